@@ -16,20 +16,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sweeper.analysis.best_cells import Best, best
     from sweeper.analysis.comparing import Compared, compare
+    from sweeper.analysis.page.best_cells import Best, best
+    from sweeper.analysis.page.report import Report, analyze
     from sweeper.analysis.pairwise import Versus, versus
-    from sweeper.analysis.report import Report, analyze
 
 __all__ = ["Best", "Compared", "Report", "Versus", "analyze", "best", "compare", "versus"]
 
 _HOMES = {
-    "Best": "best_cells",
+    "Best": "page.best_cells",
     "Compared": "comparing",
-    "Report": "report",
+    "Report": "page.report",
     "Versus": "pairwise",
-    "analyze": "report",
-    "best": "best_cells",
+    "analyze": "page.report",
+    "best": "page.best_cells",
     "compare": "comparing",
     "versus": "pairwise",
 }

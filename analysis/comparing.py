@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sweeper.analysis import labels
-from sweeper.analysis.figures import PALETTE
-from sweeper.analysis.inference import Estimate, contrast, paired
-from sweeper.analysis.layouts import layout, plain, rounded
-from sweeper.analysis.noise import fit_noise
-from sweeper.analysis.statistics import (
+from sweeper.analysis.figures.layouts import layout, plain, rounded
+from sweeper.analysis.figures.learning_curves import PALETTE
+from sweeper.analysis.statistics.inference import Estimate, contrast, paired
+from sweeper.analysis.statistics.noise import fit_noise
+from sweeper.analysis.statistics.seeds import (
     Chosen,
     Summary,
     against_best,

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sweeper.analysis import labels
-from sweeper.analysis.cells import Cell, Ranking, rank
-from sweeper.analysis.findings import short_name
-from sweeper.analysis.frames import Metric, RunData, SweepData, differently, load
-from sweeper.analysis.inference import Estimate, contrast, holm, paired
-from sweeper.analysis.last_values import settle
-from sweeper.analysis.settings import level
+from sweeper.analysis.comparison.cells import Cell, Ranking, rank
+from sweeper.analysis.findings.finding import short_name
+from sweeper.analysis.reading.frames import Metric, RunData, SweepData, differently, load
+from sweeper.analysis.reading.last_values import settle
+from sweeper.analysis.reading.settings import level
+from sweeper.analysis.statistics.inference import Estimate, contrast, holm, paired
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import NotFound, UsageError
 from sweeper.results.cells import Scale, choose_scale, on_scale

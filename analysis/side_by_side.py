@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeper.analysis.items import SOLVED, Parts, difference
+from sweeper.analysis.comparison.items import SOLVED, Parts, difference
 from sweeper.common.sanitize import sanitize_lines
 from sweeper.results.items import Answer
 

@@ -7,7 +7,7 @@ from sweeper.errors import UsageError
 from sweeper.results.registry import Registry
 
 if TYPE_CHECKING:
-    from sweeper.analysis.inference import Estimate
+    from sweeper.analysis.statistics.inference import Estimate
 
 __all__ = ["check_claim"]
 

@@ -13,8 +13,8 @@ from sweeper.sweep.metric import FAILED
 from sweeper.terminal import print_json, print_table, say, warn
 
 if TYPE_CHECKING:
-    from sweeper.analysis.notebook import Kept
-    from sweeper.analysis.report import Report
+    from sweeper.analysis.page.notebook import Kept
+    from sweeper.analysis.page.report import Report
     from sweeper.results.registry import Registry
 
 __all__ = ["add_arguments", "run"]
@@ -119,7 +119,7 @@ def _of_all(
     arguments: Namespace, registry: "Registry", name: str, reports: "dict[str, Report]"
 ) -> str:
     """Write the page over all stages. Returns its path."""
-    from sweeper.analysis.pipeline import pipeline, write
+    from sweeper.analysis.page.pipeline import pipeline, write
 
     sweep = registry.sweep(name)
     by_stage = {name.partition("/")[2]: report for name, report in reports.items()}
@@ -165,7 +165,7 @@ def _report(
 
 def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "Kept | None":
     """Write the notes, if there is a folder for them."""
-    from sweeper.analysis.notebook import FOLDER, keep
+    from sweeper.analysis.page.notebook import FOLDER, keep
 
     folder = arguments.notes or (FOLDER if os.path.isdir(FOLDER) else None)
     if folder is None:

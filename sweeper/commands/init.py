@@ -102,8 +102,8 @@ def _text(
 
 def _write_study() -> None:
     """Write the plan of a study, unless there is one."""
-    from sweeper.analysis.criterion import TEMPLATE
-    from sweeper.analysis.notebook import FOLDER, PLAN
+    from sweeper.analysis.page.notebook import FOLDER, PLAN
+    from sweeper.analysis.reading.criterion import TEMPLATE
 
     path = os.path.join(FOLDER, PLAN)
     try:

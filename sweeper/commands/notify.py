@@ -46,7 +46,7 @@ def run(arguments: Namespace) -> int:
         return _test(sweep.name, sweep.root, notify, cwd)
 
     def verdict() -> str | None:
-        from sweeper.analysis.verdict_line import verdict_line
+        from sweeper.analysis.page.verdict_line import verdict_line
 
         try:
             return verdict_line(Registry(root), sweep.name)

@@ -67,7 +67,7 @@ def _power(found: "LaunchPreview", root: str) -> str | None:
     begun = any(preview.state.state is State.SUCCEEDED for preview in found.previews)
     if metric is None or not (begun or lenders(metric.noise)):
         return None
-    from sweeper.analysis.power import before_launch  # slow to load
+    from sweeper.analysis.comparison.power import before_launch  # slow to load
     from sweeper.results.registry import Registry
 
     with suppress(SweeperError):

@@ -43,7 +43,7 @@ def tell_end(plan: "Plan", root: str, failed: int) -> None:
     judged = plan.metric is not None or any(stage.metric for stage in plan.stages)
     if not judged or len({run.cell for run in plan.runs}) < 2:
         return
-    from sweeper.analysis.verdict_line import verdict_line
+    from sweeper.analysis.page.verdict_line import verdict_line
     from sweeper.results.registry import Registry
 
     line = verdict_line(Registry(root), plan.name)

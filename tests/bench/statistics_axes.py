@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from sweeper.analysis.cells import rank
-from sweeper.analysis.frames import Metric, RunData, SweepData
-from sweeper.analysis.series import Series
-from sweeper.analysis.study import Study, study
-from sweeper.analysis.surface import Surface, find_surface
+from sweeper.analysis.comparison.cells import rank
+from sweeper.analysis.comparison.surface import Surface, find_surface
+from sweeper.analysis.findings.study import Study, study
+from sweeper.analysis.reading.frames import Metric, RunData, SweepData
+from sweeper.analysis.reading.series import Series
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 NOISES: dict[str, Draw] = {

@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from statistics_worlds import MORE, WORLDS, Made, World, _shared, make
 
-from sweeper.analysis.cells import Ranking, rank
-from sweeper.analysis.frames import SweepData
-from sweeper.analysis.inference import contrast, paired, wilson
-from sweeper.analysis.noise import fit_noise
-from sweeper.analysis.statistics import against_best
+from sweeper.analysis.comparison.cells import Ranking, rank
+from sweeper.analysis.reading.frames import SweepData
+from sweeper.analysis.statistics.inference import contrast, paired, wilson
+from sweeper.analysis.statistics.noise import fit_noise
+from sweeper.analysis.statistics.seeds import against_best
 
 Floats = NDArray[np.float64]
 

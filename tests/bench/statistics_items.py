@@ -13,10 +13,10 @@ import argparse
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.analysis.distributions import student_quantile
-from sweeper.analysis.heldout import SURE
-from sweeper.analysis.inference import contrast, on_logits
-from sweeper.analysis.items import compare
+from sweeper.analysis.comparison.items import compare
+from sweeper.analysis.findings.heldout import SURE
+from sweeper.analysis.statistics.distributions import student_quantile
+from sweeper.analysis.statistics.inference import contrast, on_logits
 
 Floats = NDArray[np.float64]
 

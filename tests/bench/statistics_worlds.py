@@ -21,8 +21,8 @@ import numpy as np
 import statistics_axes
 from numpy.typing import NDArray
 
-from sweeper.analysis.frames import SweepData
-from sweeper.analysis.study import Study, study
+from sweeper.analysis.findings.study import Study, study
+from sweeper.analysis.reading.frames import SweepData
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int, int], Floats]
@@ -350,8 +350,8 @@ def through_files(data: SweepData, folder: Path) -> Study:
     sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
     import written
 
-    from sweeper.analysis.frames import load
-    from sweeper.analysis.last_values import settle
+    from sweeper.analysis.reading.frames import load
+    from sweeper.analysis.reading.last_values import settle
     from sweeper.results.registry import Registry
 
     assert data.metric is not None

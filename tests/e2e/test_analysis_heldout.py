@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sweeper import analysis
-from sweeper.analysis.frames import load
-from sweeper.analysis.study import Study, study
+from sweeper.analysis.findings.study import Study, study
+from sweeper.analysis.reading.frames import load
 from sweeper.results.registry import Registry
 
 pytestmark = pytest.mark.e2e

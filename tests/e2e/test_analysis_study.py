@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from sweeper import analysis
-from sweeper.analysis.behaviour import Behaviour
-from sweeper.analysis.costs import Cost, dollars, parse_prices
-from sweeper.analysis.frames import load
-from sweeper.analysis.keys import choose
-from sweeper.analysis.nextgrid import NextGrid, propose
-from sweeper.analysis.study import Study, study
-from sweeper.analysis.tradeoffs import front
+from sweeper.analysis.comparison.behaviour import Behaviour
+from sweeper.analysis.comparison.tradeoffs import front
+from sweeper.analysis.findings.nextgrid import NextGrid, propose
+from sweeper.analysis.findings.study import Study, study
+from sweeper.analysis.reading.costs import Cost, dollars, parse_prices
+from sweeper.analysis.reading.frames import load
+from sweeper.analysis.reading.keys import choose
 from sweeper.errors import NotFound, UsageError
 from sweeper.grid import parse_grid
 from sweeper.results.registry import Registry

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from sweeper import analysis
-from sweeper.analysis.blocks import find_blocks
-from sweeper.analysis.cells import rank
-from sweeper.analysis.contrasts import rest
-from sweeper.analysis.frames import load
-from sweeper.analysis.study import Study, study
+from sweeper.analysis.comparison.blocks import find_blocks
+from sweeper.analysis.comparison.cells import rank
+from sweeper.analysis.comparison.contrasts import rest
+from sweeper.analysis.findings.study import Study, study
+from sweeper.analysis.reading.frames import load
 from sweeper.errors import UsageError
 from sweeper.grid import parse_grid
 from sweeper.results.registry import Registry

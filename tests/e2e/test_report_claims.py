@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sweeper.analysis.frames import load
-from sweeper.analysis.inference import paired_with
-from sweeper.analysis.noise import fit_noise
-from sweeper.analysis.statistics import against_best
-from sweeper.analysis.study import Study, study
+from sweeper.analysis.findings.study import Study, study
+from sweeper.analysis.reading.frames import load
+from sweeper.analysis.statistics.inference import paired_with
+from sweeper.analysis.statistics.noise import fit_noise
+from sweeper.analysis.statistics.seeds import against_best
 from sweeper.results.registry import Registry
 
 pytestmark = pytest.mark.e2e

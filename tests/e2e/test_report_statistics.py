@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from sweeper.analysis.inference import contrast, holm, paired, wilson
-from sweeper.analysis.items import level
-from sweeper.analysis.noise import fit_noise
-from sweeper.analysis.statistics import against_best, summarise
+from sweeper.analysis.comparison.items import level
+from sweeper.analysis.statistics.inference import contrast, holm, paired, wilson
+from sweeper.analysis.statistics.noise import fit_noise
+from sweeper.analysis.statistics.seeds import against_best, summarise
 
 pytestmark = pytest.mark.e2e
 

@@ -12,11 +12,11 @@ import statsmodels.api as sm
 from scipy import stats
 
 from sweeper import analysis
-from sweeper.analysis.frames import load
-from sweeper.analysis.gallery import gallery
-from sweeper.analysis.regression import Column, column, fit, log_spread
-from sweeper.analysis.study import Study, study
-from sweeper.analysis.surface import _noncentral  # pyright: ignore[reportPrivateUsage]
+from sweeper.analysis.comparison.surface import _noncentral  # pyright: ignore[reportPrivateUsage]
+from sweeper.analysis.figures.gallery import gallery
+from sweeper.analysis.findings.study import Study, study
+from sweeper.analysis.reading.frames import load
+from sweeper.analysis.statistics.regression import Column, column, fit, log_spread
 from sweeper.results.registry import Registry
 
 pytestmark = pytest.mark.e2e

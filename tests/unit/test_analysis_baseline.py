@@ -5,13 +5,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sweeper.analysis.baselines import with_baseline
-from sweeper.analysis.celltables import cell_table
-from sweeper.analysis.document import document
-from sweeper.analysis.frames import load
-from sweeper.analysis.last_values import settle
-from sweeper.analysis.page import render
-from sweeper.analysis.study import Study, study
+from sweeper.analysis.findings.baselines import with_baseline
+from sweeper.analysis.findings.study import Study, study
+from sweeper.analysis.page.celltables import cell_table
+from sweeper.analysis.page.document import document
+from sweeper.analysis.page.html import render
+from sweeper.analysis.reading.frames import load
+from sweeper.analysis.reading.last_values import settle
 from sweeper.planner.plan import plan
 from sweeper.results.registry import Registry
 from sweeper.sweep.plan import Baseline

@@ -6,12 +6,12 @@ from types import ModuleType
 
 import pytest
 
-from sweeper.analysis.all_findings import find
-from sweeper.analysis.blocks import find_blocks
-from sweeper.analysis.cells import rank
-from sweeper.analysis.commands import analysing
-from sweeper.analysis.frames import load
-from sweeper.analysis.regression import column
+from sweeper.analysis.comparison.blocks import find_blocks
+from sweeper.analysis.comparison.cells import rank
+from sweeper.analysis.findings.all_findings import find
+from sweeper.analysis.reading.commands import analysing
+from sweeper.analysis.reading.frames import load
+from sweeper.analysis.statistics.regression import column
 from sweeper.errors import UsageError
 from sweeper.results.registry import Registry
 

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from sweeper import analysis
-from sweeper.analysis.markdown import escape, fenced
+from sweeper.analysis.page.markdown import escape, fenced
 from sweeper.cli import main
 from sweeper.errors import NotFound, UsageError
 from sweeper.results.registry import Registry

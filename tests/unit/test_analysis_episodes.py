@@ -6,8 +6,8 @@ import pytest
 from scipy import stats
 
 from sweeper import analysis
-from sweeper.analysis.episodes import _f_test
-from sweeper.analysis.rollouts import parse_rollouts
+from sweeper.analysis.comparison.episodes import _f_test
+from sweeper.analysis.reading.rollouts import parse_rollouts
 
 
 def episode(task, reward, turns=3, stop="done", group=0, **told):

@@ -7,11 +7,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from sweeper.analysis.cells import rank
-from sweeper.analysis.curves import smooth
-from sweeper.analysis.figures import WINDOWS, curves
-from sweeper.analysis.frames import load
-from sweeper.analysis.series import Series
+from sweeper.analysis.comparison.cells import rank
+from sweeper.analysis.figures.curves import smooth
+from sweeper.analysis.figures.learning_curves import WINDOWS, curves
+from sweeper.analysis.reading.frames import load
+from sweeper.analysis.reading.series import Series
 from sweeper.results.registry import Registry
 
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from sweeper import analysis
-from sweeper.analysis.all_findings import find
-from sweeper.analysis.cells import Ranking, rank
-from sweeper.analysis.checkpoints import choose_checkpoint
-from sweeper.analysis.findings import Finding, noise_text
-from sweeper.analysis.frames import lend, load
+from sweeper.analysis.comparison.cells import Ranking, rank
+from sweeper.analysis.findings.all_findings import find
+from sweeper.analysis.findings.finding import Finding, noise_text
+from sweeper.analysis.findings.verdict import Verdict, decide
+from sweeper.analysis.page.verdict_line import verdict_line
 from sweeper.analysis.pairwise import versus
-from sweeper.analysis.verdict import Verdict, decide
-from sweeper.analysis.verdict_line import verdict_line
+from sweeper.analysis.reading.checkpoints import choose_checkpoint
+from sweeper.analysis.reading.frames import lend, load
 from sweeper.results.registry import Registry
 from sweeper.sweep.metric import lenders
 

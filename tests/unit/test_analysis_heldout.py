@@ -7,11 +7,17 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from sweeper.analysis.cells import rank
-from sweeper.analysis.frames import load
-from sweeper.analysis.heldout import held_out
-from sweeper.analysis.splits import counterparts, family, is_held_out, is_training, same_quantity
-from sweeper.analysis.study import study
+from sweeper.analysis.comparison.cells import rank
+from sweeper.analysis.findings.heldout import held_out
+from sweeper.analysis.findings.study import study
+from sweeper.analysis.reading.frames import load
+from sweeper.analysis.reading.splits import (
+    counterparts,
+    family,
+    is_held_out,
+    is_training,
+    same_quantity,
+)
 from sweeper.results.registry import Registry
 
 KEYS = [

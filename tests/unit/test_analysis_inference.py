@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sweeper.analysis.inference import (
+from sweeper.analysis.statistics.inference import (
     contrast,
     holm,
     paired,

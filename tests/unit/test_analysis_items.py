@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from sweeper.analysis.distributions import upper_tail_f
-from sweeper.analysis.inference import counted_share, on_logits
-from sweeper.analysis.items import Parts, compare, difference, level, lucks
+from sweeper.analysis.comparison.items import Parts, compare, difference, level, lucks
+from sweeper.analysis.statistics.distributions import upper_tail_f
+from sweeper.analysis.statistics.inference import counted_share, on_logits
 
 RNG = np.random.default_rng(3)
 

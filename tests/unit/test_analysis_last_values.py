@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sweeper import analysis
-from sweeper.analysis.cells import rank
-from sweeper.analysis.frames import SweepData, load
-from sweeper.analysis.last_values import OF, settle
+from sweeper.analysis.comparison.cells import rank
+from sweeper.analysis.reading.frames import SweepData, load
+from sweeper.analysis.reading.last_values import OF, settle
 from sweeper.grid import parse_grid
 from sweeper.results.registry import Registry
 

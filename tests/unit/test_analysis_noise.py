@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from sweeper.analysis.inference import contrast
-from sweeper.analysis.noise import FEW, MANY, TOWARD, fit_noise, paired
-from sweeper.analysis.variances import bartlett, squeeze
+from sweeper.analysis.statistics.inference import contrast
+from sweeper.analysis.statistics.noise import FEW, MANY, TOWARD, fit_noise, paired
+from sweeper.analysis.statistics.variances import bartlett, squeeze
 
 VARIANCES = np.array([0.8, 0.2, 3.1, 9.7, 0.05, 1.4, 0.6, 2.2, 0.01, 5.0, 0.3, 1.1])
 DFS = np.array([2.0, 2.0, 2.0, 4.0, 2.0, 2.0, 1.0, 2.0, 2.0, 2.0, 3.0, 2.0])

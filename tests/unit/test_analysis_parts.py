@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from sweeper.analysis import labels
-from sweeper.analysis.costs import token_columns
-from sweeper.analysis.curves import band, thin, thin_rows
-from sweeper.analysis.edges import find_edges
-from sweeper.analysis.history import Histories
-from sweeper.analysis.keys import goal_of
-from sweeper.analysis.layouts import categories, layout, plain
-from sweeper.analysis.series import Series, best, last
+from sweeper.analysis.comparison.edges import find_edges
+from sweeper.analysis.figures.curves import band, thin, thin_rows
+from sweeper.analysis.figures.layouts import categories, layout, plain
+from sweeper.analysis.reading.costs import token_columns
+from sweeper.analysis.reading.history import Histories
+from sweeper.analysis.reading.keys import goal_of
+from sweeper.analysis.reading.series import Series, best, last
 from sweeper.metrics.objective import judged, smoothed
 from sweeper.metrics.rows import numbers
 from sweeper.results.registry import Registry

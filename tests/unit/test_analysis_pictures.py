@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from sweeper.analysis.canvas import Canvas
-from sweeper.analysis.layouts import layout, on_scale
-from sweeper.analysis.pictures import picture
-from sweeper.analysis.ticks import linear_ticks, log_ticks, tick_text
+from sweeper.analysis.figures.canvas import Canvas
+from sweeper.analysis.figures.layouts import layout, on_scale
+from sweeper.analysis.figures.pictures import picture
+from sweeper.analysis.figures.ticks import linear_ticks, log_ticks, tick_text
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 

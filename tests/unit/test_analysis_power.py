@@ -6,12 +6,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from sweeper.analysis.cells import rank
-from sweeper.analysis.frames import load
-from sweeper.analysis.noise import fit_noise
-from sweeper.analysis.power import before_launch, lead_found, power_table, seeds_for
-from sweeper.analysis.statistics import against_best
-from sweeper.analysis.study import Study, study
+from sweeper.analysis.comparison.cells import rank
+from sweeper.analysis.comparison.power import before_launch, lead_found, power_table, seeds_for
+from sweeper.analysis.findings.study import Study, study
+from sweeper.analysis.reading.frames import load
+from sweeper.analysis.statistics.noise import fit_noise
+from sweeper.analysis.statistics.seeds import against_best
 from sweeper.cli import main
 from sweeper.grid import parse_grid
 from sweeper.results.registry import Registry

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sweeper.analysis.all_findings import find
-from sweeper.analysis.cells import rank
-from sweeper.analysis.frames import load
-from sweeper.analysis.settings import settings
-from sweeper.analysis.verdict import decide
+from sweeper.analysis.comparison.cells import rank
+from sweeper.analysis.findings.all_findings import find
+from sweeper.analysis.findings.verdict import decide
+from sweeper.analysis.reading.frames import load
+from sweeper.analysis.reading.settings import settings
 from sweeper.results.registry import Registry
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, stats
 
-from sweeper.analysis.distributions import (
+from sweeper.analysis.statistics.distributions import (
     maximum_quantile,
     maximum_tail,
     range_quantile,
@@ -14,8 +14,8 @@ from sweeper.analysis.distributions import (
     student_quantile,
     student_tail,
 )
-from sweeper.analysis.noise import Asked, Noise, Spread, fit_noise
-from sweeper.analysis.statistics import (
+from sweeper.analysis.statistics.noise import Asked, Noise, Spread, fit_noise
+from sweeper.analysis.statistics.seeds import (
     Chosen,
     Comparison,
     Summary,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sweeper.analysis.tasks import improvement, interquartile_mean, interval, profile
+from sweeper.analysis.comparison.tasks import improvement, interquartile_mean, interval, profile
 
 RNG = np.random.default_rng(6)
 

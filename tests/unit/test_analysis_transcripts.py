@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sweeper.analysis import transcripts
-from sweeper.analysis.items import Compared, compare
-from sweeper.analysis.transcripts import Ends, transcripts_of
+from sweeper.analysis.comparison.items import Compared, compare
+from sweeper.analysis.findings import transcripts
+from sweeper.analysis.findings.transcripts import Ends, transcripts_of
 from sweeper.results.items import Answer
 
 Scores = Mapping[str, list[dict[str, float]]]

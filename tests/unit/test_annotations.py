@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sweeper.analysis.criterion import TEMPLATE, judge, read_plan
-from sweeper.analysis.notebook import merged
+from sweeper.analysis.page.notebook import merged
+from sweeper.analysis.reading.criterion import TEMPLATE, judge, read_plan
 from sweeper.cli import main
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
 from sweeper.launcher import annotations

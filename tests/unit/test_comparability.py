@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweeper.analysis.frames import load
-from sweeper.analysis.study import Study, study
+from sweeper.analysis.findings.study import Study, study
+from sweeper.analysis.reading.frames import load
 from sweeper.results.registry import Registry
 
 

@@ -169,7 +169,7 @@ def test_cancel_removes_no_file_that_is_not_the_runs_environment(
 
 
 def test_a_report_does_not_follow_a_link(root: Path) -> None:
-    from sweeper.analysis.sources import Source, write_file
+    from sweeper.analysis.reading.sources import Source, write_file
     from sweeper.results.registry import Registry
 
     outside = _outside(root)

@@ -236,6 +236,18 @@ def test_analysis_reads_through_the_registry() -> None:
         assert others == set(), path
 
 
+ANALYSIS = ["labels", "reading", "statistics", "comparison", "findings", "figures", "page"]
+
+
+def test_the_report_is_a_pipeline_whose_imports_point_one_way() -> None:
+    """Each folder of analysis/ imports from those before it and from itself."""
+    for number, folder in enumerate(ANALYSIS):
+        later = {f"sweeper.analysis.{name}" for name in ANALYSIS[number + 1 :]}
+        for path in (ROOT / "analysis" / folder).rglob("*.py"):
+            packages = {".".join(name.split(".")[:3]) for name in _imported(path)}
+            assert packages.isdisjoint(later), path
+
+
 def test_recipes_know_nothing_of_sweeper() -> None:
     """But what is there for any recipe to build on."""
     allowed = ("recipes", "environments", "tasks")

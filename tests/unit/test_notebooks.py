@@ -46,7 +46,7 @@ def test_everything_is_listed() -> None:
 
 
 def test_a_notebook_shows_tables_in_which_nothing_runs(root: str) -> None:
-    from sweeper.analysis.verdict import Verdict
+    from sweeper.analysis.findings.verdict import Verdict
 
     registry = Registry(root)
     run = registry.run("s/word=2")

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from sweeper.analysis.cells import rank
-from sweeper.analysis.frames import load
+from sweeper.analysis.comparison.cells import rank
+from sweeper.analysis.reading.frames import load
 from sweeper.cli import main
 from sweeper.errors import StoreError
 from sweeper.results.registry import Registry

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sweeper import analysis
-from sweeper.analysis.run_keys import own_keys
+from sweeper.analysis.reading.run_keys import own_keys
 from sweeper.cli import main
 
 SEEDS = ("seed", "random_seed", "rng_seed", "SEED", "data_seed", "train.seed", "randomSeed")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.analysis.frames import load
+from sweeper.analysis.reading.frames import load
 from sweeper.cli import main
 from sweeper.errors import NotFound, UsageError
 from sweeper.launcher.manifest import merge

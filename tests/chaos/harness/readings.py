@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.recorded import SWEEPS, Place, World, folder_place, memory_place
-from sweeper.analysis.frames import load
+from sweeper.analysis.reading.frames import load
 from sweeper.cli import main
 from sweeper.metrics.tables import cache_dir, packing
 from sweeper.results import metrics_reader

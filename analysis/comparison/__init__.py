@@ -1,0 +1,1 @@
+"""Compares cells: ranks, axes, blocks, items, episodes, tasks."""

@@ -1,0 +1,352 @@
+"""What each axis does: means by value with intervals, trends, and pairs of axes. Pure.
+
+The marginal mean of a value is the plain mean, over the combinations of the other settings, of the
+cells' means: each combination counts once, however many seeds it has. Only combinations that were
+measured at every value of the axis count, so that a hole elsewhere moves no mean. Its interval is
+of the noise between seeds, at the combinations that were tried (`contrasts.weigh`). Where no
+combination was measured at every value, as in a random search, means of values mix the others'
+effects: then nothing is claimed of them, and `surface` has what the axis does.
+
+What is said has a test: a trend, that the ends differ; "the best x depends on y", that of two
+values of x each is the better one somewhere. Each answers for all axes, or pairs of them, at once.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from typing import NamedTuple
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.cells import Cell, Ranking
+from sweeper.analysis.comparison.contrasts import (
+    level_mean,
+    over_pairs,
+    over_rows,
+    ranged,
+    rest,
+    usable,
+    weigh,
+)
+from sweeper.analysis.comparison.edges import by_ratios
+from sweeper.analysis.reading.settings import level, ordered
+from sweeper.analysis.statistics.distributions import range_tail
+from sweeper.analysis.statistics.inference import CONFIDENCE, Estimate
+
+__all__ = [
+    "Axis",
+    "Crossing",
+    "Grid2",
+    "Level",
+    "Trend",
+    "find_axes",
+    "find_crossings",
+    "find_pairs",
+    "find_trends",
+]
+
+MOST = 24
+"""The most values of an axis that are shown individually."""
+_PAIRED = 4
+"""The number of axes, the most important first, of which pairs are examined."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A value of an axis: its text, its number if it is one, its marginal mean (geometric on a
+    log scale) with a 95 % interval, and the number of cells in that mean."""
+
+    value: str
+    number: float | None
+    mean: float
+    low: float | None
+    high: float | None
+    cells: int
+    spelled: str = field(default="", compare=False)
+
+    @property
+    def shown(self) -> str:
+        """Its text, as the names of its cells spell it. A long number is shortened."""
+        if self.spelled:
+            return self.spelled
+        long = self.number is not None and len(self.value) > labels.BRIEF
+        return labels.brief(self.number) if long else self.value
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis. `effect` is the marginal mean of the best value minus that of the worst, on the
+    scale of the comparison. Its interval and p are corrected for choosing the two among all
+    values. `ends` is the last value's mean minus the first's, on an ordered axis, and `steps` are
+    the differences between neighbours. `log` says that the numbers are spaced by ratios.
+    `matched` is False if no combination of the other settings was measured at every value; then
+    the means mix in the effects of other axes."""
+
+    key: str
+    levels: tuple[Level, ...]
+    best: int
+    worst: int
+    effect: Estimate
+    log: bool
+    matched: bool
+    ends: Estimate | None = None
+    steps: tuple[Estimate, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The marginal means of an ordered axis improve toward its `side` ("smallest" or "largest"),
+    and the ends differ beyond the noise. With `every`, each step improves."""
+
+    axis: str
+    side: str
+    effect: Estimate
+    every: bool = False
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Of the values `first` and `second` of `x`, the first is better where `y` is `here`, and the
+    second where `y` is `there`, both beyond the noise. `p` is corrected for all comparisons that
+    could have been made."""
+
+    x: str
+    y: str
+    first: str
+    second: str
+    here: str
+    there: str
+    p: float
+
+
+@dataclass(frozen=True)
+class Grid2:
+    """Means for pairs of values of two axes, over all cells that have them: `rows` of `y` by
+    columns of `x`, None for a hole. `best_x` is the position of the best `x` in each row."""
+
+    x: str
+    y: str
+    xs: tuple[str, ...]
+    ys: tuple[str, ...]
+    means: tuple[tuple[float | None, ...], ...]
+    best_x: tuple[int | None, ...]
+    strength: float
+
+
+def find_axes(ranking: Ranking, sign: float) -> list[Axis]:
+    """The axes with two values or more among the measured cells, the most important first. Cells
+    with a diverged run are left out, since their other runs do not measure the setting."""
+    cells = usable(ranking)
+    found = [axis for key in ranking.keys if (axis := _axis(key, cells, ranking, sign)) is not None]
+    return sorted(found, key=lambda axis: -abs(axis.effect.value))
+
+
+def _axis(key: str, cells: Sequence[Cell], ranking: Ranking, sign: float) -> Axis | None:
+    values: dict[str, list[Cell]] = {}
+    for cell in cells:
+        values.setdefault(level(cell.settings, key), []).append(cell)
+    if not 2 <= len(values) <= MOST:
+        return None
+    numbers = ordered(key, [cell.settings for cell in cells])
+    if numbers:
+        order = {level({key: number}, key): float(number) for number in numbers}
+        texts = sorted(values, key=lambda text: order.get(text, math.inf))
+    else:
+        order, texts = {}, list(values)
+    blocks = _blocks(key, values)
+    matched = bool(blocks)
+    groups = {
+        text: [c for c in values[text] if not matched or rest(c, key) in blocks] for text in texts
+    }
+    levels = tuple(_level(key, t, order.get(t), groups[t], ranking) for t in texts)
+    ranked = sorted(range(len(levels)), key=lambda i: sign * levels[i].mean)
+    best, worst = ranked[0], ranked[-1]
+    gap = _Gap(key, groups, ranking, matched=matched)
+    effect = ranged(gap.between(texts[best], texts[worst]), len(texts))
+    ends, steps = None, ()
+    if len(order) == len(texts):
+        ends = gap.between(texts[-1], texts[0])
+        steps = tuple(gap.between(b, a) for a, b in pairwise(texts))
+    return Axis(key, levels, best, worst, effect, by_ratios(numbers), matched, ends, steps)
+
+
+class _Gap(NamedTuple):
+    """Differences between values of an axis."""
+
+    key: str
+    groups: Mapping[str, list[Cell]]
+    ranking: Ranking
+    matched: bool
+
+    def between(self, own: str, other: str) -> Estimate:
+        """The difference between the marginal means of two values. It has no interval if the two
+        were not measured at the same combinations of the other settings, since these scatter too.
+        """
+        one, two = self.groups[own], self.groups[other]
+        if not self.matched:
+            return Estimate(_plain_mean(self.ranking, one) - _plain_mean(self.ranking, two))
+        parts = [(c, 1 / len(one)) for c in one] + [(c, -1 / len(two)) for c in two]
+        found = weigh(self.ranking, parts)
+        if found.p is None:
+            beside = {rest(cell, self.key): cell for cell in two}
+            return over_rows(self.ranking, [(c, beside[rest(c, self.key)]) for c in one])
+        return found
+
+
+def _plain_mean(ranking: Ranking, cells: Sequence[Cell]) -> float:
+    return math.fsum(level_mean(ranking, cell) / len(cells) for cell in cells)
+
+
+def _blocks(key: str, values: Mapping[str, list[Cell]]) -> set[tuple[tuple[str, str], ...]]:
+    """Combinations of the other settings that have a cell at every value."""
+    found = [{rest(cell, key) for cell in cells} for cells in values.values()]
+    return found[0].intersection(*found)
+
+
+def _level(key: str, text: str, number: float | None, cells: list[Cell], ranking: Ranking) -> Level:
+    found = weigh(ranking, [(cell, 1 / len(cells)) for cell in cells])
+    back = ranking.off_scale
+    low, high = (None if bound is None else back(bound) for bound in (found.low, found.high))
+    if low is not None and high is not None:
+        low, high = max(low, ranking.bounds[0]), min(high, ranking.bounds[1])
+    spelled = cells[0].texts.get(key, "")
+    return Level(text, number, back(found.value), low, high, len(cells), spelled)
+
+
+def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
+    """Ordered axes with three values or more along which every step improves, and whose ends and
+    last step differ at 2.5 %, shared by all `axes` (Bonferroni): past a turn the last step does
+    not. Edges have the other half of the level."""
+    found: list[Trend] = []
+    family = 2 * max(sum(axis.matched for axis in axes), 1)
+    for axis in axes:
+        means = [sign * entry.mean for entry in axis.levels]
+        steps = [b - a for a, b in pairwise(means)]
+        monotone = all(step > 0 for step in steps) or all(step < 0 for step in steps)
+        if not axis.matched or axis.ends is None or len(means) < 3 or not monotone:
+            continue
+        toward = axis.steps[0] if axis.best == 0 else axis.steps[-1]
+        if _told(axis.ends, family) and _told(toward, family):
+            side = "smallest" if axis.best == 0 else "largest"
+            # All steps at once: each has to pass, so none pays for the others.
+            every = all(_told(step, family) for step in axis.steps)
+            found.append(Trend(axis.key, side, axis.ends, every))
+    return found
+
+
+def _told(found: Estimate, family: int) -> bool:
+    return found.p is not None and found.p * family <= 1 - CONFIDENCE
+
+
+def find_crossings(
+    ranking: Ranking, axes: Sequence[Axis], sign: float, by: Sequence[str] | None = None
+) -> list[Crossing]:
+    """Pairs of axes in which the best value of one depends on the other: at least two of its
+    values change places, each being better beyond the noise somewhere. Differences within a row
+    are compared with the studentized range of its values and corrected for the number of rows and
+    of pairs of axes (Bonferroni). So at most 5 % of sweeps without any such dependence report
+    one. With `by`, only the dependence on these settings is tested, also in a ragged grid: within
+    a row, only cells that were measured alike are compared."""
+    if by is None:
+        shown = [axis.key for axis in axes if axis.matched][:_PAIRED]
+        pairs = [(x, y) for x in shown for y in shown if x != y]
+    else:
+        pairs = [(axis.key, y) for axis in axes[:_PAIRED] for y in by if axis.key != y]
+    found = [one for x, y in pairs if (one := _crossing(x, y, ranking, sign, len(pairs)))]
+    told: dict[frozenset[str], Crossing] = {}
+    for one in sorted(found, key=lambda one: one.p):
+        told.setdefault(frozenset((one.x, one.y)), one)
+    return list(told.values())
+
+
+def _crossing(x: str, y: str, ranking: Ranking, sign: float, family: int) -> Crossing | None:
+    rows: dict[str, dict[str, dict[object, Cell]]] = {}
+    for cell in usable(ranking):
+        at = rows.setdefault(level(cell.settings, y), {})
+        others = tuple(item for item in rest(cell, x) if item[0] != y)
+        at.setdefault(level(cell.settings, x), {})[others] = cell
+    # The best of all, in means over all rows, against the one that is best in each row.
+    better: dict[tuple[str, str], list[tuple[float, str]]] = {}
+    for name, row in rows.items():
+        for first, second in combinations(sorted(row), 2):
+            gap = _within(ranking, row[first], row[second])
+            if gap is None or gap.error is None or gap.df is None:
+                continue
+            paid = len(rows) * family
+            p = min(1.0, paid * (gap.p or 0.0))  # of two values alone: of more it is larger
+            if p <= 1 - CONFIDENCE:
+                statistic = abs(gap.value) / gap.error * 2**0.5
+                p = min(1.0, paid * range_tail(statistic, len(row), gap.df))
+            order = (first, second) if sign * gap.value < 0 else (second, first)
+            better.setdefault(order, []).append((p, name))
+    found: list[Crossing] = []
+    for (first, second), own in better.items():
+        other = better.get((second, first))
+        if other is not None and first < second:
+            (p, here), (q, there) = min(own), min(other)
+            found.append(Crossing(x, y, first, second, here, there, max(p, q)))
+    least = min(found, key=lambda one: one.p, default=None)
+    return least if least is not None and least.p <= 1 - CONFIDENCE else None
+
+
+def _within(
+    ranking: Ranking,
+    one: Mapping[object, Cell],
+    two: Mapping[object, Cell],
+) -> Estimate | None:
+    """The difference of two values of an axis at one value of another, over the combinations that
+    both have."""
+    both = [(one[key], two[key]) for key in one if key in two]
+    return over_pairs(ranking, both) if both else None
+
+
+def find_pairs(ranking: Ranking, axes: Sequence[Axis], sign: float, count: int = 3) -> list[Grid2]:
+    """Pairs of the most important axes as grids of means, those with the strongest interaction
+    first."""
+    cells = usable(ranking)
+    shown = [axis for axis in axes if axis.matched][:_PAIRED]
+    grids = [_pair(x, y, cells, ranking, sign) for x, y in combinations(shown, 2)]
+    return sorted(grids, key=lambda grid: -grid.strength)[:count]
+
+
+def _pair(x: Axis, y: Axis, cells: Sequence[Cell], ranking: Ranking, sign: float) -> Grid2:
+    if len(x.levels) < len(y.levels):
+        x, y = y, x
+    places: dict[tuple[str, str], list[float]] = {}
+    for cell in cells:
+        at = (level(cell.settings, y.key), level(cell.settings, x.key))
+        places.setdefault(at, []).append(level_mean(ranking, cell))
+    xs, ys = (tuple(entry.value for entry in axis.levels) for axis in (x, y))
+    scaled = [
+        [
+            math.fsum(v / len(found) for v in found) if (found := places.get((b, a))) else None
+            for a in xs
+        ]
+        for b in ys
+    ]
+    best: list[int | None] = []
+    for row in scaled:
+        there = [(sign * value, i) for i, value in enumerate(row) if value is not None]
+        best.append(min(there)[1] if there else None)
+    means = tuple(tuple(None if v is None else ranking.off_scale(v) for v in row) for row in scaled)
+    xs, ys = (tuple(entry.shown for entry in axis.levels) for axis in (x, y))
+    return Grid2(x.key, y.key, xs, ys, means, tuple(best), _interaction(scaled))
+
+
+def _interaction(table: Sequence[Sequence[float | None]]) -> float:
+    """The interaction of two axes: the root mean square of the means' distances from a sum of a
+    row part and a column part. 0 if there is a hole, since then it is unknown."""
+    rows = [[value for value in row if value is not None] for row in table]
+    if any(len(row) != len(table[0]) for row in rows):
+        return 0.0
+    unit = max((abs(v) for row in rows for v in row), default=0.0) or 1.0
+    rows = [[value / unit for value in row] for row in rows]
+    total = math.fsum(map(math.fsum, rows)) / (len(rows) * len(rows[0]))
+    across = [math.fsum(row) / len(row) for row in rows]
+    down = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
+    left = [
+        (value - across[i] - down[j] + total) ** 2
+        for i, row in enumerate(rows)
+        for j, value in enumerate(row)
+    ]
+    return math.sqrt(math.fsum(left) / len(left)) * unit

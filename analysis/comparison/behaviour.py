@@ -1,0 +1,338 @@
+"""Judges what the models wrote: rewards, pass@k, signal, truncation, examples, suspicions. Pure.
+
+If several splits were recorded, the training split counts, since rewards are what a run is
+trained on; otherwise the first. Figures of a cell are means over its runs, so that each seed
+counts once.
+"""
+
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.cells import Cell, Ranking
+from sweeper.analysis.reading.frames import RunData, SweepData
+from sweeper.analysis.reading.rollouts import Rollout
+from sweeper.analysis.statistics.inference import pass_at_k
+from sweeper.analysis.statistics.seeds import Summary, finite_mean, summarise
+
+__all__ = ["Behaviour", "CellBehaviour", "Disagreement", "Example", "Flag", "examine", "examples"]
+
+BINS = 20
+
+_Judge = Callable[[list[Rollout]], float | None]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A transcript worth reading. `why` is "best", "middle" or "worst"."""
+
+    run: str
+    cell: str
+    why: str
+    rollout: Rollout
+
+
+@dataclass(frozen=True)
+class CellBehaviour:
+    """The rollouts of a cell. `signal`, `length` and `reward` are by iteration: the share of
+    groups whose answers differ in reward, the mean number of sampled tokens, the mean reward. At
+    the last iteration: `histogram` (shares), `passes` (k -> pass@k over seeds), `truncated`, and
+    `distinct` (the share of different texts among the answers of a group). None where it is
+    unknown."""
+
+    cell: str
+    rollouts: int
+    signal: Mapping[int, float]
+    length: Mapping[int, float]
+    reward: Mapping[int, float]
+    histogram: tuple[float, ...]
+    passes: Mapping[int, Summary]
+    truncated: float | None
+    distinct: float | None
+    repeated: float | None = None
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A question that cells answer with different success. Mean reward and answers, by cell."""
+
+    prompt: str
+    reference: str
+    rewards: Mapping[str, tuple[float, int]]
+    gap: float
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A sign that a cell may have gained reward in the wrong way. `kind` is "length",
+    "repetition", "collapse" or "reward_without_success"."""
+
+    kind: str
+    cell: str
+    text: str
+    evidence: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """`low` and `high` are the ends of the histograms. `split` is the split that is judged."""
+
+    split: str
+    cells: tuple[CellBehaviour, ...]
+    low: float
+    high: float
+    examples: tuple[Example, ...]
+    disagreements: tuple[Disagreement, ...]
+    flags: tuple[Flag, ...]
+
+
+def examine(data: SweepData, ranking: Ranking) -> Behaviour | None:
+    """The results for the rollouts; None if there are none."""
+    splits = sorted({rollout.split for run in data.runs for rollout in run.rollouts})
+    if not splits:
+        return None
+    split = "train" if "train" in splits else splits[0]
+    of = {run.id: [r for r in run.rollouts if r.split == split] for run in data.runs}
+    finals = [r.reward for run in data.runs for r in _final(of[run.id]) if math.isfinite(r.reward)]
+    low, high = (min(finals), max(finals)) if finals else (0.0, 0.0)
+    limits = {run.id: _limit(run, data) for run in data.runs}
+    cells = tuple(
+        _cell(cell, of, limits, (low, high))
+        for cell in ranking.cells
+        if any(of[run.id] for run in cell.runs)
+    )
+    shown: list[Example] = []
+    if ranking.best_run is not None:
+        shown = examples(ranking.best_run, split, 3)
+    return Behaviour(
+        split=split,
+        cells=cells,
+        low=low,
+        high=high,
+        examples=tuple(shown),
+        disagreements=tuple(_disagreements(ranking, of)),
+        flags=tuple(flag for cell in cells for flag in _flags(cell, ranking, of)),
+    )
+
+
+def _final(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """The rollouts of the last iteration."""
+    end = max((rollout.iteration for rollout in rollouts), default=0)
+    return [rollout for rollout in rollouts if rollout.iteration == end]
+
+
+def _groups(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:
+    found: dict[int, list[Rollout]] = {}
+    for rollout in rollouts:
+        found.setdefault(rollout.group, []).append(rollout)
+    return found
+
+
+def _limit(run: RunData, data: SweepData) -> int | None:
+    """A run's `max_tokens`: its own, or the recipe's default."""
+    value = run.config.get("max_tokens")
+    if value is None and data.plan is not None:
+        value = data.plan.recipe.takes.get("max_tokens", {}).get("default")
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _cell(
+    cell: Cell,
+    of: Mapping[str, list[Rollout]],
+    limits: Mapping[str, int | None],
+    ends: tuple[float, float],
+) -> CellBehaviour:
+    runs = [run for run in cell.runs if of[run.id]]
+    finals = {run.id: _final(of[run.id]) for run in runs}
+    truncated = [
+        found for run in runs if (found := _cut(finals[run.id], limits[run.id])) is not None
+    ]
+    distinct = [found for run in runs if (found := _distinct(finals[run.id])) is not None]
+    repeated = [found for run in runs if (found := _repeated(finals[run.id])) is not None]
+    return CellBehaviour(
+        cell=cell.name,
+        rollouts=sum(len(of[run.id]) for run in runs),
+        signal=_over_time([of[run.id] for run in runs], _signal),
+        length=_over_time([of[run.id] for run in runs], _mean_length),
+        reward=_over_time([of[run.id] for run in runs], _mean_reward),
+        histogram=_histogram([finals[run.id] for run in runs], ends),
+        passes=_passes([finals[run.id] for run in runs]),
+        truncated=finite_mean(truncated),
+        distinct=finite_mean(distinct),
+        repeated=finite_mean(repeated),
+    )
+
+
+def _over_time(runs: Sequence[list[Rollout]], judge: _Judge) -> dict[int, float]:
+    """Iteration -> the mean over runs of `judge` applied to a run's rollouts. Only iterations
+    that most runs have."""
+    found: dict[int, list[float]] = {}
+    for rollouts in runs:
+        by_iteration: dict[int, list[Rollout]] = {}
+        for rollout in rollouts:
+            by_iteration.setdefault(rollout.iteration, []).append(rollout)
+        for iteration, own in by_iteration.items():
+            value = judge(own)
+            if value is not None:
+                found.setdefault(iteration, []).append(value)
+    return {i: finite_mean(v) or 0.0 for i, v in sorted(found.items()) if 2 * len(v) > len(runs)}
+
+
+def _mean_length(rollouts: list[Rollout]) -> float | None:
+    return finite_mean([rollout.length for rollout in rollouts])
+
+
+def _mean_reward(rollouts: list[Rollout]) -> float | None:
+    return finite_mean([rollout.reward for rollout in rollouts])
+
+
+def _share_right(rollouts: list[Rollout]) -> float | None:
+    return finite_mean([float(bool(rollout.correct)) for rollout in rollouts])
+
+
+def _signal(rollouts: list[Rollout]) -> float | None:
+    groups = [group for group in _groups(rollouts).values() if len(group) > 1]
+    mixed = [len({r.reward for r in group}) > 1 for group in groups]
+    return sum(mixed) / len(mixed) if mixed else None
+
+
+def _histogram(runs: Sequence[list[Rollout]], ends: tuple[float, float]) -> tuple[float, ...]:
+    shares = [0.0] * BINS
+    low, width = ends[0], (ends[1] / BINS - ends[0] / BINS) or 1.0
+    for rollouts in runs:
+        there = [rollout.reward for rollout in rollouts if math.isfinite(rollout.reward)]
+        for reward in there:
+            at = min(max(int((reward - low) / width), 0), BINS - 1)
+            shares[at] += 1 / (len(there) * len(runs))
+    return tuple(round(share, 6) for share in shares)
+
+
+def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
+    """k -> pass@k over the runs. The pass@k of a run is the mean over its questions."""
+    by_k: dict[int, list[float]] = {}
+    for rollouts in runs:
+        groups = list(_groups(rollouts).values())
+        if not groups or any(r.correct is None for r in rollouts):
+            return {}
+        k = 1
+        while k <= min(len(group) for group in groups):
+            scores = [pass_at_k(len(g), sum(bool(r.correct) for r in g), k) for g in groups]
+            by_k.setdefault(k, []).append(math.fsum(scores) / len(scores))
+            k *= 2
+    return {k: summarise(found) for k, found in by_k.items() if len(found) == len(runs)}
+
+
+def _cut(rollouts: Sequence[Rollout], limit: int | None) -> float | None:
+    """The share of answers that reached the token limit: as long as it, and not recorded as
+    ended."""
+    if limit is None or not rollouts:
+        return None
+    return sum(r.length >= limit and r.ended is not True for r in rollouts) / len(rollouts)
+
+
+def _distinct(rollouts: Sequence[Rollout]) -> float | None:
+    groups = [g for g in _groups(rollouts).values() if len(g) > 3 and all(r.response for r in g)]
+    if not groups:
+        return None
+    return math.fsum(len({r.response for r in g}) / len(g) for g in groups) / len(groups)
+
+
+def _repeated(rollouts: Sequence[Rollout]) -> float | None:
+    """The share of texts of 200 characters or more that repeat themselves."""
+    texts = [rollout.response for rollout in rollouts if rollout.response][:400]
+    return sum(map(_loops, texts)) / len(texts) if texts else None
+
+
+def _loops(text: str) -> bool:
+    """Whether a text repeats itself. Prose compresses to a third, code to a fifth; a text that
+    compresses to a seventh or less repeats itself."""
+    raw = text.encode("utf-8", "replace")
+    return len(raw) >= 200 and len(zlib.compress(raw)) * 7 < len(raw)
+
+
+def examples(run: RunData, split: str, count: int) -> list[Example]:
+    """The `count` best and worst of a run's last rollouts, each from another question if there
+    are enough."""
+    final = [r for r in _final([r for r in run.rollouts if r.split == split]) if r.response]
+    ordered = sorted(final, key=lambda r: -r.reward if math.isfinite(r.reward) else math.inf)
+    best = _of_different_questions(ordered, count)
+    worst = _of_different_questions([r for r in reversed(ordered) if r not in best], count)
+    found = [Example(run.name, run.cell, "best", rollout) for rollout in best]
+    return found + [Example(run.name, run.cell, "worst", rollout) for rollout in worst]
+
+
+def _of_different_questions(rollouts: Sequence[Rollout], count: int) -> list[Rollout]:
+    found: dict[object, Rollout] = {}
+    for rollout in rollouts:
+        found.setdefault(rollout.prompt or rollout.group, rollout)
+        if len(found) == count:
+            break
+    return list(found.values())
+
+
+def _disagreements(ranking: Ranking, of: Mapping[str, list[Rollout]]) -> list[Disagreement]:
+    """Questions that several cells answered, the largest gap in mean reward first. Questions are
+    matched by their text, since their position differs from run to run."""
+    asked: dict[str, dict[str, list[float]]] = {}
+    references: dict[str, str] = {}
+    for cell in ranking.cells:
+        for run in cell.runs:
+            for rollout in _final(of[run.id]):
+                if rollout.prompt and math.isfinite(rollout.reward):
+                    references.setdefault(rollout.prompt, rollout.reference)
+                    own = asked.setdefault(rollout.prompt, {})
+                    own.setdefault(cell.name, []).append(rollout.reward)
+    found: list[Disagreement] = []
+    for prompt, cells in asked.items():
+        if len(cells) < 2 or min(map(len, cells.values())) < 2:
+            continue
+        means = {cell: (finite_mean(own) or 0.0, len(own)) for cell, own in cells.items()}
+        levels = [mean for mean, _ in means.values()]
+        found.append(
+            Disagreement(prompt, references[prompt], means, max(levels) / 2 - min(levels) / 2)
+        )
+    found.sort(key=lambda one: (-one.gap, one.prompt))
+    return [one for one in found if one.gap > 0][:6]
+
+
+def _flags(cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]]) -> list[Flag]:
+    found: list[Flag] = []
+    if len(cell.length) > 1 and len(cell.reward) > 1:
+        first, last = (cell.length[i] for i in (min(cell.length), max(cell.length)))
+        before, after = (cell.reward[i] for i in (min(cell.reward), max(cell.reward)))
+        if first > 0 and last >= 2 * first and last >= 16:
+            text = f"answers grew from {first:.0f} to {last:.0f} tokens"
+            found.append(Flag("length", cell.cell, text, {"first": first, "last": last}))
+        found += _hollow(cell, ranking, of, after - before)
+    if cell.repeated is not None and cell.repeated > 0.1:
+        text = f"{labels.percent(cell.repeated)} of its last answers repeat themselves"
+        found.append(Flag("repetition", cell.cell, text, {"share": cell.repeated}))
+    if cell.distinct is not None and cell.distinct <= 0.1 and cell.signal:
+        right = cell.passes.get(1)
+        if right is None or (right.mean or 0.0) < 0.9:
+            text = "nearly the same answer each time a question is asked"
+            found.append(Flag("collapse", cell.cell, text, {"distinct": cell.distinct}))
+    return found
+
+
+def _hollow(
+    cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]], gain: float
+) -> list[Flag]:
+    """Whether reward rose while answers did not become more correct."""
+    own = next(one for one in ranking.cells if one.name == cell.cell)
+    marks = [[r for r in of[run.id] if r.correct is not None] for run in own.runs]
+    right = _over_time([m for m in marks if m], _share_right)
+    spread = max(cell.reward.values()) - min(cell.reward.values())
+    if len(right) < 2 or not spread or gain < 0.5 * spread:
+        return []
+    before, after = right[min(right)], right[max(right)]
+    if after > before + 0.02 or after >= 0.9:
+        return []
+    rewards = labels.together(cell.reward[min(cell.reward)], cell.reward[max(cell.reward)])
+    shares = [labels.percent(before), labels.percent(after)]
+    how = f"stayed at {shares[0]}" if shares[0] == shares[1] else f"went from {' to '.join(shares)}"
+    text = f"the reward rose from {' to '.join(rewards)} while the share of right answers {how}"
+    return [Flag("reward_without_success", cell.cell, text, {"first": before, "last": after})]

@@ -1,0 +1,227 @@
+"""Parts of a sweep that are judged each by itself: one model each, say. Pure.
+
+Blocks are asked for (`by`), or found: an axis of texts on whose value the best value of another
+depends, beyond the noise (`axes.find_crossings`). Within a block the best cell, what cannot be told
+from it, the ends of what was tried that it lies at, and the holes: combinations that other blocks
+have a result of, of values that this block has tried, and that have none here.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sweeper.analysis.comparison.axes import Crossing, find_axes, find_crossings
+from sweeper.analysis.comparison.cells import Cell, Ranking, as_chosen, bounded
+from sweeper.analysis.comparison.contrasts import Row, parts, rest, usable
+from sweeper.analysis.comparison.edges import Edge, judge_edges
+from sweeper.analysis.reading.settings import level
+from sweeper.analysis.statistics.seeds import Comparison, against_best
+from sweeper.errors import UsageError
+from sweeper.metrics.rows import as_float
+from sweeper.store.documents import dotted
+
+__all__ = ["Block", "Blocks", "by_blocks", "find_blocks", "rows"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The cells with one `value` of the setting that separates blocks. `best` is None if no cell
+    has a result that counts. `tied` cells cannot be distinguished from it. `comparisons` are with
+    it, by cell."""
+
+    value: str
+    cells: int
+    diverged: int
+    best: Cell | None
+    tied: tuple[Cell, ...]
+    comparisons: Mapping[str, Comparison]
+    edges: tuple[Edge, ...]
+    holes: tuple[Row, ...]
+
+    @property
+    def compared(self) -> int:
+        """The number of cells that could be compared with the best."""
+        return len(self.comparisons)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the best is ahead of all cells that it could be compared with."""
+        return bool(self.comparisons) and not self.tied
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """All blocks of a sweep, by the setting `by`. `asked`: the grid or the command line names the
+    setting; otherwise `why` is the evidence that blocks differ. `ragged`: the blocks do not all
+    have the same cells."""
+
+    by: str
+    asked: bool
+    why: Crossing | None
+    ragged: bool
+    blocks: tuple[Block, ...]
+
+    @property
+    def holes(self) -> int:
+        """The total number of holes."""
+        return sum(len(block.holes) for block in self.blocks)
+
+
+def find_blocks(ranking: Ranking, sign: float, by: str | None) -> Blocks | None:
+    """The blocks that were asked for or found; None if there are none. A setting that is the same
+    in all cells makes no blocks, as in a confirmation of cells of one model. Raises `UsageError`
+    for a setting that no cell has."""
+    if by is not None:
+        if by in ranking.keys:
+            return _blocks(ranking, sign, by, None)
+        if not ranking.cells or any(_has(cell, by) for cell in ranking.cells):
+            return None
+        known = ", ".join(ranking.keys) or "none"
+        raise UsageError(f"by {by!r}: cells do not differ in that; they do in: {known}")
+    why = _found(ranking, sign)
+    return None if why is None else _blocks(ranking, sign, why.y, why)
+
+
+def _has(cell: Cell, key: str) -> bool:
+    config = cell.runs[0].config
+    return key in config or key in dict(dotted(config))
+
+
+def _found(ranking: Ranking, sign: float) -> Crossing | None:
+    """The most certain dependence of an axis's best value on a setting of text."""
+    named = [key for key in ranking.keys if _texts(ranking, key)]
+    if not named:
+        return None
+    axes = find_axes(ranking, sign)
+    told = find_crossings(ranking, axes, sign, named)
+    return min(told, key=lambda one: one.p, default=None)
+
+
+def _texts(ranking: Ranking, key: str) -> bool:
+    values = [cell.settings.get(key) for cell in usable(ranking)]
+    return bool(values) and all(
+        isinstance(value, str) and as_float(value) is None for value in values
+    )
+
+
+def _blocks(ranking: Ranking, sign: float, by: str, why: Crossing | None) -> Blocks:
+    groups: dict[str, list[Cell]] = {}
+    for cell in ranking.cells:
+        groups.setdefault(level(cell.settings, by), []).append(cell)
+    done = {value: _rows([c for c in own if c.summary.n], by) for value, own in groups.items()}
+    blocks = tuple(
+        _block(ranking, sign, by, value, [own for other, own in done.items() if other != value])
+        for value in groups
+    )
+    ragged = len({frozenset(rows) for rows in done.values()}) > 1
+    return Blocks(by, why is None, why, ragged, blocks)
+
+
+def _rows(cells: Sequence[Cell], by: str) -> set[Row]:
+    return {rest(cell, by) for cell in cells}
+
+
+def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[set[Row]]) -> Block:
+    own = tuple(cell for cell in ranking.cells if level(cell.settings, by) == value)
+    part = replace(ranking, cells=own, best=None, best_run=None, comparisons={})
+    good = usable(part)
+    counted = [cell for cell in good if cell.counted]
+    best = counted[0] if counted else None  # they are in the order of the ranking
+    tried = _rows(part.tried, by)
+    holes = _holes(tried, others)
+    diverged = sum(cell.diverged > 0 for cell in own)
+    if best is None:
+        return Block(value, len(tried), diverged, None, (), {}, (), holes)
+    groups = {cell.name: cell.values for cell in good}
+    compared = against_best(groups, best.name, ranking.noise, sign, ranking.scale, ranking.price)
+    found = bounded(compared, ranking.bounds)
+    tied = tuple(c for c in good if c.name in found and not found[c.name].told_apart)
+    judged = replace(part, best=best, comparisons=found)
+    edges = tuple(judge_edges(judged, sign, alone=True, blocks=parts(ranking, by)))
+    return Block(value, len(tried), diverged, best, tied, found, edges, holes)
+
+
+def by_blocks(ranking: Ranking, found: Blocks, sign: float) -> tuple[Ranking, Blocks]:
+    """Compares each cell with the best of its block; no cell is best of all. Returns the ranking,
+    and the blocks, in which each best has the interval of a cell that was chosen. Nothing changes
+    if fewer than two blocks have a best cell."""
+    if sum(block.best is not None for block in found.blocks) < 2:
+        return ranking, found
+    leaders: dict[str, str] = {}
+    chosen: dict[str, Cell] = {}
+    blocks: list[Block] = []
+    for block in found.blocks:
+        best = block.best
+        if best is not None:
+            own = tuple(c for c in ranking.cells if level(c.settings, found.by) == block.value)
+            part = replace(ranking, cells=own)
+            best, _ = as_chosen(part, best, block.comparisons, sign)
+            chosen[best.name] = best
+            leaders |= {cell.name: best.name for cell in own}
+        blocks.append(replace(block, best=best))
+    apart = replace(
+        ranking,
+        cells=tuple(chosen.get(cell.name, cell) for cell in ranking.cells),
+        best=None,
+        best_run=None,
+        comparisons={n: one for block in blocks for n, one in block.comparisons.items()},
+        passed_over=(),
+        chosen_of=1,
+        held_back=(),
+        leaders=leaders,
+    )
+    return apart, replace(found, blocks=tuple(blocks))
+
+
+def _holes(tried: set[Row], others: Sequence[set[Row]]) -> tuple[Row, ...]:
+    values: dict[str, set[str]] = {}
+    for row in tried:
+        for key, text in row:
+            values.setdefault(key, set()).add(text)
+    missing = set[Row]().union(*others) - tried
+    fitting = [row for row in missing if all(text in values.get(key, ()) for key, text in row)]
+    return tuple(sorted(fitting, key=_order))
+
+
+def _order(row: Row) -> list[tuple[str, float, str]]:
+    """A sort key that includes the names of the settings, since rows may have different ones."""
+    return [(key, _number(text), text) for key, text in row]
+
+
+def _number(text: str) -> float:
+    """The number, or 0 if it is not finite: NaN has no place in an order."""
+    try:
+        found = float(text)
+    except ValueError:
+        return 0.0
+    return found if math.isfinite(found) else 0.0
+
+
+def rows(found: Blocks, cells: Sequence[Cell]) -> list[Mapping[str, Any]]:
+    """One row per block, as in `report.json`: values of settings have their own types."""
+    typed = {
+        (key, level(cell.settings, key)): value
+        for cell in cells
+        for key, value in cell.settings.items()
+    }
+    return [
+        {
+            "value": typed.get((found.by, block.value), block.value),
+            "cells": block.cells,
+            "diverged": block.diverged,
+            "best": block.best and block.best.name,
+            "mean": block.best and block.best.summary.mean,
+            "tied": [cell.name for cell in block.tied],
+            "compared": block.compared,
+            "edges": [
+                {"axis": e.axis, "value": e.value, "side": e.side, "told": e.told}
+                | {"stopped": e.stopped, "suggestion": e.suggestion}
+                for e in block.edges
+            ],
+            "holes": [
+                {key: typed.get((key, text), text) for key, text in row} for row in block.holes
+            ],
+        }
+        for block in found.blocks
+    ]

@@ -1,0 +1,439 @@
+"""Groups runs into cells, ranks the cells, and tells which differ from the best. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.reading.frames import RunData, SweepData
+from sweeper.analysis.reading.keys import bounds_of
+from sweeper.analysis.reading.settings import ordered, settings
+from sweeper.analysis.statistics.looks import price
+from sweeper.analysis.statistics.noise import TOWARD, UNKNOWN, Noise, fit_noise, paired, with_failed
+from sweeper.analysis.statistics.seeds import (
+    Chosen,
+    Comparison,
+    Summary,
+    against_best,
+    confidence,
+    contenders,
+    summarise,
+    summarise_chosen,
+)
+from sweeper.results.cells import Scale, choose_scale, mean, merit, off_scale, on_scale
+
+__all__ = ["Cell", "Ranking", "as_chosen", "bounded", "rank", "uneven_best"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration and its runs. `settings` are the values that distinguish it from other
+    cells, declared axes first. `unset` are keys that this cell leaves to the recipe while another
+    cell, equal in all else, sets them. `assumed` are the values that failed runs count as.
+    `baseline`: the best is compared with this cell."""
+
+    name: str
+    settings: Mapping[str, Any]
+    unset: tuple[str, ...]
+    runs: tuple[RunData, ...]
+    summary: Summary
+    assumed: tuple[float, ...] = ()
+    baseline: bool = False
+
+    @cached_property
+    def failed(self) -> int:
+        """Runs that failed for good, without diverged ones."""
+        return sum(run.state == "failed" and not run.diverged for run in self.runs)
+
+    @cached_property
+    def diverged(self) -> int:
+        """Runs whose last value of the metric is NaN or infinite."""
+        return sum(run.diverged for run in self.runs)
+
+    @cached_property
+    def values(self) -> list[float]:
+        """The values of the runs that count, and the values that failed runs count as."""
+        found = [run.value for run in self.runs if run.counts and run.value is not None]
+        return [*found, *self.assumed]
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """The values of its settings as texts: numbers as its name spells them, so that a value
+        looks the same wherever it is shown."""
+        parts = [part.partition("=")[2] for part in self.name.split(",")]
+        spelled = {text: number for text in parts if (number := _spelled(text)) is not None}
+        return {
+            key: next(
+                (t for t, n in spelled.items() if _is_number(value) and math.isclose(n, value)),
+                labels.brief(value),
+            )
+            for key, value in self.settings.items()
+        }
+
+    @cached_property
+    def counted(self) -> bool:
+        """Whether any of its runs counts. If not, all of its values are assumed."""
+        return any(run.counts for run in self.runs)
+
+    def by_seed(self, scale: Scale) -> dict[int, float]:
+        """The values of the runs that count and have a seed, by seed, on a scale."""
+        found = {
+            r.seed: r.value
+            for r in self.runs
+            if r.counts and r.seed is not None and r.value is not None
+        }
+        return dict(zip(found, on_scale(list(found.values()), scale), strict=True))
+
+    def best_run(self, sign: float) -> RunData | None:
+        """The run with the best value among those that count. With `sign` 1, smaller is better."""
+        counting = (run for run in self.runs if run.counts)
+        return min(counting, key=lambda run: sign * (run.value or 0.0), default=None)
+
+    @property
+    def states(self) -> Counter[str]:
+        """The number of runs in each state."""
+        return Counter(run.state for run in self.runs)
+
+    @property
+    def wall_s(self) -> float | None:
+        """The mean duration of its succeeded runs, in seconds."""
+        walls = [r.wall_s for r in self.runs if r.wall_s is not None and r.state == "succeeded"]
+        return sum(walls) / len(walls) if walls else None
+
+
+def _spelled(text: str) -> float | None:
+    """The finite number that a short text in a name spells; None if it is none."""
+    if len(text) > labels.BRIEF:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All cells, best first. Cells that cannot be ranked come last, in the order of the plan.
+
+    `best` is None if no cell can be named: nothing was measured, every measured cell has a
+    diverged run or no run that counts, or all runs of all cells gave the same value.
+    `comparisons` are with the best, by cell. A cell in neither `apart` nor `tied` was not
+    compared, because it or the best has no interval. `passed_over` are cells with a better mean
+    that are not the best because one of their runs diverged. `held_back` are cells with a better
+    mean that are not the best because one of their runs failed, and might have had the `worst`
+    value of all. On the `scale` "log", means are geometric and comparisons are ratios. `keys` are
+    the settings of all cells, in order. No interval leaves the `bounds` of the metric. `noise` is
+    the noise between the runs of a cell. `chosen_of` is the number of cells that may be the best;
+    the interval of `best` is wider for it, because `best` was chosen among them. If blocks are
+    judged separately, no cell is best of all: `leaders` maps each cell to the best of its block,
+    with which it is compared. Comparisons pay `price` for earlier and later looks at the data.
+    """
+
+    cells: tuple[Cell, ...]
+    best: Cell | None
+    best_run: RunData | None
+    comparisons: Mapping[str, Comparison]
+    passed_over: tuple[Cell, ...]
+    scale: Scale
+    keys: tuple[str, ...]
+    noise: Noise
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    chosen_of: int = 1
+    held_back: tuple[Cell, ...] = ()
+    worst: float | None = None
+    leaders: Mapping[str, str] = field(default_factory=dict[str, str])
+    price: float = 1.0
+
+    @property
+    def shares(self) -> bool:
+        """Whether the metric is a share between 0 and 1."""
+        return self.bounds == (0.0, 1.0)
+
+    @property
+    def cut(self) -> bool:
+        """Whether the interval was cut at a bound of the metric."""
+        ends = (end for cell in self.measured for end in (cell.summary.low, cell.summary.high))
+        return any(end in self.bounds for end in ends)
+
+    @cached_property
+    def measured(self) -> tuple[Cell, ...]:
+        """Cells with a value."""
+        return tuple(cell for cell in self.cells if cell.summary.n)
+
+    @cached_property
+    def tried(self) -> tuple[Cell, ...]:
+        """Cells with a result, including diverged ones."""
+        return tuple(cell for cell in self.cells if cell.summary.n or cell.diverged)
+
+    @cached_property
+    def others(self) -> tuple[Cell, ...]:
+        """Measured cells except the best and diverged ones."""
+        if self.best is None:
+            return ()
+        return tuple(c for c in self.measured if c is not self.best and not c.diverged)
+
+    @cached_property
+    def apart(self) -> tuple[Cell, ...]:
+        """Cells whose difference from the best is beyond the noise."""
+        return tuple(c for c in self.others if (f := self._of(c)) is not None and f.told_apart)
+
+    @cached_property
+    def tied(self) -> tuple[Cell, ...]:
+        """Cells that cannot be distinguished from the best, including those equal to it."""
+        equal = {cell.name for cell in self.equal}
+        return tuple(
+            cell
+            for cell in self.others
+            if ((found := self._of(cell)) is not None and not found.told_apart)
+            or cell.name in equal
+        )
+
+    @cached_property
+    def equal(self) -> tuple[Cell, ...]:
+        """Cells whose measured mean is exactly that of the best."""
+        mean = None if self.best is None else self.best.summary.mean
+        return tuple(cell for cell in self.others if cell.counted and cell.summary.mean == mean)
+
+    @cached_property
+    def not_compared(self) -> tuple[Cell, ...]:
+        """Measured cells without known noise; all of them if the noise of the best is unknown.
+        Cells equal to the best are left out."""
+        equal = {cell.name for cell in self.equal}
+        return tuple(c for c in self.others if self._of(c) is None and c.name not in equal)
+
+    def on_scale(self, cell: Cell) -> list[float]:
+        """A cell's values on the scale of the comparison."""
+        return on_scale(cell.values, self.scale)
+
+    def off_scale(self, value: float) -> float:
+        """Converts a value back from the scale of the comparison."""
+        return off_scale(value, self.scale)
+
+    def _of(self, cell: Cell) -> Comparison | None:
+        return self.comparisons.get(cell.name)
+
+
+def rank(data: SweepData) -> Ranking:
+    """Ranks cells by their mean over seeds.
+
+    Only runs that succeeded with a finite value count. A cell with a diverged run is ranked by
+    its other runs but is never the best, since its mean leaves out just the runs that went wrong.
+    A cell without a run that counts is never the best either, whatever its failed runs count as.
+    Under the rule "bound", a cell with a failed run is the best only if it still leads with the
+    worst value of all in place of that run.
+    """
+    bounds, paid = _bounds(data), price(data)
+    cells, scale, noise, keys = _cells(data, bounds)
+    goal = data.metric.goal if data.metric is not None else "minimize"
+
+    sign = data.sign
+
+    def level(cell: Cell) -> float:
+        return sign * (cell.summary.mean or 0.0)
+
+    worst = _worst(data)
+    bound = worst is not None and data.metric is not None and data.metric.failed == "bound"
+
+    def order(cell: Cell) -> tuple[bool, float]:
+        found = cell.summary.mean or 0.0
+        if bound and cell.failed:
+            found = mean([*cell.values, *[worst or 0.0] * cell.failed], scale)
+        return merit(found, goal, diverged=cell.diverged > 0 or not cell.counted)
+
+    measured = [cell for cell in cells if cell.summary.n]
+    ranked = sorted(measured, key=order)
+    ordered = (*ranked, *(cell for cell in cells if not cell.summary.n))
+    best = next((c for c in ranked[:1] if c.counted and not c.diverged), None)
+    if _all_same([cell for cell in measured if cell.counted]):
+        best = None
+    if best is None:
+        return Ranking(ordered, None, None, {}, (), scale, keys, noise, bounds, price=paid)
+    best_run = best.best_run(sign)
+    groups = {cell.name: cell.values for cell in ranked if not cell.diverged}
+    comparisons = bounded(against_best(groups, best.name, noise, sign, scale, paid), bounds)
+    ahead = [cell for cell in ranked if level(cell) < level(best)]
+    passed_over = tuple(cell for cell in ahead if cell.diverged)
+    held_back = tuple(cell for cell in ahead if cell.failed and not cell.diverged)
+    found = Ranking(ordered, best, best_run, comparisons, passed_over, scale, keys, noise, bounds)
+    found = replace(found, worst=worst if bound else None, price=paid)
+    chosen, of = as_chosen(found, best, comparisons, sign)
+    ordered = tuple(chosen if cell is best else cell for cell in ordered)
+    found = replace(found, cells=ordered, best=chosen, chosen_of=of)
+    return replace(found, held_back=held_back, worst=worst)
+
+
+def as_chosen(
+    ranking: Ranking, best: Cell, comparisons: Mapping[str, Comparison], sign: float
+) -> tuple[Cell, int]:
+    """Returns the best cell of a ranking, with an interval that allows for its having been
+    chosen, and the number of cells that it allows for."""
+    others = [c for c in ranking.measured if c.name != best.name and c.counted and not c.diverged]
+    of = contenders(comparisons, [cell.name for cell in others])
+    if ranking.noise.of(best.name) is None:
+        return best, of
+    chosen = Chosen(best.name, of, sign, confidence(comparisons))
+    found = summarise_chosen(best.values, ranking.scale, ranking.noise, chosen)
+    if best.failed and ranking.worst is not None:
+        # Its failed runs may have had the worst value of all, which moves the end on that side.
+        values = [*best.values, *[ranking.worst] * best.failed]
+        other = summarise_chosen(values, ranking.scale, ranking.noise, chosen)
+        found = found._replace(**({"high": other.high} if sign > 0 else {"low": other.low}))
+    return replace(best, summary=_within(found, ranking.bounds)), of
+
+
+def bounded(
+    comparisons: Mapping[str, Comparison], bounds: tuple[float, float]
+) -> dict[str, Comparison]:
+    """Cuts comparisons of a bounded metric: no difference is larger than the bounds allow."""
+    most = bounds[1] - bounds[0]
+    linear = {name: one for name, one in comparisons.items() if one.scale == "linear"}
+    return {**comparisons, **{name: one._replace(most=most) for name, one in linear.items()}}
+
+
+def _all_same(cells: Sequence[Cell]) -> bool:
+    """Whether several cells, each with two runs or more, have one and the same value."""
+    ends = {end for cell in cells for end in (cell.summary.minimum, cell.summary.maximum)}
+    return len(cells) > 1 and len(ends) == 1 and min(cell.summary.n for cell in cells) > 1
+
+
+def _cells(
+    data: SweepData, bounds: tuple[float, float]
+) -> tuple[list[Cell], Scale, Noise, tuple[str, ...]]:
+    grouped: dict[str, list[RunData]] = {}
+    for run in data.runs:
+        grouped.setdefault(run.cell, []).append(run)
+    configs = {name: runs[0].config for name, runs in grouped.items()}
+    keys, found = settings(configs, list(data.axes), data.seed_field, data.derived)
+    empty = summarise([])
+    bare = [
+        Cell(name, found[name], _unset(found[name], keys, found), tuple(runs), empty)
+        for name, runs in grouped.items()
+    ]
+    bare = [replace(c, baseline=True) if c.name == data.baseline else c for c in bare]
+    worst = _worst(data)
+    if worst is not None and data.metric is not None and data.metric.failed == "worst":
+        bare = [replace(cell, assumed=(worst,) * cell.failed) for cell in bare]
+    scale = choose_scale(cell.values for cell in bare)
+    uneven = uneven_best(data, bare) is not None
+    shares = bounds == (0.0, 1.0)
+    noise = UNKNOWN if uneven else _noise(data, bare, scale, keys, shares=shares)
+    cells = [
+        replace(cell, summary=_within(summarise(cell.values, scale, noise.of(cell.name)), bounds))
+        for cell in bare
+    ]
+    if uneven:
+        cells = [replace(c, summary=c.summary._replace(low=None, high=None)) for c in cells]
+    return cells, scale, noise, keys
+
+
+def uneven_best(data: SweepData, cells: Sequence[Cell]) -> tuple[int, int] | None:
+    """The fewest and the most evaluations per run among the cells, if runs are judged by their
+    best value and one cell was evaluated about a quarter more often than another. The best of
+    more values is better by chance alone."""
+    if data.metric is None or data.metric.at != "best":
+        return None
+    counts: list[float] = []
+    for cell in cells:
+        runs = [run.curves.get(data.metric.name) for run in cell.runs if run.counts]
+        found = [len(curve.finite.values) for curve in runs if curve is not None]
+        if found:
+            counts.append(sum(found) / len(found))
+    if not counts or max(counts) <= _EVEN * min(counts):
+        return None
+    return round(min(counts)), round(max(counts))
+
+
+_EVEN = 1.25
+
+
+def _worst(data: SweepData) -> float | None:
+    """The worst last value of any run."""
+    values = [run.value for run in data.runs if run.counts and run.value is not None]
+    return max(values, key=lambda value: data.sign * value, default=None)
+
+
+def _noise(
+    data: SweepData, cells: Sequence[Cell], scale: Scale, keys: Sequence[str], *, shares: bool
+) -> Noise:
+    lent = {
+        sweep: {
+            name: on_scale(own, scale)
+            for name, own in others.items()
+            if scale == "linear" or min(own) > 0
+        }
+        for sweep, others in data.lent.items()
+    }
+    asked = "auto" if data.metric is None else data.metric.noise
+    own = {cell.name: on_scale(cell.values, scale) for cell in cells}
+    rule = "own" if asked == "own" else "pooled" if asked == "pooled" else "auto"
+    found = fit_noise(own, rule, lent, _positions(cells, keys), shares=shares)
+    counted = [cell for cell in cells if cell.counted and not cell.diverged]
+    found = paired(found, {cell.name: cell.by_seed(scale) for cell in counted})
+    worst = _worst(data)
+    if worst is None or data.metric is None or data.metric.failed != "bound":
+        return found
+    failed = {cell.name: cell.failed for cell in cells}
+    return with_failed(found, own, failed, on_scale([worst], scale)[0])
+
+
+def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The position of each cell along the axes of three numbers or more, by rank."""
+    found: dict[str, dict[str, float]] = {}
+    for key in keys:
+        values = ordered(key, [cell.settings for cell in cells])
+        if len(values) > 2 and all(key in cell.settings for cell in cells):
+            found[key] = {c.name: float(values.index(c.settings[key])) for c in cells}
+            levels: dict[float, list[bool]] = {}
+            for cell in cells:
+                levels.setdefault(cell.settings[key], []).append(cell.diverged > 0)
+            wild = {value for value, own in levels.items() if 2 * sum(own) >= len(own)}
+            if wild and len(wild) < len(levels):
+                found[key + TOWARD] = {c.name: float(c.settings[key] in wild) for c in cells}
+    return found
+
+
+def _bounds(data: SweepData) -> tuple[float, float]:
+    """The range of the metric, from its name and from all recorded values."""
+    metric = data.metric
+    curves = [run.curves.get(metric.name) for run in data.runs] if metric is not None else []
+    found = [curve.finite.values for curve in curves if curve is not None]
+    ends = [float(end) for own in found if len(own) for end in (own.min(), own.max())]
+    if metric is None or not ends:
+        return -math.inf, math.inf
+    # tinker-cookbook's evaluations: a score is the share of so many examples.
+    above, _, leaf = metric.name.rpartition("/")
+    if (
+        leaf == "score"
+        and f"{above}/num_examples" in data.keys
+        and 0 <= min(ends) <= max(ends) <= 1
+    ):
+        return 0.0, 1.0
+    return bounds_of(metric.name, min(ends), max(ends))
+
+
+def _within(found: Summary, bounds: tuple[float, float]) -> Summary:
+    if found.mean is None or found.low is None or found.high is None:
+        return found
+    return found._replace(low=max(found.low, bounds[0]), high=min(found.high, bounds[1]))
+
+
+def _unset(
+    own: Mapping[str, Any], keys: Sequence[str], found: Mapping[str, Mapping[str, Any]]
+) -> tuple[str, ...]:
+    """The `keys` that `own` lacks although another cell sets them and agrees with all of `own`."""
+    if len(own) == len(keys):
+        return ()
+    wider = [
+        other
+        for other in found.values()
+        if len(other) > len(own) and all(item in other.items() for item in own.items())
+    ]
+    return tuple(key for key in keys if key not in own and any(key in other for other in wider))

@@ -1,0 +1,99 @@
+"""Computes differences between sums of cells, with their noise. Pure.
+
+The noise is that of the ranking (`noise`): shared between cells if allowed, else each cell's own.
+If it is unknown for a cell (one run each), only differences that repeat over the combinations of
+the other settings can be shown: the rows of a grid are then the sample (`over_rows`).
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from sweeper.analysis.comparison.cells import Cell, Ranking
+from sweeper.analysis.reading.settings import level
+from sweeper.analysis.statistics.distributions import range_quantile, range_tail
+from sweeper.analysis.statistics.inference import CONFIDENCE, Estimate, student
+
+__all__ = [
+    "Row",
+    "level_mean",
+    "over_pairs",
+    "over_rows",
+    "parts",
+    "ranged",
+    "rest",
+    "usable",
+    "weigh",
+]
+
+Row = tuple[tuple[str, str], ...]
+
+
+def usable(ranking: Ranking) -> list[Cell]:
+    """The cells whose mean measures their setting: those with a value, not diverged, and not the
+    best only because of their failed runs."""
+    held = {cell.name for cell in ranking.held_back}
+    return [cell for cell in ranking.measured if not cell.diverged and cell.name not in held]
+
+
+def rest(cell: Cell, key: str) -> Row:
+    """The other settings of a cell. Cells with equal ones differ only in `key`."""
+    return tuple((other, level(cell.settings, other)) for other in cell.settings if other != key)
+
+
+def parts(ranking: Ranking, key: str) -> int:
+    """The number of values of a setting that have a usable cell."""
+    return len({level(c.settings, key) for c in usable(ranking) if c.counted})
+
+
+def level_mean(ranking: Ranking, cell: Cell) -> float:
+    """The mean of a cell on the scale of the comparison."""
+    values = ranking.on_scale(cell)
+    return math.fsum(value / len(values) for value in values)
+
+
+def weigh(ranking: Ranking, parts: Sequence[tuple[Cell, float]]) -> Estimate:
+    """The weighted sum of cells' means. It has no interval if their noise is unknown."""
+    groups = [(cell.name, ranking.on_scale(cell)) for cell, _ in parts]
+    return ranking.noise.contrast(groups, [weight for _, weight in parts])
+
+
+def over_rows(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
+    """The mean difference between the first and the second cell of each pair, with the pairs as
+    the sample: whatever differs from pair to pair counts as noise. No interval for fewer than
+    three pairs, or if all differences are equal."""
+    gaps = np.array([level_mean(ranking, a) - level_mean(ranking, b) for a, b in pairs])
+    value = float(gaps.mean())
+    if len(gaps) < 3:
+        return Estimate(value)
+    error = float(gaps.std(ddof=1)) / len(gaps) ** 0.5
+    if not (math.isfinite(error) and error > 1e-12 * abs(value)):
+        return Estimate(value)
+    return student(value, error, len(gaps) - 1)
+
+
+def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
+    """The mean difference between the first and the second cell of each pair, with the noise of
+    the ranking; if that is unknown, with the pairs as the sample."""
+    share = 1 / len(pairs)
+    parts = [part for one, two in pairs for part in ((one, share), (two, -share))]
+    found = weigh(ranking, parts)
+    return over_rows(ranking, pairs) if found.p is None else found
+
+
+def ranged(found: Estimate, means: int) -> Estimate:
+    """The same difference with the interval and p of the largest of all differences between this
+    many means (the studentized range), for a best and a worst that were chosen by the data."""
+    if found.error is None or found.df is None or means <= 2:
+        return found
+    reach = _quantile(means, round(found.df, 3)) / 2**0.5 * found.error
+    p = range_tail(abs(found.value) / found.error * 2**0.5, means, found.df)
+    return found._replace(low=found.value - reach, high=found.value + reach, p=p)
+
+
+@functools.lru_cache(maxsize=1024)
+def _quantile(means: int, df: float) -> float:
+    """Takes about 20 ms: the quantile of a studentized range has no closed form."""
+    return range_quantile(CONFIDENCE, means, df)

@@ -1,0 +1,495 @@
+"""Cells compared item by item: paired differences, with errors clustered by item and run. Pure.
+
+After Miller, "Adding Error Bars to Evals" (2024, arXiv:2411.00640): the questions of an evaluation
+are a sample, two models are compared on the differences of the same questions, and questions that
+belong together (`cluster`) count together. Where a cell has several runs they are a sample too, and
+the two add up: the variance of a mean over I items and R runs is
+
+    V_items - V_rest + V_runs
+
+with V_items the variance of the items' means over I, V_runs that of the runs' means over R, V_rest
+the mean square of the rest over R I, which is in both (the two-way analysis of variance with
+random effects). Each part has degrees of freedom of its own, so the interval reaches
+
+    sqrt(t(I - 1)^2 max(V_items - V_rest, 0) + t(d)^2 V_runs)
+
+to either side (Graybill and Wang, *JASA* 75, 1980, 869-873). What runs add is taken from all cells
+that have several, so that d is the sum of their R - 1; a cell whose own is larger by an F test at
+5 % shared by the cells keeps its own. Where no cell has two runs there is the first part alone: the
+interval is one over items, and says nothing of another seed.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.analysis.reading.series import Floats
+from sweeper.analysis.statistics.distributions import student_quantile, student_tail, upper_tail_f
+from sweeper.analysis.statistics.inference import CONFIDENCE, counted_share, on_logits
+
+__all__ = [
+    "PAIRED",
+    "SOLVED",
+    "Alone",
+    "Compared",
+    "Item",
+    "ItemCell",
+    "Luck",
+    "Over",
+    "Parted",
+    "Parts",
+    "compare",
+    "difference",
+    "level",
+    "lucks",
+]
+
+Over = Literal["items", "items and runs"]
+
+SOLVED = 0.5
+"""An item counts as solved if the mean score of its answers is at least this."""
+
+PAIRED = 6
+"""The number of first cells that are compared in pairs."""
+
+_SHOWN = 12
+_DRAWS = 4000
+_NO_CHANCE = 0.01
+"""Cells with a smaller p value had no chance of being chosen as the best."""
+_ALONE = 8
+
+
+class Parts(NamedTuple):
+    """A mean with the two parts of its variance, and their degrees of freedom. Without several
+    runs the second part is 0."""
+
+    value: float
+    items: float
+    items_df: float
+    runs: float
+    runs_df: float
+
+    def reach(self, confidence: float = CONFIDENCE) -> float:
+        """The reach of its interval to either side."""
+        share = (1 + confidence) / 2
+        square = student_quantile(share, self.items_df) ** 2 * self.items
+        if self.runs > 0:
+            square += student_quantile(share, self.runs_df) ** 2 * self.runs
+        return math.sqrt(square)
+
+    @property
+    def p(self) -> float:
+        """The two-sided p value: 1 minus the greatest confidence at which the interval excludes
+        0."""
+        if not self.items and not self.runs:
+            return 1.0 if self.value == 0 else 0.0
+        if self.runs <= 0:
+            return float(student_tail(self.value / math.sqrt(self.items), self.items_df))
+        low, high = -37.0, 0.0  # logarithms of p
+        for _ in range(50):
+            middle = (low + high) / 2
+            if self.reach(-math.expm1(middle)) < abs(self.value):
+                high = middle
+            else:
+                low = middle
+        return math.exp(high)
+
+
+@dataclass(frozen=True)
+class ItemCell:
+    """The mean of a cell over items (and over its runs), with a 95 % interval."""
+
+    cell: str
+    runs: int
+    mean: float
+    low: float
+    high: float
+    over: Over
+
+
+@dataclass(frozen=True)
+class Parted:
+    """A cell compared with the best by items. `difference` is its mean minus the best's, with a
+    95 % interval. It scores more than the best on `better` items, less on `worse` items. Interval
+    and `p` are corrected for all pairs of cells, among which the best was picked."""
+
+    cell: str
+    difference: float
+    low: float
+    high: float
+    p: float
+    better: int
+    worse: int
+    over: Over
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the difference is beyond the noise."""
+        return self.p <= 1 - CONFIDENCE
+
+
+class Item(NamedTuple):
+    """A question, with the mean score of each cell in the order of the cells."""
+
+    item: str
+    prompt: str
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The `count` items that `cell` solves and `other` does not, with the ids of those whose
+    scores differ most."""
+
+    cell: str
+    other: str
+    count: int
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Cells compared by the items of a task that all their runs answered, the best first; `known`
+    is the number of items that any cell answered. `apart` are the items on which cells differ
+    most. `unsolved` are items without a score above 0 in any run, and `solved` counts the items
+    with the full score in all runs. `errors` counts answers that ended in an error, `clusters`
+    the groups of related items (0: all are independent). `alone` has the items that one of the
+    first cells solves and another does not, if scores are shares."""
+
+    task: str
+    items: int
+    known: int
+    cells: tuple[ItemCell, ...]
+    parted: tuple[Parted, ...]
+    apart: tuple[Item, ...]
+    unsolved: tuple[Item, ...]
+    unsolved_count: int
+    solved: int
+    errors: int
+    clusters: int
+    training: bool
+    shares: bool
+    alone: tuple[Alone, ...] = ()
+
+
+class Luck(NamedTuple):
+    """The variance between the means of runs of one cell, the part of it that their answers to
+    the same items explain (`rest`, which is in the variance between items too), and degrees of
+    freedom."""
+
+    variance: float
+    rest: float
+    df: float
+
+
+def level(scores: Floats, luck: Luck | None = None, clusters: Sequence[int] | None = None) -> Parts:
+    """The mean of `scores`, which have one row per run and one column per item. Without `luck`,
+    the variance is over items alone."""
+    value = float(scores.mean())
+    by_item, item_df = _clustered(scores.mean(axis=0), clusters)
+    if luck is None:
+        return Parts(value, by_item, item_df, 0.0, 1.0)
+    items_part = max(by_item - luck.rest / len(scores), 0.0)
+    return Parts(value, items_part, item_df, luck.variance / len(scores), luck.df)
+
+
+def difference(
+    own: Floats,
+    other: Floats,
+    lucks: tuple[Luck, Luck] | None = None,
+    clusters: Sequence[int] | None = None,
+    *,
+    shares: bool = False,
+) -> Parts:
+    """The mean of `own` minus that of `other`, paired by item. Their runs are not paired.
+
+    For `shares` (scores from 0 to 1), two more items are added, one won by each side. Otherwise a
+    few differing items would have too short an interval, and none at all would have no interval
+    (Bonett and Price, *J. Educational and Behavioral Statistics* 37(4), 2012, 479-488).
+    """
+    by_item = own.mean(axis=0) - other.mean(axis=0)
+    if shares and clusters is None:
+        one = 1 / min(len(own), len(other))
+        by_item = np.concatenate([by_item, [one, -one]])
+        items_part, item_df = float(by_item.var()) / len(by_item), len(by_item) - 1.0
+    else:
+        items_part, item_df = _clustered(by_item, clusters)
+    value = float(by_item.mean())
+    if lucks is None:
+        return Parts(value, items_part, item_df, 0.0, 1.0)
+    parts = [(luck.variance / len(t), luck.df) for luck, t in zip(lucks, (own, other), strict=True)]
+    runs = sum(part for part, _ in parts)
+    rest = sum(luck.rest / len(t) for luck, t in zip(lucks, (own, other), strict=True))
+    items_part = max(items_part - rest, 0.0)
+    if lucks[0] == lucks[1]:
+        return Parts(value, items_part, item_df, runs, lucks[0].df)
+    below = sum(part**2 / df for part, df in parts)
+    return Parts(value, items_part, item_df, runs, runs**2 / below if below > 0 else 1.0)
+
+
+def lucks(tables: Mapping[str, Floats]) -> dict[str, Luck]:
+    """The variance that runs add, by cell: pooled over all cells with several runs, except for
+    cells whose own is significantly larger. Empty if no cell has two runs."""
+    squares = {cell: _squares(table) for cell, table in tables.items() if len(table) > 1}
+    if not squares:
+        return {}
+    alone = {
+        cell
+        for cell, own in squares.items()
+        if _stands_out(own, [one for one in squares.values() if one is not own], len(squares))
+    }
+    usual = [own for cell, own in squares.items() if cell not in alone]
+    found = dict.fromkeys(tables, _luck(usual or list(squares.values())))
+    return found | {cell: _luck([squares[cell]]) for cell in alone}
+
+
+class _Squares(NamedTuple):
+    """Sums of squares between the runs of a cell and of the rest, with the numbers of runs and
+    items."""
+
+    between: float
+    rest: float
+    runs: int
+    items: int
+
+
+def _squares(scores: Floats) -> _Squares:
+    rows, columns = scores.mean(axis=1), scores.mean(axis=0)
+    rest = scores - rows[:, np.newaxis] - columns + scores.mean()
+    between = scores.shape[1] * float(((rows - rows.mean()) ** 2).sum())
+    return _Squares(between, float((rest**2).sum()), *scores.shape)
+
+
+def _luck(found: Sequence[_Squares]) -> Luck:
+    df = sum(one.runs - 1 for one in found)
+    items = found[0].items
+    between = sum(one.between for one in found) / df
+    rest = sum(one.rest for one in found) / (df * (items - 1))
+    return Luck(between / items, rest / items, float(df))
+
+
+def _stands_out(own: _Squares, others: Sequence[_Squares], cells: int) -> bool:
+    df, rest_df = own.runs - 1, sum(one.runs - 1 for one in others)
+    if not others:
+        return False
+    usual = sum(one.between for one in others) / rest_df
+    if usual <= 0:
+        return own.between > 0
+    return upper_tail_f(own.between / df / usual, df, rest_df) < (1 - CONFIDENCE) / cells
+
+
+def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, float]:
+    """The variance of the mean of `values`, and its degrees of freedom. Items that belong together
+    count together (Liang and Zeger, *Biometrika* 73(1), 1986), the groups corrected by how much of
+    all they are (CR2 of Bell and McCaffrey, *Survey Methodology* 28(2), 2002); where they are
+    alike in size, that is the factor of Stata. Degrees of freedom are Satterthwaite's for groups
+    whose items are as alike as these are (Imbens and Kolesar, *Review of Economics and Statistics*
+    98(4), 2016): a few large groups among many small ones tell little."""
+    count = len(values)
+    if clusters is None:
+        return float(values.var(ddof=1)) / count, count - 1.0
+    of = np.asarray(clusters)
+    rest, sizes = values - values.mean(), np.bincount(of).astype(float)
+    sums = np.bincount(of, rest).astype(float)
+    expected = sizes * (1 + _alike(rest, of, sums, sizes) * (sizes - 1))
+    df = float(expected.sum() ** 2 / (expected**2).sum()) - 1
+    return float((sums**2 / (1 - sizes / count)).sum()) / count**2, max(df, 1.0)
+
+
+def _alike(rest: Floats, of: NDArray[np.intp], sums: Floats, sizes: Floats) -> float:
+    """The similarity of the items of a group: the correlation within groups, from 0 to 1, by a
+    one-way analysis of variance."""
+    count, groups = len(rest), len(sizes)
+    if count == groups:
+        return 0.0
+    between = float((sums**2 / sizes).sum()) / (groups - 1)
+    within = float(((rest - (sums / sizes)[of]) ** 2).sum()) / (count - groups)
+    usual = (count - float((sizes**2).sum()) / count) / (groups - 1)
+    whole = between + (usual - 1) * within
+    return min(max((between - within) / whole, 0.0), 1.0) if whole > 0 else 0.0
+
+
+def compare(
+    cells: Mapping[str, Sequence[Mapping[str, float]]],
+    task: str = "",
+    prompts: Mapping[str, str] | None = None,
+    clusters: Mapping[str, str] | None = None,
+    errors: int = 0,
+    *,
+    training: bool = False,
+) -> Compared | None:
+    """Compares cells by the items that all their runs have. The input maps each cell to its runs,
+    and each run to the score of each item; more is better. None for fewer than two common items,
+    or without a run."""
+    runs = [run for own in cells.values() for run in own]
+    if not runs:
+        return None
+    shared = sorted(set(runs[0]).intersection(*runs[1:]))
+    if len(shared) < 2:
+        return None
+    tables = {
+        cell: np.array([[run[item] for item in shared] for run in own], dtype=float)
+        for cell, own in cells.items()
+        if own
+    }
+    groups, luck = _groups(shared, clusters or {}), lucks(tables)
+    least = min(float(table.min()) for table in tables.values())
+    most = max(float(table.max()) for table in tables.values())
+    shares = least >= 0 and most <= 1
+    order = sorted(tables, key=lambda cell: -float(tables[cell].mean()))
+    means = [tables[cell].mean(axis=0).tolist() for cell in order]
+    found = [
+        Item(item, (prompts or {}).get(item, item), scores)
+        for item, scores in zip(shared, zip(*means, strict=True), strict=True)
+    ]
+    unsolved = [one for one in found if max(one.scores) <= 0]
+    spread = sorted(found, key=lambda one: (min(one.scores) - max(one.scores), one.item))
+    parted = tuple(
+        _parted(cell, order[0], tables, luck, groups, shares=shares) for cell in order[1:]
+    )
+    close = [order[0], *(one.cell for one in parted if one.p > _NO_CHANCE)]
+    chosen = _chosen_reach({cell: tables[cell] for cell in close}, luck, groups)
+    return Compared(
+        task=task,
+        items=len(shared),
+        known=len({item for run in runs for item in run}),
+        cells=tuple(
+            _cell(cell, tables[cell], luck.get(cell), groups, least, shares=shares)
+            for cell, least in zip(order, [chosen, *[0.0] * (len(order) - 1)], strict=True)
+        ),
+        parted=parted,
+        apart=tuple(one for one in spread[:_SHOWN] if max(one.scores) > min(one.scores)),
+        unsolved=tuple(unsolved[:_SHOWN]),
+        unsolved_count=len(unsolved),
+        solved=sum(min(one.scores) >= 1 for one in found),
+        errors=errors,
+        clusters=0 if groups is None else max(groups) + 1,
+        training=training,
+        shares=shares,
+        alone=tuple(_alone(order[:PAIRED], means, shared)) if shares else (),
+    )
+
+
+def _alone(
+    cells: Sequence[str], means: Sequence[Sequence[float]], items: Sequence[str]
+) -> Iterator[Alone]:
+    """The items that each of these cells solves and another does not."""
+    scores = np.array(means[: len(cells)])
+    for own, other in itertools.permutations(range(len(cells)), 2):
+        places = np.flatnonzero((scores[own] >= SOLVED) & (scores[other] < SOLVED))
+        if len(places):
+            gaps = scores[own, places] - scores[other, places]
+            most: list[int] = places[np.argsort(-gaps, kind="stable")[:_ALONE]].tolist()
+            shown = tuple(items[place] for place in most)
+            yield Alone(cells[own], cells[other], len(places), shown)
+
+
+def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | None:
+    """The number of each item's cluster. None if there are no clusters, or only one."""
+    if not clusters:
+        return None
+    numbers: dict[tuple[bool, str], int] = {}
+    found = [
+        numbers.setdefault((item in clusters, clusters.get(item, item)), len(numbers))
+        for item in shared
+    ]
+    return found if len(numbers) > 1 else None
+
+
+def _chosen_reach(
+    tables: Mapping[str, Floats], luck: Mapping[str, Luck], groups: Sequence[int] | None
+) -> float:
+    """How far the mean of the best of these cells lies above its true value with probability
+    1 - `CONFIDENCE` at most, if all are equally good. Cells answer the same questions, so what
+    questions do to all of them alike was not chosen: their means are drawn with the covariance
+    that they have over the items, and with the variance that runs add."""
+    if len(tables) < 2:
+        return 0.0
+    means = np.array([table.mean(axis=0) for table in tables.values()])
+    rest, count = means - means.mean(axis=1, keepdims=True), means.shape[1]
+    if groups is not None:
+        rest = np.array([np.bincount(np.asarray(groups), own) for own in rest])
+    parts = rest.shape[1]
+    spread = rest @ rest.T * parts / ((parts - 1) * count**2)
+    runs = [luck.get(cell) for cell in tables]
+    sizes = [len(table) for table in tables.values()]
+    spread -= np.diag([0.0 if r is None else r.rest / n for r, n in zip(runs, sizes, strict=True)])
+    values, vectors = np.linalg.eigh(spread)
+    rng = np.random.default_rng(14)
+    drawn: Floats = (
+        rng.standard_normal((_DRAWS, len(values))) @ (vectors * np.sqrt(values.clip(0))).T
+    )
+    drawn /= np.sqrt(rng.chisquare(parts - 1, (_DRAWS, 1)) / (parts - 1))
+    added = np.array(
+        [0.0 if r is None else r.variance / n for r, n in zip(runs, sizes, strict=True)]
+    )
+    if luck:
+        df = min(r.df for r in luck.values())
+        thick = np.sqrt(rng.chisquare(df, (_DRAWS, 1)) / df)
+        drawn += rng.standard_normal(drawn.shape) * np.sqrt(added) / thick
+    return float(np.quantile(drawn.max(axis=1), CONFIDENCE))
+
+
+def _cell(
+    cell: str,
+    table: Floats,
+    luck: Luck | None,
+    groups: Sequence[int] | None,
+    least: float,
+    *,
+    shares: bool,
+) -> ItemCell:
+    """A cell with its interval, which reaches down by `least` or more."""
+    found = level(table, luck, groups)
+    reach = found.reach()
+    below = max(reach, least)
+    low, high = found.value - below, found.value + reach
+    if shares:
+        inside = 0 < found.value < 1 and reach > 0
+        count = table.shape[1] if groups is None else max(groups) + 1
+        if inside:
+            high = on_logits(found.value, reach)[1]
+            # Well inside 0 to 1 the chosen mean is as likely to be this far off on either scale.
+            near = below > min(found.value, 1 - found.value) / 2 or below <= reach
+            low = on_logits(found.value, below)[0] if near else low
+        else:
+            low, high = counted_share(found.value, count)
+    return ItemCell(cell, len(table), found.value, low, high, _over(luck))
+
+
+def _over(luck: Luck | None) -> Over:
+    return "items" if luck is None else "items and runs"
+
+
+def _parted(
+    cell: str,
+    best: str,
+    tables: Mapping[str, Floats],
+    luck: Mapping[str, Luck],
+    groups: Sequence[int] | None,
+    *,
+    shares: bool,
+) -> Parted:
+    own, other = tables[cell], tables[best]
+    both = (luck[cell], luck[best]) if luck else None
+    found = difference(own, other, both, groups, shares=shares)
+    plain = float(own.mean() - other.mean())
+    pairs = len(tables) * (len(tables) - 1) / 2
+    reach = found.reach(1 - (1 - CONFIDENCE) / pairs)
+    low, high = min(found.value - reach, plain), max(found.value + reach, plain)
+    gaps = own.mean(axis=0) - other.mean(axis=0)
+    return Parted(
+        cell,
+        plain,
+        max(low, -1.0) if shares else low,
+        min(high, 1.0) if shares else high,
+        min(1.0, found.p * pairs),
+        int((gaps > 0).sum()),
+        int((gaps < 0).sum()),
+        _over(luck.get(cell)),
+    )

@@ -1,0 +1,87 @@
+"""Where the best values of an axis lie, as a count of what was measured. Pure.
+
+No curve is fitted: a loss against a learning rate bends and then breaks off, and the lowest point
+of a fitted curve lies elsewhere. If several blocks (or rows: the combinations of the other
+settings) each have tried three values or more, the values that are best there are counted. In a
+random search, the range of the few best cells is given.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sweeper.analysis.comparison.cells import Cell, Ranking
+from sweeper.analysis.comparison.contrasts import level_mean, rest, usable
+from sweeper.analysis.reading.settings import level, ordered
+
+__all__ = ["Place", "find_places"]
+
+_ROWS = 3
+"""The fewest rows, and the fewest values in one, that are counted."""
+_SHARE = 0.15
+"""The share of a random search's cells that count as the best ones."""
+_WIDE = 2 / 3
+"""A range that covers more than this share of the tried values says nothing."""
+_MOST = 0.9
+"""The share of the rows whose best values lie within a place."""
+
+
+class Place(NamedTuple):
+    """The best `of` rows or cells have values of `axis` from `low` to `high`. `counts` maps values
+    to the number of rows in which each is best, the most frequent first; it is empty for a random
+    search. `rows` names what a row is: the setting that separates blocks, or "row"."""
+
+    axis: str
+    low: float
+    high: float
+    of: int
+    cells: int
+    counts: tuple[tuple[float, int], ...] = ()
+    rows: str = ""
+
+
+def find_places(
+    ranking: Ranking, keys: Iterable[str], sign: float, by: str | None = None
+) -> list[Place]:
+    """The places of the best values of these axes, for those that have one. `by` is the setting
+    that separates blocks."""
+    cells = usable(ranking)
+    found = [_place(ranking, key, cells, sign, by) for key in keys if key != by]
+    return [place for place in found if place is not None]
+
+
+def _place(
+    ranking: Ranking, key: str, cells: Sequence[Cell], sign: float, by: str | None
+) -> Place | None:
+    values = ordered(key, [cell.settings for cell in cells])
+    cells = [cell for cell in cells if key in cell.settings]
+    if len(values) < _ROWS:
+        return None
+    rows: dict[object, list[Cell]] = {}
+    for cell in cells:
+        row = level(cell.settings, by) if by is not None else rest(cell, key)
+        rows.setdefault(row, []).append(cell)
+    whole = [own for own in rows.values() if len({c.settings[key] for c in own}) >= _ROWS]
+
+    def merit(cell: Cell) -> float:
+        return sign * level_mean(ranking, cell)
+
+    if len(whole) >= _ROWS:
+        bests = [float(min(own, key=merit).settings[key]) for own in whole]
+        low, high = _shortest(sorted(bests))
+        counts = tuple(Counter(bests).most_common())
+        return Place(key, low, high, len(whole), len(cells), counts, by or "row")
+    count = max(_ROWS, math.ceil(_SHARE * len(cells)))
+    top = sorted(values.index(c.settings[key]) for c in sorted(cells, key=merit)[:count])
+    if len(values) < 4 * _ROWS or top[-1] - top[0] > _WIDE * (len(values) - 1):
+        return None
+    return Place(key, float(values[top[0]]), float(values[top[-1]]), count, len(cells))
+
+
+def _shortest(bests: Sequence[float]) -> tuple[float, float]:
+    """The ends of the fewest neighbours, in order, that hold most of the rows' best values."""
+    needed = math.ceil(_MOST * len(bests))
+    spans = [(bests[i], bests[i + needed - 1]) for i in range(len(bests) - needed + 1)]
+    values = sorted(set(bests))
+    return min(spans, key=lambda ends: values.index(ends[1]) - values.index(ends[0]))

@@ -1,0 +1,112 @@
+"""Which leads a number of seeds finds.
+
+A lead is found if the best cell is named alone, ahead of all others by the two-sided test that the
+report uses. How large it has to be, for four sweeps of five to find it, is drawn: the means of the
+other cells, which are equal, the mean of the best, and the estimate of the noise. Only
+`before_launch` reads anything.
+"""
+
+import functools
+import math
+from collections import Counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.cells import Ranking, rank
+from sweeper.analysis.reading.frames import load
+from sweeper.analysis.reading.last_values import settle
+from sweeper.analysis.statistics.distributions import student_quantile
+from sweeper.analysis.statistics.inference import CONFIDENCE
+from sweeper.analysis.statistics.noise import FEW
+from sweeper.results.cells import exp
+from sweeper.results.registry import Registry
+from sweeper.sweep.metric import lenders
+from sweeper.sweep.plan import Plan
+
+__all__ = [
+    "SEEDS",
+    "Found",
+    "before_launch",
+    "lead_found",
+    "lead_text",
+    "power_table",
+    "seeds_for",
+    "smallest_lead",
+]
+
+SEEDS = (2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 50, 100)
+_DRAWS = 4000
+_SHARE = 0.8
+
+
+class Found(NamedTuple):
+    """The smallest lead that is found by so many `seeds` per cell."""
+
+    seeds: int
+    lead: float
+
+
+@functools.lru_cache(maxsize=256)
+def lead_found(cells: int, seeds: int) -> float:
+    """The lead, in standard deviations between seeds, that is found in four sweeps of five."""
+    cells = max(cells, 2)
+    rng = np.random.default_rng([17, cells, seeds])
+    # Few cells have their own noise each, and Welch's test two thirds of their degrees of freedom.
+    df = (seeds - 1) * (cells if cells >= FEW else 4 / 3)
+    drawn: Any = rng.chisquare(df, _DRAWS)
+    reach: Any = student_quantile((1 + CONFIDENCE) / 2, df) * np.sqrt(2 * drawn / df)
+    others: Any = rng.standard_normal((_DRAWS, cells - 1)).max(axis=1)
+    needed = others - rng.standard_normal(_DRAWS) + reach
+    return float(np.quantile(needed, _SHARE)) / math.sqrt(seeds)
+
+
+def seeds_for(lead: float, cells: int) -> int | None:
+    """The number of seeds per cell that finds this lead, in standard deviations between seeds, in
+    four sweeps of five; None if 100 are too few."""
+    return next((n for n in SEEDS if lead_found(cells, n) <= lead), None)
+
+
+def smallest_lead(ranking: Ranking, cells: int, seeds: int) -> float | None:
+    """The smallest lead that is found, on the scale of the comparison, with the noise of a
+    ranking: the median of its cells. None if the noise is unknown."""
+    noise = ranking.noise.between or ranking.noise
+    sds = sorted(spread.sd for spread in noise.spreads.values())
+    return lead_found(cells, seeds) * sds[len(sds) // 2] if sds else None
+
+
+def power_table(ranking: Ranking) -> list[Found]:
+    """The smallest leads that more or fewer seeds of the same cells find."""
+    cells = len([cell for cell in ranking.measured if not cell.diverged])
+    leads = [(seeds, smallest_lead(ranking, cells, seeds)) for seeds in SEEDS[:10]]
+    return [Found(seeds, lead) for seeds, lead in leads if lead is not None]
+
+
+def lead_text(ranking: Ranking, lead: float) -> str:
+    """A lead for people: a difference, or a percentage on a log scale."""
+    if ranking.scale == "log":
+        return f"{100 * (exp(lead) - 1):.2g} %"
+    return labels.number(lead, 2)
+
+
+def before_launch(registry: Registry, plan: Plan) -> str | None:
+    """What the planned seeds would find, by the noise of the sweeps that lend theirs, or of this
+    sweep as far as it ran. None if no noise is known, or cells have one seed."""
+    metric = plan.metric
+    cells = Counter(run.cell for run in plan.runs if not run.retired)
+    seeds = max(cells.values(), default=0)
+    if metric is None or plan.stages or seeds < 2 or len(cells) < 2:
+        return None
+    for name in lenders(metric.noise) or (plan.name,):
+        if not registry.has_sweep(name):
+            continue
+        (data,) = settle(load(registry, name, metric.name, metric.goal, rollouts=False))
+        ranking = rank(data)
+        lead = smallest_lead(ranking, len(cells), seeds)
+        if lead is not None:
+            return (
+                f"{seeds} seeds find a lead of {lead_text(ranking, lead)} or more in 4 of 5 "
+                f"sweeps (by the noise of {name})"
+            )
+    return None

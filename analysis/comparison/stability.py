@@ -1,0 +1,199 @@
+"""Runs that went wrong without failing: diverged, or worse at the end than they had been. Pure.
+
+A run *diverged* when the last value of its metric is NaN or infinite. It is *unstable* when it is
+finite there but lost what it had learned: it gave back more than half of its own gain, from its
+first value to its best, where that gain is at least a tenth of the largest gain of any run; or it
+ended worse than it began by more than that tenth. Either has to be beyond the noise of single
+recorded values, for all runs and all their values at once (Bonferroni): the best of many noisy
+values is always better than the last.
+
+That noise is the larger of two: between seeds of one cell at the same step (the middle one of the
+cells), and what a run's own values scatter about a straight line through their neighbours (second
+differences, their median).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from sweeper.analysis.reading.frames import RunData, SweepData
+from sweeper.analysis.reading.series import Floats
+from sweeper.analysis.reading.settings import level
+from sweeper.analysis.statistics.distributions import student_quantile
+from sweeper.analysis.statistics.inference import CONFIDENCE, wilson
+
+__all__ = ["RULE", "Rate", "Stability", "Unstable", "assess"]
+
+RULE = (
+    "Diverged: the last value of the metric is NaN or infinite. Unstable: it gave back more than "
+    "half of its gain from the first value to the best, or ended worse than it began (by more than "
+    "a tenth of the largest gain of any run), beyond the noise of single values. A rate takes each "
+    "run for a trial of its own, though seeds of one cell often go wrong together: then its "
+    "interval is too narrow."
+)
+_POINTS = 3
+_SHARE = 0.1
+_MANY = 8
+"""From this many values on, a run's own scatter is measured."""
+_SPREAD = 1.4826 / 6**0.5
+"""The factor from the median of absolute second differences to a standard deviation."""
+_EFFICIENCY = 0.4
+"""The degrees of freedom that one value adds to a median."""
+
+
+@dataclass(frozen=True)
+class Unstable:
+    """A run that lost what it had learned, with the metric at its beginning, at its best and at
+    its end. `worse`: it ended worse than it began."""
+
+    run: str
+    cell: str
+    first: float
+    best: float
+    last: float
+    worse: bool = False
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Of the `trials` runs with a result and this `value` of a setting, `count` diverged or were
+    unstable. `low` and `high` are Wilson's 95 % interval of the share."""
+
+    axis: str
+    value: str
+    count: int
+    trials: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Stability:
+    """The `diverged` and `unstable` runs, and their rates at each value of each axis."""
+
+    diverged: tuple[RunData, ...]
+    unstable: tuple[Unstable, ...]
+    rates: tuple[Rate, ...]
+
+
+def assess(data: SweepData, keys: Sequence[str]) -> Stability:
+    """Finds runs that went wrong, and where in the grid. `keys` are the settings that differ."""
+    diverged = tuple(run for run in data.runs if run.diverged)
+    unstable = _unstable(data)
+    ids = {run.name: run.id for run in data.runs}
+    wrong = {run.id for run in diverged} | {ids[entry.run] for entry in unstable}
+    rates = _rates(data, keys, wrong) if wrong else ()
+    return Stability(diverged, unstable, rates)
+
+
+@dataclass(frozen=True)
+class _Course:
+    """The course of a run, with smaller values being better."""
+
+    run: RunData
+    values: Floats
+
+    @cached_property
+    def lasting(self) -> Floats:
+        """The median of each three values in a row, if there are many: a single value far out is
+        no course."""
+        if len(self.values) < _MANY:
+            return self.values
+        return np.median(np.lib.stride_tricks.sliding_window_view(self.values, 3), axis=1)
+
+    @property
+    def gain(self) -> float:
+        """Half of the gain. The half avoids overflow."""
+        return float(self.lasting[0] / 2 - self.lasting.min() / 2)
+
+    @property
+    def lost(self) -> float:
+        return float(self.lasting[-1] / 2 - self.lasting.min() / 2)
+
+    @property
+    def fallen(self) -> float:
+        return float(self.lasting[-1] / 2 - self.lasting[0] / 2)
+
+
+def _unstable(data: SweepData) -> tuple[Unstable, ...]:
+    if data.metric is None:
+        return ()
+    sign = data.metric.sign
+    courses: list[_Course] = []
+    for run in data.runs:
+        points = run.curves.get(data.metric.name)
+        if points is not None and not run.diverged and len(points.finite.values) >= _POINTS:
+            courses.append(_Course(run, sign * points.finite.values))
+    enough = _SHARE * max((course.gain for course in courses), default=0.0)
+    if enough <= 0:
+        return ()
+    shared = _between_seeds(courses), _about_a_line(courses)
+    found: list[Unstable] = []
+    for course in courses:
+        worse = course.fallen > enough
+        if not worse and not (course.gain >= enough and course.lost > course.gain / 2):
+            continue
+        beyond = _beyond(course, shared, len(courses))
+        if (worse and course.fallen > beyond) or (not worse and course.lost > beyond):
+            first, last = (float(sign * course.values[at]) for at in (0, -1))
+            best = float(sign * course.values.min())
+            found.append(Unstable(course.run.name, course.run.cell, first, best, last, worse))
+    return tuple(found)
+
+
+class _Scatter(NamedTuple):
+    """A standard deviation of single values, with its degrees of freedom."""
+
+    sd: float
+    df: float
+
+
+def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int) -> float:
+    """Half of the difference of two values of a run that noise does not explain."""
+    between, of_all = shared
+    own = _about_a_line([course]) if len(course.values) >= _MANY else None
+    known = [scatter for scatter in (between, own) if scatter is not None] or [of_all]
+    chance = (1 - CONFIDENCE) / (runs * len(course.values))
+    reaches = [s.sd * student_quantile(1 - chance, s.df) for s in known]
+    return max(reaches) / 2**0.5
+
+
+def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
+    """The distance between runs of one cell at the same step, in the second half of their values.
+    It is the median over the cells, so that cells with a run that went wrong do not count."""
+    cells: dict[tuple[str, int], list[Floats]] = {}
+    for course in courses:
+        cells.setdefault((course.run.cell, len(course.values)), []).append(course.values)
+    found: list[_Scatter] = []
+    for own in cells.values():
+        if len(own) > 1:
+            half = np.stack(own)[:, len(own[0]) // 2 :]
+            middle = half - half.mean(axis=0)
+            spread = math.sqrt(float(np.sum(middle**2)) / ((len(own) - 1) * half.shape[1]))
+            found.append(_Scatter(spread, float((len(own) - 1) * half.shape[1])))
+    found.sort()
+    return found[(len(found) - 1) // 2] if found else None
+
+
+def _about_a_line(courses: Sequence[_Course]) -> _Scatter:
+    """The distance of values from a straight line through their neighbours, over all these runs."""
+    bends = np.concatenate([np.abs(np.diff(course.values, 2)) for course in courses])
+    return _Scatter(_SPREAD * float(np.median(bends)), max(2.0, _EFFICIENCY * len(bends)))
+
+
+def _rates(data: SweepData, keys: Sequence[str], wrong: set[str]) -> tuple[Rate, ...]:
+    found: list[Rate] = []
+    tried = [run for run in data.runs if run.value is not None or run.diverged]
+    for key in keys:
+        levels: dict[str, list[bool]] = {}
+        for run in tried:
+            levels.setdefault(level(run.config, key), []).append(run.id in wrong)
+        if 1 < len(levels) <= 24:
+            for value, marks in levels.items():
+                low, high = wilson(sum(marks), len(marks))
+                found.append(Rate(key, value, sum(marks), len(marks), max(low, 0.0), high))
+    return tuple(found)

@@ -1,0 +1,372 @@
+"""What axes do where no grid tells it: a model over all cells, with how sure it is of each axis.
+
+For sweeps whose cells are no product of their axes (a random search, values by the dozen), means of
+values mix what all axes do. Here a model of all axes at once (`regression`) says what each adds:
+its importance as a share of the variance between cells (functional ANOVA of an additive model, and
+by permutation), and its curve with a 95 % band that holds the scatter of the other axes. An axis is
+said to matter only where a test of its own says so, at 5 % for all axes together (Holm); pairs of
+axes, at 2.5 % for all pairs together. Pure.
+"""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sweeper.analysis.comparison.cells import Cell, Ranking
+from sweeper.analysis.comparison.contrasts import level_mean, usable
+from sweeper.analysis.reading.series import Floats
+from sweeper.analysis.reading.settings import level
+from sweeper.analysis.statistics.distributions import lower_tail_f, student_quantile, student_tail
+from sweeper.analysis.statistics.inference import CONFIDENCE, holm
+from sweeper.analysis.statistics.regression import Column, Fit, column, fit
+from sweeper.metrics.rows import as_float
+
+__all__ = ["AxisEffect", "PairEffect", "Share", "Surface", "find_surface", "varying"]
+
+_FEWEST = 12
+"""The fewest cells for a model."""
+_POINTS = 41
+_PLANE = 25
+_PAIRED = 0.025
+"""The level for all pairs together. With the level for axes, fewer than 10 % of sweeps get a
+false sentence."""
+_LARGE = 500.0
+"""From this statistic on, the noncentral F distribution is approximated by a lognormal one."""
+_FAR = 3.0
+"""Means further out than this many interquartile ranges are moved to that distance."""
+
+
+class Share(NamedTuple):
+    """A share of the variance between cells, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class AxisEffect:
+    """The effect of an axis. `p` is corrected for all axes. `importance` is its share of the
+    variance between cells. `permuted` is the loss of prediction when its values are shuffled, as
+    such a share. `xs` with `means` and the band from `low` to `high` are its curve: values of the
+    metric with all other axes at their average (texts if its values are not numbers). `side` is
+    the end toward which the metric improves all the way, or "" if it does not, or not beyond the
+    noise."""
+
+    key: str
+    numeric: bool
+    log: bool
+    p: float
+    importance: Share
+    permuted: Share
+    xs: tuple[float | str, ...]
+    means: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    side: str
+
+    @property
+    def told(self) -> bool:
+        """Whether a test shows its effect."""
+        return self.p <= 1 - CONFIDENCE
+
+
+@dataclass(frozen=True)
+class PairEffect:
+    """Two axes together: `means` by rows of `ys` and columns of `xs`. `p`, corrected for all
+    pairs, belongs to the claim that the effect of one depends on the other."""
+
+    x: str
+    y: str
+    p: float
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    means: tuple[tuple[float, ...], ...]
+
+    @property
+    def told(self) -> bool:
+        """Whether a test shows that they depend on each other."""
+        return self.p <= _PAIRED
+
+
+@dataclass(frozen=True)
+class Surface:
+    """The model of `cells` cells: the axes, the most important first; pairs of axes that matter;
+    the share of the variance that it explains (adjusted for its terms); and the axes that it
+    leaves out, with the reason. `cut` cells were moved closer because they were far out. `why`
+    says why there is no model; the rest is then empty. `within` is the setting that separates
+    blocks: shares are of the variance that remains within blocks, and the setting itself is not
+    judged."""
+
+    cells: int
+    axes: tuple[AxisEffect, ...]
+    pairs: tuple[PairEffect, ...]
+    explained: float
+    left: tuple[tuple[str, str], ...]
+    cut: int = 0
+    why: str = ""
+    within: str = ""
+
+    def of(self, key: str) -> AxisEffect | None:
+        """The result for an axis."""
+        return next((axis for axis in self.axes if axis.key == key), None)
+
+
+def find_surface(ranking: Ranking, sign: float, within: str = "") -> Surface | None:
+    """Makes the model, if cells have two values or more of some axis; None without any axis.
+    `within` is the setting that separates blocks."""
+    cells = usable(ranking)
+    found = [(key, _column(key, cells)) for key in ranking.keys]
+    columns = [own for _, own in found if isinstance(own, Column)]
+    left = [(key, own) for key, own in found if isinstance(own, str)]
+    if not columns:
+        return None
+    y, cut = _pulled(np.array([level_mean(ranking, cell) for cell in cells]))
+    unit = float(np.max(np.abs(y))) or 1.0
+    if len(cells) < _FEWEST or not math.isfinite(unit) or float(np.ptp(y)) == 0:
+        return Surface(len(cells), (), (), 0.0, tuple(left), cut, _why(len(cells)))
+    columns, more = _within_means(columns, len(cells))
+    left += more
+    columns, same = _apart(columns)
+    left += same
+    model = fit(columns, y / unit) if columns else None
+    if model is None:
+        return Surface(len(cells), (), (), 0.0, tuple(left), cut, "too few cells for its axes")
+    found = _surface(model, unit, ranking, sign, within)
+    return replace(found, left=tuple(left), cut=cut)
+
+
+def varying(ranking: Ranking) -> list[str]:
+    """The settings with two values or more among the cells that count."""
+    cells = usable(ranking)
+    return [k for k in ranking.keys if len({level(c.settings, k) for c in cells}) > 1]
+
+
+def _why(cells: int) -> str:
+    return f"{cells} cells are too few" if cells < _FEWEST else "all cells are alike"
+
+
+def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
+    """The columns of a setting; None if all of these cells have the same value."""
+    texts = [level(cell.settings, key) for cell in cells]
+    if len(set(texts)) < 2:
+        return None
+    numbers = [as_float(cell.settings.get(key)) for cell in cells]
+    known = [number for number in numbers if number is not None and math.isfinite(number)]
+    return column(key, known if len(known) == len(numbers) else [], texts)
+
+
+def _pulled(y: Floats) -> tuple[Floats, int]:
+    """Moves means that are far outside to the limit, and counts them. A run that went wrong shows
+    that it did, not by which power of ten."""
+    low, high = np.quantile(y, [0.25, 0.75])
+    reach = _FAR * (high - low)
+    if not reach > 0:
+        return y, 0
+    found = np.clip(y, low - reach, high + reach)
+    return found, int(np.sum(found != y))
+
+
+def _within_means(
+    columns: Sequence[Column], cells: int
+) -> tuple[list[Column], list[tuple[str, str]]]:
+    """Chooses as many terms as the cells can determine: curves for all axes, else straight lines
+    for all, else the first axes only."""
+    curved = 1 + sum(own.width for own in columns)
+    if 2 * curved <= cells:
+        return list(columns), []
+    straight = [replace(own, curved=False) for own in columns]
+    kept: list[Column] = []
+    left: list[tuple[str, str]] = []
+    for own in straight:
+        if 1 + sum(one.width for one in [*kept, own]) <= 2 * cells / 3:
+            kept.append(own)
+        else:
+            left.append((own.key, f"{cells} cells are too few for one more axis"))
+    return kept, left
+
+
+def _apart(columns: Sequence[Column]) -> tuple[list[Column], list[tuple[str, str]]]:
+    """The axes whose terms can be separated from those of the axes before them."""
+    design = np.ones((len(columns[0].at), 1)) if columns else np.empty((0, 1))
+    kept: list[Column] = []
+    left: list[tuple[str, str]] = []
+    for own in columns:
+        wider = np.column_stack([design, own.terms(own.at)])
+        if int(np.linalg.matrix_rank(wider)) == wider.shape[1]:
+            design = wider
+            kept.append(own)
+        else:
+            left.append((own.key, "its values go together with those of other settings"))
+    return kept, left
+
+
+def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str) -> Surface:
+    keys = [own.key for own in model.columns]
+    count = [index for index, key in enumerate(keys) if key != within]
+    chances = dict(zip(count, holm([model.dealt(index) for index in count]), strict=True))
+    apart = model.y - model.y.mean()
+    if within in keys:
+        apart = model.without(keys.index(within))
+    total = float(apart @ apart)
+    scene = _Scene(model, total, unit, ranking, sign)
+    axes = {i: _effect(scene, i, chances[i]) for i in count}
+    order = sorted(count, key=lambda i: (-axes[i].importance.value, i))
+    adjusted = 1 - model.variance * (len(model.y) - 1) / total
+    pairs = _pairs(scene, order, axes)
+    found = tuple(axes[i] for i in order)
+    known = within if within in keys else ""
+    return Surface(len(model.y), found, pairs, max(adjusted, 0.0), (), within=known)
+
+
+class _Scene(NamedTuple):
+    """A model, the sums of squares that shares refer to, and the conversion of its numbers back
+    to values."""
+
+    model: Fit
+    total: float
+    unit: float
+    ranking: Ranking
+    sign: float
+
+    def back(self, values: Floats) -> tuple[float, ...]:
+        return tuple(self.ranking.off_scale(value) for value in (values * self.unit).tolist())
+
+
+def _effect(scene: _Scene, index: int, p: float) -> AxisEffect:
+    model, total, sign = scene.model, scene.total, scene.sign
+    own = model.columns[index]
+    at = np.linspace(-1, 1, _POINTS) if own.numeric else np.arange(len(own.names), dtype=float)
+    means, errors = model.part(index, at)
+    reach = student_quantile((1 + CONFIDENCE) / 2, model.df) * errors
+    xs: tuple[Any, ...] = tuple(own.value(at).tolist()) if own.numeric else own.names
+    lines = [scene.back(line) for line in (means, means - reach, means + reach)]
+    side = _side(model, index, means, sign) if own.numeric else ""
+    return AxisEffect(
+        key=own.key,
+        numeric=own.numeric,
+        log=own.log,
+        p=p,
+        importance=_importance(model, index, total),
+        permuted=_permuted(model, index, total),
+        xs=xs,
+        means=lines[0],
+        low=lines[1],
+        high=lines[2],
+        side=side,
+    )
+
+
+def _importance(model: Fit, index: int, total: float) -> Share:
+    """The share of an axis, from its F statistic with the contribution of noise removed. The
+    interval is that of the noncentral F distribution."""
+    squares, terms = model.squares(index)
+    if not model.variance > 0:
+        return Share(squares / total, squares / total, squares / total)
+    statistic = squares / terms / model.variance
+    value = max(0.0, terms * (statistic * max(model.df - 2, 1) / model.df - 1))
+    tail = (1 - CONFIDENCE) / 2
+    low, high = (_noncentral(share, terms, model.df, statistic) for share in (1 - tail, tail))
+    # What the axis has in common with others is its own as well, so far as it adds that.
+    part = model.alone(index)
+    unit = model.variance / total * max(1.0, float(part @ part) / max(squares, 1e-300))
+    low, value, high = (min(part * unit, 1.0) for part in (low, value, high))
+    return Share(value, low, high)
+
+
+def _noncentral(share: float, terms: int, df: int, statistic: float) -> float:
+    """The noncentrality at which an F statistic is below this one with that probability."""
+    if terms * statistic > _LARGE:  # the series that sums it grows with it
+        known = student_quantile(1 - share, df) * math.sqrt(2 / df + 4 / (terms * statistic))
+        return terms * statistic * math.exp(known)
+    below = functools.partial(lower_tail_f, statistic, terms, df)
+    if below(0.0) <= share:
+        return 0.0
+    low, high = 0.0, max(4.0, 4 * terms * statistic)
+    while below(high) > share and high < 1e9:
+        low, high = high, 2 * high
+    for _ in range(32):
+        middle = (low + high) / 2
+        low, high = (middle, high) if below(middle) > share else (low, middle)
+    return (low + high) / 2
+
+
+def _permuted(model: Fit, index: int, total: float) -> Share:
+    """The growth of the squared prediction error of left-out cells, on average over all shuffles
+    of an axis, as a share of the variance (halved, since a shuffled value is wrong twice). The
+    interval is over cells."""
+    part = model.alone(index)
+    foretold = model.left / (1 - model.leverage)
+    with_own = foretold + model.alone(index, without_own=True)
+    grown = with_own**2 - 2 * with_own * part.mean() + np.mean(part**2) - foretold**2
+    grown = grown / 2 * len(model.y) / total
+    n = len(grown)
+    reach = student_quantile((1 + CONFIDENCE) / 2, n - 1) * _sd(grown) / n**0.5
+    value = float(grown.sum()) / n
+    return Share(value, value - reach, value + reach)
+
+
+def _sd(values: Floats) -> float:
+    apart = values - values.mean()
+    return math.sqrt(float(apart @ apart) / (len(values) - 1))
+
+
+def _side(model: Fit, index: int, means: Floats, sign: float) -> str:
+    """The end toward which the curve improves all the way, if the ends differ at 5 %, shared by
+    all axes (Bonferroni)."""
+    steps = np.diff(sign * means)
+    if not (np.all(steps < 0) or np.all(steps > 0)):
+        return ""
+    own = model.place(index)
+    ends = model.columns[index].terms(np.array([-1.0, 1.0]))
+    across = ends[1] - ends[0]
+    error = math.sqrt(max(float(across @ model.spread[own, own] @ across), 0.0))
+    gap = float(across @ model.weights[own])
+    p = float(student_tail(gap / error, model.df)) if error > 0 else 0.0
+    if p * len(model.columns) > 1 - CONFIDENCE:
+        return ""
+    return "largest" if sign * gap < 0 else "smallest"
+
+
+def _pairs(
+    scene: _Scene, order: Sequence[int], axes: Mapping[int, AxisEffect]
+) -> tuple[PairEffect, ...]:
+    """The pairs that depend on each other by a test, and the pair of the two most important axes.
+    An axis whose curve did not fit into the model is left out, because a curve looks like a
+    product there."""
+    flat = [i for i in order if axes[i].numeric]
+    pairs = list(combinations(flat, 2))
+    columns = scene.model.columns
+    asked = [pair for pair in pairs if not any(_flattened(columns[i]) for i in pair)]
+    chances = dict.fromkeys(pairs, 1.0) | scene.model.products(asked, _PAIRED)
+    first = [pair for pair in pairs if all(axes[i].told for i in pair)][:1]
+    ranked = sorted((chances[pair], pair) for pair in pairs)
+    shown = [(p, pair) for p, pair in ranked if p <= _PAIRED or pair in first]
+    return tuple(_pair(scene, pair, p) for p, pair in shown[:3])
+
+
+def _flattened(own: Column) -> bool:
+    """Whether an axis of three numbers or more has only a straight term."""
+    return own.numeric and not own.curved and len(np.unique(own.at)) > 2
+
+
+def _pair(scene: _Scene, pair: tuple[int, int], p: float) -> PairEffect:
+    """The plane of two axes: the effect of each, and their product if a test shows it."""
+    (a, b), model = pair, scene.model
+    at = np.linspace(-1, 1, _PLANE)
+    plane = model.part(b, at)[0][:, np.newaxis] + model.part(a, at)[0] - model.weights[0]
+    if p <= _PAIRED:
+        one, two = model.columns[a], model.columns[b]
+        own = model.slope(a) * model.slope(b)
+        q, _ = np.linalg.qr(model.design)
+        bare = own - q @ (q.T @ own)
+        slope = float(bare @ model.left / max(float(bare @ bare), 1e-300))
+        plane = plane + slope * np.outer(at - two.at.mean(), at - one.at.mean())
+    means = tuple(scene.back(row) for row in plane)
+    xs, ys = (tuple(model.columns[i].value(at).tolist()) for i in pair)
+    return PairEffect(model.columns[a].key, model.columns[b].key, p, xs, ys, means)

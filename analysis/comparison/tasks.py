@@ -1,0 +1,139 @@
+"""Cells over several tasks at once, as rliable has it: interquartile means, performance profiles,
+the chance of an improvement. Pure.
+
+After Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (2021,
+arXiv:2108.13264). Of a cell's table of scores, a row a run and a column a task: the interquartile
+mean is that of the middle half of all its scores (a quarter is cut off at either end); its interval
+is the percentile interval of a bootstrap that draws runs within each task; a profile has the share
+of scores above each level; and the chance that one cell improves on another is that of a run of the
+one beating a run of the other, ties counting half, averaged over tasks. Nothing here is a test.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sweeper.analysis.comparison.cells import Ranking
+from sweeper.analysis.reading.frames import SweepData
+from sweeper.analysis.reading.series import Floats
+from sweeper.analysis.reading.splits import family
+
+__all__ = [
+    "LEVELS",
+    "Tasks",
+    "TasksCell",
+    "by_tasks",
+    "improvement",
+    "interquartile_mean",
+    "interval",
+    "profile",
+]
+
+LEVELS = tuple(level / 50 for level in range(51))
+_DRAWS = 2000
+_ENOUGH = 3
+"""The fewest runs for a bootstrap."""
+
+
+@dataclass(frozen=True)
+class TasksCell:
+    """A cell over all tasks. `low` and `high` bound its interquartile mean (None with fewer than
+    three runs). `improves` is the probability that it improves on the first cell."""
+
+    cell: str
+    runs: int
+    iqm: float
+    low: float | None
+    high: float | None
+    mean: float
+    median: float
+    gap: float
+    improves: float
+    profile: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Cells over several tasks of one kind, `leaf` of each of `tasks`, the best interquartile
+    mean first."""
+
+    leaf: str
+    tasks: tuple[str, ...]
+    cells: tuple[TasksCell, ...]
+
+
+def by_tasks(data: SweepData, ranking: Ranking) -> Tasks | None:
+    """The cells over a family of tasks that every run that counts recorded, with all scores from
+    0 to 1; None if there is no such family."""
+    counting = [run for cell in ranking.cells for run in cell.runs if run.counts]
+    recorded = frozenset(data.keys).intersection(*(run.curves for run in counting))
+    keys = family(recorded, data.metric_name) if counting else ()
+    if data.metric is None or data.metric.goal != "maximize" or not keys:
+        return None
+    tables: dict[str, Floats] = {}
+    for cell in ranking.cells:
+        rows = [[run.last_of(key) for key in keys] for run in cell.runs if run.counts]
+        if rows:
+            tables[cell.name] = np.array(rows, dtype=float)
+    whole = np.concatenate(list(tables.values()))
+    if not (np.isfinite(whole).all() and whole.min() >= 0 and whole.max() <= 1):
+        return None
+    order = sorted(tables, key=lambda cell: -interquartile_mean(tables[cell]))
+    return Tasks(
+        leaf=keys[0].rpartition("/")[2],
+        tasks=tuple(key.split("/")[-2] for key in keys),
+        cells=tuple(_cell(cell, tables[cell], tables[order[0]]) for cell in order),
+    )
+
+
+def _cell(cell: str, table: Floats, best: Floats) -> TasksCell:
+    low, high = interval(table) if len(table) >= _ENOUGH else (None, None)
+    return TasksCell(
+        cell,
+        len(table),
+        interquartile_mean(table),
+        low,
+        high,
+        float(table.mean()),
+        float(np.median(table.mean(axis=0))),
+        float(1 - np.minimum(table, 1).mean()),
+        improvement(table, best),
+        tuple(profile(table, LEVELS)),
+    )
+
+
+def interquartile_mean(scores: Floats) -> float:
+    """The mean of the middle half of all scores (`scipy.stats.trim_mean` at 0.25)."""
+    return float(_trimmed(np.sort(scores, axis=None)))
+
+
+def _trimmed(ordered: Floats) -> Floats:
+    count = ordered.shape[-1]
+    cut = int(0.25 * count)
+    return ordered[..., cut : count - cut].mean(axis=-1)
+
+
+def interval(scores: Floats) -> tuple[float, float]:
+    """The bootstrap interval. The same scores always give the same interval."""
+    rng = np.random.default_rng(20211)
+    runs, tasks = scores.shape
+    # Of few runs, drawn again from themselves, the variance is that of the runs times (n - 1) / n.
+    middle = scores.mean(axis=0)
+    scores = middle + (scores - middle) * (runs / (runs - 1)) ** 0.5
+    drawn = rng.integers(0, runs, (_DRAWS, runs, tasks))
+    found = _trimmed(np.sort(scores[drawn, np.arange(tasks)].reshape(_DRAWS, -1), axis=1))
+    low, high = np.percentile(found, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def profile(scores: Floats, levels: Sequence[float]) -> list[float]:
+    """The share of scores above each level."""
+    return [float((scores > level).mean()) for level in levels]
+
+
+def improvement(own: Floats, other: Floats) -> float:
+    """The probability that a run of `own` beats one of `other`, with ties counting half, averaged
+    over the tasks (Mann and Whitney's U as a share)."""
+    gaps = own[:, np.newaxis, :] - other[np.newaxis, :, :]
+    return float(((gaps > 0) + 0.5 * (gaps == 0)).mean())

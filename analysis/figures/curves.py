@@ -1,0 +1,109 @@
+"""Prepares curves for a screen: aligns seeds, and thins curves without losing a spike. Pure."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.analysis.reading.series import Floats, Series
+
+__all__ = ["POINTS", "Band", "band", "smooth", "thin", "thin_rows"]
+
+POINTS = 240
+"""The points drawn per curve. A plot is about 900 pixels wide, and each bucket of steps keeps two
+points."""
+
+
+class Band(NamedTuple):
+    """The mean, lowest and highest value of several runs at the steps that all of them recorded.
+    `at` holds for each run the positions of these steps in its series."""
+
+    steps: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+    at: tuple[NDArray[np.intp], ...]
+
+
+_NONE = np.empty(0)
+
+
+def band(runs: Sequence[Series]) -> Band:
+    """The runs of one cell at the steps at which all have a finite value, so that the mean never
+    changes because a run ends early. Empty if they share no step."""
+    if not runs:
+        return Band(_NONE, _NONE, _NONE, _NONE, ())
+    found = _at_once(runs)
+    if found is None:
+        finite = [np.flatnonzero(np.isfinite(points.values)) for points in runs]
+        steps = [points.steps[own] for points, own in zip(runs, finite, strict=True)]
+        shared = functools.reduce(np.intersect1d, steps)
+        at = tuple(
+            own[np.searchsorted(found, shared)] for own, found in zip(finite, steps, strict=True)
+        )
+        table = np.stack([points.values[own] for points, own in zip(runs, at, strict=True)])
+    else:
+        shared, table = runs[0].steps, found
+        at = (np.arange(len(shared)),) * len(runs)
+    # Divided first: the sum of finite values need not be finite.
+    mean = (table / len(table)).sum(axis=0)
+    return Band(shared, mean, table.min(axis=0), table.max(axis=0), at)
+
+
+def _at_once(runs: Sequence[Series]) -> NDArray[np.float64] | None:
+    """One row per run if all have the same steps (see `reading/history.py`) and only finite
+    values; else None."""
+    if any(points.steps is not runs[0].steps for points in runs):
+        return None
+    table = np.stack([points.values for points in runs])
+    return table if np.isfinite(table).all() else None
+
+
+def smooth(points: Series, window: float) -> Series:
+    """A moving mean of the finite values over `window` steps. Toward the ends of the curve the
+    window shrinks to the distance from the end, so that the curve keeps its last value."""
+    finite = np.isfinite(points.values)
+    steps, values = points.steps[finite], points.values[finite]
+    if not len(steps) or not window > 0:
+        return points
+    half: Floats = np.minimum(window / 2, np.minimum(steps - steps[0], steps[-1] - steps))
+    first: NDArray[np.intp] = np.searchsorted(steps, steps - half, "left")
+    after: NDArray[np.intp] = np.searchsorted(steps, steps + half, "right")
+    with np.errstate(over="ignore", invalid="ignore"):
+        middle = float(values.mean())  # near it sums are exact
+        middle = middle if math.isfinite(middle) else 0.0
+        sums = np.concatenate(([0.0], np.cumsum(values - middle)))
+        means: Floats = (sums[after] - sums[first]) / (after - first) + middle
+    alone = (after - first == 1) | ~np.isfinite(means)
+    found = points.values.copy()
+    found[finite] = np.where(alone, values, means)
+    return points._replace(values=found)
+
+
+def thin(values: Floats, points: int = POINTS) -> NDArray[np.intp]:
+    """The positions of at most `points` values to draw, ascending: the first, the last, and the
+    lowest and the highest of each of equally long stretches between them (the MinMax method: it
+    keeps spikes, which a mean over the stretch would hide)."""
+    return thin_rows(values[np.newaxis], points)[0]
+
+
+def thin_rows(table: NDArray[np.float64], points: int = POINTS) -> list[NDArray[np.intp]]:
+    """The same for each row of a table."""
+    rows, count = table.shape
+    if count <= points:
+        return [np.arange(count)] * rows
+    stretches = max(1, (points - 2) // 2)
+    size = -(-(count - 2) // stretches)
+    starts = 1 + size * np.arange(stretches)
+    kept = np.zeros((rows, count), dtype=bool)
+    kept[:, [0, -1]] = True
+    padded = np.empty((rows, stretches * size))
+    padded[:, : count - 2] = table[:, 1:-1]
+    for worst, choose in ((np.inf, np.argmin), (-np.inf, np.argmax)):
+        padded[:, count - 2 :] = worst
+        found = starts + choose(padded.reshape(rows, stretches, size), axis=2)
+        kept[np.arange(rows)[:, np.newaxis], np.minimum(found, count - 1)] = True
+    return [np.flatnonzero(row) for row in kept]

@@ -1,0 +1,162 @@
+"""The common parts of all figures of a report: layouts as plain dicts for plotly, and numbers
+rounded to what a plot can show. Pure."""
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.analysis.figures.ticks import log_ticks, tick_text
+from sweeper.analysis.reading.series import Floats
+from sweeper.results.cells import Scale
+
+__all__ = [
+    "categories",
+    "error_bars",
+    "integers",
+    "is_wide",
+    "layout",
+    "layout_of_axis",
+    "marks",
+    "on_scale",
+    "plain",
+    "rounded",
+]
+
+_DIGITS = 5
+_POWERS = 10.0 ** np.arange(309)
+
+
+def rounded(values: Floats | Sequence[float]) -> list[float | None]:
+    """Rounds to as many digits as a plot can show. None for values that are not finite (the
+    largest floats round to infinity). The result is the float nearest to a decimal, so that it is
+    written with few digits."""
+    own = np.asarray(values, dtype=float)
+    size = np.abs(own)
+    plain = (size > 0) & (size < np.inf)
+    places = _DIGITS - 1 - np.floor(np.log10(np.where(plain, size, 1.0))).astype(np.intp)
+    power = _POWERS[np.minimum(np.abs(places), 308)]
+    with np.errstate(all="ignore"):
+        found = np.where(places < 0, np.rint(own / power) * power, np.rint(own * power) / power)
+    return _without(found, ~np.isfinite(found))
+
+
+def _without(values: NDArray[Any], gaps: NDArray[np.bool_]) -> list[Any]:
+    """A list with None in the gaps."""
+    found: list[Any] = values.tolist()
+    for at in np.flatnonzero(gaps).tolist():
+        found[at] = None
+    return found
+
+
+_TEXTS, _SIGNS = 18, 16
+"""The most labels on an axis of text, and the most characters in each."""
+
+
+def categories(found: dict[str, Any], texts: Sequence[str]) -> None:
+    """Gives an axis of text short labels: long ones lose their middle, and of many only some are
+    shown. The figure gets the height that turned labels need."""
+    every = -(-len(texts) // _TEXTS)
+    marked = list(texts)[::every]
+    short = [_shortened(html.unescape(text)) for text in marked]
+    shown = {"tickvals": marked, "ticktext": [plain(text) for text in short]}
+    found["xaxis"].update({"type": "category", **shown})
+    if sum(map(len, short)) > 40:
+        found["height"] += 6 * max(map(len, short))
+
+
+def _shortened(text: str) -> str:
+    half = _SIGNS // 2
+    return text if len(text) <= _SIGNS else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def integers(values: Floats) -> list[float | None]:
+    """Integers if all values are that, else rounded values; None for NaN."""
+    gaps = np.isnan(values)
+    known = np.where(gaps, 0.0, values)
+    if (np.rint(known) == known).all() and (np.abs(known) < 2**53).all():
+        return _without(known.astype(np.int64), gaps)
+    return rounded(values)
+
+
+def layout(
+    x_title: str, *, low: float = 0.0, high: float = 0.0, height: int = 420, y_title: str = ""
+) -> dict[str, Any]:
+    """The layout that all figures share. `low` and `high` are the ends of the values."""
+    axis = {"automargin": True, "zeroline": False, "showline": False, "ticks": ""}
+    y: dict[str, Any] = {**axis, "type": "linear"}
+    y |= {"exponentformat": "e", "minexponent": 5}  # a KL of 2e-9 is nobody's 2n
+    if y_title:
+        y["title"] = {"text": plain(y_title), "standoff": 8}
+    found: dict[str, Any] = {
+        "autosize": True,
+        "height": height,
+        "margin": {"l": 48, "r": 12, "t": 30, "b": 44},
+        "showlegend": False,
+        "hovermode": "closest",
+        "dragmode": "zoom",
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "xaxis": {
+            **axis,
+            "title": {"text": plain(x_title), "standoff": 10},
+            "rangemode": "tozero",
+            "type": "linear",
+        },
+        "yaxis": y,
+        "hoverlabel": {"namelength": -1, "align": "left"},
+        "meta": {"log": low > 0, "ticks": marks(low, high), "clocks": []},
+    }
+    if is_wide(low, high):
+        on_scale(found, "log")
+    return found
+
+
+def is_wide(low: float, high: float) -> bool:
+    """Whether values between these ends are easier to read on a log axis: they are positive and
+    span more than one and a half orders of magnitude."""
+    return low > 0 and high / low > 30
+
+
+def marks(low: float, high: float) -> dict[str, Any]:
+    """The tick marks of a logarithmic axis. Plotly's own have no decimals."""
+    values = log_ticks(low, high)
+    return {"tickvals": values, "ticktext": [tick_text(value) for value in values]}
+
+
+def layout_of_axis(key: str, values: Sequence[float], metric: str, scale: Scale) -> dict[str, Any]:
+    """The layout of the small figure of one setting: its values on the x axis, the metric on a
+    scale."""
+    found = layout(key, low=min(values), high=max(values), height=260, y_title=metric)
+    found["xaxis"]["rangemode"] = "normal"
+    found["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
+    found["meta"]["log"] = False
+    on_scale(found, scale)
+    return found
+
+
+def error_bars(
+    above: Sequence[float], below: Sequence[float], colour: str, thickness: float, width: int
+) -> dict[str, Any]:
+    """Error bars with these lengths below and above each mark."""
+    return {
+        "type": "data",
+        "array": rounded(above),
+        "arrayminus": rounded(below),
+        "color": colour,
+        "thickness": thickness,
+        "width": width,
+    }
+
+
+def on_scale(layout: dict[str, Any], scale: str) -> None:
+    """Makes the value axis of a layout "linear" or "log"."""
+    bare = {k: v for k, v in layout["yaxis"].items() if k not in ("tickvals", "ticktext")}
+    layout["yaxis"] = {**bare, "type": scale, **(layout["meta"]["ticks"] if scale == "log" else {})}
+
+
+def plain(text: str) -> str:
+    """Escapes text for plotly, which interprets some HTML in titles and names."""
+    return html.escape(text, quote=False)

@@ -1,0 +1,424 @@
+"""Learning curves as plotly figures, built as plain dicts: plotly's own trace objects cost more
+than all the rest. `plotly.graph_objects.Figure(figure)` shows one in a notebook.
+
+Each trace has `meta`: `cell` (its position in the ranking), `tone` (an index into `PALETTE`, or -1
+for the muted colour) and `role` ("run", "band", "mean", "end" or "best"), by which the page picks
+colours for a light or a dark screen and switches cells on and off. The lines of a cell's runs are
+one trace with gaps, `meta.runs` says whose they are; `meta.x` has what may stand below a curve
+instead of the step, `meta.smooth` the values as moving means, one for each of `WINDOWS`, where that
+changes anything. Of many cells those without a colour of their own are one trace, in which
+`meta.cells` has their positions in the order of `meta.runs`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sweeper.analysis.comparison.cells import Cell, Ranking
+from sweeper.analysis.figures.curves import POINTS, Band, band, smooth, thin, thin_rows
+from sweeper.analysis.figures.layouts import integers, layout, on_scale, plain, rounded
+from sweeper.analysis.findings.finding import cell_text
+from sweeper.analysis.reading.frames import RunData
+from sweeper.analysis.reading.series import Floats, Series
+
+__all__ = ["COLOURED", "MUTED", "PALETTE", "WINDOWS", "colour_of", "curves", "row_tones", "tones"]
+
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#882255", "#5c6bc0")
+"""The colours of Okabe and Ito (jfly.uni-koeln.de/color), with a darker yellow for a white page,
+extended by Paul Tol's muted set. They stay distinct with the common colour-vision deficiencies."""
+
+MUTED = "#8a8f98"
+COLOURED = len(PALETTE)
+_BUDGET = 40_000
+"""The most points of all thin lines of a figure together."""
+_MEANS = 16_000
+"""The most points of all means of a figure together."""
+WINDOWS = (0.02, 0.05, 0.15)
+"""The windows of smoothed curves, as shares of a figure's steps."""
+_SEPARATE = 24
+"""With more cells than this, those in grey are one trace, without bands and single runs."""
+_CROSSES = 100
+_MANY = 300
+"""With more runs than this, only the metric and the training curve show single runs."""
+
+
+def tones(ranking: Ranking) -> dict[str, int]:
+    """Cell -> its colour. The first cells of the ranking have one each, the others share grey."""
+    return {
+        cell.name: position if position < COLOURED else -1
+        for position, cell in enumerate(ranking.cells)
+    }
+
+
+def row_tones(ranking: Ranking) -> dict[str, int]:
+    """The same for rows of tables, where grey is the number after the last colour."""
+    return {cell: tone if tone >= 0 else COLOURED for cell, tone in tones(ranking).items()}
+
+
+def colour_of(tone: int) -> str:
+    """The colour of a tone."""
+    return PALETTE[tone] if tone >= 0 else MUTED
+
+
+def curves(
+    ranking: Ranking, key: str, *, main: bool = True, even: bool = False
+) -> dict[str, Any] | None:
+    """A figure of `key` by step: a thin line per run, and a strong line for the mean of a cell's
+    runs, with a band from the lowest to the highest. None if nothing was recorded.
+
+    The mean is over the succeeded runs that did not diverge (over all runs while there are none),
+    at the steps that all of them recorded. The curve of a diverged run ends in a cross. A figure
+    that is not a `main` one has only the step as its x axis, and with very many runs it has only
+    means. With `even` it starts on a linear scale, whatever range the values span, since the
+    first decades of a reward are noise.
+    """
+    traces: list[dict[str, Any]] = []
+    colours = tones(ranking)
+    drawn = sum(key in run.curves for cell in ranking.cells for run in cell.runs)
+    points = min(POINTS, max(40, _BUDGET // max(drawn, 1)))
+    means = min(POINTS, max(40, _MEANS // max(len(ranking.cells), 1)))
+    reach = _reach(ranking.cells, key)
+    windows = [share * reach for share in WINDOWS]
+    single = main or drawn <= _MANY
+    pen = _Pen(key, points, means, windows, single=single, clocks=main)
+    # The best is drawn last, on top.
+    drawn_cells = list(enumerate(ranking.cells))
+    if len(drawn_cells) > _SEPARATE:
+        traces += pen.together([(i, cell) for i, cell in drawn_cells if colours[cell.name] < 0])
+        drawn_cells = [(i, cell) for i, cell in drawn_cells if colours[cell.name] >= 0]
+    for position, cell in reversed(drawn_cells):
+        meta = {"cell": position, "tone": colours[cell.name]}
+        traces += pen.cell(cell, meta)
+    if not traces:
+        return None
+    clocks = sorted({name for trace in traces for name in trace["meta"].get("x", ())})
+    low, high = _extent(ranking.cells, key)
+    found = layout("step", low=low, high=high)
+    found["meta"]["clocks"] = clocks
+    if even:
+        on_scale(found, "linear")
+    return {"data": traces, "layout": found}
+
+
+class _Pen:
+    """Draws the curves of one key."""
+
+    def __init__(
+        self,
+        key: str,
+        points: int,
+        means: int,
+        windows: Sequence[float],
+        *,
+        single: bool,
+        clocks: bool,
+    ) -> None:
+        self.key, self.points, self.means, self.windows = key, points, means, windows
+        self.single, self.clocks = single, clocks
+
+    def cell(self, cell: Cell, meta: dict[str, Any]) -> list[dict[str, Any]]:
+        """The traces of a cell."""
+        drawn = [run for run in cell.runs if self.key in run.curves]
+        whole = [run for run in drawn if run.counts] or drawn
+        colour = colour_of(meta["tone"])
+        found = band([run.curves[self.key] for run in whole]) if len(whole) > 1 else None
+        if found is not None and not len(found.steps):
+            found = None
+        traces: list[dict[str, Any]] = []
+        kept = np.empty(0, dtype=np.intp)
+        even: list[Band] = []
+        if found is not None:
+            kept = thin(found.mean, self.means)
+            # The band and the mean of smoothed runs, so that no run leaves its own band.
+            even = [
+                band([smooth(run.curves[self.key], window) for run in whole])
+                for window in self.windows
+            ]
+            traces.append(_band_trace(found, even, kept, colour, meta))
+        if self.single or found is None:
+            strong = found is None  # without a mean the runs' own lines are the strong ones
+            for state in (True, False):
+                own = [run for run in drawn if (run.state == "succeeded") is state]
+                traces += self._runs(own, colour, meta, strong=strong, dotted=not state)
+        traces += [t for run in drawn for t in _cross(run, self.key, colour, meta)]
+        if found is not None:
+            name = f"{plain(cell_text(cell))} (mean of {len(whole)})"
+            clocks = self._clocks(whole, [own[kept] for own in found.at])
+            traces.append(_mean_trace(_Shown(found, even, kept), clocks, name, colour, meta))
+        return traces
+
+    def together(self, cells: Sequence[tuple[int, Cell]]) -> list[dict[str, Any]]:
+        """The cells in grey as one trace. Each shows the mean of its runs, or its only run."""
+        parts = [(i, cell, own) for i, cell in cells if (own := self._typical(cell)) is not None]
+        if not parts:
+            return []
+        shown = [(own, thin(own.values, self.means)) for *_, own in parts]
+        y = rounded(_joined([own.values[at] for own, at in shown]))
+        runs = [next(run for run in cell.runs if self.key in run.curves) for _, cell, _ in parts]
+        names = {name for run in runs for name in run.clocks} if self.clocks else set[str]()
+        clocks = {
+            name: _joined(
+                [
+                    self._at_steps(run, name, own.steps[at])
+                    for run, (own, at) in zip(runs, shown, strict=True)
+                ]
+            )
+            for name in sorted(names)
+        }
+        trace = {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "other cells",
+            "x": integers(_joined([own.steps[at] for own, at in shown])),
+            "y": y,
+            "line": {"width": 1, "color": MUTED},
+            "opacity": 0.35,
+            "hovertemplate": "%{x}: %{y}",
+            "meta": {
+                "cell": -1,
+                "tone": -1,
+                "role": "mean",
+                "cells": [position for position, *_ in parts],
+                "runs": [
+                    [plain(cell_text(cell)), len(at) + 1, ""]
+                    for (_, cell, _), (_, at) in zip(parts, shown, strict=True)
+                ],
+                "x": {name: integers(own) for name, own in clocks.items()},
+                **_smoothed(
+                    y,
+                    [
+                        rounded(_joined([smooth(own, window).values[at] for own, at in shown]))
+                        for window in self.windows
+                    ],
+                ),
+            },
+        }
+        crosses = [
+            one
+            for position, cell, _ in parts
+            for run in cell.runs
+            if self.key in run.curves
+            for one in _cross(run, self.key, MUTED, {"cell": position, "tone": -1})
+        ]
+        return [trace, *crosses[:_CROSSES]]
+
+    def _at_steps(self, run: RunData, name: str, steps: Floats) -> Floats:
+        """A run's clock at other steps, interpolated."""
+        if name not in run.clocks:
+            return np.full(len(steps), np.nan)
+        points = run.curves[self.key]
+        return np.interp(steps, points.steps, run.clocks[name][points.rows])
+
+    def _typical(self, cell: Cell) -> Series | None:
+        """The mean of a cell's runs, or its only run, if it is finite."""
+        drawn = [run for run in cell.runs if self.key in run.curves]
+        whole = [run.curves[self.key] for run in drawn if run.counts]
+        if len(whole) > 1:
+            found = band(whole)
+            if len(found.steps):
+                return Series(found.steps, found.mean, np.arange(len(found.steps)))
+        for own in (*whole, *(run.curves[self.key] for run in drawn)):
+            if own.finite:
+                return own.finite
+        return None
+
+    def _clocks(self, runs: Sequence[RunData], at: Sequence[Any]) -> dict[str, Floats]:
+        """For each clock that all `runs` have, its mean at positions of their series."""
+        if not self.clocks or not runs:
+            return {}
+        names = set(runs[0].clocks).intersection(*(run.clocks for run in runs))
+        return {
+            name: np.mean(
+                [self._clock(run, name, own) for run, own in zip(runs, at, strict=True)], axis=0
+            )
+            for name in sorted(names)
+        }
+
+    def _clock(self, run: RunData, name: str, at: Any) -> Floats:
+        if name not in run.clocks:
+            return np.full(len(at), np.nan)
+        return run.clocks[name][run.curves[self.key].rows[at]]
+
+    def _runs(
+        self,
+        runs: Sequence[RunData],
+        colour: str,
+        meta: dict[str, Any],
+        *,
+        strong: bool,
+        dotted: bool,
+    ) -> list[dict[str, Any]]:
+        """The lines of these runs as one trace, since a trace costs much more than additional
+        points."""
+        series = [run.curves[self.key] for run in runs]
+        kept = zip(runs, _kept(series, self.points), strict=True)
+        shown = [(run, at) for run, at in kept if len(at)]
+        if not shown:
+            return []
+        own = [(run.curves[self.key], at) for run, at in shown]
+        names = {name for run, _ in shown for name in run.clocks} if self.clocks else set[str]()
+        clocks = {
+            name: _joined([self._clock(run, name, at) for run, at in shown]) for name in names
+        }
+        owners = [
+            [
+                plain(run.name) + ("" if run.state == "succeeded" else f" ({run.state})"),
+                len(at) + 1,
+                run.id,
+            ]
+            for run, at in shown
+        ]
+        y = rounded(_joined([points.values[at] for points, at in own]))
+        even = [
+            rounded(_joined([smooth(points, window).values[at] for points, at in own]))
+            for window in self.windows
+        ]
+        line: dict[str, Any] = {"width": 2 if strong else 1, "color": colour}
+        if dotted:
+            line["dash"] = "dot"
+        return [
+            {
+                "type": "scatter",
+                "mode": "lines+markers" if max(len(at) for _, at in shown) == 1 else "lines",
+                "name": owners[0][0] if len(owners) == 1 else "runs",
+                "x": integers(_joined([points.steps[at] for points, at in own])),
+                "y": y,
+                "line": line,
+                "opacity": 0.95 if strong else 0.4,
+                "hovertemplate": "%{x}: %{y}",
+                "meta": {
+                    **meta,
+                    "role": "run",
+                    "runs": owners,
+                    "x": {name: integers(clocks[name]) for name in sorted(clocks)},
+                    **_smoothed(y, even),
+                },
+            }
+        ]
+
+
+class _Shown(NamedTuple):
+    """A band over runs, the band over smoothed runs, and the steps of it that are drawn."""
+
+    band: Band
+    even: Sequence[Band]
+    kept: Any
+
+
+def _mean_trace(
+    shown: _Shown,
+    clocks: Mapping[str, Floats],
+    name: str,
+    colour: str,
+    meta: Mapping[str, Any],
+) -> dict[str, Any]:
+    width = 3 if meta["cell"] == 0 else 2 if meta["tone"] >= 0 else 1.2
+    y = rounded(shown.band.mean[shown.kept])
+    smoother = _smoothed(y, [rounded(one.mean[shown.kept]) for one in shown.even])
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if len(shown.kept) <= 12 else "lines",
+        "name": name,
+        "x": integers(shown.band.steps[shown.kept]),
+        "y": y,
+        "line": {"width": width, "color": colour},
+        "opacity": 1 if meta["tone"] >= 0 else 0.55,
+        "marker": {"size": 5},
+        "hovertemplate": "%{x}: %{y}",
+        "meta": {
+            **meta,
+            "role": "mean",
+            "x": {k: integers(v) for k, v in clocks.items()},
+            **smoother,
+        },
+    }
+
+
+def _joined(parts: Sequence[Floats]) -> Floats:
+    """Joins series into one, with a gap between them."""
+    gap = np.array([np.nan])
+    return np.concatenate([piece for part in parts for piece in (gap, part)][1:])
+
+
+def _kept(series: Sequence[Series], limit: int) -> list[Any]:
+    """The positions to draw of each series: all of a short curve, with gaps where a value is
+    missing, and the finite values of a long one."""
+    if len({len(points.values) for points in series}) == 1:
+        table = np.stack([points.values for points in series])
+        if np.isfinite(table).all():
+            return thin_rows(table, limit)
+    return [_kept_of(points, limit) for points in series]
+
+
+def _kept_of(points: Series, limit: int) -> Any:
+    finite = np.flatnonzero(np.isfinite(points.values))
+    if not len(finite):
+        return finite
+    at = thin(points.values[finite], limit)
+    return np.arange(len(points.values)) if len(at) == len(finite) else finite[at]
+
+
+def _smoothed(values: list[float | None], even: Sequence[list[float | None]]) -> dict[str, Any]:
+    return {"smooth": list(even)} if any(own != values for own in even) else {}
+
+
+def _band_trace(
+    found: Band, even: Sequence[Band], kept: Any, colour: str, meta: dict[str, Any]
+) -> dict[str, Any]:
+    steps = integers(found.steps[kept])
+    outline, *smoother = (
+        rounded(own.high[kept]) + rounded(own.low[kept][::-1]) for own in (found, *even)
+    )
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": steps + steps[::-1],
+        "y": outline,
+        "fill": "toself",
+        "fillcolor": colour,
+        "opacity": 0.14,
+        "line": {"width": 0, "color": colour},
+        "hoverinfo": "skip",
+        "meta": {**meta, "role": "band", **_smoothed(outline, smoother)},
+    }
+
+
+def _cross(run: RunData, key: str, colour: str, meta: dict[str, Any]) -> list[dict[str, Any]]:
+    """The last finite point of a run that diverged."""
+    points = run.curves[key]
+    finite = points.finite
+    if not run.diverged or not finite or math.isfinite(points.values[-1]):
+        return []
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": f"{plain(run.name)} (diverged after this)",
+            "x": integers(finite.steps[-1:]),
+            "y": rounded(finite.values[-1:]),
+            "marker": {"symbol": "x", "size": 9, "color": colour},
+            "hovertemplate": "%{x}: %{y}",
+            "meta": {**meta, "role": "end"},
+        }
+    ]
+
+
+def _reach(cells: Sequence[Cell], key: str) -> float:
+    """The range of steps over all runs."""
+    ends = [
+        run.curves[key].steps[[0, -1]] for cell in cells for run in cell.runs if run.curves.get(key)
+    ]
+    return float(np.max(ends) - np.min(ends)) if ends else 0.0
+
+
+def _extent(cells: Sequence[Cell], key: str) -> tuple[float, float]:
+    low, high = math.inf, -math.inf
+    for cell in cells:
+        own = [run.curves[key].values for run in cell.runs if key in run.curves]
+        values = np.concatenate(own) if own else np.empty(0)
+        values = values[np.isfinite(values)]
+        if len(values):
+            low, high = min(low, float(values.min())), max(high, float(values.max()))
+    return (low, high) if low <= high else (0.0, 0.0)

@@ -1,0 +1,1 @@
+"""What can be said of a sweep: the sentences, the verdict, the next steps."""

@@ -1,0 +1,80 @@
+"""The baseline: a cell of the sweep that the best is compared with, or the best cell of another
+sweep, which is then added to the cells."""
+
+from dataclasses import replace
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.cells import Cell, Ranking, rank
+from sweeper.analysis.findings.finding import behind, short_name
+from sweeper.analysis.reading.frames import Metric, SweepData, load
+from sweeper.errors import NotFound, UsageError
+from sweeper.results.registry import Registry
+
+__all__ = ["against", "with_baseline"]
+
+
+_NOTHING = "the best is compared with nothing"
+
+
+def with_baseline(data: SweepData, registry: Registry) -> SweepData:
+    """Marks the baseline cell of the grid. If the baseline is the best cell of another sweep, its
+    runs are added. If there is no such cell or sweep, or that sweep has no best cell, the report
+    says so."""
+    plan = data.plan
+    asked = None if plan is None or len(data.names) > 1 else plan.baseline
+    if asked is None or data.metric is None:
+        return data
+    if asked.sweep is None:
+        planned = {run.cell for run in plan.runs if not run.retired} if plan else set[str]()
+        if planned and asked.cell not in planned:
+            return replace(data, unmet=f"the baseline {asked.cell} is no cell: {_NOTHING}")
+        return replace(data, baseline=asked.cell)
+    return _with_another(data, asked.sweep, data.metric, registry)
+
+
+def _with_another(data: SweepData, sweep: str, metric: Metric, registry: Registry) -> SweepData:
+    """Adds the runs of the best cell of another sweep."""
+    try:
+        other = load(registry, sweep, metric.name, metric.goal, metric.at, rollouts=False)
+    except (NotFound, UsageError) as error:
+        return replace(data, unmet=f"of the baseline {sweep}: {error}; {_NOTHING}")
+    best = rank(replace(other, metric=metric)).best
+    if best is None:
+        told = f"the baseline {sweep} has no best by {metric.name}: {_NOTHING}"
+        return replace(data, unmet=told)
+    known = {run.id: run.cell for run in data.runs}
+    own = next((known[run.id] for run in best.runs if run.id in known), None)
+    if own is not None:  # the same runs, launched here too
+        return replace(data, baseline=own)
+    cell = f"{sweep}/{best.name}"
+    runs = tuple(replace(run, cell=cell, name=f"{sweep}/{run.name}") for run in best.runs)
+    return replace(data, runs=(*data.runs, *runs), baseline=cell, borrowed=frozenset({cell}))
+
+
+def against(ranking: Ranking, sign: float) -> str | None:
+    """By how much the best beats the baseline, in a sentence; None without a baseline."""
+    cell = next((cell for cell in ranking.cells if cell.baseline), None)
+    if cell is None:
+        return None
+    name = short_name(cell)
+    best = ranking.best
+    if best is None:
+        return f"nothing can be compared with {name}, as no cell is best"
+    if best is cell:
+        return f"{name} is not beaten by any cell"
+    found = ranking.comparisons.get(cell.name)
+    if found is not None and found.difference != 0:
+        by = behind(found, sign)
+        doubt = "" if found.told_apart else ", which noise can explain"
+        how = by.worse(by.amount) if by.ratio else f"beaten by {by.amount}"
+        return f"{name} is {how} (95 % interval {by.interval}){doubt}"
+    return _without_interval(cell, best, name, sign)
+
+
+def _without_interval(cell: Cell, best: Cell, name: str, sign: float) -> str:
+    if cell.summary.mean is None or best.summary.mean is None:
+        return f"{name} has no value to compare with"
+    gap = sign * (cell.summary.mean - best.summary.mean)
+    if gap == 0:
+        return f"{name} has the same mean as the best"
+    return f"{name} is beaten by {labels.number(gap, 3)}, with no interval"

@@ -1,0 +1,275 @@
+"""Makes the findings about the best cell: how it compares with the others, or why no cell is
+best. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.blocks import Blocks
+from sweeper.analysis.comparison.cells import Cell, Ranking, uneven_best
+from sweeper.analysis.findings.finding import Finding, behind, method, names_of, short_name
+from sweeper.analysis.reading.frames import PENDING, SweepData
+from sweeper.analysis.statistics.noise import FEW
+
+__all__ = ["DEALS", "standing"]
+
+DEALS = 20
+"""If the runs of two cells can be divided between them in fewer ways than this, chance alone may
+separate them. Three and three runs have this many ways, two and two only six."""
+
+
+def standing(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:
+    """The findings about the best cell, or about the best cell of each block."""
+    if blocks is not None and ranking.leaders:
+        return [_by_blocks(blocks)]
+    best = ranking.best
+    if data.metric is None or best is None:
+        return [_nothing(data, ranking)]
+    if not ranking.others:
+        return [_alone(ranking, best)]
+    found: list[Finding] = []
+    if ranking.equal and not ranking.comparisons:
+        text = _equal(ranking, best, data.metric.sign)
+        found.append(Finding("tied", "warning", text, _tied(ranking, best)))
+    if ranking.comparisons:
+        found.append(_compared(ranking, best, data.metric.sign))
+        found += _few_runs(ranking, best)
+    if ranking.not_compared:
+        found.append(_not_compared(data, ranking, best))
+    return found
+
+
+def _by_blocks(blocks: Blocks) -> Finding:
+    """In how many blocks the best is ahead of all other cells."""
+    judged = [block for block in blocks.blocks if block.best is not None]
+    ahead = [block for block in judged if block.ahead]
+    tied = [block for block in judged if block.tied]
+    unknown = [block for block in judged if not block.compared and block.cells > 1]
+    cells = tuple(block.best.name for block in judged if block.best is not None)
+    evidence = {
+        "by": blocks.by,
+        "ahead": [block.value for block in ahead],
+        "tied": [block.value for block in tied],
+        "not_known": [block.value for block in unknown],
+    }
+    if len(unknown) == len(judged):
+        text = "Nothing tells the noise: in no block can a better setting be told from a lucky run."
+        return Finding("by_blocks", "warning", text, cells, evidence)
+    parts = [
+        (tied, "noise can explain the lead of the best cell over some others there"),
+        (unknown, "nothing tells the noise"),
+        (ahead, "the best cell is ahead of every other there beyond the noise"),
+    ]
+    told = "; ".join(f"in {len(own)} {what}" for own, what in parts if own)
+    text = f"Of {len(judged)} blocks, each judged by itself at the 5 % level: {told}."
+    single = [block for block in ahead if block.best is not None and block.best.summary.n == 1]
+    if single:
+        text += (
+            f" Of these {len(single)} {'leads' if len(single) == 1 else 'lead'} by a single run, "
+            "by noise that other cells show: a lucky run would look the same."
+        )
+    sure = len(ahead) == len(judged) and not single
+    return Finding("by_blocks", "good" if sure else "warning", text, cells, evidence)
+
+
+def _alone(ranking: Ranking, best: Cell) -> Finding:
+    diverged = [cell for cell in ranking.cells if cell.diverged]
+    if diverged:
+        other = "The other cell" if len(diverged) == 1 else f"The {len(diverged)} other cells"
+        text = f"{other} with a result diverged: nothing is left to compare it with."
+    elif len(ranking.cells) == 1:
+        text = "It is the only cell of the sweep: there is nothing to compare it with."
+    else:
+        text = "No other cell has a value: there is nothing to compare it with."
+    return Finding("alone", "note", text, (best.name,))
+
+
+def _tied(ranking: Ranking, best: Cell) -> tuple[str, ...]:
+    return tuple(cell.name for cell in (best, *ranking.tied))
+
+
+def _equal(ranking: Ranking, best: Cell, sign: float) -> str:
+    value = best.summary.mean
+    text = (
+        f"{labels.listed(names_of([best, *ranking.equal]), 4)} are tied: the mean of each is "
+        f"exactly {labels.brief(value)}"
+    )
+    if value == ranking.bounds[0 if sign > 0 else 1]:
+        return f"{text}, and the metric can be no better: it tells nothing more of them."
+    return f"{text}."
+
+
+def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
+    tied, apart = ranking.tied, ranking.apart
+    names = _tied(ranking, best)
+    evidence: dict[str, Any] = {
+        "method": method(ranking.scale, ranking.noise),
+        "scale": ranking.scale,
+        "compared": len(ranking.comparisons) + 1,
+        "p": {cell: comparison.p for cell, comparison in ranking.comparisons.items()},
+    }
+    if tied:
+        equal = {cell.name for cell in ranking.equal}
+        # What is left of a cell that lost runs may have the better mean: there is no lead over it.
+        held = [cell for cell in tied if cell in ranking.held_back]
+        trailing = [cell for cell in tied if cell.name not in equal and cell not in held]
+        text = _equal(ranking, best, sign) if equal else ""
+        if held:
+            left = labels.listed(names_of(held), 3)
+            text += f" It is not ahead of {left}, of which runs failed."
+        if trailing:
+            listed = labels.listed(names_of(trailing), 3)
+            text += f" Noise between seeds alone can explain its lead over {listed}."
+        if best.name in ranking.noise.noisier:
+            text += (
+                f" The runs of {short_name(best)} differ more than those of the others, so its "
+                "lead is judged by its own noise."
+            )
+        text = text.strip()
+        worse = [cell for cell in apart if ranking.comparisons[cell.name].beyond]
+        evidence["worse"] = [cell.name for cell in worse]
+        return Finding("tied", "warning", text + _unlikely(apart, worse), names, evidence)
+    nearest = max(apart, key=lambda cell: ranking.comparisons[cell.name].p)
+    compared = ranking.comparisons[nearest.name]
+    low, high = compared.interval()
+    evidence["nearest"] = {"cell": nearest.name, "low": low, "high": high}
+    by = behind(compared, sign)
+    if len(apart) == 1:
+        text = (
+            f"The only other cell compared, {short_name(nearest)}, is worse beyond the noise "
+            "between seeds."
+        )
+    else:
+        text = (
+            "Every other cell compared is worse beyond the noise between seeds. The closest call, "
+            f"{short_name(nearest)}, is {by.worse(by.interval)}, 95 % for all at once."
+        )
+    return Finding("separated", "good", text, names, evidence)
+
+
+def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
+    """What is said of the cells outside the set that may be the best. Each was left out by a test
+    of its own; "worse" are those whose differences hold for all at once."""
+    if not apart:
+        return ""
+    text = f" {labels.plural(len(apart), 'cell is', 'cells are')} unlikely to be the best"
+    if not worse:
+        return f"{text}."
+    if len(worse) == len(apart):
+        return f"{text}, and worse beyond the noise."
+    verb = "is" if len(worse) == 1 else "are"
+    return f"{text}; of these {labels.listed(names_of(worse), 3)} {verb} worse beyond the noise."
+
+
+def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
+    """A warning that the best is ahead of all others by so few runs that the result depends on
+    normal noise, and on equal noise where cells share it: a single run, or two against two with
+    each cell's own noise."""
+    if ranking.tied or ranking.equal:
+        return []
+    nearest = max(ranking.apart, key=lambda cell: ranking.comparisons[cell.name].p)
+    runs = sorted((best.summary.n, nearest.summary.n))
+    if best.summary.n == 1:
+        text = (
+            f"The lead is that of a single run of {short_name(best)}, by noise that other cells "
+            "show: a cell that is noisier than those, or a lucky run, would look the same. Fresh "
+            "seeds of it tell."
+        )
+    elif _each_its_own(ranking) and math.comb(sum(runs), runs[0]) < DEALS:
+        text = (
+            f"It rests on {runs[0]} runs against {runs[1]}, each cell with its own noise: were "
+            "seeds to end at one of two values, equal cells would look like this in up to one of "
+            "eight sweeps. Three runs of each tell."
+        )
+    else:
+        return []
+    names = (best.name, nearest.name)
+    return [Finding("few_runs", "warning", text, names, {"runs": runs})]
+
+
+def _each_its_own(ranking: Ranking) -> bool:
+    """Whether a comparison rests on the noise of the compared cells alone."""
+    noise = ranking.noise
+    return not noise.shared or (noise.between is not None and len(noise.spreads) < FEW)
+
+
+def _not_compared(data: SweepData, ranking: Ranking, best: Cell) -> Finding:
+    cells = tuple(cell.name for cell in ranking.not_compared)
+    evidence = {"n": {cell.name: cell.summary.n for cell in (best, *ranking.not_compared)}}
+    uneven = uneven_best(data, ranking.measured)
+    if uneven is not None:
+        text = (
+            f"Runs of some cells were evaluated {uneven[0]} times, of others {uneven[1]}, and each "
+            "is judged by its best value: the best of more values is better by chance alone. So "
+            "nothing is compared; judge by the last value, or by the mean of the last few."
+        )
+        return Finding("uneven_best", "warning", text, cells, {"evaluations": list(uneven)})
+    if ranking.comparisons:
+        text = (
+            f"{labels.plural(len(cells), 'cell')} with one run, or identical ones, could not be "
+            "compared: nothing tells their noise."
+        )
+    elif best.summary.n == 1:
+        text = (
+            "The best cell has a single finished run. Nothing here tells a better setting from a "
+            "luckier seed."
+        )
+    elif best.summary.identical:
+        text = "The runs of the best cell are identical: they tell nothing of its noise."
+    else:
+        text = "The other cells have one run each, or identical ones: their noise is not known."
+    return Finding("not_compared", "warning", text, cells, evidence)
+
+
+def _nothing(data: SweepData, ranking: Ranking) -> Finding:
+    states = Counter(run.state for run in data.runs)
+    evidence: dict[str, Any] = {"states": dict(sorted(states.items()))}
+    recorded = labels.listed(list(data.keys), 6)
+    if not states["succeeded"]:
+        if not data.runs:
+            text = "The sweep has no runs."
+        elif states["failed"] == len(data.runs):
+            text = f"Every run failed.{_last_words(data)}"
+        elif any(states[state] for state in PENDING):
+            text = "No run has succeeded yet."
+        else:
+            text = "No run succeeded."
+        return Finding("nothing_done", "warning", text, (), evidence)
+    if data.metric is None:
+        hint = f" Recorded: {recorded}." if recorded else ""
+        text = f"The grid names no metric to compare by, and none was asked for.{hint}"
+        return Finding("no_metric", "warning", text, (), {"keys": list(data.keys)})
+    if ranking.measured and not any(cell.diverged for cell in ranking.measured):
+        value = labels.number(ranking.measured[0].summary.mean)
+        text = (
+            f"All runs of {labels.plural(len(ranking.measured), 'cell')} gave {data.metric.name} "
+            f"{value}: what tells them apart makes no difference, or does not reach the recipe."
+        )
+        cells = tuple(cell.name for cell in ranking.measured)
+        return Finding("all_equal", "warning", text, cells, {"value": value})
+    if any(run.diverged for run in data.runs):
+        text = (
+            f"In every cell with a value of {data.metric.name} a run diverged: its last value is "
+            "NaN or infinite."
+        )
+        cells = tuple(cell.name for cell in ranking.cells if cell.diverged)
+        return Finding("all_diverged", "warning", text, cells)
+    hint = f" Recorded: {recorded}." if recorded else " They recorded no numbers at all."
+    others = {key: what for run in data.runs for key, what in run.others.items()}
+    if data.metric.name in others:
+        hint = f" It is {others.pop(data.metric.name)}.{hint}"
+    if others:
+        shown = labels.listed([f"{key} ({what})" for key, what in others.items()], 4)
+        hint += f" Not numbers: {shown}."
+    text = f"No finished run recorded a number as {data.metric.name}.{hint}"
+    return Finding("metric_missing", "warning", text, (), {"keys": list(data.keys)})
+
+
+def _last_words(data: SweepData) -> str:
+    """The last line in the log of the first failed run."""
+    for run in data.runs:
+        if run.state == "failed" and run.last_line:
+            return f" The last line of {run.name}: {run.last_line[:200]}"
+    return ""

@@ -1,0 +1,193 @@
+"""Makes the findings about runs that are not alike, which the report says before all else: runs of
+different code or data, runs that ended at different steps, and cells whose single evaluations are
+noisier than others' where the best one counts. Pure."""
+
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.cells import Cell, Ranking
+from sweeper.analysis.findings.finding import Finding, short_name
+from sweeper.analysis.reading.frames import RunData, SweepData
+from sweeper.analysis.reading.series import Series
+from sweeper.results.origins import differences, sentences
+
+__all__ = ["KINDS", "tell_unlike", "unlike"]
+
+KINDS = ("executed", "unequal_steps", "noisier_best")
+"""The kinds of these findings."""
+
+_APART = 0.05
+"""Ends that differ by a smaller share of the last step count as one."""
+_NOISIER = 1.25
+_SURE = 3.5
+"""How many standard errors a ratio of scatters has to lie from 1."""
+_POINTS = 8
+"""The fewest evaluations of a run that tell its scatter."""
+_EFFICIENCY = 0.37
+"""The degrees of freedom of a median, per value: that of a normal distribution."""
+_ALTERNATES = -0.3
+_BEND = 1.4826 / math.sqrt(6)
+"""Of a second difference's median, the standard deviation of single values."""
+_LENGTHS = re.compile(r"step|epoch|batch|iter|budget|length|token|example|eval|duration|accum")
+
+
+def tell_unlike(data: SweepData, ranking: Ranking) -> list[Finding]:
+    """All findings of this module, the gravest first."""
+    return [*_executed(data), *_unequal_steps(data, ranking), *_noisier_best(data, ranking)]
+
+
+def unlike(findings: Sequence[Finding]) -> str:
+    """What the runs that were compared do not have in common, for the headline; "" if nothing."""
+    parts: list[str] = []
+    for finding in findings:
+        if finding.level != "warning" or finding.kind not in KINDS:
+            continue
+        if finding.kind == "executed":
+            parts.append(f"different {labels.listed(list(finding.evidence or {}), 2)}")
+        else:
+            lengths = finding.kind == "unequal_steps"
+            parts.append("different lengths" if lengths else "unequal noise of single evaluations")
+    return labels.listed(parts)
+
+
+def _executed(data: SweepData) -> list[Finding]:
+    """The finding that the runs that count did not all execute the same program, packages, service
+    or data."""
+    found = differences(run for run in data.runs if run.counts)
+    if not found:
+        return []
+    text = (
+        f"The runs differ in more than their settings: {'; '.join(sentences(found))}. A difference "
+        f"between cells may be due to that. {_again(data)}"
+    )
+    evidence = {
+        each.kind: {label: [run.name for run in runs] for label, runs in each.groups}
+        for each in found
+    }
+    return [Finding("executed", "warning", text, (), evidence)]
+
+
+def _again(data: SweepData) -> str:
+    if len(data.names) > 1 or not data.root:
+        return "Compare only runs that are alike."
+    retry = shlex.join(["sweeper", "retry", data.name, "--state", "succeeded"])
+    return f"Run all again as they are now (`{retry}`), or compare only runs that are alike."
+
+
+class _End(NamedTuple):
+    """A cell, the median of the steps at which its runs recorded the metric last."""
+
+    cell: Cell
+    step: float
+
+
+def _unequal_steps(data: SweepData, ranking: Ranking) -> list[Finding]:
+    """The finding that cells are compared at different steps, with the best at the last step that
+    all have reached."""
+    metric = data.metric
+    if metric is None or ranking.best is None or not ranking.others:
+        return []
+    ends: list[_End] = []
+    for cell in (ranking.best, *ranking.others):
+        steps = [float(points.steps[-1]) for points in _curves(data, cell)]
+        if steps:
+            ends.append(_End(cell, median(steps)))
+    if len(ends) < 2:
+        return []
+    short, long = (choose(ends, key=lambda end: end.step) for choose in (min, max))
+    if long.step - short.step <= max(1.0, _APART * long.step):
+        return []
+    text = (
+        f"Cells are compared at different steps: {short_name(short.cell)} ended at step "
+        f"{short.step:g}, {short_name(long.cell)} at {long.step:g}."
+    )
+    at_same = _best_at(data, [end.cell for end in ends], short.step)
+    if at_same is not None:
+        text += f" At step {short.step:g} the best is {short_name(at_same)}."
+    meant = any(_LENGTHS.search(key.lower()) for key in ranking.keys)
+    if meant:
+        text += " Where a setting is meant to change the number of steps, that is part of it."
+    else:
+        text += " Run all to the same step before you believe a difference."
+    evidence = {
+        "steps": {end.cell.name: end.step for end in ends},
+        "best_at_the_shortest": None if at_same is None else at_same.name,
+    }
+    level = "note" if meant else "warning"
+    cells = (short.cell.name, long.cell.name)
+    return [Finding("unequal_steps", level, text, cells, evidence)]
+
+
+def _best_at(data: SweepData, cells: Sequence[Cell], step: float) -> Cell | None:
+    """The cell with the best mean of the values at a step, or of the last ones before it."""
+    means: dict[str, float] = {}
+    for cell in cells:
+        found = [points.values[points.steps <= step] for points in _curves(data, cell)]
+        values = [float(before[-1]) for before in found if len(before)]
+        if not values or not all(map(math.isfinite, values)):
+            return None
+        means[cell.name] = math.fsum(value / len(values) for value in values)
+    best = min(means, key=lambda name: data.sign * means[name])
+    return next(cell for cell in cells if cell.name == best)
+
+
+def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
+    """The finding that the best evaluation of each run counts, and that those of the best cell vary
+    more than those of another: the best of noisier values is better by chance."""
+    best = ranking.best
+    if data.metric is None or data.metric.at != "best" or best is None:
+        return []
+    own = _scatter(data, best)
+    found = [(cell, scatter) for cell in ranking.others if (scatter := _scatter(data, cell))]
+    if own is None:
+        return []
+    calmer = [
+        (cell, sd)
+        for cell, (sd, df) in found
+        if own[0] > _NOISIER * sd
+        and math.log(own[0] / sd) > _SURE * math.sqrt(0.5 / own[1] + 0.5 / df)
+    ]
+    if not calmer:
+        return []
+    cell, sd = min(calmer, key=lambda one: one[1])
+    mine, others = labels.together(own[0], sd)
+    text = (
+        f"Each run is judged by its best evaluation, and single evaluations of {short_name(best)} "
+        f"vary more than those of {short_name(cell)} ({mine} against {others}): the best of "
+        "noisier values is better by chance. Judge by --at last or --at mean_of_last=5."
+    )
+    evidence = {"scatter": {best.name: own[0]} | {cell.name: sd for cell, sd in calmer}}
+    return [Finding("noisier_best", "warning", text, (best.name, cell.name), evidence)]
+
+
+def _scatter(data: SweepData, cell: Cell) -> tuple[float, float] | None:
+    """The standard deviation of single evaluations about the course of their run, in the second
+    half of each, with its degrees of freedom; None if it is 0 or there are too few."""
+    bends = [
+        np.diff(points.values[len(points.values) // 2 :], 2)
+        for points in (curve.finite for curve in _curves(data, cell))
+        if len(points.values) >= _POINTS
+    ]
+    if not bends:
+        return None
+    # Second differences of noise alternate in sign (their correlation is -2/3); a bend's do not.
+    turns = sum(float(np.dot(bend[1:], bend[:-1])) for bend in bends)
+    if not turns < _ALTERNATES * sum(float(np.dot(bend, bend)) for bend in bends):
+        return None
+    joined = np.abs(np.concatenate(bends))
+    sd = _BEND * float(np.median(joined))
+    return (sd, _EFFICIENCY * len(joined)) if 0 < sd < math.inf else None
+
+
+def _curves(data: SweepData, cell: Cell) -> list[Series]:
+    """The metric of the runs that count."""
+    runs: list[RunData] = [run for run in cell.runs if run.counts]
+    found = [run.curves.get(data.metric_name or "") for run in runs]
+    return [points for points in found if points]

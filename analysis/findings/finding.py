@@ -1,0 +1,147 @@
+"""What can be said of a sweep, each sentence computed from its data. Pure.
+
+A finding is `{kind, cells, evidence, text}`: what `report.json` lists and the page shows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.cells import Cell
+from sweeper.analysis.statistics.noise import Noise
+from sweeper.analysis.statistics.seeds import Comparison
+from sweeper.results.cells import SPAN, Scale
+
+__all__ = [
+    "Behind",
+    "Finding",
+    "behind",
+    "cell_text",
+    "method",
+    "names_of",
+    "noise_text",
+    "short_name",
+]
+
+_SHARED = (
+    "asking of each whether it may be the best of all (Cox and Shi 2023) at the 5 % level, by the "
+    "noise that all cells share; differences from the best have Tukey's intervals"
+)
+_OWN = (
+    "comparing each with the best of all (Welch's test, Bonferroni's bound) at the 5 % level, by "
+    "the noise of each"
+)
+_RATIOS = (
+    "as ratios, on a log scale, because all values are positive, the means of the cells span more "
+    f"than a factor of {SPAN:g} and the noise grows with them"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something true of the sweep. `level` is "good", "note" or "warning"; `evidence` holds the
+    numbers behind `text`."""
+
+    kind: str
+    level: str
+    text: str
+    cells: tuple[str, ...] = ()
+    evidence: Mapping[str, Any] | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The entry in `report.json`."""
+        found = asdict(self)
+        return {**found, "cells": list(self.cells), "evidence": dict(self.evidence or {})}
+
+
+def noise_text(noise: Noise) -> str | None:
+    """Describes the noise that intervals and comparisons use; None if no cell was repeated."""
+    if noise.kind == "none":
+        return None
+    parts = [_whose(noise)]
+    if noise.trend:
+        parts.append(f"It changes along {noise.trend}, and each cell has that of its place there.")
+    if noise.shares:
+        parts.append("The noise of a share follows from its mean, as for counts of answers.")
+    if noise.between is not None:
+        parts.append("All ran the same seeds: what a seed adds to all cells alike does not count.")
+    return " ".join(parts)
+
+
+def _whose(noise: Noise) -> str:
+    """Describes which cells share their noise."""
+    cells = labels.plural(noise.repeated, "repeated cell")
+    lent = f"{labels.plural(noise.lent_cells, 'cell')} of {labels.listed(noise.lent)}"
+    behind = f"{cells} and {lent}" if noise.repeated else lent
+    known = f"{labels.plural(round(noise.total), 'degree')} of freedom"
+    behind = f"{behind if noise.lent else cells} ({known})"
+    tested = f", as their variances do not differ (Bartlett's test, {labels.p_value(noise.p)})"
+    tested = tested if noise.p is not None else ""
+    if noise.kind == "pooled":
+        return f"All cells share one noise, that of {behind}{tested}."
+    if noise.kind == "moderated":
+        return (
+            f"Cells share their noise, that of {behind}{tested}: each cell's variance is drawn "
+            f"toward what all have in common, which weighs like {noise.prior_df:.0f} runs."
+        )
+    if noise.p is not None:
+        return (
+            f"Each cell has its own noise, as the variances of {behind} differ more than normal "
+            f"noise would let them (Bartlett's test, {labels.p_value(noise.p)})."
+        )
+    if noise.asked == "own":
+        return "Each cell has its own noise, as was asked for."
+    return (
+        f"Each cell has its own noise: {behind} are too few to ask whether they share it."
+        if noise.repeated > 1
+        else f"The noise is that of {behind}, for this cell alone."
+    )
+
+
+def method(scale: Scale, noise: Noise) -> str:
+    """Describes in a sentence how cells are compared."""
+    told = _SHARED if noise.shared else _OWN
+    return f"{told}; {_RATIOS}" if scale == "log" else told
+
+
+def short_name(cell: Cell) -> str:
+    """The name that the runs of a cell carry."""
+    name = cell.name or "the only configuration"
+    return f"the baseline {name}" if cell.baseline else name
+
+
+def cell_text(cell: Cell) -> str:
+    """A cell by its settings, for people: `learning_rate 5e-3, lora_rank 16`."""
+    parts = [f"{axis} {text}" for axis, text in cell.texts.items()]
+    parts += [f"{axis} not set" for axis in cell.unset]
+    told = ", ".join(parts)
+    return (f"the baseline ({told})" if cell.baseline else told) if told else short_name(cell)
+
+
+class Behind(NamedTuple):
+    """How much worse than the best a cell is, with the interval, as texts: a difference, or a
+    multiple of the best if they are compared by ratios."""
+
+    amount: str
+    interval: str
+    ratio: bool
+
+    def worse(self, amount: str) -> str:
+        """A phrase for the difference: `worse by 0.2`, `1.3 times the best`."""
+        return f"{amount} times the best" if self.ratio else f"worse by {amount}"
+
+
+def behind(found: Comparison, sign: float) -> Behind:
+    """How much worse a cell is than the best that it was compared with."""
+    low, high = found.interval()
+    if found.ratio is not None:
+        ratio, *ends = labels.within(found.ratio, low, high)
+        return Behind(ratio, " to ".join(ends), ratio=True)
+    gap, *ends = labels.within(sign * found.difference, *sorted((sign * low, sign * high)))
+    return Behind(gap, " to ".join(ends), ratio=False)
+
+
+def names_of(cells: Sequence[Cell]) -> list[str]:
+    """The short names of cells."""
+    return [short_name(cell) for cell in cells]

@@ -1,0 +1,313 @@
+"""Adds held-out results to the verdict of a sweep that is judged by its training data, and the
+gap between the two if a test shows it. Pure."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.cells import Cell, Ranking, rank
+from sweeper.analysis.comparison.items import Compared
+from sweeper.analysis.findings.finding import Finding, names_of, short_name
+from sweeper.analysis.findings.verdict import Check, Verdict
+from sweeper.analysis.reading.frames import Metric, RunData, SweepData
+from sweeper.analysis.reading.keys import goal_of
+from sweeper.analysis.reading.splits import counterparts, is_held_out, is_training, same_quantity
+from sweeper.analysis.statistics.inference import Estimate, contrast, student
+from sweeper.analysis.statistics.noise import Spread
+from sweeper.analysis.statistics.seeds import Summary
+from sweeper.results.cells import counts
+
+__all__ = ["HeldOut", "Side", "held_out", "held_out_findings", "told_with"]
+
+SURE = 0.05
+_POINTS = 8
+"""The fewest values of a training curve that tell how much batches differ."""
+_EFFICIENCY = 0.5
+"""The degrees of freedom that one second difference adds."""
+
+
+class Side(NamedTuple):
+    """The mean values of a cell at the end of its runs: on training data and on held-out data
+    (None if not recorded)."""
+
+    cell: str
+    training: Summary
+    held_out: Summary
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Training and held-out values. `judged` says whether the metric of the sweep is the
+    `training` one. `ranking` ranks the cells by the held-out metric. `gap` is how much worse runs
+    did on held-out data, as a mean over all cells, since the best was chosen by one of the two;
+    None if the two metrics measure different things."""
+
+    metric: Metric
+    training: str
+    judged: bool
+    ranking: Ranking
+    sides: tuple[Side, ...]
+    gap: Estimate | None
+
+    @property
+    def says_gap(self) -> bool:
+        """Whether runs did worse on held-out data beyond the noise."""
+        gap = self.gap
+        return gap is not None and gap.value > 0 and gap.p is not None and gap.p <= SURE
+
+    def side(self, cell: Cell) -> Side | None:
+        """The values of a cell."""
+        return next((side for side in self.sides if side.cell == cell.name), None)
+
+
+def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
+    """The held-out comparison; None if only one of the two was recorded."""
+    metric = data.metric
+    if metric is None or not (ranking.best or ranking.leaders):
+        return None
+    found = _pair(data, metric, ranking)
+    if found is None:
+        return None
+    held, training, judged = found
+    by_held = rank(_judged_by(data, held)) if judged else ranking
+    by_training = ranking if judged else rank(_judged_by(data, Metric(training, metric.goal)))
+    own = {cell.name: cell for cell in by_held.cells}
+    other = {cell.name: cell for cell in by_training.cells}
+    sides = tuple(
+        Side(cell.name, other[cell.name].summary, own[cell.name].summary)
+        for cell in ranking.cells
+        if own[cell.name].summary.n or other[cell.name].summary.n
+    )
+    alike = same_quantity(training, held.name)
+    gap = _gap(ranking, held, training) if alike else None
+    return HeldOut(held, training, judged, by_held, sides, gap)
+
+
+def _pair(data: SweepData, metric: Metric, ranking: Ranking) -> tuple[Metric, str, bool] | None:
+    """The held-out metric, the training metric, and whether the sweep is judged by the latter."""
+    recorded = {key for run in data.runs if run.counts for key in run.curves}
+    for key in counterparts(metric.name, frozenset(recorded)):
+        goal = metric.goal if same_quantity(key, metric.name) else goal_of(key)
+        whole = all(key in run.curves for run in _counting(ranking))
+        if goal is not None and whole:
+            return Metric(key, goal), metric.name, True
+    train = data.train_key
+    if is_held_out(metric.name) and train is not None and same_quantity(train, metric.name):
+        return metric, train, False
+    return None
+
+
+def _counting(ranking: Ranking) -> list[RunData]:
+    return [run for cell in ranking.cells for run in cell.runs if run.counts]
+
+
+def _judged_by(data: SweepData, metric: Metric) -> SweepData:
+    """The same runs, judged by their last value of another metric. A run that does not count for
+    the sweep's own metric does not count here, and failed runs count as they do there. Noise that
+    other sweeps lend is left out, since it belongs to the sweep's own metric."""
+    own = data.metric
+    if own is not None:
+        metric = replace(metric, failed=own.failed)
+
+    def judged(run: RunData) -> RunData:
+        value = run.last_of(metric.name) if run.counts else None
+        fine = counts(run.state, value, diverged=False)
+        return replace(run, value=value if fine else None, diverged=False)
+
+    runs = tuple(judged(run) for run in data.runs)
+    return replace(data, metric=metric, runs=runs, lent={})
+
+
+def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
+    """The gap over the cells, from the mean over the runs of each. The noise is that between
+    runs; if no cell has two runs, the cells are the sample. If runs train on the same batches, the
+    last of these may be an easy one for all: what the mean curve of all runs scatters by from step
+    to step is added. Too short curves do not tell that, and then there is no interval."""
+    groups: list[list[float]] = []
+    for cell in ranking.cells:
+        ends = [(run.last_of(held.name), run.last_of(training)) for run in cell.runs if run.counts]
+        own = [held.sign * (a - b) for a, b in ends if a is not None and b is not None]
+        if own and all(map(math.isfinite, own)):
+            groups.append(own)
+    if not groups:
+        return None
+    if min(map(len, groups)) < 2:
+        groups = [[math.fsum(own) / len(own) for own in groups]]
+    found = contrast(groups, [1 / len(groups)] * len(groups))
+    luck = _of_batches(ranking, training)
+    if found.error is None or found.df is None or luck is None:
+        return Estimate(found.value)
+    parts = (found.error**2, found.df), (luck.sd**2, luck.df)
+    square = sum(part for part, _ in parts)
+    df = square**2 / sum(part**2 / free for part, free in parts)
+    return student(found.value, math.sqrt(square), df)
+
+
+def _of_batches(ranking: Ranking, training: str) -> Spread | None:
+    """The scatter of the mean training curve of all runs about a straight line through its
+    neighbours, over its last values."""
+    curves = [run.curves[training].values for run in _counting(ranking) if training in run.curves]
+    last = min(map(len, curves), default=0)
+    if last < _POINTS:
+        return None
+    last = min(last, 5 * _POINTS)
+    mean = np.mean([values[-last:] for values in curves], axis=0)
+    bends = np.diff(mean, 2)
+    if not np.isfinite(bends).all():
+        return None
+    return Spread(math.sqrt(float((bends**2).mean()) / 6), _EFFICIENCY * len(bends))
+
+
+def held_out_findings(found: HeldOut | None, ranking: Ranking) -> list[Finding]:
+    """The findings that say what kind of data the metric uses, and the gap if a test shows it."""
+    best = ranking.best
+    if found is None or not (best or ranking.leaders):
+        return []
+    said: list[Finding] = []
+    if found.judged and best is None:
+        text = (
+            f"The metric judged by, {found.training}, {_of(found)}; {found.metric.name} is held "
+            f"out: --metric {found.metric.name} judges by that."
+        )
+        said.append(Finding("judged_in_training", "warning", text))
+    elif found.judged and best is not None:
+        said.append(_judged_in_training(found, best))
+    if found.says_gap and found.gap is not None:
+        gap = found.gap
+        mean, low, high = labels.within(gap.value, gap.low, gap.high)
+        text = (
+            f"On average over the cells {found.metric.name} is worse than {found.training} by "
+            f"{mean} ({low} to {high})."
+        )
+        evidence = {"training": found.training, "held_out": found.metric.name, **gap._asdict()}
+        cells = () if best is None else (best.name,)
+        said.append(Finding("gap", "warning", text, cells, evidence))
+    return said
+
+
+def _of(found: HeldOut) -> str:
+    return "is of training" if is_training(found.training) else "is not said to be held out"
+
+
+def _judged_in_training(found: HeldOut, best: Cell) -> Finding:
+    text = f"The metric judged by, {found.training}, {_of(found)}. {_held_standing(found, best)}"
+    evidence = {"metric": found.training, "held_out": found.metric.name, "kind": _kind(found, best)}
+    level = "good" if evidence["kind"] == "ahead" else "warning"
+    return Finding("judged_in_training", level, text, (best.name,), evidence)
+
+
+def _kind(found: HeldOut, best: Cell) -> str:
+    """How the best of training ranks by the held-out metric: "ahead" of all, "worse" than the
+    best there, "tied" with some, or "unknown"."""
+    ranking = found.ranking
+    top = ranking.best
+    if top is None or not ranking.comparisons:
+        return "unknown"
+    if top.name == best.name:
+        return "tied" if ranking.tied or ranking.not_compared else "ahead"
+    comparison = ranking.comparisons.get(best.name)
+    if comparison is None:
+        return "unknown"
+    return "worse" if comparison.told_apart else "tied"
+
+
+def _held_standing(found: HeldOut, best: Cell) -> str:
+    name, top = found.metric.name, found.ranking.best
+    kind = _kind(found, best)
+    if kind == "ahead":
+        return f"By {name}, held out, it is ahead of every other cell too."
+    if kind == "worse" and top is not None:
+        return f"By {name}, held out, {short_name(top)} is better than it beyond the noise."
+    if kind == "tied" and top is not None and top.name != best.name:
+        return f"By {name}, held out, {short_name(top)} has the better mean, within the noise."
+    if kind == "tied":
+        tied = labels.listed(names_of(found.ranking.tied), 3)
+        return f"By {name}, held out, noise can explain its lead{f' over {tied}' if tied else ''}."
+    return f"By {name}, held out, nothing tells the cells apart."
+
+
+def told_with(
+    verdict: Verdict, found: HeldOut | None, items: Sequence[Compared], ranking: Ranking
+) -> Verdict:
+    """Puts the held-out result at the head of the verdict: its number if the metric is of
+    training data, and for a single run the interval over items."""
+    best = ranking.best
+    if best is None:
+        return verdict
+    side = found.side(best) if found is not None and found.judged else None
+    if found is not None and side is not None and side.held_out.mean is not None:
+        return _headed(verdict, found, side, best)
+    over = item_interval(best, items)
+    if over is not None and best.summary.low is None:
+        low, high, count = over
+        mean, below, above = labels.within(best.summary.mean, low, high)
+        runs = _without_spread(best.summary)
+        spread = f"{runs}; over {count} questions the 95 % interval is {below} to {above}"
+        return replace(verdict, number=mean, spread=spread)
+    return verdict
+
+
+def item_interval(cell: Cell, items: Sequence[Compared]) -> tuple[float, float, int] | None:
+    """Bounds over items of the value that a cell is judged by, and the number of items. Only if
+    that value is the mean over the recorded items."""
+    for one in items:
+        own = next((entry for entry in one.cells if entry.cell == cell.name), None)
+        mean = cell.summary.mean
+        if own is not None and mean is not None and abs(own.mean - mean) * one.items < 0.5:
+            return own.low, own.high, one.items
+    return None
+
+
+def _headed(verdict: Verdict, found: HeldOut, side: Side, best: Cell) -> Verdict:
+    kind = _kind(found, best)
+    mean, spread = _number(side.held_out)
+    trained = labels.together(side.training.mean)[0]
+    told = {
+        "ahead": "and ahead held out",
+        "tied": "tied held out",
+        "worse": "worse held out",
+        "unknown": "held out not known",
+    }[kind]
+    standing, edge, rest = verdict.label.partition(",")
+    change: dict[str, Any] = {"kind": verdict.kind if kind == "ahead" else "unproven"}
+    if verdict.effect is not None:
+        change["effect"] = f"in training {verdict.effect}"
+    return replace(
+        verdict,
+        label=f"{standing} in training, {told}{edge}{rest}",
+        measure=f"{verdict.measure}; the number is of {found.metric.name}, held out, at the end",
+        number=mean,
+        spread=f"held out, {spread}; in training {trained}",
+        checks=tuple(_checks(verdict, kind)),
+        steps=(*verdict.steps, f"Judge by what is held out: --metric {found.metric.name}."),
+        **change,
+    )
+
+
+def _checks(verdict: Verdict, kind: str) -> Iterator[Check]:
+    """The checks of the verdict. The first is about training data; a check of the held-out data
+    is added."""
+    held = {"ahead": "ahead there too", "tied": "tied", "worse": "worse than another"}
+    answer = Check("Held out?", held.get(kind, "not known"), kind == "ahead")
+    for position, check in enumerate(verdict.checks):
+        if position == 0 and check.name == "Beyond the noise?":
+            yield check._replace(answer=f"in training {check.answer}")
+            yield answer
+        else:
+            yield check
+
+
+def _without_spread(summary: Summary) -> str:
+    return "one run" if summary.n == 1 else f"{summary.n} identical runs"
+
+
+def _number(summary: Summary) -> tuple[str, str]:
+    if summary.low is None or summary.high is None:
+        runs = _without_spread(summary)
+        return labels.together(summary.mean)[0], f"{runs}, so no interval over seeds"
+    mean, low, high = labels.within(summary.mean, summary.low, summary.high)
+    return mean, f"mean of {summary.n} seeds, 95 % interval {low} to {high}"

@@ -1,0 +1,96 @@
+"""Compares cells item by item, in one comparison per task. Pure."""
+
+from collections.abc import Sequence
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.cells import Ranking
+from sweeper.analysis.comparison.items import Compared, ItemCell, Parted, compare
+from sweeper.analysis.findings.finding import Finding, short_name
+from sweeper.analysis.reading.frames import RunData, SweepData
+from sweeper.results.items import Answered
+
+__all__ = ["by_items", "counting", "item_findings", "of_metric"]
+
+
+def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
+    """One comparison for each task with recorded answers: first that of the metric, then held-out
+    ones, then those of training. A cell takes no part if one of its runs that count has no
+    answers."""
+    tasks = dict.fromkeys(one.task for run in data.runs for one in run.items)
+    found = [one for task in tasks if (one := _of_task(data, ranking, task)) is not None]
+    metric = data.metric_name or ""
+    return sorted(found, key=lambda one: (one.training, not of_metric(one.task, metric), one.task))
+
+
+def of_metric(task: str, metric: str) -> bool:
+    """Whether the name of a metric belongs to this task, as `eval/gsm8k/score` to `gsm8k`."""
+    return bool(task) and task in metric.split("/")
+
+
+def _of_task(data: SweepData, ranking: Ranking, task: str) -> Compared | None:
+    cells: dict[str, list[dict[str, float]]] = {}
+    answered: list[Answered] = []
+    for cell in ranking.cells:
+        runs = counting(data, cell.runs)
+        own = [one for run in runs for one in run.items if one.task == task]
+        if runs and len(own) == len(runs):
+            cells[cell.name] = [dict(one.scores) for one in own]
+            answered += own
+    prompts = {item: text for one in answered for item, text in one.prompts.items()}
+    clusters = {item: name for one in answered for item, name in one.clusters.items()}
+    errors = sum(one.errors for one in answered)
+    training = any(one.training for one in answered)
+    return compare(cells, task, prompts, clusters, errors, training=training)
+
+
+def counting(data: SweepData, runs: Sequence[RunData]) -> list[RunData]:
+    """The runs that the comparison of cells counts; without a metric, all that succeeded."""
+    if data.metric is None:
+        return [run for run in runs if run.state == "succeeded"]
+    return [run for run in runs if run.counts]
+
+
+def item_findings(found: Sequence[Compared], ranking: Ranking) -> list[Finding]:
+    """The findings of the first comparison about the best cell, and about items that no cell
+    solves."""
+    if not found or found[0].training or len(found[0].cells) < 2:
+        return []
+    one = found[0]
+    names = {cell.name: short_name(cell) for cell in ranking.cells}
+    best = one.cells[0]
+    mean, low, high = labels.within(best.mean, best.low, best.high)
+    where = f"{labels.plural(one.items, 'question')}" + (f" of {one.task}" if one.task else "")
+    text = (
+        f"Item by item, on {where}: {names[best.cell]} scores {mean} ({low} to {high}), "
+        f"{_standing(one, names)}. {_of_what(one)}"
+    )
+    apart = [own.cell for own in one.parted if own.told_apart]
+    evidence = {"task": one.task, "items": one.items, "told_apart": apart}
+    level = "good" if apart and len(apart) == len(one.parted) else "note"
+    return [Finding("items", level, text, (best.cell,), evidence)]
+
+
+def _standing(found: Compared, names: dict[str, str]) -> str:
+    apart = [own for own in found.parted if own.told_apart]
+    if not apart and len(found.parted) > 1:
+        return f"not told apart from the {len(found.parted)} other cells"
+    if not apart:
+        return f"not told apart from {names[found.cells[1].cell]}"
+    nearest = min(apart, key=lambda own: -own.difference)
+    by = " to ".join(labels.together(*sorted((-nearest.high, -nearest.low))))
+    told = f"ahead of {names[nearest.cell]} by {by}"
+    if len(apart) > 1:
+        told += f" and of {labels.plural(len(apart) - 1, 'more cell')}"
+    left = len(found.parted) - len(apart)
+    return told + (f", and not told apart from {left}" if left else "")
+
+
+def _of_what(found: Compared) -> str:
+    """What the intervals of the comparison are over."""
+    sides: list[ItemCell | Parted] = [*found.cells, *found.parted]
+    if any(one.over == "items" for one in sides):
+        return (
+            "The intervals are over questions: they say how these trained models would do on more "
+            "questions of the kind, not how another seed would."
+        )
+    return "The intervals are over questions and runs."

@@ -1,0 +1,417 @@
+"""Makes the grid to run next, as YAML that can be launched. Pure.
+
+It is the launched grid with the few changes that the findings ask for; comments are kept. The
+changes are: one more value on an axis whose end is best; or the combinations that blocks lack
+(under the same name, so that finished runs stay); or only the cells at the top (of each block, if
+blocks are judged separately) on unused seeds. The last has a name of its own, because fresh seeds
+measure a winner without the advantage of having been chosen. What the grid extends is written
+out.
+"""
+
+import io
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.blocks import Block, Blocks
+from sweeper.analysis.comparison.cells import Cell, Ranking
+from sweeper.analysis.comparison.contrasts import rest
+from sweeper.analysis.findings.finding import Finding
+from sweeper.analysis.reading.commands import elsewhere, launching
+from sweeper.analysis.reading.frames import SweepData
+from sweeper.analysis.reading.settings import level
+from sweeper.errors import GridError
+from sweeper.grid.extends import in_one
+from sweeper.store.documents import dotted
+
+__all__ = ["NextGrid", "ends_to_extend", "propose"]
+
+_DEAR = 3
+_FEWEST, _CELLS, _OF_A_BLOCK = 3, 8, 4
+_AXES = ("grid", "zip", "random", "when", "exclude", "include")
+
+
+@dataclass(frozen=True)
+class NextGrid:
+    """`kind`: "extend" an axis, "confirm" the top with fresh seeds, "seeds" for all cells, or
+    "holes" of blocks to fill. `overrides` are those of the first launch's command line that are
+    still needed. `command` launches the grid, once its path is known; `note` is added if the
+    command is not enough."""
+
+    kind: str
+    why: str
+    yaml: str
+    overrides: tuple[str, ...]
+    runs: int
+    cells: int = 0
+    command: str = ""
+    note: str | None = None
+
+    def placed(self, data: SweepData, path: str) -> "NextGrid":
+        """The same after it was written to a path or an address."""
+        command = launching(data, path, self.overrides)
+        notes = [note for note in (self._keeping(data), elsewhere(data)) if note]
+        return replace(self, command=command, note=" ".join(notes))
+
+    def _keeping(self, data: SweepData) -> str:
+        """What to do with the file, which the next report replaces."""
+        if self.kind == "confirm":
+            return "The next report replaces next.yaml: copy it elsewhere to keep it."
+        own = data.plan.grid_path if data.plan is not None else None
+        return (
+            f"Then copy it over {own or 'your own grid file'}: it is the same sweep, and your "
+            "file would leave out the new runs when it is launched again. The next report "
+            "replaces next.yaml."
+        )
+
+
+def propose(
+    data: SweepData,
+    ranking: Ranking,
+    findings: Sequence[Finding],
+    needed: int | None,
+    blocks: Blocks | None = None,
+) -> NextGrid | str | None:
+    """Makes the grid that the findings ask for, or returns a text that says why that is
+    impossible; None if they ask for nothing. `needed` is the number of seeds per cell that should
+    separate the cells at the top."""
+    text = _on_record(data)
+    if len(data.names) > 1:
+        text, why = "", "several sweeps are compared here, and each has a grid of its own"
+    elif data.plan is None:
+        text, why = "", "these runs were not launched from a grid"
+    else:
+        why = "the text of its grid is not on record"
+        if any(run.stage for run in data.plan.runs):
+            why = "it is a stage: its axes are changed in the grid that has it"
+    if not text.strip():
+        tied = () if _exactly_tied(ranking) else ("tied",)
+        open_ = ("edge", "not_compared", "few_runs", *tied)
+        asked = any(finding.kind in open_ for finding in findings)
+        return why if asked or ranking.leaders else None
+    if blocks is not None and ranking.leaders:
+        return _in_blocks(data, ranking, blocks, text)
+    kinds = {finding.kind for finding in findings}
+    extended = [e for e in ends_to_extend(findings) if e.get("suggestion") is not None]
+    if extended:
+        return _extend(data, text, extended)
+    return _fresh_seeds(data, ranking, kinds, text, needed)
+
+
+def ends_to_extend(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
+    """The ends of axes to try values beyond: those that a test tells, and, once a winner is clear,
+    those of axes with two values, of which the best always has an end."""
+    clear = any(finding.kind == "separated" for finding in findings)
+    return [
+        finding.evidence
+        for finding in findings
+        if finding.evidence is not None
+        and (
+            finding.kind == "edge"
+            or (clear and finding.kind == "at_end" and finding.evidence["values"] < 3)
+        )
+    ]
+
+
+def _fresh_seeds(
+    data: SweepData, ranking: Ranking, kinds: set[str], text: str, needed: int | None
+) -> NextGrid | str | None:
+    """More seeds for existing cells, if the findings ask for them."""
+    best = ranking.best
+    if best is None:
+        return None
+    if "tied" in kinds and _exactly_tied(ranking):
+        return None
+    if "tied" in kinds:
+        of = "the best cell and those that could not be told apart"
+        return _confirm(data, (best, *ranking.tied), of, text, needed)
+    if "few_runs" in kinds:
+        of = "the best cell and the next"
+        return _confirm(data, (best, *ranking.others[:1]), of, text, needed)
+    if "not_compared" in kinds and not ranking.comparisons and _seeded(data, ranking):
+        cells = (best, *ranking.others)
+        many = len(cells) > _CELLS  # three seeds of each would be many runs
+        return _confirm(data, cells, "", text, needed) if many else _seeds(data, ranking, text)
+    return None
+
+
+def _on_record(data: SweepData) -> str:
+    """The text of the grid, with what it extends written out if that was recorded."""
+    if data.plan is None:
+        return ""
+    text = data.plan.grid_text
+    if not data.plan.extends:
+        return text
+    try:
+        whole = in_one(text, data.plan.extends)
+    except GridError:
+        return text
+    return _dumped({key: value for key, value in whole.items() if value is not None})
+
+
+def _in_blocks(
+    data: SweepData, ranking: Ranking, blocks: Blocks, text: str
+) -> NextGrid | str | None:
+    """The combinations that blocks lack; if there are none, more runs of their best cells."""
+    lacking = [own for block in blocks.blocks for own in _lacking(data, ranking, blocks.by, block)]
+    if lacking:
+        return _filled(data, ranking, lacking, text)
+    cells = [cell for block in blocks.blocks for cell in _open(ranking, blocks.by, block)]
+    if not cells:
+        return None
+    of = f"those of each {blocks.by} that may be its best"
+    return _confirm(data, cells, of, text, None, most=len(cells))
+
+
+def _lacking(
+    data: SweepData, ranking: Ranking, by: str, block: Block
+) -> Iterator[Mapping[str, Any]]:
+    """The configurations of a block's holes, without those that are planned already: launching
+    the sweep again runs these."""
+    own = [cell for cell in ranking.cells if level(cell.settings, by) == block.value]
+    planned = {rest(cell, by) for cell in own}
+    for row in block.holes:
+        like = next((c for c in ranking.cells if c.summary.n and rest(c, by) == row), None)
+        if like is not None and row not in planned:
+            yield {**_chosen(data, like), by: own[0].settings[by]}
+
+
+def _open(ranking: Ranking, by: str, block: Block) -> list[Cell]:
+    """The best of a block and the cells that cannot be distinguished from it. If their difference
+    is unknown, or a single run leads: the best and the next."""
+    best = block.best
+    if best is None or (block.ahead and best.summary.n > 1):
+        return []
+    own = (c for c in ranking.measured if level(c.settings, by) == block.value and not c.diverged)
+    others = block.tied or tuple(cell for cell in own if cell.name != best.name)[:1]
+    return [best, *others[: _OF_A_BLOCK - 1]] if others else []
+
+
+def _filled(
+    data: SweepData, ranking: Ranking, lacking: Sequence[Mapping[str, Any]], text: str
+) -> NextGrid | str:
+    grid = _parsed(text, comments=True)
+    if isinstance(grid, str):
+        return grid
+    entries = [_inline(dict(own)) for own in lacking]
+    if grid.get("include"):
+        grid["include"].extend(entries)
+    else:
+        grid["include"] = entries
+    _named(grid, data.name)
+    seeds = Counter(len(cell.runs) for cell in ranking.cells).most_common(1)[0][0]
+    count = labels.plural(len(lacking), "combination")
+    why = f"{count} that other blocks have a result of; finished runs are kept."
+    title = f"{data.name} with {count} more, which other blocks have a result of."
+    yaml = _written(grid, title)
+    return NextGrid("holes", why, yaml, _kept(data, []), len(lacking) * seeds, len(lacking))
+
+
+def _exactly_tied(ranking: Ranking) -> bool:
+    """Whether their means are exactly equal: more runs of such a metric would show nothing."""
+    return bool(ranking.tied) and len(ranking.equal) == len(ranking.tied)
+
+
+def _seeded(data: SweepData, ranking: Ranking) -> bool:
+    """Whether other seeds are likely to give other results."""
+    known = data.plan is not None and data.plan.recipe.seed_field
+    known = known or any(run.seed is not None for run in data.runs)
+    return bool(known) and not any(cell.summary.identical for cell in ranking.cells)
+
+
+def _parsed(text: str, *, comments: bool) -> Any:
+    """The grid as a mapping, with `comments` as ruamel's own mapping that keeps them; else a text
+    that says why no next grid can be made of it."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    reader: Any = YAML(typ="rt") if comments else YAML(typ="safe", pure=True)
+    try:
+        found: Any = reader.load(_untitled(text))
+    except (YAMLError, ValueError, RecursionError):
+        return "its text on record cannot be read"
+    if not isinstance(found, Mapping):
+        return "its text on record is no mapping"
+    if "extends" in found:
+        return "it extends another file, whose text is not on record"
+    return cast(Any, found)
+
+
+_TITLE = "# next.yaml: "
+
+
+def _written(grid: Any, title: str) -> str:
+    return f"{_TITLE}{title}\n{_dumped(grid)}"
+
+
+def _untitled(text: str) -> str:
+    """The text of a grid without the titles of earlier next grids."""
+    lines = text.splitlines(keepends=True)
+    while lines and lines[0].startswith(_TITLE):
+        lines = lines[1:]
+    return "".join(lines)
+
+
+def _dumped(grid: Any) -> str:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.representer import RoundTripRepresenter
+
+    class Spelled(RoundTripRepresenter):
+        """Writes new numbers as the report does, so that runs get names with the same text."""
+
+    def number(self: Any, value: float) -> Any:
+        if not math.isfinite(value):
+            return self.represent_float(value)
+        return self.represent_scalar("tag:yaml.org,2002:float", labels.setting(value))
+
+    add: Any = getattr(Spelled, "add_representer")  # noqa: B009
+    add(float, number)
+    out = io.StringIO()
+    writer: Any = YAML(typ="rt")
+    writer.Representer = Spelled
+    writer.width = 100
+    writer.dump(grid, out)
+    return out.getvalue()
+
+
+def _named(grid: Any, name: str) -> None:
+    """Adds the name: otherwise a file elsewhere would get its name from its path."""
+    if "name" in grid:
+        grid["name"] = name
+    else:
+        insert: Any = getattr(grid, "insert")  # noqa: B009
+        insert(0, "name", name)
+
+
+def _kept(data: SweepData, without: Sequence[str]) -> tuple[str, ...]:
+    """The overrides of the command line that still have a meaning."""
+    given = () if data.plan is None else data.plan.overrides
+    keys = [o.lstrip("~").partition("=")[0].strip() for o in given]
+    return tuple(
+        override
+        for override, key in zip(given, keys, strict=True)
+        if not override.startswith("~") and key not in without and key != "name"
+    )
+
+
+def _extend(data: SweepData, text: str, edges: Sequence[Mapping[str, Any]]) -> NextGrid | str:
+    grid = _parsed(text, comments=True)
+    if isinstance(grid, str):
+        return grid
+    axes: Any = grid.get("grid")
+    if not hasattr(axes, "get"):
+        return "the values are in no section `grid`, where one more could be added"
+    done: list[str] = []
+    more = 1.0
+    for edge in edges:
+        key, new = edge["axis"], edge["suggestion"]
+        values: Any = axes.get(key)
+        planned: list[Any] = data.axes.get(key) or []
+        if not hasattr(values, "insert") or not planned or new in planned:
+            continue
+        if len(values) != len(planned):
+            values[:] = planned  # an override had replaced them
+        first = edge["side"] == "smallest" and planned[0] == edge["value"]
+        at = 0 if first else len(planned)
+        values.insert(at, new)
+        more *= (len(planned) + 1) / len(planned)
+        done.append(key)
+    if not done:
+        return (
+            f"{labels.listed([str(edge['axis']) for edge in edges])} is no plain list in its `grid`"
+        )
+    _named(grid, data.name)
+    changed = labels.listed(done)
+    why = f"{changed} one value further; finished runs are kept."
+    title = f"{data.name} with {changed} extended. Finished runs are kept."
+    runs = round(len(data.runs) * more) - len(data.runs)
+    return NextGrid("extend", why, _written(grid, title), _kept(data, done), runs)
+
+
+def _fresh(data: SweepData, count: int) -> list[int]:
+    used = [run.seed for run in data.runs if run.seed is not None]
+    start = max(used, default=-1) + 1
+    return list(range(start, start + count))
+
+
+def _set_seeds(grid: Any, seeds: int | list[int]) -> None:
+    given = grid.get("seeds")
+    field = given.get("field") if isinstance(given, Mapping) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    values = _inline(seeds) if isinstance(seeds, list) else seeds
+    grid["seeds"] = values if field is None else _inline({"field": field, "values": values})
+
+
+def _inline(value: Any) -> Any:
+    """A list or mapping that is written in one line."""
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+    made: Any = CommentedSeq(value) if isinstance(value, list) else CommentedMap(value)
+    made.fa.set_flow_style()
+    return made
+
+
+def _confirm(
+    data: SweepData,
+    top: Sequence[Cell],
+    of: str,
+    text: str,
+    needed: int | None,
+    most: int = _CELLS,
+) -> NextGrid | str:
+    """At most `most` of the cells at the top, on fresh seeds."""
+    grid = _parsed(text, comments=False)
+    if isinstance(grid, str):
+        return grid
+    cells = top[:most]
+    runs = max(cell.summary.n for cell in cells)
+    # No more than three times what the sweep cost, unless that is too little for any noise.
+    most_seeds = _DEAR * len(data.own_runs) // len(cells)
+    count = max(min(max(needed or 2 * runs, runs + 1), most_seeds), _FEWEST)
+    seeds = {"seeds": grid.get("seeds")}
+    _set_seeds(seeds, _fresh(data, count))
+    include = [_inline(_chosen(data, cell)) for cell in cells]
+    # The file's own order: what is set, what is compared, how it runs.
+    before = {key: grid[key] for key in ("recipe", "service", "base") if key in grid}
+    after = {key: grid[key] for key in grid if key not in (*_AXES, "name", "seeds", *before)}
+    name = f"{data.name}-confirm"
+    made = {"name": name, **before, "include": include, **seeds, **after}
+    told = of if of and len(cells) == len(top) else f"the first {len(cells)} of {len(top)} cells"
+    which = labels.plural(len(cells), "cell")
+    which = which if len(cells) == len(top) else f"The first {len(cells)} of {len(top)} cells"
+    why = (
+        f"{which} at the top on {count} fresh seeds each, so that what they show is not what chose "
+        "them."
+    )
+    title = f"{told} of {data.name}, on fresh seeds."
+    overrides = _kept(data, [*(key for cell in cells for key in cell.settings), *data.axes])
+    yaml = _written(made, labels.capitalised(title))
+    return NextGrid("confirm", why, yaml, overrides, len(cells) * count, len(cells))
+
+
+def _chosen(data: SweepData, cell: Cell) -> dict[str, Any]:
+    """The settings that define a cell: those that vary, and for axes with only one value that
+    value."""
+    config = dict(dotted(cell.runs[0].config))
+    alike = {
+        key: value
+        for key, value in config.items()
+        if any(key == axis or key.startswith(f"{axis}.") for axis in data.axes)
+    }
+    return {**alike, **cell.settings}
+
+
+def _seeds(data: SweepData, ranking: Ranking, text: str) -> NextGrid | str:
+    grid = _parsed(text, comments=True)
+    if isinstance(grid, str):
+        return grid
+    _set_seeds(grid, _FEWEST)
+    _named(grid, data.name)
+    runs = len(ranking.cells) * _FEWEST - len(data.runs)
+    if runs <= 0:
+        return "every cell was given three seeds"
+    why = "Three seeds a cell: the least that tells noise from effect."
+    title = f"{data.name} with three seeds a cell."
+    return NextGrid("seeds", why, _written(grid, title), _kept(data, []), runs)

@@ -1,0 +1,241 @@
+"""Makes all findings other than the winner: axes, stability, records, rollouts. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.behaviour import Behaviour
+from sweeper.analysis.comparison.cells import Ranking
+from sweeper.analysis.comparison.stability import Stability
+from sweeper.analysis.findings.axis_findings import AxesTold, tell_axes
+from sweeper.analysis.findings.finding import Finding, names_of
+from sweeper.analysis.reading.frames import PENDING, RunData, SweepData
+from sweeper.analysis.reading.identical_runs import across_cells
+
+__all__ = ["Failure", "group_failures", "observe"]
+
+
+def observe(
+    data: SweepData,
+    ranking: Ranking,
+    told: AxesTold,
+    stability: Stability,
+    behaviour: Behaviour | None,
+) -> list[Finding]:
+    """All other findings, the most important first."""
+    return [
+        *_holes(ranking),
+        *_unstable(ranking, stability),
+        *_same_curves(data, ranking),
+        *_alarms(data),
+        *_judged_otherwise(data, ranking),
+        *_undeclared(data, ranking),
+        *tell_axes(told),
+        *_written(behaviour),
+    ]
+
+
+def _holes(ranking: Ranking) -> list[Finding]:
+    if not ranking.measured or len(ranking.cells) < 2:
+        return []
+    cells = [cell for cell in ranking.cells if not cell.summary.n and not cell.diverged]
+    settled = [c for c in cells if not any(run.state in PENDING for run in c.runs)]
+    waiting = [c for c in cells if c not in settled]
+    found: list[Finding] = []
+    for group, kind, what in (
+        (settled, "hole", "no result"),
+        (waiting, "waiting", "no result yet"),
+    ):
+        if group:
+            names = labels.listed(names_of(group), 3)
+            verb = "has" if len(group) == 1 else "have"
+            text = f"{names} {verb} {what}: nothing is known there."
+            text += " `sweeper retry` runs what failed again." if kind == "hole" else ""
+            level = "warning" if kind == "hole" else "note"
+            cells_ = tuple(cell.name for cell in group)
+            states = Counter(run.state for cell in group for run in cell.runs)
+            found.append(
+                Finding(kind, level, text, cells_, {"states": dict(sorted(states.items()))})
+            )
+    return found
+
+
+def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
+    if not stability.unstable:
+        return []
+    runs = stability.unstable
+    cells = tuple(dict.fromkeys(one.cell for one in runs))
+    parts = [
+        f"{labels.plural(len(own), 'run')} of "
+        f"{labels.plural(len({one.cell for one in own}), 'cell')} {what}"
+        for own, what in (
+            ([one for one in runs if not one.worse], "did not keep what was learned"),
+            ([one for one in runs if one.worse], "ended worse than at the start"),
+        )
+        if own
+    ]
+    text = f"{labels.listed(parts)}, beyond the noise of single values."
+    if ranking.best is not None and ranking.best.name in cells:
+        text += (
+            " The best cell is among them: look at its curves, and take a checkpoint from before "
+            "the loss."
+        )
+    evidence = {
+        "runs": [
+            {"run": one.run, "first": one.first, "best": one.best, "last": one.last} for one in runs
+        ]
+    }
+    best = ranking.best is not None and ranking.best.name in cells
+    return [Finding("unstable", "warning" if best else "note", text, cells, evidence)]
+
+
+def _same_curves(data: SweepData, ranking: Ranking) -> list[Finding]:
+    """Runs with different settings that recorded exactly the same values."""
+    across = across_cells(data)
+    if not across:
+        return []
+    by_name = {cell.name: cell for cell in ranking.cells}
+    keys: Counter[str] = Counter()
+    for runs in across:
+        settings = [by_name[cell].settings for cell in dict.fromkeys(run.cell for run in runs)]
+        for key in ranking.keys:
+            if len({repr(own.get(key)) for own in settings}) > 1:
+                keys[key] += 1
+    count = sum(map(len, across))
+    cells = tuple(dict.fromkeys(run.cell for runs in across for run in runs))
+    which = labels.listed(sorted(keys), 3) or "what tells them apart"
+    text = (
+        f"{count} runs of {len(cells)} cells recorded exactly the same curves: {which} may not "
+        "reach the recipe. Check that the program uses what the grid gives it."
+    )
+    evidence = {"groups": [[run.name for run in runs] for runs in across], "keys": sorted(keys)}
+    return [Finding("same_curves", "warning", text, cells, evidence)]
+
+
+def _alarms(data: SweepData) -> list[Finding]:
+    raised = [(run, alarm) for run in data.runs for alarm in run.alarms]
+    if not raised:
+        return []
+    rules = Counter(alarm.rule for _, alarm in raised)
+    runs = len({run.id for run, _ in raised})
+    told = labels.listed([f"{rule} ({count})" for rule, count in rules.most_common()], 6)
+    text = (
+        f"{labels.plural(len(raised), 'alarm')} went off in {labels.plural(runs, 'run')}: {told}."
+    )
+    cells = tuple(dict.fromkeys(run.cell for run, _ in raised))
+    evidence = {"alarms": [{**alarm.document(), "run": run.name} for run, alarm in raised]}
+    return [Finding("alarms", "note", text, cells, evidence)]
+
+
+def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
+    """Whether the last, the best and the smoothed value of each run lead to the same winner."""
+    if data.metric is None or ranking.best is None or not ranking.others:
+        return []
+    sign = data.metric.sign
+    winners: dict[str, str] = {}
+    for view in ("last", "best", "smoothed"):
+        means: dict[str, float] = {}
+        for cell in (ranking.best, *ranking.others):
+            values = [getattr(run, view) for run in cell.runs if run.counts]
+            if values and all(v is not None and math.isfinite(v) for v in values):
+                means[cell.name] = sign * math.fsum(v / len(values) for v in values)
+        if ranking.best.name in means:
+            winners[view] = min(means, key=means.__getitem__)
+    # Among cells that are not told apart another order is no news.
+    same = {cell.name for cell in (ranking.best, *ranking.tied)}
+    others = {view: cell for view, cell in winners.items() if cell not in same}
+    if not others or (data.metric.at in others and len(others) == len(winners)):
+        return []
+    told = labels.listed(
+        [f"{name} by the {view} value" for view, name in others.items() if view != data.metric.at]
+    )
+    if not told:
+        return []
+    text = f"Which value of a run counts decides the winner: it would be {told}."
+    cells = tuple(dict.fromkeys(others.values()))
+    evidence = {"winners": winners, "others": others}
+    return [Finding("judged_otherwise", "note", text, cells, evidence)]
+
+
+def _undeclared(data: SweepData, ranking: Ranking) -> list[Finding]:
+    declared = list(data.axes)
+    if not declared or len(ranking.cells) < 2:
+        return []
+    outside = [
+        key
+        for key in ranking.keys
+        if not any(key == a or key.startswith(f"{a}.") for a in declared)
+    ]
+    if not outside:
+        return []
+    text = (
+        f"Cells differ in {labels.listed(outside)} as well, which no axis declares: a difference "
+        "between them may be due to that."
+    )
+    cells = tuple(c.name for c in ranking.cells if any(key in c.settings for key in outside))
+    return [Finding("undeclared", "note", text, cells, {"keys": outside})]
+
+
+def _written(behaviour: Behaviour | None) -> list[Finding]:
+    if behaviour is None:
+        return []
+    found: list[Finding] = []
+    kinds: dict[str, list[Any]] = {}
+    for flag in behaviour.flags:
+        kinds.setdefault(flag.kind, []).append(flag)
+    for kind, flags in kinds.items():
+        texts: dict[str, list[str]] = {}
+        for flag in flags:
+            texts.setdefault(flag.text, []).append(flag.cell or "the only configuration")
+        told = "; ".join(f"{labels.listed(cells, 3)}: {text}" for text, cells in texts.items())
+        evidence: Mapping[str, Any] = {flag.cell: dict(flag.evidence) for flag in flags}
+        names = tuple(flag.cell for flag in flags)
+        found.append(Finding(f"rollouts_{kind}", "warning", f"{told}.", names, evidence))
+    dull = {
+        cell.cell: cell.signal[max(cell.signal)]
+        for cell in behaviour.cells
+        if cell.signal and cell.signal[max(cell.signal)] < 0.1
+    }
+    rewards = {cell.cell: cell.reward[max(cell.reward)] for cell in behaviour.cells if cell.reward}
+    wrong = [name for name in dull if rewards.get(name, 0.0) < _GOOD]
+    solved = [name for name in dull if name not in wrong]
+    for names, told in ((solved, _SOLVED), (wrong, _WRONG)):
+        if names:
+            listed = labels.listed([name or "the only configuration" for name in names], 3)
+            text = f"{listed}: {_SAME}, {told}."
+            evidence = {"mixed": {name: dull[name] for name in names}}
+            found.append(Finding("rollouts_no_signal", "note", text, tuple(names), evidence))
+    return found
+
+
+_GOOD = 0.5
+"""The mean reward from which on answers count as right, as in tinker-cookbook."""
+_SAME = "at the last iteration in more than nine of ten groups all answers have the same reward"
+_SOLVED = "and a good one, so there is little left to learn"
+_WRONG = (
+    "and a low one: these groups teach nothing. The task may be too hard, or the reward broken "
+    "(`sweeper rollouts` shows the answers)"
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Runs that failed alike: the reason, their last line, and which runs."""
+
+    why: str
+    said: str
+    runs: tuple[RunData, ...]
+
+
+def group_failures(runs: Sequence[RunData]) -> list[Failure]:
+    """Failed runs, grouped by reason and last line, the most frequent first."""
+    groups: dict[tuple[str, str], list[RunData]] = {}
+    for run in runs:
+        if run.state == "failed":
+            key = (run.why or "no reason on record", run.last_line[:300])
+            groups.setdefault(key, []).append(run)
+    found = [Failure(why, said, tuple(own)) for (why, said), own in groups.items()]
+    return sorted(found, key=lambda failure: -len(failure.runs))

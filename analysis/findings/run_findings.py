@@ -1,0 +1,304 @@
+"""Makes the findings about runs and records: failed, diverged, repeated or missing. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.cells import Ranking
+from sweeper.analysis.findings.finding import Finding, names_of
+from sweeper.analysis.reading.frames import PENDING, RunData, SweepData
+from sweeper.analysis.reading.identical_runs import same_curves
+from sweeper.analysis.statistics.looks import grown_from
+from sweeper.analysis.statistics.noise import LEVEL
+from sweeper.analysis.statistics.variances import split_noise
+from sweeper.results.cells import center
+from sweeper.sweep.metric import value_text
+
+__all__ = ["tell_records", "tell_runs"]
+
+
+def tell_runs(data: SweepData, ranking: Ranking, *, diverged: bool = True) -> Iterator[Finding]:
+    """All findings about runs. Those that `diverged` are left out if another finding has named
+    them."""
+    if diverged:
+        yield from _diverged(data, ranking)
+    yield from _missing_end(data)
+    yield from _failed(data, ranking)
+    yield from _repeated(data)
+    yield from _noisy_ends(data)
+
+
+def tell_records(data: SweepData, ranking: Ranking) -> Iterator[Finding]:
+    """The findings about missing results, and about what recorded values do not show."""
+    yield from _incomplete(data)
+    yield from _grown(data)
+    yield from _replicates(data, ranking)
+    yield from _records(data)
+
+
+def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
+    runs = [run for run in data.runs if run.diverged]
+    if not runs or data.metric is None:
+        return []
+    cells = tuple(dict.fromkeys(run.cell for run in runs))
+    text = (
+        f"{labels.plural(len(runs), 'run')} of {labels.plural(len(cells), 'cell')} diverged: the "
+        f"last {data.metric.name} is NaN or infinite. Such runs are left out of every mean, and a "
+        "cell that has one cannot be named best."
+    )
+    ahead = ranking.passed_over
+    if ahead:
+        names = labels.listed(names_of(ahead), 3)
+        text += f" What is left of {names} is better than the best named here."
+    evidence = {"runs": [run.name for run in runs], "better": [cell.name for cell in ahead]}
+    return [Finding("diverged", "warning", text, cells, evidence)]
+
+
+def _missing_end(data: SweepData) -> list[Finding]:
+    """The finding that the values of some runs are not from their ends."""
+    runs = [run for run in data.runs if run.missing and not run.diverged]
+    if not runs or data.metric is None:
+        return []
+    first, name = runs[0], data.metric.name
+    cells = tuple(dict.fromkeys(run.cell for run in runs))
+    rows = f"{first.missing} rows have" if first.missing > 1 else "row has"
+    text = (
+        f"{labels.plural(len(runs), 'run')} of {labels.plural(len(cells), 'cell')} may have "
+        f"diverged: the last {rows} no {name} in {first.name or 'the only run'}, though those "
+        f"before have. Some programs write null, or nothing, for NaN. The last number counts, from "
+        f"step {first.step:g}: look at the log before you believe it."
+    )
+    evidence = {"runs": {run.name: run.missing for run in runs}}
+    return [Finding("missing_end", "warning", text, cells, evidence)]
+
+
+_RULES = {
+    "worst": "each counts as the worst value of all, {worst}",
+    "drop": "they are left out of every mean",
+    "bound": "they are left out of means, and a cell is named best only if it would be the best "
+    "even had each of its failed runs ended at the worst value of all, {worst}",
+}
+
+
+def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
+    """The finding that says what failed runs count as, if a cell was judged in spite of them."""
+    best, metric = ranking.best, data.metric
+    cells = [cell for cell in ranking.measured if cell.failed]
+    if metric is None or not cells or not (best or ranking.leaders):
+        return []
+    runs = sum(cell.failed for cell in cells)
+    rule = _RULES[metric.failed].format(worst=labels.brief(ranking.worst))
+    text = f"{labels.plural(runs, 'run')} of {labels.listed(names_of(cells), 3)} failed: {rule}."
+    if ranking.held_back:
+        names = labels.listed(names_of(ranking.held_back), 3)
+        text += f" What is left of {names} is better than the best named here."
+    elif best is not None and best.failed and metric.failed == "bound":
+        text += " The best cell lost runs, and would be."
+    elif best is not None and best.failed and metric.failed == "drop":
+        text += " The best cell is among them, and may be the better for it."
+    doubt = ranking.held_back or (best is not None and best.failed)
+    level = "warning" if doubt else "note"
+    evidence = {
+        "rule": metric.failed,
+        "worst": ranking.worst,
+        "failed": {cell.name: cell.failed for cell in cells},
+        "better": [cell.name for cell in ranking.held_back],
+    }
+    return [Finding("failed", level, text, tuple(cell.name for cell in cells), evidence)]
+
+
+def _repeated(data: SweepData) -> list[Finding]:
+    again = data.confirmed
+    if again is None:
+        return []
+    text = (
+        f"{labels.listed(again.fresh)} repeated {len(again.names)} of the {again.cells} cells of "
+        f"{again.first} on fresh seeds: they are judged by those alone, as what chose them "
+        "flatters them; the other cells are no part of this."
+    )
+    cells = tuple(again.names.values())
+    return [Finding("confirmed", "note", text, cells, {"first": again.first, "by": again.fresh})]
+
+
+def _noisy_ends(data: SweepData) -> list[Finding]:
+    """The finding that a mean of the last values is used although nobody asked for it, and why."""
+    ends, metric = data.ends, data.metric
+    if ends is None or metric is None:
+        return []
+    scatter, between = labels.together(ends.scatter, ends.between)
+    text = (
+        f"{metric.name} is flat at the end but varies by about {scatter} from value to value "
+        f"(seeds differ by {between}). So each run is judged by the {value_text(metric.at)}. To "
+        "use the last value alone, write `at: last` in the grid's metric."
+    )
+    return [Finding("noisy_ends", "note", text, (), ends._asdict())]
+
+
+def _incomplete(data: SweepData) -> list[Finding]:
+    states = Counter(run.state for run in data.runs)
+    done, planned = states["succeeded"], len(data.runs)
+    if done == planned or states["failed"] == planned:
+        return []
+    rest = [f"{n} {state}" for state, n in sorted(states.items()) if state != "succeeded"]
+    what = "result is" if done == 1 else "results are"
+    text = f"{done} of {planned} runs succeeded, {labels.listed(rest, 7)}"
+    if any(states[state] for state in PENDING):
+        stricter = " Until all have ended, a lead has to be larger to count."
+        text += f": the {what} preliminary.{stricter}" if done else "."
+    else:
+        text += "; what the others would have shown is not known." if done else "."
+    cells = tuple(dict.fromkeys(run.cell for run in data.runs if run.state != "succeeded"))
+    evidence = {"planned": planned, "states": dict(sorted(states.items()))}
+    return [Finding("incomplete", "warning", text, cells, evidence)]
+
+
+def _grown(data: SweepData) -> list[Finding]:
+    before = grown_from(data)
+    if not before:
+        return []
+    text = (
+        f"Seeds were added: an earlier launch had {labels.plural(before, 'run')} per cell. Adding "
+        "seeds until a winner shows would find one by chance, so a lead has to be larger to count."
+    )
+    return [Finding("grown", "note", text, (), {"seeds": before})]
+
+
+def _each(count: int) -> str:
+    return "1 cell" if count == 1 else f"each of {count} cells"
+
+
+def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
+    found: list[Finding] = []
+    unseeded = data.plan is not None and data.plan.unseeded
+    if unseeded:
+        text = (
+            "Seeds are not set: the grid says that runs of one cell differ by themselves, and the "
+            "intervals hold as far as that is so."
+        )
+        found.append(Finding("unseeded", "note", text))
+    identical = [cell for cell in ranking.cells if cell.summary.identical]
+    unknown = "" if ranking.noise.shared else " No interval is given there."
+    copies = [
+        cell
+        for cell in identical
+        if same_curves([run for run in cell.runs if run.counts], data.metric_name)
+    ]
+    if copies:
+        all_of, why = ("seeds", "the seed may not reach the recipe")
+        if unseeded:
+            all_of, why = ("replicates", "they do not differ by themselves")
+        text = (
+            f"In {_each(len(copies))} all {all_of} recorded exactly the same: {why}.{unknown} "
+            "Check that the program uses its seed, then run these cells again."
+        )
+        found.append(Finding("identical", "warning", text, tuple(c.name for c in copies)))
+    equal = tuple(cell.name for cell in identical if cell not in copies)
+    if equal:
+        text = (
+            f"In {_each(len(equal))} all runs ended at exactly the same value, "
+            f"which tells nothing of the noise there.{unknown}"
+        )
+        found.append(Finding("same_value", "note", text, equal))
+    return [*found, *_almost_identical(ranking), *_split(ranking)]
+
+
+def _almost_identical(ranking: Ranking) -> list[Finding]:
+    """A warning if replicates differ so little, beside the cells, that the seed may do nothing."""
+    cells = [] if ranking.leaders else [cell for cell in ranking.measured if cell.summary.sd]
+    means = sorted(center(ranking.on_scale(cell)) for cell in cells)
+    if len(means) < 2:
+        return []
+    between = means[(3 * len(means)) // 4] - means[len(means) // 4]
+    widest = max(cell.summary.sd or 0.0 for cell in cells)
+    if not widest < _ALMOST * between:
+        return []
+    text = (
+        "Runs of one cell differ by less than a thousandth of what the cells differ by. Check that "
+        "the seed reaches the program: data order, initial weights and sampling should change with "
+        "it. If it does not, these intervals are too narrow."
+    )
+    evidence = {"within": widest, "between": between}
+    return [Finding("almost_identical", "warning", text, tuple(c.name for c in cells), evidence)]
+
+
+_ALMOST = 1e-3
+
+
+def _split(ranking: Ranking) -> list[Finding]:
+    """A warning if the noise looks like one for which intervals are too narrow."""
+    split = split_noise([ranking.on_scale(cell) for cell in ranking.measured])
+    if split is None or ranking.noise.p is None or ranking.noise.p > LEVEL:
+        return []
+    text = (
+        f"Seeds of {split.close} cells end close together, those of {split.wide} others at least "
+        f"{split.factor:.0f} times as far apart, as if some seeds had gone another way. Intervals "
+        "from a few seeds then hold the truth less often than they say: in simulations three times "
+        "in four, and less. Run more seeds of the cells at the top."
+    )
+    return [Finding("split_noise", "warning", text, (), split._asdict())]
+
+
+def _own_keys(data: SweepData) -> list[Finding]:
+    """Which configuration keys of runs in folders were taken for a run's own, or may be."""
+    own, found = data.own_keys, list[Finding]()
+    seeds = [key for key in own.seeds if key != "seed"]
+    left_out = [key for key in own.left_out if key not in ("log_path", *own.ignored)]
+    if seeds or left_out:
+        parts = [f"{labels.listed(left_out, 6)}: each run has its own"] if left_out else []
+        parts += [f"{labels.listed(seeds, 4)}: the seed"] if seeds else []
+        text = (
+            f"Left out of the settings: {'; '.join(parts)}. --ignore KEY leaves out another key, "
+            "--seed KEY names the seed."
+        )
+        evidence = {"left_out": list(own.left_out), "seeds": list(own.seeds)}
+        found.append(Finding("own_keys", "note", text, (), evidence))
+    if own.doubtful:
+        names = labels.listed(own.doubtful, 4)
+        text = (
+            f"Each run has a text of its own in {names}, so each is a cell of its own. If that is "
+            f"no setting, leave it out: --ignore {own.doubtful[0]}."
+        )
+        found.append(Finding("doubtful_keys", "note", text, (), {"keys": list(own.doubtful)}))
+    return found
+
+
+def _is_odd(run: RunData) -> bool:
+    """Whether more is odd about a run's metrics.jsonl than a few skipped lines."""
+    return any(not note.endswith("skipped") for note in run.notes)
+
+
+def _records(data: SweepData) -> list[Finding]:
+    found: list[Finding] = []
+    lines = sum(run.unreadable for run in data.runs)
+    odd = [run for run in data.runs if run.notes]
+    if odd:
+        cells = tuple(dict.fromkeys(run.cell for run in odd))
+        first = f"{odd[0].name or 'the only run'}: {'; '.join(odd[0].notes)}"
+        more = f" (and {labels.plural(len(odd) - 1, 'other run')})" if len(odd) > 1 else ""
+        text = f"Oddities in metrics.jsonl of {first}{more}."
+        evidence = {"lines": lines, "runs": {run.name: list(run.notes) for run in odd}}
+        # Skipped lines alone are shown further down.
+        kind = "odd_records" if any(_is_odd(run) for run in odd) else "unreadable"
+        level = "warning" if kind == "odd_records" else "note"
+        found.append(Finding(kind, level, text, cells if kind == "odd_records" else (), evidence))
+    if data.metric is not None and data.metric.name in data.keys:
+        silent = [run for run in data.runs if run.state == "succeeded" and run.value is None]
+        if silent:
+            cells = tuple(dict.fromkeys(run.cell for run in silent))
+            names = [run.name for run in silent]
+            text = (
+                f"{labels.listed(names, 3)} succeeded, but recorded no {data.metric.name}. Check "
+                "in the log whether the program wrote it."
+            )
+            found.append(Finding("unmeasured", "warning", text, cells, {"runs": names}))
+    if data.assumed:
+        text = (
+            f"Nothing says how {labels.plural(data.assumed, 'run')} in plain folders ended: they "
+            "are taken for finished."
+        )
+        found.append(Finding("assumed", "note", text, (), {"runs": data.assumed}))
+    found += _own_keys(data)
+    if data.retired:
+        text = f"{labels.plural(data.retired, 'run')} of an earlier version of the grid left out."
+        found.append(Finding("retired", "note", text, (), {"runs": data.retired}))
+    return found

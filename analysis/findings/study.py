@@ -1,0 +1,217 @@
+"""Computes everything that a report says about a sweep, after reading it and before showing it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sweeper.analysis.comparison.axes import (
+    Axis,
+    Grid2,
+    Trend,
+    find_axes,
+    find_crossings,
+    find_pairs,
+    find_trends,
+)
+from sweeper.analysis.comparison.behaviour import Behaviour, examine
+from sweeper.analysis.comparison.blocks import Blocks, by_blocks, find_blocks
+from sweeper.analysis.comparison.cells import Ranking, rank
+from sweeper.analysis.comparison.contrasts import usable
+from sweeper.analysis.comparison.episodes import Episodes, by_episodes
+from sweeper.analysis.comparison.items import Compared
+from sweeper.analysis.comparison.places import Place, find_places
+from sweeper.analysis.comparison.power import lead_found, seeds_for, smallest_lead
+from sweeper.analysis.comparison.stability import Stability, assess
+from sweeper.analysis.comparison.surface import Surface, find_surface, varying
+from sweeper.analysis.comparison.tasks import Tasks, by_tasks
+from sweeper.analysis.comparison.tradeoffs import Tradeoff, find_tradeoffs
+from sweeper.analysis.findings.all_findings import find
+from sweeper.analysis.findings.axis_findings import AxesTold
+from sweeper.analysis.findings.baselines import against
+from sweeper.analysis.findings.block_verdict import decide_by_blocks
+from sweeper.analysis.findings.finding import Finding
+from sweeper.analysis.findings.heldout import HeldOut, held_out, held_out_findings, told_with
+from sweeper.analysis.findings.itemwise import by_items, item_findings
+from sweeper.analysis.findings.nextgrid import NextGrid, propose
+from sweeper.analysis.findings.observations import Failure, group_failures, observe
+from sweeper.analysis.findings.verdict import Lead, Verdict, decide
+from sweeper.analysis.reading.costs import dollars
+from sweeper.analysis.reading.frames import SweepData
+from sweeper.analysis.statistics.inference import Estimate, paired_with
+from sweeper.results.origins import Difference, differences
+
+__all__ = ["Study", "study"]
+
+
+@dataclass(frozen=True)
+class Study:
+    """All results of the computation. `surface` is the model of all axes, for sweeps without a
+    grid. `blocks` are the parts that are judged separately. `paired` are the differences from the
+    best over shared seeds, by cell, on the scale of the comparison. `needed` is the number of
+    seeds per cell that finds the smallest relevant difference. `no_next` says why a next grid
+    cannot be written although the findings ask for one. `prices` are dollars per million tokens,
+    and `unlike` is what the runs executed that is not the same for all.
+    """
+
+    data: SweepData
+    ranking: Ranking
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+    axes: tuple[Axis, ...]
+    trends: tuple[Trend, ...]
+    pairs: tuple[Grid2, ...]
+    surface: Surface | None
+    blocks: Blocks | None
+    stability: Stability
+    behaviour: Behaviour | None
+    tradeoffs: tuple[Tradeoff, ...]
+    paired: Mapping[str, Estimate]
+    lead: Lead | None
+    needed: int | None
+    next: NextGrid | None
+    no_next: str | None
+    failures: tuple[Failure, ...]
+    prices: Mapping[str, float]
+    items: tuple[Compared, ...] = ()
+    held_out: HeldOut | None = None
+    tasks: Tasks | None = None
+    episodes: tuple[Episodes, ...] = ()
+    unlike: tuple[Difference, ...] = ()
+
+    @property
+    def priced(self) -> bool:
+        """Whether the cost of any run is known."""
+        return any(dollars(run.cost, self.prices) is not None for run in self.data.runs)
+
+
+def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
+    """Computes everything that the report says. Pure."""
+    ranking = rank(data)
+    sign = data.sign
+    blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
+    if blocks is not None and blocks.asked:
+        ranking, blocks = by_blocks(ranking, blocks, sign)
+    told = _axes(data, ranking, sign, blocks)
+    stability = assess(data, ranking.keys)
+    behaviour = examine(data, ranking)
+    answered, held = by_items(data, ranking), held_out(data, ranking)
+    findings = [
+        *held_out_findings(held, ranking),
+        *find(data, ranking, blocks),
+        *([] if ranking.leaders else item_findings(answered, ranking)),
+        *observe(data, ranking, told, stability, behaviour),
+    ]
+    shared = _paired(ranking)
+    lead = _lead(ranking, shared)
+    needed = _needed(data, ranking)
+    lead = None if lead is None else lead._replace(needed=needed)
+    proposed = propose(data, ranking, findings, needed, blocks)
+    following = proposed if isinstance(proposed, NextGrid) else None
+    verdict = (
+        decide_by_blocks(data, ranking, findings, blocks, following)
+        if blocks is not None and ranking.leaders
+        else decide(data, ranking, findings, lead, following, prices or {})
+    )
+    return Study(
+        data=data,
+        ranking=ranking,
+        findings=tuple(findings),
+        verdict=replace(
+            told_with(verdict, held, answered, ranking),
+            against=data.unmet or against(ranking, sign),
+        ),
+        axes=tuple(told.axes),
+        trends=tuple(told.trends),
+        pairs=tuple(find_pairs(ranking, told.axes, sign)),
+        surface=told.surface,
+        blocks=blocks,
+        stability=stability,
+        behaviour=behaviour,
+        tradeoffs=tuple(find_tradeoffs(data, ranking, prices or {})),
+        paired=shared,
+        lead=lead,
+        needed=needed,
+        next=following,
+        no_next=proposed if isinstance(proposed, str) else None,
+        failures=tuple(group_failures(data.runs)),
+        prices=dict(prices or {}),
+        items=tuple(answered),
+        held_out=held,
+        tasks=by_tasks(data, ranking),
+        episodes=tuple(by_episodes(data, ranking)),
+        unlike=tuple(differences(data.runs)),
+    )
+
+
+def _axes(data: SweepData, ranking: Ranking, sign: float, blocks: Blocks | None) -> AxesTold:
+    """The effect of each axis. Empty without a metric."""
+    axes = find_axes(ranking, sign) if data.metric is not None else []
+    surface = _modelled(ranking, axes, sign, blocks) if data.metric is not None else None
+    counted = {cell.name for cell in usable(ranking)}
+    return AxesTold(
+        axes,
+        find_trends(axes, sign),
+        find_crossings(ranking, axes, sign),
+        surface,
+        blocks,
+        [cell for cell in ranking.measured if cell.name not in counted],
+        _places(ranking, surface, blocks, sign),
+    )
+
+
+def _places(
+    ranking: Ranking, surface: Surface | None, blocks: Blocks | None, sign: float
+) -> list[Place]:
+    """Where the best values lie: of all axes if blocks are judged separately, else of those that
+    stand out in the model of a sweep without a grid."""
+    if blocks is not None and ranking.leaders:
+        return find_places(ranking, ranking.keys, sign, blocks.by)
+    told = [axis.key for axis in surface.axes if axis.told] if surface is not None else []
+    return find_places(ranking, told, sign)
+
+
+def _modelled(
+    ranking: Ranking, axes: Sequence[Axis], sign: float, blocks: Blocks | None
+) -> Surface | None:
+    """A model of all axes, for sweeps in which the mean over one axis would mix in the effects of
+    others."""
+    matched = {axis.key for axis in axes if axis.matched}
+    if matched.issuperset(varying(ranking)):
+        return None
+    return find_surface(ranking, sign, blocks.by if blocks is not None else "")
+
+
+def _paired(ranking: Ranking) -> dict[str, Estimate]:
+    """Compares each cell with the best one, or with the best of its block."""
+    bests = [ranking.best] if ranking.best is not None else []
+    bests += [c for c in ranking.cells if ranking.leaders.get(c.name) == c.name]
+    found: dict[str, Estimate] = {}
+    for best in bests:
+        own = [c for c in ranking.cells if ranking.leaders.get(c.name, best.name) == best.name]
+        good = [c for c in own if c is not best and c.summary.n and not c.diverged]
+        others = {cell.name: cell.by_seed(ranking.scale) for cell in good}
+        # The best was picked by the data: of all pairs.
+        pairs = max((len(others) + 1) * len(others) // 2, 1)
+        found |= paired_with(others, best.by_seed(ranking.scale), pairs)
+    return found
+
+
+def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
+    """How far the best cell is ahead of the next one in the ranking."""
+    if ranking.best is None or not ranking.others:
+        return None
+    second = ranking.others[0]
+    return Lead(second, ranking.comparisons.get(second.name), shared.get(second.name))
+
+
+def _needed(data: SweepData, ranking: Ranking) -> int | None:
+    """The number of seeds per cell that finds the smallest relevant difference among the cells
+    that may be the best. None if nothing is said to be relevant, or 100 are too few."""
+    relevant = None if data.metric is None else data.metric.relevant
+    unit = smallest_lead(ranking, 2, 2)
+    best = ranking.best and ranking.best.summary.mean
+    if relevant is None or unit is None or not ranking.tied or best is None:
+        return None
+    if ranking.scale == "log":
+        relevant = math.log1p(relevant / abs(best))
+    return seeds_for(relevant / unit * lead_found(2, 2), len(ranking.tied) + 1)

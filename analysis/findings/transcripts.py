@@ -1,0 +1,184 @@
+"""Finds answers to items that one cell solves and another does not: a correct answer of one
+beside a wrong answer of the other.
+
+Answers are long, and there may be millions. They are read only when it is known which are shown,
+and only as many as a page can hold.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sweeper.analysis.comparison.items import Compared
+from sweeper.analysis.findings.finding import short_name
+from sweeper.analysis.findings.itemwise import counting
+from sweeper.analysis.findings.study import Study
+from sweeper.analysis.reading.sources import Source
+from sweeper.results.items import Answer, files_of, item_files, read_answers
+from sweeper.results.runs import RecordedRun
+
+__all__ = ["Beside", "Ends", "Transcripts", "embedded", "read_transcripts", "transcripts_of"]
+
+TEXT = 4000
+"""The characters kept of a text, from its beginning and its end."""
+
+PAGE = 400_000
+"""The characters of all texts together, since a page must stay small. Compressed they take a
+quarter."""
+
+
+class Beside(NamedTuple):
+    """An item that the first of two cells solves: the item, a correct answer of that cell and a
+    wrong one of the other, with their scores."""
+
+    item: str
+    prompt: str
+    right: str
+    solved: str
+    failed: str
+    scores: tuple[float, float]
+
+
+class Transcripts(NamedTuple):
+    """The transcripts of a task: the names of the cells, and by pairs of their numbers (solver,
+    other) the number of items, and some of the items."""
+
+    task: str
+    cells: tuple[str, ...]
+    pairs: Mapping[tuple[int, int], tuple[int, tuple[Beside, ...]]]
+
+
+class Ends(NamedTuple):
+    """The best and the worst answer of a cell to an item."""
+
+    best: Answer
+    worst: Answer
+
+
+def read_transcripts(study: Study, sources: Sequence[Source]) -> list[Transcripts]:
+    """The transcripts of each task of a study, read from its sources."""
+    runs = dict(_runs(sources))
+    used = 0
+    found: list[Transcripts] = []
+    for one in study.items:
+        answers = _answers(study, one, runs)
+        made = transcripts_of(study, one, answers, PAGE - used)
+        used += sum(_size(beside) for _, shown in made.pairs.values() for beside in shown)
+        found.append(made)
+    return found
+
+
+def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
+    """Runs by the names that the study uses."""
+    for source in sources:
+        for placed in source.runs:
+            several = len(sources) > 1
+            yield (f"{source.name}/{placed.run.id}" if several else placed.run.id), placed.run
+
+
+def _answers(
+    study: Study, found: Compared, runs: Mapping[str, RecordedRun]
+) -> dict[tuple[str, str], Ends]:
+    """The best and the worst answer, by cell and item, of the items to be shown."""
+    wanted: dict[str, set[str]] = {}
+    for pair in found.alone:
+        for cell in (pair.cell, pair.other):
+            wanted.setdefault(cell, set()).update(pair.items)
+    ends: dict[tuple[str, str], Ends] = {}
+    for cell in study.ranking.cells:
+        items = wanted.get(cell.name, set[str]())
+        for run in counting(study.data, cell.runs) if items else ():
+            for answer in _of_task(runs.get(run.id), found.task):
+                if answer.item in items:
+                    key = cell.name, answer.item
+                    ends[key] = _with(ends.get(key), answer)
+    return ends
+
+
+def _of_task(run: RecordedRun | None, task: str) -> Iterator[Answer]:
+    """The judged answers of a run to a task."""
+    if run is None:  # of a sweep that is only compared with
+        return
+    files = item_files(files_of(run).items())
+    for _, answers in read_answers(run, files)[0]:
+        mine = [one for one in answers if one.task == task and one.score == one.score]
+        if mine:
+            yield from mine
+            return
+
+
+def _with(known: Ends | None, answer: Answer) -> Ends:
+    if known is None:
+        return Ends(answer, answer)
+    best = answer if answer.score > known.best.score else known.best
+    return Ends(best, answer if answer.score < known.worst.score else known.worst)
+
+
+def transcripts_of(
+    study: Study, found: Compared, ends: Mapping[tuple[str, str], Ends], room: int
+) -> Transcripts:
+    """Chooses the items of a task to show, in `room` characters. Each pair of cells gets one item
+    before any gets a second."""
+    names = {cell.name: short_name(cell) for cell in study.ranking.cells}
+    cells = list(dict.fromkeys(name for pair in found.alone for name in (pair.cell, pair.other)))
+    cells.sort(key=[one.cell for one in found.cells].index)
+    shown: dict[tuple[int, int], list[Beside]] = {}
+    longest = max((len(pair.items) for pair in found.alone), default=0)
+    for number in range(longest):
+        for pair in (pair for pair in found.alone if number < len(pair.items)):
+            beside = _beside(pair.items[number], ends, pair.cell, pair.other)
+            if beside is not None and _size(beside) <= room:
+                room -= _size(beside)
+                place = cells.index(pair.cell), cells.index(pair.other)
+                shown.setdefault(place, []).append(beside)
+    pairs = {
+        place: (pair.count, tuple(shown.get(place, ())))
+        for pair in found.alone
+        for place in [(cells.index(pair.cell), cells.index(pair.other))]
+    }
+    return Transcripts(found.task, tuple(names[cell] for cell in cells), pairs)
+
+
+def _beside(
+    item: str, ends: Mapping[tuple[str, str], Ends], cell: str, other: str
+) -> Beside | None:
+    """The item with both answers, if both were recorded."""
+    own, their = ends.get((cell, item)), ends.get((other, item))
+    if own is None or their is None or not (own.best.text or their.worst.text):
+        return None
+    return Beside(
+        item,
+        _cut(own.best.prompt or their.worst.prompt),
+        _cut(own.best.right),
+        _cut(own.best.text),
+        _cut(their.worst.text),
+        (own.best.score, their.worst.score),
+    )
+
+
+def _cut(text: str) -> str:
+    if len(text) <= TEXT:
+        return text
+    left = len(text) - TEXT
+    return f"{text[: TEXT // 2]}\n[... {left:,} characters ...]\n{text[-TEXT // 2 :]}"
+
+
+def _size(beside: Beside) -> int:
+    return sum(len(text) for text in beside[1:5])
+
+
+def embedded(found: Sequence[Transcripts]) -> list[dict[str, Any]]:
+    """The transcripts in the form that the page's script reads."""
+    return [
+        {
+            "cells": list(one.cells),
+            "pairs": [
+                {"solves": a, "fails": b, "count": count, "items": [_plain(i) for i in shown]}
+                for (a, b), (count, shown) in one.pairs.items()
+            ],
+        }
+        for one in found
+    ]
+
+
+def _plain(beside: Beside) -> dict[str, Any]:
+    return {**beside._asdict(), "scores": [f"{score:.3g}" for score in beside.scores]}

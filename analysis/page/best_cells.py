@@ -1,0 +1,89 @@
+"""The best cells of a sweep, judged as the report judges them. Writes no file.
+
+sweeper.analysis.best("sweeps", "quickstart").cells[0]
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sweeper.analysis.findings.baselines import with_baseline
+from sweeper.analysis.findings.study import study
+from sweeper.analysis.page.document import document, flat_row
+from sweeper.analysis.page.verdict_line import executed_differently
+from sweeper.analysis.reading.frames import load
+from sweeper.analysis.reading.last_values import settle
+from sweeper.errors import NotFound, UsageError
+from sweeper.results.registry import Registry
+from sweeper.sweep.metric import value_text
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Best", "best"]
+
+
+@dataclass(frozen=True)
+class Best:
+    """The cells of a sweep, best first, as in `report.json`: each has `cell settings n mean low
+    high` (a 95 % interval) and, compared with the best, `told_apart`. `label` is the verdict's,
+    and `judged_by` says which value of a run counts. `leaders` are the best cells of the blocks
+    that are judged separately, if there are any; then no cell is the best of all. `differences`
+    says where the runs executed different code, packages or data."""
+
+    sweep: str
+    metric: str
+    goal: str
+    at: str
+    label: str
+    leaders: tuple[str, ...]
+    cells: tuple[Mapping[str, Any], ...]
+    differences: tuple[str, ...] = ()
+
+    @property
+    def judged_by(self) -> str:
+        """Which value of a run counts, in words."""
+        return f"{value_text(self.at)} of {self.metric}"
+
+    @property
+    def frame(self) -> "pandas.DataFrame":
+        """One row per cell."""
+        import pandas
+
+        return pandas.DataFrame([flat_row(row, "settings") for row in self.cells])
+
+
+def best(
+    registry: "Registry | str | os.PathLike[str]",
+    sweep: str,
+    metric: str | None = None,
+    goal: str | None = None,
+    at: str | None = None,
+) -> Best:
+    """Ranks the cells of a sweep, of a stage (`sweep/stage`) or of a folder with runs. `registry`
+    may be a root. `metric`, `goal` and `at` default to the sweep's own. Cells without a value are
+    left out. Raises `NotFound` if there is no such sweep or nothing was measured, `UsageError` if
+    there is no metric."""
+    if not isinstance(registry, Registry):
+        registry = Registry(os.fspath(registry))
+    with np.errstate(all="ignore"):
+        (data,) = settle(load(registry, sweep, metric, goal, at, rollouts=False))
+        if data.metric is None:
+            raise UsageError(f"{sweep} names no metric: say --metric")
+        found = study(with_baseline(data, registry))
+    rows = [row for row in document(found)["cells"] if row["mean"] is not None]
+    if not rows:
+        raise NotFound(f"{sweep}: no run has a value of {data.metric.name} yet")
+    return Best(
+        sweep=data.name,
+        metric=data.metric.name,
+        goal=data.metric.goal,
+        at=data.metric.at,
+        label=found.verdict.label,
+        leaders=tuple(dict.fromkeys(found.ranking.leaders.values())),
+        cells=tuple(rows),
+        differences=executed_differently(data),
+    )

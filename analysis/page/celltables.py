@@ -1,0 +1,262 @@
+"""Makes the rows of the tables of cells, and their small plots. Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.cells import Cell, Ranking
+from sweeper.analysis.figures.layouts import is_wide
+from sweeper.analysis.figures.learning_curves import row_tones
+from sweeper.analysis.findings.finding import short_name
+from sweeper.analysis.statistics.seeds import Comparison
+from sweeper.metrics.rows import as_float
+from sweeper.results.cells import Scale
+
+__all__ = [
+    "CELLS",
+    "FIRST_CELLS",
+    "cell_figures",
+    "cell_table",
+    "filter_pairs",
+    "first_cells",
+    "groups",
+    "setting_column",
+    "setting_text",
+    "sortable",
+    "strip_of_all",
+]
+
+CELLS = 1000
+"""The most rows in the table of cells."""
+
+FIRST_CELLS = 20
+"""The rows of a longer table that are shown before the reader asks for all."""
+
+_VALUES = 24
+_STRIP = 160.0
+
+
+def cell_table(ranking: Ranking) -> dict[str, Any]:
+    """The rows of the results table, with texts and sort keys."""
+    long = len(ranking.cells) > FIRST_CELLS
+    scale = _Scale(ranking.measured[: FIRST_CELLS if long else None], ranking.scale)
+    colours = row_tones(ranking)
+    places = _decimals(ranking)
+    columns = {key: setting_column(ranking.cells, key) for key in ranking.keys}
+    rows = [
+        {
+            "cell": cell,
+            "rank": position + 1 if cell.summary.n and not cell.diverged else None,
+            "tone": colours[cell.name],
+            "name": short_name(cell),
+            "settings": [columns[key][position] for key in ranking.keys],
+            "pairs": filter_pairs(cell.name, cell.settings),
+            "position": position,
+            **cell_figures(cell, places),
+            "standing": _standing(cell, ranking),
+            "strip": scale.strip(cell) if scale.holds(cell) else None,
+        }
+        for position, cell in enumerate(ranking.cells[:CELLS])
+    ]
+    best = None if ranking.best is None else scale.at(ranking.best.summary.mean)
+    return {"axes": list(ranking.keys), "rows": rows, "scale": scale, "best": best}
+
+
+def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
+    """The first measured cells alone, on their own scale."""
+    cells = ranking.measured[:count]
+    scale = _Scale(cells, ranking.scale)
+    colours = row_tones(ranking)
+    places = _decimals(ranking)
+    rows = [
+        {
+            "tone": colours[cell.name],
+            "name": short_name(cell),
+            "mean": cell_figures(cell, places)["mean"],
+            "strip": scale.strip(cell),
+        }
+        for cell in cells
+    ]
+    best = None if ranking.best is None else scale.at(ranking.best.summary.mean)
+    intervals = any(cell.summary.low is not None for cell in cells)
+    return {"rows": rows, "best": best, "log": scale.log, "intervals": intervals}
+
+
+def groups(ranking: Ranking) -> list[dict[str, Any]]:
+    """The settings by which cells may be coloured: the values of each in order, and for each cell
+    the position of its value (-1 if it has none). Settings of text are included if they have few
+    enough values to distinguish."""
+    found: list[dict[str, Any]] = []
+    for key in ranking.keys:
+        own = [cell.settings.get(key, labels.NONE) for cell in ranking.cells]
+        numbers = {labels.brief(value): as_float(value) for value in own}
+        ordered = sorted(numbers, key=lambda text: (numbers[text] is None, numbers[text] or 0.0))
+        texts = sum(number is None for number in numbers.values())
+        if len(ordered) > 1 and texts <= _VALUES:
+            places = {text: place for place, text in enumerate(ordered)}
+            found.append(
+                {"key": key, "values": ordered, "of": [places[labels.brief(v)] for v in own]}
+            )
+    return found
+
+
+def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
+    """The positions of the means of all cells on a line, as shares of its length: `(place,
+    standing, name)` each, the best last. None if there are too few cells to need it."""
+    cells = [cell for cell in ranking.measured if not cell.diverged]
+    if len(ranking.cells) <= FIRST_CELLS or len(cells) < 2:
+        return None
+    scale = _Scale(cells, ranking.scale)
+    marks = [
+        (
+            round(100 * scale.at(cell.summary.mean) / _STRIP, 2),
+            _standing(cell, ranking)[0],
+            f"{short_name(cell)}: {labels.number(cell.summary.mean)}",
+        )
+        for cell in reversed(cells)
+    ]
+    tied, apart = (sum(mark[1] == kind for mark in marks) for kind in ("tied", "apart"))
+    bests = len(set(ranking.leaders.values()))
+    told = f"the best, {tied} not told apart from it, {apart} unlikely to be the best"
+    if bests:
+        told = (
+            f"the best of {bests} blocks, {tied} not told apart from that of theirs, {apart} "
+            "unlikely to be the best"
+        )
+    return {
+        "marks": marks,
+        "ends": scale.ends,
+        "log": scale.log,
+        "told": told if tied or apart else "nothing tells them apart",
+    }
+
+
+def _decimals(ranking: Ranking) -> int | None:
+    """The number of decimals that the first cell needs."""
+    top = ranking.cells[0].summary if ranking.cells else None
+    return None if top is None else labels.decimals(top.mean, top.low, top.high)
+
+
+def cell_figures(cell: Cell, usual: int | None) -> dict[str, str]:
+    """The mean, interval and range of a cell. The number of digits follows from its interval, or
+    is `usual` without one."""
+    found = cell.summary
+    own = labels.deserved(found.mean, found.low, found.high)
+    places = usual if own is None else own
+    return {
+        "mean": labels.fixed(found.mean, places),
+        "interval": _span(found.low, found.high, places),
+        "range": _span(found.minimum, found.maximum, places),
+    }
+
+
+def setting_text(cell: Cell, key: str) -> tuple[str, str]:
+    """A value as text, with its sort key."""
+    if key not in cell.settings:
+        return labels.NONE, ""
+    return cell.texts[key], sortable(cell.settings[key])
+
+
+def setting_column(cells: Sequence[Cell], key: str) -> list[tuple[str, str, str]]:
+    """For each cell the text of a setting, short enough for a table, its sort key, and the whole
+    text if it was cut."""
+    whole = [setting_text(cell, key) for cell in cells]
+    cut = labels.shortened([text for text, _ in whole])
+    return [
+        (short, sort, text if short != text else "")
+        for short, (text, sort) in zip(cut, whole, strict=True)
+    ]
+
+
+def sortable(value: Any) -> str:
+    """The sort key of a value."""
+    number = as_float(value)
+    if number is not None:
+        return "" if math.isnan(number) else repr(number).replace("inf", "Infinity")  # JavaScript's
+    return "" if value is None else str(value)
+
+
+def _span(low: float | None, high: float | None, places: int | None) -> str:
+    if low is None or high is None or low == high:
+        return labels.NONE
+    return f"{labels.fixed(low, places)} to {labels.fixed(high, places)}"
+
+
+def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
+    """How a cell compares with the best: a key for its style, a few words, and the figures."""
+    if cell is ranking.best or ranking.leaders.get(cell.name) == cell.name:
+        return "best", "best of its block" if ranking.leaders else "best", ""
+    if cell.diverged:
+        return "bad", f"{cell.diverged} of {len(cell.runs)} diverged", ""
+    if not cell.summary.n:
+        return "none", "no result", ""
+    comparison = ranking.comparisons.get(cell.name)
+    if comparison is None:
+        return "none", "not compared", ""
+    p = labels.p_value(comparison.p)
+    ratio = comparison.ratio
+    change = _change(comparison) if ratio is None else labels.ratio(ratio)
+    if comparison.told_apart:
+        # A lone best is ahead of each; else "worse" needs an interval that holds for all at once.
+        sure = comparison.beyond or (ranking.best is not None and not ranking.tied)
+        return "apart", "worse" if sure else "unlikely the best", f"{change}, {p}"
+    return "tied", "not told apart", f"{change}, {p}"
+
+
+def _change(found: Comparison) -> str:
+    """A difference with the digits that its error justifies."""
+    reach = 2 * found.error
+    ends = found.difference - reach, found.difference + reach
+    shown = labels.within(found.difference, *ends)[0]
+    return shown if shown.startswith(labels.MINUS) else f"+{shown}"
+
+
+class _Scale:
+    """The common scale of the small interval plots: the range of all values with a margin. It is
+    logarithmic if cells are compared by ratios, or if values are positive and span more than a
+    factor of 30. Intervals that reach beyond it are cut."""
+
+    def __init__(self, cells: Sequence[Cell], compared: Scale) -> None:
+        found = [value for cell in cells for value in cell.values]
+        wide = bool(found) and is_wide(min(found), max(found))
+        self.log = wide or compared == "log"
+        self._unit = max(map(abs, found), default=0.0) or 1.0
+        points = [self._map(value) for value in found] or [0.0]
+        margin = 0.12 * (max(points) - min(points)) or 1.0
+        self._low, self._high = min(points) - margin, max(points) + margin
+        self.ends = labels.together(min(found), max(found)) if len(set(found)) > 1 else []
+
+    def _map(self, value: float) -> float:
+        if self.log:
+            return math.log(value) if value > 0 else -math.inf
+        return value / self._unit  # so that no difference is too large for a float
+
+    def at(self, value: float | None) -> float:
+        """The position in pixels, cut to the plot."""
+        place = (self._map(value or 0.0) - self._low) / (self._high - self._low) * _STRIP
+        return round(min(max(place, 0.0), _STRIP), 1)
+
+    def holds(self, cell: Cell) -> bool:
+        """Whether its mean lies within the plot. A mean beyond it is not drawn at the edge."""
+        return cell.summary.mean is not None and (
+            self._low <= self._map(cell.summary.mean) <= self._high
+        )
+
+    def strip(self, cell: Cell) -> dict[str, Any] | None:
+        """The positions of a cell's values, mean and interval; None if it has no value."""
+        summary = cell.summary
+        if not summary.n:
+            return None
+        found: dict[str, Any] = {"mean": self.at(summary.mean), "low": None, "high": None}
+        found["values"] = [self.at(value) for value in cell.values]
+        if summary.low is not None and summary.high is not None:
+            found["low"], found["high"] = self.at(summary.low), self.at(summary.high)
+        return found
+
+
+def filter_pairs(name: str, settings: Mapping[str, Any]) -> str:
+    """The `key=value` texts that a filter accepts, one per line: settings by their keys, and by
+    the short forms in names."""
+    short = [part for part in name.split(",") if "=" in part]
+    return "\n".join([*short, *(f"{key}={labels.setting(own)}" for key, own in settings.items())])

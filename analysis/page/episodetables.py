@@ -1,0 +1,130 @@
+"""Makes the rows of the tables of episodes, as texts. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.episodes import CellEpisodes, Episodes, Figures, TaskEpisodes
+from sweeper.analysis.findings.study import Study
+from sweeper.analysis.page.itemtables import named_rows
+
+__all__ = ["episode_tables"]
+
+_CELLS = 40
+_COLUMNS = 8
+_TASKS = 60
+_DETAILS = 200
+_PLACES = 2
+_STOPS = {"max_turns": "turns", "context_limit": "context", "time": "time"}
+
+
+def episode_tables(study: Study) -> list[dict[str, Any]]:
+    """The tables of each split."""
+    named = named_rows(study.ranking)
+    return [_of_split(one, named) for one in study.episodes]
+
+
+def _of_split(found: Episodes, named: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    cells = [one.cell for one in found.cells[:_COLUMNS]]
+    rewards = [one.reward for task in found.tasks for one in task.cells.values()]
+    low, high = min(0.0, *rewards), max(1.0, *rewards)
+    details = [
+        _detail(task, named[cell]["name"], figures)
+        for task in found.tasks
+        for cell, figures in task.cells.items()
+    ]
+    return {
+        "title": "Trained on" if found.split == "train" else _split(found.split),
+        "about": _about(found),
+        "points": list(_points(found)),
+        "rows": [{**named[one.cell], **_row(one, found)} for one in found.cells[:_CELLS]],
+        "cells_left": max(len(found.cells) - _CELLS, 0),
+        "columns": [named[cell]["name"] for cell in cells],
+        "columns_left": len(found.cells) - len(cells),
+        "tasks": [_task(one, cells, len(found.cells), low, high) for one in found.tasks[:_TASKS]],
+        "tasks_left": max(len(found.tasks) - _TASKS, 0),
+        "cut": any(one.figures.cut for one in found.cells),
+        "tested": any(one.p is not None for one in found.tasks),
+        "details": details[:_DETAILS],
+        "details_left": max(len(details) - _DETAILS, 0),
+    }
+
+
+def _split(split: str) -> str:
+    return "Held out" if split == "eval_test" else split.removeprefix("eval_")
+
+
+def _about(found: Episodes) -> str:
+    tasks = labels.plural(len(found.tasks), "task")
+    steps = labels.plural(found.iterations, "step")
+    return (
+        f"{labels.plural(found.read, 'episode')} of {tasks}, from {steps} of a run at most: the "
+        "first, the last and some between. Figures are of the last one, failures of all of them."
+    )
+
+
+def _points(found: Episodes) -> list[str]:
+    """The main results of the tables, in sentences."""
+    points: list[str] = []
+    if len(found.cells) > 1:
+        if found.apart:
+            points.append(f"Cells are told apart by {labels.listed(found.apart, 8)}.")
+        elif any(one.p is not None for one in found.tasks):
+            points.append("No task tells cells apart, beyond the noise between runs.")
+    if found.unsolved:
+        count = labels.plural(len(found.unsolved), "task")
+        points.append(f"No cell ever solves {count}: {labels.listed(found.unsolved, 8)}.")
+    failures = sum(one.figures.failures for one in found.cells)
+    if failures:
+        lost = sum(one.figures.lost for one in found.cells)
+        ended = labels.plural(failures, "environment")
+        told = f"{labels.plural(lost, 'episode')} given up" if lost else "none was given up"
+        points.append(f"{ended} ended by themselves; the episodes were played again, {told}.")
+    return points
+
+
+def _row(one: CellEpisodes, found: Episodes) -> dict[str, Any]:
+    return {
+        "runs": one.runs,
+        "first": labels.fixed(one.first, _PLACES),
+        "tasks": f"{one.tasks} of {len(found.tasks)}",
+        **_figures(one.figures),
+    }
+
+
+def _figures(found: Figures) -> dict[str, Any]:
+    stops = ", ".join(f"{_STOPS[key]} {labels.percent(v)}" for key, v in found.stops.items())
+    return {
+        "episodes": found.episodes,
+        "reward": labels.fixed(found.reward, _PLACES),
+        "solved": labels.percent(found.solved),
+        "turns": f"{found.turns:.1f}",
+        "limited": stops or labels.NONE,
+        "cut": labels.percent(found.cut) if found.cut else labels.NONE,
+        "failures": f"{found.failures}" + (f", {found.lost} given up" if found.lost else ""),
+        "seconds": labels.NONE if found.seconds is None else f"{found.seconds:.3g} s",
+    }
+
+
+def _task(
+    one: TaskEpisodes, cells: list[str], count: int, low: float, high: float
+) -> dict[str, Any]:
+    places = [one.cells.get(cell) for cell in cells]
+    return {
+        "task": one.task,
+        "places": [
+            None
+            if place is None
+            else (labels.fixed(place.reward, _PLACES), (place.reward - low) / (high - low))
+            for place in places
+        ],
+        "solved_by": f"{len(one.solved_by)} of {count}" if one.solved_by else "no cell",
+        "unsolved": not one.solved_by,
+        "gap": labels.fixed(one.gap, _PLACES),
+        "p": labels.NONE if one.p is None else labels.p_value(one.p),
+        "apart": one.apart,
+    }
+
+
+def _detail(task: TaskEpisodes, name: str, found: Figures) -> dict[str, Any]:
+    return {"task": task.task, "cell": name, **_figures(found)}

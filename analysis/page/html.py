@@ -1,0 +1,352 @@
+"""Writes the report as one self-contained HTML file in which no value can run code.
+
+Names, values, logs and sampled texts come from elsewhere: jinja2 escapes all of them, and scripts
+insert them as text. The page's content security policy allows only its own two scripts, by their
+hashes. (Styles may be inline, because plotly sets them and a style cannot run anything.)
+plotly.js and the data of the figures are compressed; the browser unpacks them to three times
+their size.
+"""
+
+import base64
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import shlex
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.cells import Ranking
+from sweeper.analysis.comparison.stability import RULE
+from sweeper.analysis.figures.gallery import PARALLEL, Panel, telling, undrawn
+from sweeper.analysis.figures.learning_curves import MUTED, PALETTE, WINDOWS, tones
+from sweeper.analysis.findings.axis_findings import KINDS
+from sweeper.analysis.findings.finding import method, noise_text, short_name
+from sweeper.analysis.findings.next_steps import NOTHING_NEXT
+from sweeper.analysis.findings.study import Study
+from sweeper.analysis.findings.transcripts import Transcripts, embedded
+from sweeper.analysis.page.celltables import (
+    CELLS,
+    FIRST_CELLS,
+    cell_table,
+    first_cells,
+    groups,
+    strip_of_all,
+)
+from sweeper.analysis.page.episodetables import episode_tables
+from sweeper.analysis.page.itemtables import held_rows, item_tables, task_rows
+from sweeper.analysis.page.tables import (
+    RUNS,
+    block_rows,
+    common,
+    details,
+    executed,
+    heat,
+    paired_about,
+    paired_rows,
+    rate_rows,
+    run_rows,
+    surface_rows,
+)
+from sweeper.analysis.reading.commands import listing, reading_logs, reproducing
+from sweeper.analysis.reading.frames import SweepData
+from sweeper.analysis.statistics.regression import DEALS
+from sweeper.common.sanitize import sanitize_lines
+from sweeper.errors import EnvironmentFailure
+from sweeper.sweep.metric import value_text
+
+__all__ = ["asset", "environment", "policy", "provenance", "render"]
+
+DARK = ("#4ba6dd", "#ef8a4a", "#2fbf95", "#d68ad0", "#d9b340", "#9ad7ff", "#dd6f9f", "#98a4f2")
+"""`PALETTE` for a dark screen."""
+
+DARK_MUTED = "#737a85"
+_FAILURES = 12
+_ALARMS = 20
+_FIRST = 6
+"""The cells that the first screen shows."""
+
+_BLOCKS = 8
+"""The blocks that the first screen shows."""
+
+_STATES = (
+    *("succeeded", "running", "submitted", "planned", "lost", "preempted"),
+    *("cancelled", "failed"),
+)
+
+
+def render(study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts] = ()) -> str:
+    """The whole page. `beside` has the transcripts of items, one entry per task."""
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            **_assets(study, panels, beside),
+            **_study(study),
+            **_runs(study),
+            **_tables(study),
+            **_figures(study, panels),
+            axis_kinds=KINDS,
+            deals=DEALS,
+            rule=RULE,
+            short_name=short_name,
+            executed=functools.partial(executed, study),
+            labels=labels,
+        )
+    )
+
+
+def _assets(
+    study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts]
+) -> dict[str, object]:
+    """The page's own styles and scripts, and their data."""
+    from markupsafe import Markup
+
+    script = asset("report.js")
+    library, library_hash = _plotly() if panels else ("", None)
+    hashes = [_hash(script), *([library_hash] if library_hash else [])]
+    return {
+        "policy": policy(hashes),
+        "css": Markup(asset("report.css")),  # noqa: S704 - a file of ours
+        "script": Markup(script),  # noqa: S704 - a file of ours
+        "library": library,
+        "embedded": _packed(_json(_embedded(study, panels, beside))),
+        "light": [*PALETTE, MUTED],
+        "dark": [*DARK, DARK_MUTED],
+    }
+
+
+def _study(study: Study) -> dict[str, object]:
+    """The results, the methods, and how to reproduce them."""
+    data, ranking = study.data, study.ranking
+    return {
+        "study": study,
+        "data": data,
+        "ranking": ranking,
+        "best": ranking.best,
+        "findings": study.findings,
+        "verdict": study.verdict,
+        "nothing_next": NOTHING_NEXT,
+        "method": method(ranking.scale, ranking.noise),
+        "noise": noise_text(ranking.noise),
+        "judged_by": value_text("last" if data.metric is None else data.metric.at),
+        "commands": reproducing(data, study.prices),
+        "grid": data.plan and data.plan.grid_text,
+        "grid_path": data.plan and data.plan.grid_path,
+        "provenance": provenance(data),
+    }
+
+
+def _runs(study: Study) -> dict[str, object]:
+    """How the runs ended."""
+    data = study.data
+    return {
+        "states": [(s, n) for s in _STATES if (n := sum(run.state == s for run in data.runs))],
+        "failures": study.failures[:_FAILURES],
+        "failed": sum(run.state == "failed" for run in data.runs),
+        "retried": [run for run in data.runs if run.attempts > 1],
+        "alarms": [(run, alarm) for run in data.runs for alarm in run.alarms],
+        "alarms_shown": _ALARMS,
+        "logs": reading_logs(data),
+        "list_failed": listing(data, "failed") if data.root else None,
+    }
+
+
+def _tables(study: Study) -> dict[str, object]:
+    """The tables, with the number of rows shown at first."""
+    ranking = study.ranking
+    return {
+        "table": cell_table(ranking),
+        "first": first_cells(ranking, _FIRST),
+        "all_strip": strip_of_all(ranking),
+        "cells_shown": CELLS,
+        "cells_first": FIRST_CELLS,
+        "groups": groups(ranking),
+        "runs_shown": RUNS,
+        "rows": run_rows(study),
+        "common": common(study),
+        "paired": paired_rows(study),
+        "paired_about": paired_about(study),
+        "item_tables": item_tables(study),
+        "held_rows": held_rows(study),
+        "task_rows": task_rows(study),
+        "episode_tables": episode_tables(study),
+        "blocks": block_rows(study),
+        "blocks_first": _BLOCKS,
+        "model": surface_rows(study.surface),
+        "rates": rate_rows(study.stability.rates),
+    }
+
+
+def _figures(study: Study, panels: Sequence[Panel]) -> dict[str, object]:
+    """The figures, what they leave out, and the texts below them."""
+    return {
+        "panels": _by_section(panels),
+        "figures": len(panels),
+        "legend": _legend(study.ranking, panels),
+        "windows": [f"{share:.0%}".replace("%", " %") for share in WINDOWS],
+        "heats": [(pair, heat(pair, study.data.sign)) for pair in study.pairs],
+        "telling": telling(study),
+        "undrawn": undrawn(study, panels),
+        "lines": PARALLEL,
+    }
+
+
+def _embedded(
+    study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts]
+) -> dict[str, Any]:
+    """The data of the page's script."""
+    return {
+        "beside": embedded(beside),
+        "figures": [{"name": panel.name, **panel.figure} for panel in panels],
+        "runs": details(study),
+        "groups": groups(study.ranking),
+        "windows": list(WINDOWS),
+        "light": {"tones": [*PALETTE, MUTED], "text": "#4b515b", "grid": "#e6e4df"},
+        "dark": {"tones": [*DARK, DARK_MUTED], "text": "#b4bac4", "grid": "#2c313a"},
+    }
+
+
+def _by_section(panels: Sequence[Panel]) -> dict[str, list[tuple[int, Panel]]]:
+    """The panels of each section, with their numbers."""
+    sections = ("tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts")
+    places: dict[str, list[tuple[int, Panel]]] = {section: [] for section in sections}
+    for index, panel in enumerate(panels):
+        places[panel.section].append((index, panel))
+    return places
+
+
+@functools.cache
+def environment() -> Any:
+    """The environment that makes pages from templates. Each template is compiled once, because
+    compiling takes longer than the rest of a page."""
+    import jinja2
+
+    made: Any = jinja2.Environment(
+        loader=jinja2.FunctionLoader(asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_harmless,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["capitalize_first"] = labels.capitalised
+    made.filters["breakable"] = _breakable
+    return made
+
+
+def _harmless(value: object) -> object:
+    """Texts without characters that turn the writing direction or hide others; markup as it is."""
+    return sanitize_lines(value) if type(value) is str else value
+
+
+def _breakable(text: str) -> Any:
+    """The text with line breaks allowed after commas and equals signs."""
+    from markupsafe import Markup, escape
+
+    shown = sanitize_lines(text).split(",")
+    parts = [Markup("=<wbr>").join(map(escape, part.split("="))) for part in shown]
+    return Markup(",<wbr>").join(parts)
+
+
+def asset(name: str) -> str:
+    """The content of one of the page's own files."""
+    return resources.files("sweeper.analysis").joinpath("templates", name).read_text("utf-8")
+
+
+@functools.cache
+def _plotly() -> tuple[str, str]:
+    """Plotly's script, compressed, and the hash by which the page's policy allows it."""
+    spec = importlib.util.find_spec("plotly")  # where it is: loading it takes longer than the page
+    if spec is None or spec.origin is None:
+        raise EnvironmentFailure("plotly is not installed: pip install plotly")
+    path = os.path.join(os.path.dirname(spec.origin), "package_data", "plotly.min.js")
+    with open(path, encoding="utf-8", newline="") as file:
+        text = file.read()
+    # A browser reads every line ending as one "\n" before it computes the script's hash.
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _packed(text.encode()), _hash(text)
+
+
+def _packed(data: bytes) -> str:
+    """Text that `DecompressionStream("deflate")` unpacks."""
+    return base64.b64encode(zlib.compress(data, 4)).decode()
+
+
+def policy(hashes: Sequence[str]) -> str:
+    """The content security policy: only scripts with these hashes run."""
+    allowed = " ".join(f"'sha256-{found}'" for found in hashes) or "'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _json(value: Any) -> bytes:
+    import orjson
+
+    try:
+        text = orjson.dumps(value).decode()
+    except TypeError:  # half a surrogate pair, from a name or a text, which no UTF-8 has
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    if not text.isascii():
+        for character in filter(lambda one: not one.isprintable(), set(text)):
+            text = text.replace(character, sanitize_lines(character).replace("\\", "\\\\"))
+    return text.encode("utf-8", "replace")
+
+
+def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
+    """The entries that can be switched on and off: the coloured cells that are drawn, and all
+    others."""
+    curves = [panel.figure for panel in panels if panel.section == "curves"]
+    traces = [trace["meta"] for figure in curves for trace in figure["data"]]
+    drawn = {cell for meta in traces for cell in meta.get("cells", [meta["cell"]])}
+    colours = tones(ranking)
+    named: list[dict[str, Any]] = []
+    muted: list[int] = []
+    for position, cell in enumerate(ranking.cells):
+        if position in drawn and colours[cell.name] >= 0:
+            tone = colours[cell.name]
+            named.append({"tone": tone, "cells": [position], "name": short_name(cell)})
+        elif position in drawn:
+            muted.append(position)
+    if muted:
+        name = labels.plural(len(muted), "other cell")
+        named.append({"tone": len(PALETTE), "cells": muted, "name": name})
+    return named
+
+
+def provenance(data: SweepData) -> list[tuple[str, str]]:
+    """The provenance of the runs, as pairs of texts: one line for each launch if several started
+    them, then all that is known of the last one."""
+    if data.plan is None:
+        return []
+    runs = [(run.origin, run) for run in data.runs if run.origin is not None]
+    origins = {id(origin): origin for origin, _ in runs}
+    used = sorted(origins.values(), key=lambda origin: origin.launched or "")
+    found: list[tuple[str, str]] = []
+    for origin in used if len(used) > 1 else []:
+        count = sum(own is origin for own, _ in runs)
+        told = {"commit": origin.commit, "code": origin.code, "command": origin.get("command")}
+        text = ", ".join(f"{key} {value}" for key, value in _flat(told))
+        found.append((f"{labels.plural(count, 'run')} launched {origin.launched}", text))
+    found += _flat(used[-1].record if used else data.plan.provenance or {})
+    return [*found, *([("launched", data.plan.created)] if data.plan.created else [])]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key} ")  # pyright: ignore[reportUnknownArgumentType]
+        elif isinstance(value, list):
+            yield f"{prefix}{key}", shlex.join(map(str, value))  # pyright: ignore[reportUnknownArgumentType]
+        elif value is not None:
+            yield f"{prefix}{key}", labels.setting(value)

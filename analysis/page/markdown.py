@@ -1,0 +1,375 @@
+"""Writes the report as Markdown with PNGs."""
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.stability import RULE
+from sweeper.analysis.figures.gallery import Panel
+from sweeper.analysis.figures.pictures import cells_picture, picture
+from sweeper.analysis.findings.axis_findings import KINDS
+from sweeper.analysis.findings.finding import cell_text, method, noise_text, short_name
+from sweeper.analysis.findings.next_steps import NOTHING_NEXT
+from sweeper.analysis.findings.study import Study
+from sweeper.analysis.page.celltables import cell_table
+from sweeper.analysis.page.episodetables import episode_tables
+from sweeper.analysis.page.html import provenance
+from sweeper.analysis.page.itemtables import held_rows, item_tables
+from sweeper.analysis.page.tables import block_rows, executed, paired_about, paired_rows, rate_rows
+from sweeper.analysis.reading.commands import reproducing
+from sweeper.common.sanitize import sanitize, sanitize_lines
+
+__all__ = ["escape", "table", "write"]
+
+_ROWS = 60
+_CURVES, _FIGURES = 3, 10
+_LATER = ("waiting", "undeclared", "retired", "unreadable", "own_keys")
+
+
+def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
+    """`report.md` and its pictures, by name."""
+    pictures: dict[str, bytes] = {}
+    shown: dict[str, list[tuple[str, str]]] = {}
+    found = cells_picture(study.ranking, study.data.metric_name or "")
+    if found is not None:
+        pictures["cells.png"] = found
+        shown["cells"] = [("The cells", "cells.png")]
+    count: dict[str, int] = {}
+    for panel in panels:
+        number = count[panel.section] = count.get(panel.section, 0) + 1
+        if number <= (_CURVES if panel.section == "curves" else _FIGURES):
+            name = f"{panel.section}-{number}.png"
+            pictures[name] = picture(panel.figure, panel.name)
+            shown.setdefault(panel.section, []).append((panel.told, name))
+    text = "\n".join(_lines(study, shown)) + "\n"
+    return {"report.md": text.encode("utf-8", "replace"), **pictures}
+
+
+def escape(text: str) -> str:
+    """Escapes text for one line of Markdown: nothing in it becomes a link, a tag or the end of a
+    table cell."""
+    line = sanitize(" ".join(text.split()))
+    return re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", html.escape(line, quote=False))
+
+
+def fenced(text: str, kind: str = "") -> str:
+    """A fenced block. Its fence is longer than any run of backticks in the text."""
+    text = sanitize_lines(text)
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{kind}\n{text.rstrip()}\n{fence}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table."""
+    yield f"| {' | '.join(map(escape, head))} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(map(escape, row))} |"
+
+
+def _images(shown: dict[str, list[tuple[str, str]]], section: str) -> Iterator[str]:
+    for told, name in shown.get(section, ()):
+        yield f"\n![{escape(told)}]({name})"
+
+
+def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[str]:
+    ranking = study.ranking
+    yield from _verdict(study)
+    yield from _checkpoint(study)
+    yield from _complete(study)
+    yield "\n## Results\n"
+    yield from _results(study)
+    yield from _images(shown, "cells")
+    how = method(ranking.scale, ranking.noise)
+    yield "\n“Not told apart” does not mean equal."
+    yield "\n### How this was computed\n"
+    yield escape(f"{noise_text(ranking.noise) or ''} Cells are told apart by {how}.".strip())
+    yield from _paired(study)
+    yield from _answered(study)
+    yield from _blocks(study)
+    yield from _axes(study, shown)
+    yield from _next_grid(study)
+    if "curves" in shown:
+        yield "\n## Curves\n\nColours are those of the picture of the cells; grey are all others."
+        yield from _images(shown, "curves")
+    if "trade" in shown:
+        yield "\n## What it costs"
+        yield from _images(shown, "trade")
+    yield from _unstable(study)
+    yield from _rollouts(study, shown)
+    yield from _notes(study)
+    yield from _reproduce(study)
+
+
+def _verdict(study: Study) -> Iterator[str]:
+    verdict, data, ranking = study.verdict, study.data, study.ranking
+    yield f"# {escape(data.name)}: {escape(verdict.headline)}\n"
+    yield f"**{escape(verdict.label)}** · {escape(verdict.measure)}\n"
+    if verdict.number is not None:
+        yield f"**{escape(verdict.number)}** {escape(verdict.spread or '')}\n"
+    for line in (verdict.effect, verdict.against, verdict.cost):
+        if line:
+            yield f"{escape(labels.capitalised(line))}.\n"
+    for check in verdict.checks:
+        mark = "**!** " if check.good is False else ""
+        yield f"- {mark}{escape(check.name)} {escape(check.answer)}"
+    named = ranking.best is not None or ranking.leaders
+    yield f"\n## {'Can it be believed?' if named else 'Why'}\n"
+    for finding in verdict.believe:
+        yield f"- {'**!** ' if finding.level == 'warning' else ''}{escape(finding.text)}"
+    if verdict.caution:
+        yield f"\n{escape(verdict.caution)}"
+    yield "\n## What next\n"
+    for position, step in enumerate(verdict.steps, start=1):
+        yield f"{position}. {escape(step)}"
+    if not verdict.steps:
+        yield escape(NOTHING_NEXT)
+
+
+def _axes(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[str]:
+    if not study.axes and study.surface is None:
+        return
+    yield "\n## Axes"
+    yield from _images(shown, "axes")
+    yield from _images(shown, "planes")
+    yield from _images(shown, "parallel")
+    yield ""
+    yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in KINDS)
+
+
+def _next_grid(study: Study) -> Iterator[str]:
+    if study.next is not None:
+        yield f"\n## The grid to run next\n\n{escape(study.next.why)} Also in `next.yaml`.\n"
+        yield fenced(study.next.command, "console") + "\n"
+        yield from (f"{escape(note)}\n" for note in (study.next.note,) if note)
+        yield fenced(study.next.yaml, "yaml")
+    if study.no_next is not None:
+        yield f"\n## The grid to run next\n\nThere is no next.yaml: {escape(study.no_next)}."
+
+
+def _notes(study: Study) -> Iterator[str]:
+    data = study.data
+    if not data.noted.notes and not data.noted.tags:
+        return
+    yield "\n## Notes\n"
+    for run, tags in data.noted.tags.items():
+        yield f"- {escape(run or data.name)}: {escape(', '.join(tags))}"
+    for note in data.noted.notes:
+        yield f"\n{escape(note.run or data.name)}, {escape(note.by)}, {escape(note.time)}:\n"
+        yield fenced(sanitize_lines(note.text))
+
+
+def _blocks(study: Study) -> Iterator[str]:
+    if study.blocks is None:
+        return
+    yield f"\n## By {escape(study.blocks.by)}\n"
+    for row in block_rows(study):
+        settings = escape(", ".join(row["settings"]))
+        tied = (
+            "" if row["tied"] is None else f", {row['tied']} of {row['compared']} not told from it"
+        )
+        ends = f"; at the end of {escape(row['ends'])}" if row["ends"] != labels.NONE else ""
+        holes = f"; missing: {escape('; '.join(row['holes']))}" if row["holes"] else ""
+        yield f"- {escape(row['name'])}: {settings}, {escape(row['mean'])}{tied}{ends}{holes}"
+
+
+def _checkpoint(study: Study) -> Iterator[str]:
+    found, run = study.verdict.checkpoint, study.ranking.best_run
+    if found is not None:
+        expires = f" ({found.expires})" if found.expires else ""
+        yield f"\nCheckpoint of {escape(found.run)}{escape(expires)}:\n"
+        yield fenced(found.path)
+    if run is not None and run.link is not None:
+        yield f"\n[The best run in W&B](<{_address(run.link)}>)"
+
+
+def _complete(study: Study) -> Iterator[str]:
+    states = Counter(run.state for run in study.data.runs)
+    told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    yield f"\n## Is it complete?\n\n{len(study.data.runs)} planned: {told or 'nothing'}.\n"
+    if study.data.used:
+        yield f"The runs {escape(study.data.used)}.\n"
+    if study.data.places:
+        told = "; ".join(place.text for place in study.data.places)
+        yield f"Where they ran: {escape(told)}.\n"
+    yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in _LATER)
+    for failure in study.failures[:12]:
+        names = labels.listed([run.name for run in failure.runs], 6)
+        yield f"\n{escape(names)}: {escape(failure.why)}\n"
+        if failure.runs[0].log:
+            yield fenced("\n".join(failure.runs[0].log))
+    raised = [(run, alarm) for run in study.data.runs for alarm in run.alarms]
+    if raised:
+        yield "\nAlarms:\n"
+        yield from (
+            f"- {escape(run.name)}: {escape(alarm.message or alarm.rule)}"
+            for run, alarm in raised[:20]
+        )
+
+
+def _address(link: str) -> str:
+    """An address, escaped so that it does not end early."""
+    return link.replace("<", "%3C").replace(">", "%3E").replace("\n", "%0A")
+
+
+def _results(study: Study) -> Iterator[str]:
+    rows = cell_table(study.ranking)["rows"]
+    executes = [each.title for each in study.unlike]
+    head = (
+        "#",
+        "cell",
+        "mean",
+        "95 % interval",
+        "range",
+        *executes,
+        "against the best",
+        "n",
+        "time",
+    )
+    yield from table(
+        head,
+        (
+            (
+                str(row["rank"] or labels.NONE),
+                cell_text(row["cell"]),
+                row["mean"],
+                row["interval"],
+                row["range"],
+                *executed(study, row["cell"]),
+                ", ".join(part for part in row["standing"][1:] if part),
+                f"{row['cell'].summary.n} of {len(row['cell'].runs)}",
+                labels.duration(row["cell"].wall_s),
+            )
+            for row in rows[:_ROWS]
+        ),
+    )
+    if len(rows) > _ROWS:
+        yield f"\nThe first {_ROWS} of {len(study.ranking.cells)} cells."
+
+
+def _paired(study: Study) -> Iterator[str]:
+    rows = paired_rows(study)
+    if not rows:
+        return
+    yield f"\nAgainst the best on the same seeds. {escape(paired_about(study))}\n"
+    change = "ratio" if study.ranking.scale == "log" else "difference"
+    head = ("cell", change, "95 % interval", "p")
+    yield from table(head, ((r["name"], r["value"], r["interval"], r["p"]) for r in rows[:_ROWS]))
+
+
+def _answered(study: Study) -> Iterator[str]:
+    yield from _held_out(study)
+    yield from _items(study)
+    yield from _episodes(study)
+
+
+def _held_out(study: Study) -> Iterator[str]:
+    found = study.held_out
+    if found is None:
+        return
+    yield "\n## Trained on and held out\n"
+    head = ("cell", found.training, "95 % interval", found.metric.name, "95 % interval")
+    rows = held_rows(study)
+    yield from table(head, ((row["name"], *row["training"], *row["held_out"]) for row in rows))
+
+
+def _items(study: Study) -> Iterator[str]:
+    for one in item_tables(study):
+        yield f"\n## Question by question: {escape(one['title'])}\n\n{escape(one['about'])}\n"
+        head = ("cell", "runs", "mean", "95 % interval", "over", "less than the best", "standing")
+        keys = ("name", "runs", "mean", "interval", "over", "difference", "standing")
+        yield from table(head, ([str(row[key]) for key in keys] for row in one["rows"]))
+
+
+def _episodes(study: Study) -> Iterator[str]:
+    for one in episode_tables(study):
+        yield f"\n## Episodes: {escape(one['title'])}\n\n{escape(one['about'])}\n"
+        yield from (f"- {escape(point)}" for point in one["points"])
+        yield ""
+        head = ("cell", "episodes", "first reward", "last", "solved", "tasks ever solved", "turns")
+        head += ("ended by a limit", "environments failed", "time of one")
+        keys = ("name", "episodes", "first", "reward", "solved", "tasks", "turns")
+        keys += ("limited", "failures", "seconds")
+        yield from table(head, ([str(row[key]) for key in keys] for row in one["rows"]))
+        yield ""
+        yield from table(
+            ("task", *one["columns"], "ever solved by", "p"),
+            (
+                [
+                    row["task"],
+                    *(labels.NONE if place is None else place[0] for place in row["places"]),
+                    row["solved_by"],
+                    row["p"],
+                ]
+                for row in one["tasks"]
+            ),
+        )
+
+
+def _unstable(study: Study) -> Iterator[str]:
+    found = study.stability
+    if not found.diverged and not found.unstable:
+        return
+    yield f"\n## Diverged and unstable runs\n\n{escape(RULE)}\n"
+    yield from (f"- {escape(run.name)} diverged" for run in found.diverged[:30])
+    for one in found.unstable[:30]:
+        values = labels.listed([labels.number(v) for v in (one.first, one.best, one.last)])
+        yield f"- {escape(one.run)}: first, best and last {escape(values)}"
+    if found.rates:
+        yield ""
+        head = ("axis", "value", "went wrong", "share", "95 % interval (Wilson)")
+        rows = rate_rows(found.rates)
+        yield from table(
+            head,
+            (
+                (r["axis"], r["value"], f"{r['count']} of {r['trials']}", r["share"], r["interval"])
+                for r in rows
+            ),
+        )
+
+
+def _rollouts(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[str]:
+    found = study.behaviour
+    if found is None:
+        return
+    yield "\n## What the models wrote"
+    yield from (f"\n{escape(f.text)}" for f in study.findings if f.kind.startswith("rollouts_"))
+    yield from _images(shown, "rollouts")
+    for one in found.examples:
+        yield f"\n{one.why}: reward {labels.number(one.rollout.reward, 3)}, {escape(one.run)}\n"
+        yield fenced(f"{one.rollout.prompt}\n\n{one.rollout.response}".strip()[:1500])
+    if found.disagreements:
+        cells = [cell.cell for cell in found.cells[:5]]
+        yield "\nQuestions that cells answer differently (mean reward):\n"
+        names = [short_name(cell) for cell in study.ranking.cells if cell.name in cells]
+        order = [cell.name for cell in study.ranking.cells if cell.name in cells]
+        yield from table(
+            ("question", *names),
+            (
+                (
+                    one.prompt[:120],
+                    *(
+                        labels.number(one.rewards[c][0], 3) if c in one.rewards else labels.NONE
+                        for c in order
+                    ),
+                )
+                for one in found.disagreements
+            ),
+        )
+
+
+def _reproduce(study: Study) -> Iterator[str]:
+    yield "\n## How to reproduce\n"
+    yield fenced("\n".join(reproducing(study.data, study.prices)), "console") + "\n"
+    for key, value in provenance(study.data):
+        yield f"- {escape(key)}: {escape(value)}"
+    again = [run for run in study.data.runs if run.attempts > 1]
+    if again:
+        names = labels.listed([f"{run.name} ({run.attempts})" for run in again], 12)
+        yield f"- more than one attempt: {escape(names)}"
+    plan = study.data.plan
+    if plan is not None and plan.grid_text:
+        yield "\n" + fenced(plan.grid_text, "yaml")

@@ -1,0 +1,269 @@
+"""Writes a page over all stages of a sweep: the results of each stage, and each chain of runs
+from the first stage to the last, with its result and its total cost. Each stage also has a report
+of its own, which this page links to."""
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.page.html import asset, environment, policy
+from sweeper.analysis.page.report import Report
+from sweeper.analysis.reading.costs import Priced
+from sweeper.analysis.reading.sources import write_file
+from sweeper.metrics.objective import sign_of
+from sweeper.money.prices import money
+from sweeper.results.stage_graph import of_stage
+from sweeper.results.sweeps import Sweep, SweepRun
+from sweeper.sweep.plan import Stage
+from sweeper.sweep.stage_runs import depths
+from sweeper.sweep.states import State
+
+__all__ = ["CHAINS", "Chain", "Pipeline", "StageFound", "pipeline", "write"]
+
+CHAINS = 200
+"""The most chains on the page; the document has all."""
+
+
+@dataclass(frozen=True)
+class StageFound:
+    """A stage, the states of its runs, and the results of its own report. `report` is None if
+    there is nothing to compare yet. `usd` is None if a model has no price."""
+
+    name: str
+    depth: int
+    what: str
+    metric: str | None
+    states: Mapping[str, int]
+    to_come: int
+    verdict: str | None
+    best: str | None
+    against: str | None
+    report: str | None
+    tokens: int
+    usd: float | None
+
+
+@dataclass(frozen=True)
+class Link:
+    """A run in a chain, with the value that it is judged by."""
+
+    stage: str
+    run: str
+    state: str
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A chain of runs. The last of `links` is a run that no other starts from; the ones before it
+    are those that it started from, in order. The usage is that of all of them."""
+
+    links: tuple[Link, ...]
+    tokens: int
+    usd: float | None
+
+    @property
+    def last(self) -> Link:
+        """The last run of the chain."""
+        return self.links[-1]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A sweep with stages as a whole. Chains that got furthest are first, and the best among them
+    before the others. `used` is the usage of all runs."""
+
+    name: str
+    stages: tuple[StageFound, ...]
+    chains: tuple[Chain, ...]
+    used: str | None
+    prices: str | None
+
+
+def pipeline(sweep: Sweep, reports: Mapping[str, Report]) -> Pipeline:
+    """The stages and chains of a sweep. `reports` are those of its stages, by name."""
+    priced = Priced()
+    deep = depths(sweep.plan.stages)
+    runs = [run for run in sweep.runs if not run.retired or run.attempts]
+    stages = [
+        _found(sweep, stage, deep[stage.name], reports.get(stage.name), runs, priced)
+        for stage in sweep.plan.stages
+    ]
+    above = {parent for run in runs for parent in run.parents}
+    ends = [run for run in runs if run.id not in above]
+    chains = [_chain(run, priced) for run in ends]
+    return Pipeline(
+        name=sweep.name,
+        stages=tuple(stages),
+        chains=tuple(sorted(chains, key=functools.partial(_place, sweep))),
+        used=priced.of_sweep(sweep),
+        prices=priced.told_prices,
+    )
+
+
+def _found(
+    sweep: Sweep,
+    stage: Stage,
+    depth: int,
+    report: Report | None,
+    runs: Sequence[SweepRun],
+    priced: Priced,
+) -> StageFound:
+    mine = [run for run in runs if run.stage == stage.name]
+    verdict: Mapping[str, Any] = {} if report is None else report.document["verdict"]
+    used = [run.usage for run in mine]
+    cells = {} if report is None else {cell["cell"]: cell for cell in report.document["cells"]}
+    best = cells.get(verdict.get("best"))
+    return StageFound(
+        name=stage.name,
+        depth=depth,
+        what=of_stage(stage),
+        metric=stage.metric and f"{stage.metric.name}, {_direction(stage.metric.goal)}",
+        states=dict(Counter(run.state.value for run in mine)),
+        to_come=sweep.plan.unknown.get(stage.name, 0),
+        verdict=verdict.get("label"),
+        best=None if best is None else _best(best),
+        against=verdict.get("against"),
+        report=None if report is None else f"{stage.name}/report.html",
+        tokens=sum(one.counts.tokens for one in used),
+        usd=priced.sum_of(used),
+    )
+
+
+def _direction(goal: str) -> str:
+    return "lower is better" if goal == "minimize" else "higher is better"
+
+
+def _best(cell: Mapping[str, Any]) -> str:
+    value = labels.number(cell["mean"], 4)
+    return f"{cell['cell'].partition('/')[2] or cell['cell']}: {value}"
+
+
+def _chain(run: SweepRun, priced: Priced) -> Chain:
+    runs = (*reversed(run.lineage), run)
+    used = [one.usage for one in runs]
+    links = tuple(
+        Link(one.stage or "", one.name.partition("/")[2], one.state.value, one.record()["value"])
+        for one in runs
+    )
+    return Chain(links, sum(one.counts.tokens for one in used), priced.sum_of(used))
+
+
+def _place(sweep: Sweep, chain: Chain) -> tuple[int, bool, float, str]:
+    names = [stage.name for stage in sweep.plan.stages]
+    stage = sweep.plan.stage(chain.last.stage)
+    value = chain.last.value
+    sign = sign_of("minimize" if stage is None or stage.metric is None else stage.metric.goal)
+    missing = value is None or chain.last.state != State.SUCCEEDED.value
+    return -names.index(chain.last.stage), missing, (value or 0.0) * sign, chain.last.run
+
+
+def _document(found: Pipeline) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "sweep": found.name,
+        "used": found.used,
+        "prices": found.prices,
+        "stages": [{**vars(stage), "states": dict(stage.states)} for stage in found.stages],
+        "chains": [
+            {**vars(chain), "links": [vars(link) for link in chain.links]} for chain in found.chains
+        ],
+    }
+
+
+def write(found: Pipeline, sweep: Sweep, out: str | None = None, *, markdown: bool = True) -> str:
+    """Writes `report.html`, `report.json` and `report.md` to the folder `out`, by default the
+    sweep's `report/`. Returns the path of the page. Raises the same errors as `analyze`."""
+    files = {
+        "report.json": json.dumps(_document(found), indent=1, allow_nan=False) + "\n",
+        **({"report.md": "\n".join(_lines(found)) + "\n"} if markdown else {}),
+        "report.html": _page(found),
+    }
+    place = ""
+    for name, text in files.items():
+        data = text.encode("utf-8", "replace")
+        place = sweep.write_report(name, data) if out is None else write_file(out, name, data)
+    return place
+
+
+def _lines(found: Pipeline) -> Iterator[str]:
+    """The page as Markdown."""
+    from sweeper.analysis.page.markdown import escape, table
+
+    yield f"# {escape(found.name)}: {labels.plural(len(found.stages), 'stage')}\n"
+    if found.used:
+        yield f"The runs {escape(found.used)}.\n"
+    head = ("stage", "runs", "verdict", "best cell", "metric", "tokens", "$")
+    yield from table(head, (_stage_texts(stage) for stage in found.stages))
+    yield ""
+    for stage in found.stages:
+        if stage.report is not None:
+            address = stage.report.removesuffix(".html")
+            yield f"- [Report of {escape(stage.name)}]({address}.md)"
+    yield f"\n## Chains\n\n{CHAINS_ARE}\n"
+    head = ("chain, with the value of each run", "tokens", "$")
+    yield from table(head, (_chain_texts(chain) for chain in found.chains[:CHAINS]))
+    if len(found.chains) > CHAINS:
+        yield f"\nThe first {CHAINS} of {len(found.chains)} chains; report.json has all."
+
+
+CHAINS_ARE = (
+    "Each line is a run that no other continues from, with the runs before it. Tokens and dollars "
+    "are those of the whole chain."
+)
+
+
+def _stage_texts(stage: StageFound) -> list[str]:
+    states = [f"{count} {state}" for state, count in stage.states.items()]
+    states += [f"{stage.to_come} to come"] if stage.to_come else []
+    verdict = ", ".join(text for text in (stage.verdict, stage.against) if text)
+    return [
+        f"{stage.name} ({stage.what})",
+        ", ".join(states) or labels.NONE,
+        verdict or labels.NONE,
+        stage.best or labels.NONE,
+        stage.metric or labels.NONE,
+        *_spent(stage.tokens, stage.usd),
+    ]
+
+
+def _chain_texts(chain: Chain) -> list[str]:
+    links = [f"{link.stage} {link.run} ({_outcome(link)})" for link in chain.links]
+    return [", then ".join(links), *_spent(chain.tokens, chain.usd)]
+
+
+def _outcome(link: Link) -> str:
+    ended = link.state == State.SUCCEEDED.value and link.value is not None
+    return labels.number(link.value) if ended else link.state
+
+
+def _spent(tokens: int, usd: float | None) -> tuple[str, str]:
+    return (
+        labels.amount(tokens) if tokens else labels.NONE,
+        labels.NONE if usd is None else money(usd),
+    )
+
+
+def _page(found: Pipeline) -> str:
+    from markupsafe import Markup
+
+    shown = found.chains[:CHAINS]
+    visited = {link.stage for chain in shown for link in chain.links}
+    columns = [stage.name for stage in found.stages if stage.name in visited]
+    template = environment().get_template("pipeline.html.j2")
+    return template.render(
+        policy=policy([]),
+        css=Markup(asset("report.css")),  # noqa: S704 - a file of ours
+        found=found,
+        columns=columns,
+        rows=[(chain, {link.stage: link for link in chain.links}) for chain in shown],
+        shown=CHAINS,
+        priced=any(stage.usd is not None for stage in found.stages),
+        labels=labels,
+        money=money,
+        chains_are=CHAINS_ARE,
+    )

@@ -1,0 +1,222 @@
+"""Makes the report of a sweep: reads the runs, judges them, draws the figures, writes the files."""
+
+import gc
+import html
+import json
+import os
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+import numpy as np
+
+from sweeper.analysis.figures.gallery import Panel, gallery
+from sweeper.analysis.findings.baselines import with_baseline
+from sweeper.analysis.findings.study import Study, study
+from sweeper.analysis.findings.transcripts import read_transcripts
+from sweeper.analysis.page.document import document, flat_row
+from sweeper.analysis.page.html import render
+from sweeper.analysis.reading.costs import parse_prices
+from sweeper.analysis.reading.frames import SweepData, lend, read
+from sweeper.analysis.reading.last_values import settle
+from sweeper.analysis.reading.run_keys import OwnKeys
+from sweeper.analysis.reading.sources import find_sources, write_file
+from sweeper.common.sanitize import sanitize
+from sweeper.errors import UsageError
+from sweeper.results.registry import Registry
+from sweeper.sweep.metric import FAILED, is_noise, lenders
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Options", "Report", "analyze"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A finished report. `verdict` is a short text for a terminal, `document` the content of
+    `report.json`, `files` the path of each file by its name, and `figures` the plotly figures as
+    dicts, by the key or subject that they show."""
+
+    verdict: str
+    document: dict[str, Any]
+    figures: dict[str, dict[str, Any]]
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def html_path(self) -> str:
+        """The path of the page."""
+        return self.files["report.html"]
+
+    @property
+    def json_path(self) -> str:
+        """The path of the JSON document."""
+        return self.files["report.json"]
+
+    @property
+    def cells(self) -> "pandas.DataFrame":
+        """One row per cell, best first: `cell`, its settings, `n mean sd low high minimum
+        maximum`, and compared with the best: `difference` (`ratio` on the log scale) `p
+        told_apart`."""
+        return _frame([flat_row(row, "settings") for row in self.document["cells"]])
+
+    @property
+    def runs(self) -> "pandas.DataFrame":
+        """One row per run: `run name cell seed state attempts reason wall_s value step last best
+        smoothed steps diverged counts`."""
+        rows = self.document["runs"]
+        return _frame([{k: v for k, v in row.items() if k != "tokens"} for row in rows])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.verdict)}</pre>"
+
+
+class Options(TypedDict, total=False):
+    """How a sweep is judged and what is written. None means the default: the grid's choice."""
+
+    at: str | None
+    """"last", "best", "mean_of_last=5" or "auto": the last value, or a mean of the last values
+    where these are noisy. "auto" is the default for a metric that is not the sweep's."""
+    noise: str | None
+    """Which noise between seeds is used: "auto", "pooled", "own" or "from=SWEEP"."""
+    failed: str | None
+    """What a failed run counts as: "bound", "worst" or "drop"."""
+    by: str | None
+    """A setting. Each of its values is judged separately."""
+    ignore: Sequence[str]
+    """Configuration keys of runs in plain folders that are no settings."""
+    seed: Sequence[str]
+    """The configuration keys that hold the seed of runs in plain folders."""
+    prices: str | None
+    """Dollars per million tokens, such as `train=0.4,sample=0.8`."""
+    pictures: bool
+    """Whether Markdown with pictures is written. The default is yes."""
+
+
+def analyze(
+    registry: "Registry | str | os.PathLike[str]",
+    sweep: str | Sequence[str],
+    metric: str | None = None,
+    goal: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    **options: Unpack[Options],
+) -> Report:
+    """Compares the cells of one or several sweeps, and writes `report.html`, `report.json`,
+    `report.md` with its pictures, and `next.yaml` if another grid is worth running.
+
+    `registry` may be a root. A sweep may also be the path of a folder with runs; all of these
+    count as finished, since nothing tells which are. `metric` and `goal` ("minimize" or
+    "maximize") default to the sweep's own. The name of another metric implies its goal where
+    possible. Sweeps that lend their noise are looked up in the registry. The files are written to
+    the folder `out`, by default `report/` in the folder of the sweep, for several sweeps
+    `report/with-OTHERS/` in that of the first. `Options` has the rest. The same records in the
+    same place give the same bytes; commands in the report name that place.
+
+    Raises `NotFound` if there is no such sweep, `TypeError` for an unknown option, `UsageError`
+    for a metric of unknown goal, for prices that cannot be read, and for an `out` that is not a
+    folder, and `StoreError` if the report cannot be written.
+    """
+    if not isinstance(registry, Registry):
+        registry = Registry(os.fspath(registry))
+    if unknown := options.keys() - Options.__annotations__.keys():
+        raise TypeError(f"analyze() has no option {min(unknown)!r}")
+    priced = parse_prices(options.get("prices"))
+    names = [sweep] if isinstance(sweep, str) else list(dict.fromkeys(sweep))
+    keys = OwnKeys(ignored=tuple(options.get("ignore", ())), named=tuple(options.get("seed", ())))
+    sources = find_sources(registry, names, keys)
+    # Of recorded values some are near the ends of all floats.
+    with np.errstate(all="ignore"), _uncollected():
+        (data,) = settle(read(sources, metric, goal, options.get("at")))
+        data = _ruled(data, registry, options.get("noise"), options.get("failed"))
+        data = with_baseline(_by(data, options.get("by")), registry)
+        found = study(data, priced)
+        if found.next is not None:
+            here = None if out is None else os.path.join(os.path.abspath(out), "next.yaml")
+            placed = found.next.placed(data, here or sources[0].place("next.yaml"))
+            found = replace(found, next=placed)
+        panels = gallery(found)
+        told = document(found)
+        page = render(found, panels, read_transcripts(found, sources))
+        files = _files(found, page, told, panels if options.get("pictures", True) else None)
+    written = {
+        name: sources[0].write(name, content)
+        if out is None
+        else write_file(os.fspath(out), name, content)
+        for name, content in files.items()
+    }
+    figures = {panel.name: panel.figure for panel in panels}
+    return Report(_text(found), told, figures, written)
+
+
+def _files(
+    found: Study, page: str, told: Mapping[str, Any], panels: Sequence[Panel] | None
+) -> dict[str, bytes]:
+    """The contents of the files to write, by name. Without `panels` there is no Markdown."""
+    files = {
+        "report.html": page.encode("utf-8", "replace"),
+        "report.json": (json.dumps(told, indent=1, allow_nan=False) + "\n").encode(),
+    }
+    if found.next is not None:
+        files["next.yaml"] = found.next.yaml.encode("utf-8", "replace")
+    if panels is not None:
+        from sweeper.analysis.page.markdown import write
+
+        files |= write(found, panels)
+    return files
+
+
+def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str | None) -> SweepData:
+    """Applies the noise and the rule for failed runs from the options, else from the grid."""
+    if noise is not None and not is_noise(noise):
+        raise UsageError(f"noise {noise!r}: say auto, pooled, own or from=SWEEP")
+    if failed is not None and failed not in FAILED:
+        raise UsageError(f"failed {failed!r}: say {', '.join(FAILED)}")
+    if data.metric is None:
+        return data
+    metric = replace(
+        data.metric, noise=noise or data.metric.noise, failed=failed or data.metric.failed
+    )
+    return lend(replace(data, metric=metric), registry, lenders(metric.noise))
+
+
+def _by(data: SweepData, by: str | None) -> SweepData:
+    """Applies the setting that separates blocks, if the options name one."""
+    if by is None or data.metric is None:
+        return data
+    return replace(data, metric=replace(data.metric, by=by))
+
+
+def _text(study: Study) -> str:
+    """The verdict for a terminal, with the command that runs the next grid."""
+    lines = [study.verdict.text(study.data.name)]
+    if study.next is not None:
+        lines.append(f"  next: {sanitize(study.next.command)}")
+        lines += [f"        {sanitize(study.next.note)}"] if study.next.note else []
+    if study.no_next is not None:
+        lines.append(f"  no next.yaml: {study.no_next}")
+    return "\n".join(lines)
+
+
+@contextmanager
+def _uncollected() -> Generator[None]:
+    """Turns Python's garbage collector off. All objects made here live until the report is
+    written, and scanning them again and again takes a tenth of the time."""
+    used = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if used:
+            gc.enable()
+
+
+def _frame(rows: list[dict[str, Any]]) -> "pandas.DataFrame":
+    """A DataFrame of these rows. Texts that are not valid Unicode (half a surrogate pair) are
+    mended, because pandas refuses them."""
+    import pandas
+
+    def mended(value: Any) -> Any:
+        return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+    return pandas.DataFrame([{mended(k): mended(v) for k, v in row.items()} for row in rows])

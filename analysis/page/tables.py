@@ -1,0 +1,306 @@
+"""Makes the rows of the report's tables of runs, axes and blocks: texts, and sort keys. Pure."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.axes import Grid2
+from sweeper.analysis.comparison.behaviour import examples
+from sweeper.analysis.comparison.cells import Cell
+from sweeper.analysis.comparison.stability import Rate
+from sweeper.analysis.comparison.surface import Surface
+from sweeper.analysis.figures.learning_curves import row_tones
+from sweeper.analysis.findings.finding import names_of, short_name
+from sweeper.analysis.findings.study import Study
+from sweeper.analysis.page.celltables import (
+    cell_figures,
+    filter_pairs,
+    setting_column,
+    setting_text,
+    sortable,
+)
+from sweeper.analysis.reading.checkpoints import choose_checkpoint
+from sweeper.analysis.reading.commands import run_to_log
+from sweeper.analysis.reading.costs import dollars
+from sweeper.analysis.reading.frames import RunData
+from sweeper.analysis.statistics.inference import CONFIDENCE
+from sweeper.results.cells import exp
+from sweeper.store.documents import dotted
+
+__all__ = [
+    "RUNS",
+    "block_rows",
+    "common",
+    "details",
+    "executed",
+    "heat",
+    "paired_about",
+    "paired_rows",
+    "rate_rows",
+    "run_rows",
+    "surface_rows",
+]
+
+RUNS = 2000
+"""The most rows in the table of runs."""
+
+_TOLD = 400
+_TEXT = 1200
+
+
+def common(study: Study) -> str:
+    """Values that all runs have in common."""
+    configs = [dict(dotted(run.config)) for run in study.data.runs[:RUNS]]
+    first = configs[0] if configs else {}
+    alike = {
+        key: value
+        for key, value in first.items()
+        if key not in study.ranking.keys and all(own.get(key, own) == value for own in configs)
+    }
+    return filter_pairs("", alike)
+
+
+def run_rows(study: Study) -> list[dict[str, Any]]:
+    """One row per run, in the order of the ranking."""
+    positions = {cell.name: i for i, cell in enumerate(study.ranking.cells)}
+    colours = row_tones(study.ranking)
+    cells = {cell.name: cell for cell in study.ranking.cells}
+    columns = {key: setting_column(study.ranking.cells, key) for key in study.ranking.keys}
+    runs = [run for cell in study.ranking.cells for run in cell.runs][:RUNS]
+    return [
+        {
+            "run": run,
+            "settings": [columns[key][positions[run.cell]] for key in study.ranking.keys],
+            "pairs": filter_pairs(run.name, {**cells[run.cell].settings, "seed": run.seed}),
+            "executed": [each.label(run) or labels.NONE for each in study.unlike],
+            "rank": positions[run.cell] + 1,
+            "cell": positions[run.cell],
+            "tone": colours[run.cell],
+            "state": "diverged" if run.diverged else run.state,
+            "values": [
+                (labels.number(value), sortable(value))
+                for value in (run.last, run.best, run.smoothed)
+            ],
+            "steps": run.cost.steps,
+            "tokens": run.cost.total,
+            "dollars": dollars(run.cost, study.prices),
+        }
+        for run in runs
+    ]
+
+
+def executed(study: Study, cell: Cell) -> list[str]:
+    """What the runs of a cell executed, one text for each difference between runs."""
+    found: list[str] = []
+    for each in study.unlike:
+        names = dict.fromkeys(each.label(run) for run in cell.runs)
+        found.append(", ".join(name for name in names if name) or labels.NONE)
+    return found
+
+
+def details(study: Study) -> dict[str, dict[str, Any]]:
+    """The details of each run, by its id: plain texts, which the page shows as such when the run
+    is clicked."""
+    found: dict[str, dict[str, Any]] = {}
+    split = study.behaviour.split if study.behaviour is not None else "train"
+    runs = [run for cell in study.ranking.cells for run in cell.runs][:RUNS]
+    for position, run in enumerate(runs):
+        shown = examples(run, split, 2) if position < _TOLD else []
+        found[run.id] = {
+            "name": run.name or run.id,
+            "link": run.link,
+            "facts": _facts(run),
+            "config": [[key, labels.setting(value)[:_TEXT]] for key, value in dotted(run.config)],
+            "log": list(run.log),
+            "quoted": run_to_log(study.data, run),
+            "rollouts": [
+                {
+                    "title": f"{one.why}: reward {labels.number(one.rollout.reward, 3)}, "
+                    f"{labels.plural(one.rollout.length, 'token')}, "
+                    f"iteration {one.rollout.iteration}",
+                    "prompt": one.rollout.prompt[:_TEXT],
+                    "response": one.rollout.response[:_TEXT],
+                    "reference": one.rollout.reference[:_TEXT],
+                }
+                for one in shown
+            ],
+        }
+    return found
+
+
+_CHECKPOINTS = {"sampler_path": "to sample from", "state_path": "to train on from", "path": ""}
+
+
+def _facts(run: RunData) -> list[list[str]]:
+    found = [
+        ["state", run.state + (", diverged" if run.diverged else "")],
+        ["id", run.id],
+        ["seed", labels.NONE if run.seed is None else str(run.seed)],
+        ["attempts", str(run.attempts)],
+        ["why", run.why],
+        ["last value", labels.number(run.last)],
+        ["best value", labels.number(run.best)],
+        ["smoothed", labels.number(run.smoothed)],
+        ["time", labels.duration(run.wall_s)],
+        ["tokens", labels.amount(run.cost.total)],
+        ["alarms", "; ".join(alarm.message or alarm.rule for alarm in run.alarms)],
+    ]
+    paths = [
+        [f"checkpoint {what}".strip(), str(record[key])]
+        for record in run.checkpoints[-1:]
+        for key, what in _CHECKPOINTS.items()
+        if record.get(key)
+    ]
+    return [pair for pair in [*found, *paths] if pair[1]]
+
+
+def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
+    """The rows of a heat table: a text and a share from 0 (worst) to 1 (best) per place; None for
+    a hole."""
+    means = [mean for row in pair.means for mean in row if mean is not None]
+    places = labels.decimals(*means)
+    least = min((abs(mean) for mean in means if mean), default=1.0)
+    if places is not None and 1e-3 <= least < 1:  # two digits of the smallest too
+        places = max(places, 1 - math.floor(math.log10(least)))
+    ranked = sorted({sign * mean for mean in means}, reverse=True)
+    last = max(len(ranked) - 1, 1)
+    shade = {value: position / last for position, value in enumerate(ranked)}
+    return [
+        {
+            "name": name,
+            "places": [
+                (
+                    labels.fixed(mean, places),
+                    None if mean is None else shade[sign * mean],
+                    i == best,
+                )
+                for i, mean in enumerate(row)
+            ],
+        }
+        for name, row, best in zip(pair.ys, pair.means, pair.best_x, strict=True)
+    ]
+
+
+def block_rows(study: Study) -> list[dict[str, Any]]:
+    """The rows of the table of blocks."""
+    found = study.blocks
+    if found is None:
+        return []
+    keys = [key for key in study.ranking.keys if key != found.by]
+    rows: list[dict[str, Any]] = []
+    for block in found.blocks:
+        best = block.best
+        ends = [
+            f"{e.axis} ({e.side}{', further out it diverged' if e.stopped else ''}"
+            f"{f', {e.doubt}' if e.doubt else ''})"
+            for e in block.edges
+        ]
+        rows.append(
+            {
+                "name": block.value,
+                "settings": ["" if best is None else setting_text(best, key)[0] for key in keys],
+                "mean": "no result" if best is None else cell_figures(best, None)["mean"],
+                "interval": "" if best is None else cell_figures(best, None)["interval"],
+                "checkpoint": None if best is None else _checkpoint(best, study),
+                "tied": len(block.tied) if block.compared else None,
+                "compared": block.compared,
+                "ends": labels.listed(ends) if ends else labels.NONE,
+                "diverged": block.diverged,
+                "cells": block.cells,
+                "holes": [", ".join(f"{k} {v}" for k, v in row) for row in block.holes],
+            }
+        )
+    return rows
+
+
+def _checkpoint(cell: Cell, study: Study) -> str | None:
+    """The weights of a cell's best run."""
+    metric = study.data.metric
+    run = None if metric is None else cell.best_run(metric.sign)
+    found = None if metric is None or run is None else choose_checkpoint(run, metric.at)
+    return None if found is None else found.path
+
+
+def surface_rows(found: Surface | None) -> list[dict[str, str]]:
+    """The rows of the table of the model's results by axis."""
+    return [
+        {
+            "axis": axis.key,
+            "share": labels.percent(axis.importance.value),
+            "interval": f"{labels.percent(axis.importance.low)} to "
+            f"{labels.percent(axis.importance.high)}",
+            "permuted": labels.percent(max(axis.permuted.value, 0.0)),
+            "spread": " to ".join(
+                labels.percent(max(bound, 0.0)) for bound in (axis.permuted.low, axis.permuted.high)
+            ),
+            "p": labels.p_value(axis.p),
+        }
+        for axis in (found.axes if found is not None else ())
+    ]
+
+
+def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
+    """The rows of the table of runs that went wrong, by value of an axis."""
+    return [
+        {
+            "axis": rate.axis,
+            "value": rate.value,
+            "count": rate.count,
+            "trials": rate.trials,
+            "share": labels.percent(rate.count / rate.trials),
+            "interval": f"{labels.percent(rate.low)} to {labels.percent(rate.high)}",
+            "from": round(100 * rate.low, 1),
+            "to": round(100 * rate.high, 1),
+            "at": round(100 * rate.count / rate.trials, 1),
+        }
+        for rate in rates
+    ]
+
+
+def paired_about(study: Study) -> str:
+    """What the table of differences over shared seeds shows, and why it may look less certain than
+    the verdict."""
+    cells = [cell for cell in study.ranking.others if cell.name in study.paired]
+    text = (
+        "The mean difference over the seeds that both cells have, with the 95 % interval of a "
+        "paired t test. Intervals and p pay for all the pairs of cells among which the best was "
+        "picked (Bonferroni). Each row uses the runs of its two cells only."
+    )
+    unsure = [
+        cell
+        for cell in cells
+        if (compared := study.ranking.comparisons.get(cell.name)) is not None
+        and compared.told_apart
+        and (found := study.paired[cell.name]).p is not None
+        and found.p > 1 - CONFIDENCE
+    ]
+    if unsure:
+        text += (
+            f" For {labels.listed(names_of(unsure), 3)} this table is less certain than the "
+            "verdict. That is no contradiction: the verdict estimates the noise from all cells, "
+            "which a few shared seeds cannot. The verdict counts; this table is a check that does "
+            "not need the cells to be equally noisy."
+        )
+    return text
+
+
+def paired_rows(study: Study) -> list[dict[str, Any]]:
+    """The rows of the table of differences from the best over shared seeds."""
+    log = study.ranking.scale == "log"
+    found: list[dict[str, Any]] = []
+    for cell in study.ranking.others:
+        estimate = study.paired.get(cell.name)
+        if estimate is None or estimate.low is None or estimate.high is None:
+            continue
+        shown = [estimate.value, estimate.low, estimate.high]
+        texts = [labels.ratio(exp(v)) if log else labels.difference(v) for v in shown]
+        found.append(
+            {
+                "name": short_name(cell),
+                "value": texts[0],
+                "interval": f"{texts[1]} to {texts[2]}",
+                "p": labels.p_value(estimate.p),
+            }
+        )
+    return found

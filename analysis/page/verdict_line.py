@@ -1,0 +1,43 @@
+"""Makes the verdict in one line, for a message or the end of a launch."""
+
+import numpy as np
+
+from sweeper.analysis.findings.baselines import with_baseline
+from sweeper.analysis.findings.study import study
+from sweeper.analysis.reading.frames import SweepData, load
+from sweeper.analysis.reading.last_values import settle
+from sweeper.common.sanitize import sanitize
+from sweeper.errors import SweeperError
+from sweeper.results.origins import differences, sentences
+from sweeper.results.registry import Registry
+
+__all__ = ["executed_differently", "verdict_line"]
+
+
+def verdict_line(registry: Registry, sweep: str) -> str | None:
+    """What won, by how much, and whether that can be believed. For a sweep with stages it is
+    about the last stage with a metric. None if nothing can be compared or read."""
+    try:
+        plan = registry.sweep(sweep).plan
+        judged = [stage.name for stage in plan.stages if stage.metric is not None]
+        if plan.metric is None and not judged:
+            return None
+        name = f"{sweep}/{judged[-1]}" if plan.stages else sweep
+        with np.errstate(all="ignore"):
+            (data,) = settle(load(registry, name, None, None, rollouts=False))
+            verdict = study(with_baseline(data, registry)).verdict
+    except SweeperError:
+        return None
+    different = executed_differently(data)
+    caution = f"; but the runs executed {'; '.join(different)}" if different else ""
+    if verdict.number is None:
+        return sanitize(f"{verdict.headline} [{verdict.label}]{caution}")
+    spread = f" ({verdict.spread})" if verdict.spread else ""
+    line = f"{verdict.headline}: {verdict.number}{spread} [{verdict.label}]"
+    against = f"; {verdict.against}" if verdict.against else ""
+    return sanitize(f"{line}{against}{caution}")
+
+
+def executed_differently(data: SweepData) -> tuple[str, ...]:
+    """Where the runs that count executed different code, packages or data; empty if nowhere."""
+    return tuple(sentences(differences(run for run in data.runs if run.counts)))

@@ -1,0 +1,1 @@
+"""Reads the runs of a sweep and what they recorded."""

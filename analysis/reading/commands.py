@@ -1,0 +1,143 @@
+"""Makes commands that work wherever on this machine they are pasted.
+
+Paths in a grid (a recipe's, `launch.python`, `launch.cwd`) are relative to the folder in which
+`sweeper launch` was typed. So a launch command first changes to that folder, in a subshell, which
+leaves the reader's folder unchanged. Roots and grids are written in full, or relative to that
+folder if they are in it.
+"""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+
+from sweeper.analysis.reading.frames import RunData, SweepData
+from sweeper.sweep.launch import Launch
+
+__all__ = [
+    "analysing",
+    "elsewhere",
+    "launching",
+    "listing",
+    "reading_logs",
+    "reproducing",
+    "run_to_log",
+]
+
+
+def _program() -> list[str]:
+    """The word that starts this sweeper in a shell: its name if PATH finds it, else its path."""
+    own = os.path.join(os.path.dirname(sys.executable), "sweeper")
+    found = shutil.which("sweeper")
+    if found is not None and os.path.exists(own) and os.path.samefile(found, own):
+        return ["sweeper"]
+    return [own] if os.path.exists(own) else [sys.executable, "-P", "-m", "sweeper"]
+
+
+def _from(folder: str | None, path: str) -> str:
+    """A path as one types it in `folder`: relative if it lies below."""
+    if folder is None or "://" in path:
+        return path
+    below = os.path.relpath(path, folder)
+    return path if below.split(os.sep)[0] == os.pardir else below
+
+
+def _folder(data: SweepData) -> str | None:
+    """The folder in which the sweep was launched, if this machine has it."""
+    found = _typed_in(data)
+    return found if found is not None and os.path.isdir(found) else None
+
+
+def _typed_in(data: SweepData) -> str | None:
+    """The recorded folder of the launch. Older sweeps recorded only the folder of the runs; it is
+    used if they had no other."""
+    launched = data.provenance
+    options = Launch() if data.plan is None else data.plan.launch
+    usual = launched.get("cwd") if options.cwd in (None, ".") else None
+    found = launched.get("typed_in") or usual
+    return found if isinstance(found, str) and found else None
+
+
+def elsewhere(data: SweepData) -> str | None:
+    """The folder in which a launch must be typed, if the command cannot contain it."""
+    if _folder(data) is not None:
+        return None
+    folder, host = _typed_in(data), data.provenance.get("host") or "another machine"
+    was = "" if folder is None else f", which was {folder} on {host}"
+    return f"To be typed in the project's folder{was}: paths in the grid count from there."
+
+
+def launching(data: SweepData, grid: str, overrides: Sequence[str]) -> str:
+    """The command that launches a grid, given by its full path or address, into the root of the
+    sweep."""
+    folder = _folder(data)
+    words = [*_program(), "launch", _from(folder, grid), *overrides]
+    words += ["--root", _from(folder, data.root)] if data.root else []
+    line = shlex.join(words)
+    return line if folder is None else f"(cd {shlex.quote(folder)} && {line})"
+
+
+def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
+    """The command that makes the same report."""
+    if data.root and len(data.paths) == 1:
+        words = [*_program(), "analyze", data.name, "--root", data.root]
+    else:
+        words = [*_program(), "analyze", *data.paths]
+    own = data.plan and data.plan.metric
+    metric = data.metric
+    if metric is not None:
+        if own is None or own.name != metric.name:
+            words += ["--metric", metric.name, "--goal", metric.goal]
+        elif own.goal != metric.goal:
+            words += ["--goal", metric.goal]
+        usual = own.at if own is not None and own.name == metric.name else "auto"
+        # What auto came to, it comes to again.
+        usual = metric.at if usual == "auto" and (data.ends or metric.at == "last") else usual
+        words += ["--at", metric.at] if metric.at != usual else []
+        rules = own if own is not None and own.name == metric.name else None
+        for flag, asked, usual in (
+            ("--noise", metric.noise, "auto" if rules is None else rules.noise),
+            ("--failed", metric.failed, "bound" if rules is None else rules.failed),
+        ):
+            words += [flag, asked] if asked != usual else []
+        if metric.by is not None and metric.by != (None if rules is None else rules.by):
+            words += ["--by", metric.by]
+    for key in data.own_keys.ignored:
+        words += ["--ignore", key]
+    for key in data.own_keys.named:
+        words += ["--seed", key]
+    if prices:
+        words += ["--prices", ",".join(f"{k}={v:g}" for k, v in sorted(prices.items()))]
+    return shlex.join(words)
+
+
+def reading_logs(data: SweepData) -> tuple[str, str] | None:
+    """The parts of the command that shows everything a run printed, before and after the run's
+    name. None for runs in folders, which have no log, and for runs of several roots."""
+    roots = {os.path.dirname(path.rstrip("/")) for path in data.paths}
+    if not data.root or len(roots) > 1:
+        return None
+    return shlex.join([*_program(), "logs"]), shlex.join(["--root", data.root])
+
+
+def run_to_log(data: SweepData, run: RunData) -> str | None:
+    """A run that printed something, as an argument for `reading_logs`."""
+    if not run.attempts:
+        return None
+    return shlex.quote(run.name if len(data.names) > 1 else f"{data.name}/{run.name}")
+
+
+def listing(data: SweepData, state: str) -> str:
+    """The command that lists the runs in a state."""
+    return shlex.join([*_program(), "ls", data.names[0], "--state", state, "--root", data.root])
+
+
+def reproducing(data: SweepData, prices: Mapping[str, float]) -> list[str]:
+    """The commands that make the same sweep, if it came from a file, and the same report."""
+    found: list[str] = []
+    if data.plan is not None and data.plan.grid_path:
+        path, folder = data.plan.grid_path, _typed_in(data)
+        whole = path if "://" in path or folder is None else os.path.join(folder, path)
+        found.append(launching(data, whole, data.plan.overrides))
+    return [*found, analysing(data, prices)]

@@ -1,0 +1,224 @@
+"""Computes what runs cost: steps, tokens, time, and dollars if prices are known."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from sweeper.analysis.labels import duration
+from sweeper.analysis.reading.history import History
+from sweeper.analysis.reading.series import Floats
+from sweeper.analysis.reading.sources import Source
+from sweeper.errors import UsageError
+from sweeper.metrics.recorded_usage import ALSO, SOURCES
+from sweeper.money.prices import Prices, amount, load, money
+from sweeper.results.forecast import Going, forecast, forecast_of, going, sentence
+from sweeper.results.runs import RecordedRun
+from sweeper.results.sweeps import Sweep, SweepRun
+from sweeper.sweep.labels import plural
+from sweeper.sweep.usage import Usage, total
+
+__all__ = [
+    "KINDS",
+    "AtPlace",
+    "Cost",
+    "Priced",
+    "clock",
+    "dollars",
+    "parse_prices",
+    "steps_done",
+    "token_columns",
+    "token_keys",
+]
+
+KINDS = ("prefill", "sample", "train")
+"""The kinds of tokens that the Tinker service counts: prefill, sampled, trained."""
+
+_MOST = 1e15
+"""A count of tokens or seconds per step above this is taken for a mistake."""
+
+_CLOCKS = ("time/total", "time/step", "time/step:total", "step_time")
+
+
+@dataclass(frozen=True)
+class AtPlace:
+    """The usage of attempts at one of several places. `seconds` is the time of ended attempts.
+    `usd` is the cost of their tokens, or None if it is unknown. The cost of the place itself is
+    not included."""
+
+    name: str
+    attempts: int
+    seconds: float
+    tokens: int
+    usd: float | None
+
+    @property
+    def text(self) -> str:
+        """`12 attempts on slurm, 3 h 20 min, 1,200,000 tokens, $0.40`."""
+        told = [f"{plural(self.attempts, 'attempt')} on {self.name}", duration(self.seconds)]
+        told += [f"{self.tokens:,} tokens"] if self.tokens else []
+        return ", ".join([*told, *([] if self.usd is None else [money(self.usd)])])
+
+
+@dataclass(frozen=True)
+class Cost:
+    """`steps` is the number of steps done, `tokens` the counts by kind, `seconds` the wall time
+    of all attempts, `usd` their cost by the price table; None if nothing was recorded, or if a
+    model has no price."""
+
+    steps: float | None
+    tokens: Mapping[str, float]
+    seconds: float | None
+    usd: float | None = None
+
+    @property
+    def total(self) -> float | None:
+        """The tokens of all kinds."""
+        return sum(self.tokens.values()) if self.tokens else None
+
+
+def steps_done(history: History, training: Sequence[str]) -> float | None:
+    """The number of steps that a run did. `training` are keys that only training steps record,
+    unlike an evaluation before the first step or after the last. Steps may count from 0 or 1, and
+    be recorded at intervals: the last record then stands for as many steps as lie between two."""
+    known = [key for key in training if key in history.keys]
+    there = [history.column(key)[1] for key in known]
+    rows = np.logical_or.reduce(there) if there else np.ones(len(history.steps), dtype=bool)
+    steps = np.unique(history.steps[rows & np.isfinite(history.steps)])
+    if not len(steps):
+        return None
+    gap = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
+    each = bool(known) or gap == 1
+    return float(steps[-1] - steps[0] + gap) if each and steps[0] <= gap else float(steps[-1])
+
+
+def token_keys() -> list[str]:
+    """The keys under which tokens are counted."""
+    return [name for names in SOURCES.values() for name in names]
+
+
+def token_columns(history: History) -> dict[str, Floats]:
+    """The tokens of each row by kind, from the keys of tinker-cookbook and our recipes; 0 in rows
+    without a count. Only kinds that the run counts."""
+    found: dict[str, Floats] = {}
+    for kind, names in SOURCES.items():
+        key = next((name for name in names if name in history.keys), None)
+        if key is None:
+            continue
+        counts = _counts(history, key)
+        if ALSO.get(key) in history.keys:
+            counts = counts + _counts(history, ALSO[key])
+        if key.startswith("tokens/") and not counts.any():
+            continue  # all kinds are recorded, also those that a program has not
+        found[kind] = counts
+    return found
+
+
+def clock(history: History) -> Floats | None:
+    """The seconds of work up to and including each row; None if the run records none. A step that
+    a resumed attempt repeated counts once, as in the merged history."""
+    key = next((name for name in _CLOCKS if name in history.keys), None)
+    return None if key is None else np.cumsum(_counts(history, key))
+
+
+def _counts(history: History, key: str) -> Floats:
+    values, there = history.column(key)
+    return np.where(there & (values >= 0) & (values < _MOST), values, 0.0)
+
+
+def parse_prices(text: str | None) -> dict[str, float]:
+    """`train=0.4,sample=0.8` as dollars per million tokens by kind. Raises `UsageError`."""
+    prices: dict[str, float] = {}
+    for part in (text or "").split(","):
+        kind, equals, amount = (piece.strip() for piece in part.partition("="))
+        if not part.strip():
+            continue
+        try:
+            number = float(amount)
+        except ValueError:
+            number = -1.0
+        if not equals or kind not in KINDS or not 0 <= number < float("inf"):
+            raise UsageError(
+                f"prices {part.strip()!r}: write dollars per million tokens, like "
+                "train=0.4,sample=0.8,prefill=0.1"
+            )
+        prices[kind] = number
+    return prices
+
+
+def dollars(cost: Cost, prices: Mapping[str, float]) -> float | None:
+    """The price of a run's tokens by these prices, or by the table's if none are given; None if a
+    kind has no price."""
+    if not prices:
+        return cost.usd
+    if not cost.tokens or not set(cost.tokens) <= set(prices):
+        return None
+    return sum(count * prices[kind] / 1e6 for kind, count in cost.tokens.items())
+
+
+class Priced:
+    """The metered usage of runs, with the price table."""
+
+    def __init__(self) -> None:
+        self._prices: Prices | None = None
+        with suppress(UsageError):  # `sweeper prices` tells what is wrong with it
+            self._prices = load()
+
+    @property
+    def told_prices(self) -> str | None:
+        """The source of the prices; None without prices."""
+        return None if self._prices is None else self._prices.told
+
+    def sum_of(self, used: Sequence[Usage]) -> float | None:
+        """The cost in dollars; None if unknown."""
+        found = total(used)
+        if self._prices is None or not found.models:
+            return None
+        cost = amount(found, self._prices)
+        return None if cost.unpriced else cost.usd
+
+    def usd(self, run: RecordedRun) -> float | None:
+        """The cost of all attempts of a run; None if unknown."""
+        return self.sum_of([run.usage])
+
+    def by_place(self, sources: Sequence[Source]) -> tuple[AtPlace, ...]:
+        """The usage at each place, in the order of the places; empty unless a sweep has several."""
+        used: dict[str, list[Usage]] = {}
+        seconds: dict[str, float] = {}
+        for run in (one.run for source in sources for one in source.runs):
+            if not isinstance(run, SweepRun) or not run.launch.backends:
+                continue
+            for place in run.launch.places:
+                used.setdefault(place, [])
+            for attempt in range(1, run.attempts + 1):
+                place = run.backend_of(attempt)
+                used.setdefault(place, []).append(run.used(attempt).usage)
+                took = run.ended(attempt).wall_s or 0.0
+                seconds[place] = seconds.get(place, 0.0) + took
+        return tuple(
+            AtPlace(
+                *(place, len(found), seconds.get(place, 0.0)),
+                *(total(found).counts.tokens, self.sum_of(found)),
+            )
+            for place, found in used.items()
+        )
+
+    def of_sweep(self, sweep: Sweep) -> str | None:
+        """What a sweep has used and will still use; None if nothing was counted."""
+        found = forecast_of(sweep)
+        if found is None or self._prices is None:
+            return None
+        return sentence(found, self._prices)
+
+    def told(self, sources: Sequence[Source]) -> str | None:
+        """What sweeps have used and will still use; None if nothing was counted."""
+        runs: list[Going] = []
+        for source in sources:
+            if source.plan is not None:
+                of = [one.run for one in source.runs if isinstance(one.run, SweepRun)]
+                runs += going(of, source.plan)
+        found = forecast(runs)
+        if found is None or self._prices is None:
+            return None
+        return sentence(found, self._prices)

@@ -1,0 +1,547 @@
+"""Reads the data of a sweep once, through the registry, for everything that the report computes."""
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from sweeper.alarms import Alarm, alarms
+from sweeper.analysis.reading.annotations import NOBODY, Noted, read_noted
+from sweeper.analysis.reading.confirmation import Confirmed, confirmation
+from sweeper.analysis.reading.costs import (
+    AtPlace,
+    Cost,
+    Priced,
+    clock,
+    steps_done,
+    token_columns,
+    token_keys,
+)
+from sweeper.analysis.reading.history import Histories, History
+from sweeper.analysis.reading.keys import candidates, choose, goal_of, train_candidates
+from sweeper.analysis.reading.rollouts import BUDGET, Rollout, read_rollouts
+from sweeper.analysis.reading.run_keys import NO_KEYS, OwnKeys
+from sweeper.analysis.reading.series import Ends, Floats, Series, best, judged, last
+from sweeper.analysis.reading.sources import Placed, Source, find_sources
+from sweeper.analysis.reading.splits import counterparts, family
+from sweeper.errors import GridError, UsageError
+from sweeper.grid.extends import in_one
+from sweeper.metrics.objective import sign_of, smoothed
+from sweeper.results.cells import counts
+from sweeper.results.items import Answered, files_of, item_files, read_items
+from sweeper.results.origins import Origin
+from sweeper.results.registry import RecordedRun, Registry
+from sweeper.results.status import stands_still
+from sweeper.results.sweeps import SweepRun
+from sweeper.store.documents import dotted
+from sweeper.sweep.event import Outcome
+from sweeper.sweep.metric import is_at, value_text
+from sweeper.sweep.plan import Plan
+
+__all__ = [
+    "PENDING",
+    "Metric",
+    "RunData",
+    "SweepData",
+    "differently",
+    "find_metric",
+    "judged_by",
+    "lend",
+    "load",
+    "read",
+]
+
+LOG_LINES = 12
+"""How many lines of a run's log the report shows."""
+
+PENDING = ("planned", "submitted", "running", "lost", "preempted")
+"""States of runs that may still give a result."""
+
+_LOGS = 400
+"""With more runs than this, only runs that did not succeed show their log."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What cells are compared by: the value of `name` that `at` selects in each run, with the
+    grid's `noise`, `failed`, `by` and `relevant` (see `sweeper.sweep.metric`). `guessed` is true
+    if only the name of the metric tells whether more or less is better."""
+
+    name: str
+    goal: str  # "minimize" or "maximize"
+    at: str = "last"  # or "best", "mean_of_last=5", or "auto" until that is settled
+    guessed: bool = field(default=False, compare=False)
+    noise: str = field(default="auto", compare=False)
+    failed: str = field(default="bound", compare=False)
+    by: str | None = field(default=None, compare=False)
+    relevant: float | None = field(default=None, compare=False)
+
+    @property
+    def sign(self) -> float:
+        """The factor that makes smaller values better: 1 or -1."""
+        return sign_of(self.goal)
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A planned run, in whatever state.
+
+    `value` and `step` are what the run is judged by; both are None if it never recorded the
+    metric. `last`, `best` and `smoothed` are the three values that a curve may be judged by.
+    `curves` holds the keys that are drawn. `clocks` holds what an x axis may show instead of the
+    step ("tokens", "time"), one value per row of the history. `items` has the run's answers by
+    task, and `unread` the files of answers that are too large to read. `link` is the run's page at
+    W&B. `alarms` are those raised while it ran. `origin` is what it executed. `missing` is the
+    number of rows at its end that should have a value of the metric and have none: it may have
+    diverged since. `notes` say what is odd about its metrics.jsonl, and `others` describes what
+    it recorded under keys without numbers.
+    """
+
+    id: str
+    name: str
+    cell: str
+    seed: int | None
+    config: Mapping[str, Any]
+    state: str
+    attempts: int
+    reason: str | None
+    detail: str | None
+    wall_s: float | None
+    value: float | None
+    step: float | None
+    diverged: bool
+    unreadable: int
+    last: float | None = None
+    best: float | None = None
+    smoothed: float | None = None
+    cost: Cost = field(default_factory=lambda: Cost(None, {}, None))
+    curves: Mapping[str, Series] = field(default_factory=dict[str, Series])
+    clocks: Mapping[str, Floats] = field(default_factory=dict[str, Floats])
+    log: tuple[str, ...] = ()
+    checkpoints: tuple[Mapping[str, Any], ...] = ()
+    rollouts: tuple[Rollout, ...] = ()
+    items: tuple[Answered, ...] = ()
+    unread: tuple[str, ...] = ()
+    sweep: str = ""
+    link: str | None = None
+    alarms: tuple[Alarm, ...] = ()
+    superseded: bool = False
+    origin: Origin | None = field(default=None, compare=False)
+    missing: int = 0
+    notes: tuple[str, ...] = ()
+    others: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def counts(self) -> bool:
+        """Whether the run's value takes part in comparisons. It does if the run succeeded with a
+        finite value, and did not only serve to choose a cell that was then repeated on fresh seeds
+        (`superseded`)."""
+        return counts(self.state, self.value, self.diverged) and not self.superseded
+
+    @property
+    def why(self) -> str:
+        """The recorded reason of its failure."""
+        return ": ".join(part for part in (self.reason, self.detail) if part)
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its log that is not empty; "" if there is none."""
+        return next((text for line in reversed(self.log) if (text := line.strip())), "")
+
+    def last_of(self, key: str) -> float | None:
+        """The last value that it recorded for a key, NaN included."""
+        points = self.curves.get(key)
+        found = None if points is None else last(points)
+        return None if found is None else found[1]
+
+
+@dataclass(frozen=True)
+class SweepData:
+    """One or several sweeps, as they were when they were read. `retired` counts runs that only an
+    earlier version of the grid had; `runs` does not contain them. `keys` maps each numeric key to
+    the number of runs that recorded it. `roles` names the training curve, the reward and so on
+    among them (see `reading/keys.py`). `lent` are the values of the cells of sweeps that
+    lend their noise, by sweep. `confirmed` names the sweeps that repeat cells of another one.
+    `ends` says why runs are judged by a mean of their last values although nobody asked for it.
+    `baseline` is the cell that the best is compared with, `unmet` the reason if it is missing, and
+    `borrowed` the cells of other sweeps. `used` is what the runs used of their service. `places`
+    says where they ran, if there are several places. `root` is the root of the first sweep ("" for
+    a folder), and `paths` are the folders of all. `noted` are people's notes. `stands_still` says
+    why the open runs are not started, if they are not. `own_keys` are configuration keys of runs in
+    folders that are no settings."""
+
+    name: str
+    plan: Plan | None
+    metric: Metric | None
+    axes: Mapping[str, list[Any]]
+    runs: tuple[RunData, ...]
+    keys: Mapping[str, int]
+    train_key: str | None
+    retired: int
+    assumed: int = 0
+    roles: Mapping[str, str] = field(default_factory=dict[str, str])
+    names: tuple[str, ...] = ()
+    root: str = ""
+    paths: tuple[str, ...] = ()
+    lent: Mapping[str, Mapping[str, Sequence[float]]] = field(
+        default_factory=dict[str, Mapping[str, Sequence[float]]]
+    )
+    confirmed: Confirmed | None = None
+    ends: Ends | None = None
+    baseline: str | None = None
+    unmet: str | None = None
+    borrowed: frozenset[str] = frozenset()
+    noted: Noted = NOBODY
+    used: str | None = None
+    places: tuple[AtPlace, ...] = ()
+    stands_still: str | None = None
+    own_keys: OwnKeys = NO_KEYS
+
+    @property
+    def own_runs(self) -> tuple[RunData, ...]:
+        """The runs that this sweep planned itself."""
+        if not self.borrowed:
+            return self.runs
+        return tuple(run for run in self.runs if run.cell not in self.borrowed)
+
+    @property
+    def metric_name(self) -> str | None:
+        """The key of the metric."""
+        return None if self.metric is None else self.metric.name
+
+    @property
+    def sign(self) -> float:
+        """The sign of the metric. Without a metric, smaller counts as better."""
+        return 1.0 if self.metric is None else self.metric.sign
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """The recorded provenance: where and how the sweep was launched."""
+        return (self.plan and self.plan.provenance) or {}
+
+    @property
+    def seed_field(self) -> str:
+        """The configuration key that distinguishes the replicates of a cell."""
+        return (self.plan and self.plan.recipe.seed_field) or "seed"
+
+    @functools.cached_property
+    def derived(self) -> frozenset[str]:
+        """The keys that the grid's `base` makes of other keys: `title: ${lr} at ${rank}`."""
+        if self.plan is None or "${" not in f"{self.plan.grid_text}{self.plan.overrides}":
+            return frozenset()
+        try:
+            base = in_one(self.plan.grid_text, self.plan.extends).get("base")
+        except GridError:
+            return frozenset()
+        given = [override.partition("=")[::2] for override in self.plan.overrides]
+        pairs = [*dotted(base if isinstance(base, Mapping) else {}), *given]  # pyright: ignore[reportUnknownArgumentType]
+        return frozenset(str(key) for key, value in pairs if "${" in str(value))
+
+    @property
+    def drawn(self) -> list[str]:
+        """The keys with a figure of their own. The metric and the training curve come first."""
+        named = (self.metric_name, self.train_key, *self.roles.values())
+        keys = [key for key in named if key is not None]
+        return list(dict.fromkeys(keys))
+
+
+def find_metric(
+    own: Mapping[str, str] | None, name: str | None, goal: str | None, at: str | None = None
+) -> Metric | None:
+    """Returns the metric that was asked for, else the sweep's own. Raises `UsageError` if neither
+    the goal nor the name tells whether more or less is better."""
+    if at is not None and not is_at(at):
+        raise UsageError(f"at {at!r}: say auto, last, best or mean_of_last=5")
+    if goal not in (None, "minimize", "maximize"):
+        raise UsageError(f"goal {goal!r}: say minimize or maximize")
+    if name is None or (own is not None and own["name"] == name):
+        if own is None:
+            return None
+        usual = own.get("goal", "minimize"), own.get("at", "last")
+        rules = own.get("noise", "auto"), own.get("failed", "bound")
+        found = Metric(own["name"], goal or usual[0], at or usual[1])
+        found = replace(found, noise=rules[0], failed=rules[1], by=own.get("by"))
+        return replace(found, relevant=cast("float | None", own.get("relevant")))
+    found = goal or goal_of(name)
+    if found is None:
+        raise UsageError(
+            f"metric {name!r}: say which way is better, --goal minimize or --goal maximize"
+        )
+    return Metric(name, found, at or "auto", guessed=goal is None)
+
+
+def load(
+    registry: Registry,
+    sweeps: str | Sequence[str],
+    metric: str | None,
+    goal: str | None,
+    at: str | None = None,
+    *,
+    rollouts: bool = True,
+) -> SweepData:
+    """Reads one sweep, or several as one. Raises `NotFound` if there is none. Raises `UsageError`
+    like `find_metric`, and if the sweeps are judged by different metrics and none was asked for."""
+    names = [sweeps] if isinstance(sweeps, str) else list(dict.fromkeys(sweeps))
+    return read(find_sources(registry, names), metric, goal, at, rollouts=rollouts)
+
+
+def read(
+    found: Sequence[Source],
+    metric: str | None,
+    goal: str | None,
+    at: str | None = None,
+    *,
+    rollouts: bool = True,
+) -> SweepData:
+    """Reads sources as one sweep. Raises the same errors as `load`."""
+    names = [source.name for source in found]
+    chosen = _one_metric(found, metric, goal, at)
+    again = confirmation(found)
+    several = len(found) > 1
+    budget = BUDGET // max(sum(len(source.runs) for source in found), 1) if rollouts else 0
+    budget = min(budget, BUDGET // 32)
+    logged = rollouts and sum(len(source.runs) for source in found) <= _LOGS
+    runs: list[RunData] = []
+    keys: Counter[str] = Counter()
+    priced = Priced()
+    for source in found:
+        handles = [placed.run for placed in source.runs]
+        histories = Histories(source.registry, handles, chosen.name if chosen is not None else None)
+        keys.update(histories.keys)
+        raised = _alarms(source)
+        for placed in source.runs:
+            data = _read(placed, histories.of(placed.run.id), chosen, budget, logged=logged)
+            cost = replace(data.cost, usd=priced.usd(placed.run))
+            data = replace(data, cost=cost, alarms=tuple(raised.get(placed.run.id, ())))
+            if again is None:
+                runs.append(_of_sweep(data, source.name) if several else data)
+            elif (cell := again.cell(placed)) is not None:
+                runs.append(_of_study(data, source.name, cell, again))
+    axes: dict[str, list[Any]] = {"sweep": list(names)} if several and again is None else {}
+    for source in found:
+        for key, values in source.axes.items():
+            axes.setdefault(key, values)
+    roles = choose(keys, chosen.name if chosen is not None else None)
+    train = roles.pop("train", None)
+    return SweepData(
+        name=" + ".join(names),
+        plan=found[0].plan,
+        metric=chosen,
+        axes=axes,
+        runs=tuple(runs),
+        keys=dict(sorted(keys.items())),
+        train_key=train,
+        retired=sum(source.retired for source in found),
+        assumed=sum(placed.assumed for source in found for placed in source.runs),
+        roles=roles,
+        names=tuple(names),
+        root=found[0].root,
+        paths=tuple(source.path for source in found),
+        confirmed=again,
+        noted=read_noted(found),
+        used=priced.told(found),
+        places=priced.by_place(found),
+        stands_still=_stands_still(found),
+        own_keys=_own_keys(found),
+    )
+
+
+def _own_keys(sources: Sequence[Source]) -> OwnKeys:
+    """The keys of all sources that are no settings."""
+    parts = zip(*(source.own for source in sources), strict=True)
+    return OwnKeys(*(tuple(dict.fromkeys(key for own in part for key in own)) for part in parts))
+
+
+def _stands_still(sources: Sequence[Source]) -> str | None:
+    """Returns why nothing more is started of a sweep with open runs; None if it is."""
+    for source in sources:
+        runs = [placed.run for placed in source.runs]
+        sweeps = {run.sweep for run in runs if isinstance(run, SweepRun) and not run.is_finished}
+        for name in sorted(sweeps):
+            why = stands_still(source.registry.sweep(name))
+            if why is not None:
+                return why
+    return None
+
+
+def lend(data: SweepData, registry: Registry, names: Sequence[str]) -> SweepData:
+    """Adds the noise of the repeated cells of other sweeps. Raises `NotFound` for an unknown
+    sweep, `UsageError` for one of another recipe."""
+    metric, lent = data.metric, dict[str, Mapping[str, Sequence[float]]]()
+    if metric is None:
+        return data
+    for name in names:
+        other = load(registry, name, metric.name, metric.goal, metric.at, rollouts=False)
+        recipes = [found.plan and found.plan.recipe.reference for found in (data, other)]
+        if all(recipes) and recipes[0] != recipes[1]:
+            told = f"it is of the recipe {recipes[1]}, and not of {recipes[0]}"
+            raise UsageError(f"noise from={name}: {told}")
+        cells: dict[str, list[float]] = {}
+        for run in other.runs:
+            if run.counts and run.value is not None:
+                cells.setdefault(run.cell, []).append(run.value)
+        lent[name] = cells
+    return replace(data, lent=lent)
+
+
+def _one_metric(
+    sources: Sequence[Source], name: str | None, goal: str | None, at: str | None
+) -> Metric | None:
+    found = [find_metric(source.metric, name, goal, at) for source in sources]
+    told = differently(found)
+    if told is not None:
+        raise UsageError(told)
+    return found[0]
+
+
+def differently(found: Sequence[Metric | None]) -> str | None:
+    """Returns a message that the sweeps are judged differently, with the option that makes them
+    alike; None if they are alike."""
+    if all(metric == found[0] for metric in found):
+        return None
+    texts = dict.fromkeys(
+        f"{value_text(metric.at)} of {metric.name}, {metric.goal}" if metric else "no metric"
+        for metric in found
+    )
+    known = [metric for metric in found if metric is not None]
+    ways = {
+        "--metric": {metric.name for metric in known},
+        "--goal": {metric.goal for metric in known},
+        "--at": {metric.at for metric in known},
+    }
+    flags = [flag for flag, values in ways.items() if len(values) > 1]
+    if len(known) < len(found):
+        flags = ["--metric", *(flag for flag in flags if flag != "--metric")]
+    return f"not judged alike ({'; '.join(texts)}): say {' and '.join(flags)}"
+
+
+def _of_study(run: RunData, sweep: str, cell: str, again: Confirmed) -> RunData:
+    """Assigns a run of a sweep or of its confirmation to one cell, whichever sweep it ran in."""
+    return replace(
+        run,
+        id=f"{sweep}/{run.id}",
+        name=f"{sweep}/{run.name}",
+        cell=cell,
+        sweep=sweep,
+        superseded=sweep not in again.fresh,
+    )
+
+
+def _of_sweep(run: RunData, sweep: str) -> RunData:
+    """Assigns a run to a cell of its own sweep, so that cells of different sweeps stay separate."""
+    key = "sweep" if "sweep" not in run.config else "the sweep"
+    return replace(
+        run,
+        id=f"{sweep}/{run.id}",
+        name=f"{sweep}/{run.name}",
+        cell=f"{sweep}/{run.cell}",
+        config={key: sweep, **run.config},
+        sweep=sweep,
+    )
+
+
+def _read(
+    placed: Placed, history: History, metric: Metric | None, budget: int, *, logged: bool
+) -> RunData:
+    run = placed.run
+    keys = history.keys
+    name = metric.name if metric is not None else None
+    held = counterparts(name, keys)[:2] if name is not None else ()
+    tasks = family(keys, name)
+    wanted = [name, *train_candidates(name), *candidates(keys, name), *held, *tasks]
+    curves = {key: history.series(key) for key in wanted if key is not None and key in keys}
+    judged_values = judged_by(curves, metric)
+    tokens = token_columns(history)
+    clocks = _clocks(history, tokens)
+    times = run.times
+    succeeded = placed.state == "succeeded"
+    files = files_of(run) if budget and run.attempts else {}
+    answered, unread = read_items(run, item_files(files.items())) if files else ([], [])
+    return RunData(
+        id=run.id,
+        name=run.name,
+        cell=placed.cell,
+        seed=placed.seed,
+        config=placed.config,
+        state=placed.state,
+        attempts=run.attempts,
+        reason=run.outcome.reason,
+        detail=_detail(run.outcome),
+        wall_s=times["wall_s"],
+        unreadable=history.malformed,
+        cost=_cost(history, name, tokens, times["wall_s"]),
+        curves={key: found for key, found in curves.items() if found},
+        clocks=clocks,
+        log=tuple(run.readable(lambda: run.log_tail(LOG_LINES), []))
+        if not succeeded or logged
+        else (),
+        checkpoints=tuple(run.readable(run.checkpoint_records, [])) if succeeded else (),
+        rollouts=read_rollouts(run, files, budget) if files else (),
+        items=tuple(answered),
+        unread=tuple(unread),
+        sweep=run.sweep,
+        link=_link(run),
+        origin=run.origin,
+        missing=history.missing(name) if name in keys else 0,
+        notes=history.notes,
+        others=history.others,
+        **judged_values,
+    )
+
+
+def _link(run: RecordedRun) -> str | None:
+    """The recorded link, if a browser may follow it."""
+    found = run.wandb if isinstance(run, SweepRun) else None
+    return found if found is not None and found.startswith(("https://", "http://")) else None
+
+
+def _alarms(source: Source) -> dict[str, list[Alarm]]:
+    found: dict[str, list[Alarm]] = {}
+    if source.sweep is not None:
+        for alarm in alarms(source.sweep.folder):
+            found.setdefault(alarm.run, []).append(alarm)
+    return found
+
+
+def judged_by(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, Any]:
+    """The fields of a run that say what it is judged by."""
+    if metric is None or metric.name not in curves:
+        return {"value": None, "step": None, "diverged": False}
+    points = curves[metric.name]
+    end, top = last(points), best(points, metric.goal)
+    found = judged(points, metric.goal, metric.at)
+    return {
+        "value": None if found is None else found[1],
+        "step": None if found is None else found[0],
+        "diverged": end is not None and not math.isfinite(end[1]),
+        "last": None if end is None else end[1],
+        "best": None if top is None else top[1],
+        "smoothed": smoothed(points.values),
+    }
+
+
+def _clocks(history: History, tokens: Mapping[str, Floats]) -> dict[str, Floats]:
+    found: dict[str, Floats] = {}
+    if tokens:
+        found["tokens"] = functools.reduce(lambda a, b: a + b, tokens.values()).cumsum()
+    seconds = clock(history)
+    if seconds is not None:
+        found["time"] = seconds
+    return found
+
+
+def _cost(
+    history: History, metric: str | None, tokens: Mapping[str, Floats], wall_s: float | None
+) -> Cost:
+    steps = steps_done(history, [*token_keys(), *train_candidates(metric)])
+    counts = {kind: float(part.sum()) for kind, part in tokens.items()}
+    return Cost(steps, counts, wall_s)
+
+
+def _detail(outcome: Outcome) -> str | None:
+    parts = [text for text in (outcome.detail, outcome.signal) if text]
+    if outcome.code:
+        parts.append(f"exit code {outcome.code}")
+    return ", ".join(parts) or None

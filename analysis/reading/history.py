@@ -1,0 +1,124 @@
+"""Reads what the runs of a sweep recorded, as columns, in one read through the registry.
+
+Most runs of a sweep record the same keys at the same steps. Equal columns are one object here, so
+that code that compares runs can test identity instead of every number.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.analysis.reading.series import EMPTY, Floats, Series
+from sweeper.metrics.objective import counting_rows
+from sweeper.metrics.rows import describe
+from sweeper.metrics.tables.columns import Columns, present
+from sweeper.results.metrics_reader import missing_at_end
+from sweeper.results.registry import RecordedRun, Registry
+
+__all__ = ["Histories", "History"]
+
+Flags = NDArray[np.bool_]
+
+
+class Histories:
+    """The histories of some runs of one sweep. `keys` counts the runs that recorded numbers under
+    each key. For the `metric`, NaN counts as a number."""
+
+    def __init__(self, registry: Registry, runs: Sequence[RecordedRun], metric: str | None) -> None:
+        self._found: dict[str, History] = {}
+        self._steps: dict[str, Floats] = {}
+        before = np.empty(0)
+        for part in registry.columns(list(runs)):
+            before = _shared(before, part.columns.numbers("step"))
+            made = History(self, part.columns, before, metric, part.notes)
+            self._found[part.common["run"]] = made
+        self.keys: Counter[str] = Counter()
+        for found in self._found.values():
+            self.keys.update(found.keys)
+
+    def of(self, run: str) -> "History":
+        """The history of a run, by its id."""
+        return self._found.get(run) or History(self, Columns(), np.empty(0), None)
+
+    def shared(self, key: str, steps: Floats) -> Floats:
+        """The steps of a key. If the run before had the same, they are the same object."""
+        self._steps[key] = _shared(self._steps.get(key, steps), steps)
+        return self._steps[key]
+
+
+class History:
+    """The history of one run. `keys` are those under which it recorded numbers, `steps` are those
+    of its rows (NaN if a row has none), and `malformed` counts lines that could not be read.
+    `notes` say what else is odd about its files, and `others` describes the first value of each key
+    without numbers."""
+
+    def __init__(
+        self,
+        parent: Histories,
+        columns: Columns,
+        steps: Floats,
+        metric: str | None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self._parent, self._columns, self.steps = parent, columns, steps
+        self.malformed, self.notes = columns.malformed, notes
+        self._values: dict[str, Floats] = {}
+        recorded = dict.fromkeys((*columns.values, *columns.odd))
+        self.keys = frozenset(
+            key
+            for key in recorded
+            if key != "step"
+            and (self.column(key)[1].any() or (key == metric and present(self._of(key)).any()))
+        )
+        self.others = {
+            key: describe(next(iter(odd.values())))
+            for key, odd in columns.odd.items()
+            if key != "step" and key not in self.keys
+        }
+
+    def _of(self, key: str) -> Floats:
+        if key not in self._values:
+            self._values[key] = self._columns.numbers(key)
+        return self._values[key]
+
+    def column(self, key: str) -> tuple[Floats, Flags]:
+        """The values by row, and whether any is not NaN."""
+        values = self._of(key)
+        return values, ~np.isnan(values)
+
+    def missing(self, key: str) -> int:
+        """The number of rows at the end that should have a number of a key and have none."""
+        return missing_at_end(self._columns, key)
+
+    def series(self, key: str) -> Series:
+        """The points of a key that count (`objective.counting_rows`), including NaN. If no row
+        has a step, its position is its step."""
+        values = self._of(key)
+        stepped = np.isfinite(self.steps)
+        rows = counting_rows(present(values), stepped)
+        if not rows.any():
+            return EMPTY
+        steps = self.steps
+        if not rows.all():
+            steps, values = self._parent.shared(key, steps[rows]), values[rows]
+        if not (rows & stepped).any():
+            return Series(_positions(len(values)).astype(float), values, np.flatnonzero(rows))
+        if steps is self.steps:
+            return Series(steps, values, _positions(len(steps)))
+        # Rows with a step come first and ascend, so that a step says which row it is.
+        rows = np.searchsorted(self.steps[np.isfinite(self.steps)], steps)
+        return Series(steps, values, rows)
+
+
+def _shared(before: Floats, own: Floats) -> Floats:
+    return before if np.array_equal(before, own) else own
+
+
+@functools.lru_cache(maxsize=64)
+def _positions(count: int) -> NDArray[np.intp]:
+    found = np.arange(count)
+    found.flags.writeable = False
+    return found

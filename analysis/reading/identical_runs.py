@@ -1,0 +1,55 @@
+"""Finds runs whose records are equal to the last bit, if that is no accident. Pure."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from sweeper.analysis.reading.frames import RunData, SweepData
+from sweeper.analysis.reading.keys import train_candidates
+
+__all__ = ["across_cells", "curve_digest", "same_curves"]
+
+_DISTINCT = 4
+"""A curve needs this many different values. Equal curves of a coarse metric say nothing: two runs
+may both have an accuracy of 1.0 to the end."""
+
+
+def curve_digest(run: RunData, metric: str | None) -> str | None:
+    """A digest that is equal for runs with equal values of the metric and of the training curve,
+    whatever time they took. None if the values are too few to tell."""
+    found = hashlib.blake2b(digest_size=12)
+    most = 0
+    for key in (metric, *train_candidates(metric)):
+        if key is not None and key in run.curves:
+            points = run.curves[key]
+            found.update(repr(key).encode("utf-8", "surrogatepass"))
+            found.update(points.steps.tobytes() + points.values.tobytes())
+            most = max(most, len(np.unique(points.finite.values)))
+    return found.hexdigest() if most >= _DISTINCT else None
+
+
+def same_curves(runs: Sequence[RunData], metric: str | None) -> bool:
+    """Whether these runs, two or more, recorded the same."""
+    found = {curve_digest(run, metric) for run in runs}
+    return len(runs) > 1 and len(found) == 1 and None not in found
+
+
+def across_cells(data: SweepData) -> list[list[RunData]]:
+    """Groups of runs from more than one cell with equal curves."""
+    # Few runs end alike: only theirs are compared number by number.
+    ends = _groups(data.runs, lambda run: repr((run.last, run.best, run.smoothed)))
+    return [
+        own
+        for group in ends
+        for own in _groups(group, lambda run: curve_digest(run, data.metric_name))
+    ]
+
+
+def _groups(runs: Sequence[RunData], look: Callable[[RunData], str | None]) -> list[list[RunData]]:
+    found: dict[str, list[RunData]] = {}
+    for run in runs:
+        seen = look(run)
+        if seen is not None:
+            found.setdefault(seen, []).append(run)
+    return [group for group in found.values() if len({run.cell for run in group}) > 1]

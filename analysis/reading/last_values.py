@@ -1,0 +1,99 @@
+"""Which value of a run counts where the grid does not say (`at: auto`): the last, or a mean. Pure.
+
+An evaluation has noise of its own: a batch of prompts, some questions. Where that is most of what
+the runs of a cell differ by, a mean of the last few values tells cells apart that the last ones do
+not; but where runs still learn, it tells where they were. So the last `OF` values are averaged, in
+all runs of a sweep alike, if over the last two times `OF` values
+
+- single values scatter: the variance from one to the next, by second differences, which a straight
+  trend leaves at 0, is at least half of that between the last values of the runs of a cell (of
+  all runs where no cell was repeated), and
+- runs go nowhere: the mean of the later half differs from that of the earlier by less than a single
+  value scatters (root mean square over the runs).
+
+A few values far from all others decide nothing: the scatter comes from the median of the squared
+differences, and for the rest each value counts as at most `_FAR` scatters from the median of its
+run. Both look at all runs that count and at no cell's standing: the choice favours none.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sweeper.analysis.reading.frames import Metric, RunData, SweepData, judged_by
+from sweeper.analysis.reading.series import Ends, Floats
+
+__all__ = ["OF", "settle"]
+
+OF = 5
+"""So many of the last values are averaged."""
+
+
+_FAR = 3.0
+_CHI = 0.454936
+"""The median of the square of a standard normal value."""
+
+
+def settle(*sweeps: SweepData) -> tuple[SweepData, ...]:
+    """Sweeps that are judged together, by the same value of each run: what `at: auto` comes to.
+    Those whose grid or user says `at` stay as they are."""
+    metrics = [data.metric for data in sweeps if data.metric is not None]
+    if len(metrics) < len(sweeps) or any(metric.at != "auto" for metric in metrics):
+        return sweeps
+    found = _ends(sweeps)
+    at = f"mean_of_last={OF}" if found is not None and found.noisy else "last"
+    both = zip(sweeps, metrics, strict=True)
+    return tuple(_judged(data, replace(metric, at=at), found) for data, metric in both)
+
+
+def _judged(data: SweepData, metric: Metric, ends: Ends | None) -> SweepData:
+    runs = tuple(replace(run, **judged_by(run.curves, metric)) for run in data.runs)
+    return replace(data, metric=metric, runs=runs, ends=ends if metric.at != "last" else None)
+
+
+def _ends(sweeps: Sequence[SweepData]) -> Ends | None:
+    """None where a run that counts has too few values, or there is one alone."""
+    tails: list[Floats] = []
+    cells: dict[tuple[int, str], list[int]] = {}
+    for number, data in enumerate(sweeps):
+        for run in data.runs:
+            if run.counts and data.metric is not None:
+                tail = _tail(run, data.metric)
+                if tail is None:
+                    return None
+                cells.setdefault((number, run.cell), []).append(len(tails))
+                tails.append(tail)
+    if len(tails) < 2:
+        return None
+    table = np.array(tails)
+    unit = float(np.abs(table).max()) or 1.0
+    table = table / unit
+    second = np.diff(table, n=2, axis=1)
+    scatter = math.sqrt(float(np.median(second**2)) / (6 * _CHI))
+    middle = np.median(table, axis=1, keepdims=True)
+    table = np.clip(table, middle - _FAR * scatter, middle + _FAR * scatter)
+    moved = table[:, OF:].mean(axis=1) - table[:, :OF].mean(axis=1)
+    return Ends(
+        scatter=scatter * unit,
+        between=_between([table[rows, -1] for rows in cells.values()]) * unit,
+        moved=float(np.sqrt((moved**2).mean())) * unit,
+    )
+
+
+def _tail(run: RunData, metric: Metric) -> Floats | None:
+    curve = run.curves.get(metric.name)
+    values = None if curve is None else curve.values[-2 * OF :]
+    if values is None or len(values) < 2 * OF or not np.isfinite(values).all():
+        return None
+    return values
+
+
+def _between(cells: Sequence[Floats]) -> float:
+    """The standard deviation of the last values: within cells that were repeated, else over all."""
+    groups = [own for own in cells if len(own) > 1] or [np.concatenate(cells)]
+    # Shifted by the first: a mean of equal values may be off by a bit.
+    shifted = [own - own[0] for own in groups]
+    squares = math.fsum(float(((own - own.mean()) ** 2).sum()) for own in shifted)
+    return math.sqrt(squares / sum(len(own) - 1 for own in groups))

@@ -1,0 +1,112 @@
+"""Finds the configuration keys that differ between cells. Pure.
+
+The declared axes are not enough: an included cell may set other keys, and an axis of mappings
+sets several.
+"""
+
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.reading.run_keys import is_label, is_place
+from sweeper.metrics.rows import as_float
+from sweeper.store.documents import dotted
+
+__all__ = ["level", "ordered", "settings"]
+
+
+def settings(
+    configs: Mapping[str, Mapping[str, Any]],
+    axes: Sequence[str],
+    seed_field: str,
+    derived: Collection[str] = (),
+) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:
+    """The keys that differ between cells (name -> configuration), without the seed's: those of
+    the declared `axes` first, in their order. Also the values of each cell. A key that a cell
+    does not set is missing there, which differs from null. A lone cell keeps its axes. Keys that no
+    axis declares are left out if others tell the cells apart without them: names of runs, copies of
+    another key, and `derived` ones, which the grid makes of other keys."""
+    flats = {cell: dict(dotted(config)) for cell, config in configs.items()}
+    keys = dict.fromkeys(key for config in flats.values() for key in config if key != seed_field)
+    places = {key: _place(key, axes) for key in keys}
+    if len(flats) > 1:
+        chosen = [key for key in keys if _differs(key, list(flats.values()))]
+    else:
+        chosen = [key for key in keys if places[key] < len(axes)]
+    chosen.sort(key=places.__getitem__)
+    chosen = _without_names(chosen, [k for k in chosen if places[k] == len(axes)], flats, derived)
+    return tuple(chosen), {
+        cell: {key: config[key] for key in chosen if key in config}
+        for cell, config in flats.items()
+    }
+
+
+def _without_names(
+    chosen: Sequence[str],
+    undeclared: Sequence[str],
+    flats: Mapping[str, Mapping[str, Any]],
+    derived: Collection[str],
+) -> list[str]:
+    """The chosen keys without names, copies and derived ones, if they still tell cells apart."""
+    configs = list(flats.values())
+    columns = {key: tuple(_same(config.get(key)) for config in configs) for key in chosen}
+    first = {columns[key]: key for key in reversed(chosen)}
+    out = {
+        key
+        for key in undeclared
+        if is_label(key)
+        or is_place(key)
+        or key in derived
+        # An equal number may be another thing; an equal text is a copy.
+        or (first[columns[key]] != key and all(isinstance(c.get(key), str) for c in configs))
+    }
+    kept = [key for key in chosen if key not in out]
+    return kept if _count(kept, configs) == _count(chosen, configs) else list(chosen)
+
+
+def _count(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> int:
+    """How many of the configurations differ in these keys."""
+    return len({str([(key in one, _same(one.get(key))) for key in keys]) for one in configs})
+
+
+def level(config: Mapping[str, Any], key: str) -> str:
+    """The value of a dotted key as a text that is equal for values that a grid treats as equal;
+    "not set" if the configuration lacks the key."""
+    if key in config and not isinstance(config[key], Mapping):
+        return labels.setting(_plain(config[key]))
+    found = dict(dotted(config))
+    return labels.setting(_plain(found[key])) if key in found else labels.NOT_SET
+
+
+def ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The distinct values of a setting, ascending; none if one of them is not a finite number."""
+    found = [cell[axis] for cell in cells if axis in cell]
+    numbers = [as_float(value) for value in found]
+    if any(number is None or not math.isfinite(number) for number in numbers):
+        return []
+    return sorted(set(found))
+
+
+def _place(key: str, axes: Sequence[str]) -> int:
+    """The position of the axis that sets a key; the number of axes if none does."""
+    found = (i for i, axis in enumerate(axes) if key == axis or key.startswith(f"{axis}."))
+    return next(found, len(axes))
+
+
+def _differs(key: str, configs: Sequence[Mapping[str, Any]]) -> bool:
+    first = configs[0]
+    return any(
+        (key in config) != (key in first) or _same(config.get(key)) != _same(first.get(key))
+        for config in configs
+    )
+
+
+def _same(value: Any) -> str:
+    """A key that is equal for values that a grid treats as equal: 1 and 1.0, but not 1 and true."""
+    return json.dumps(_plain(value), sort_keys=True, default=str)
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,298 @@
+"""Finds the runs of a report: in sweeps, or in any folder with runs."""
+
+import hashlib
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.reading.run_keys import NO_KEYS, OwnKeys, is_place, own_keys
+from sweeper.common.atomic import atomic_write
+from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.results.registry import RecordedRun, Registry, Sweep
+from sweeper.results.selectors import current
+from sweeper.results.sweeps import SweepRun
+from sweeper.store.documents import dotted
+from sweeper.store.opening import open_store
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.stage_inputs import PARENT, references
+
+__all__ = ["Placed", "Source", "find_sources", "write_file"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A run with the cell and the seed that it counts under, and its configuration without keys
+    that are the run's own. `assumed`: nothing says how it ended, so it counts as finished."""
+
+    run: RecordedRun
+    cell: str
+    seed: int | None
+    state: str
+    config: Mapping[str, Any]
+    assumed: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """A sweep, a `stage` of one, or a folder that counts as a sweep. `retired` counts runs that
+    its grid no longer contains. `others` names the sources that the report compares it with; a
+    report of several has a folder of its own. `own` are the keys of a folder's runs that are no
+    settings."""
+
+    name: str
+    registry: Registry
+    plan: Plan | None
+    metric: Mapping[str, str] | None
+    axes: Mapping[str, list[Any]]
+    runs: tuple[Placed, ...]
+    retired: int
+    sweep: Sweep | None
+    stage: str | None = None
+    others: tuple[str, ...] = ()
+    own: OwnKeys = NO_KEYS
+
+    @property
+    def root(self) -> str:
+        """The root of its sweep; "" for a folder, which has none."""
+        return "" if self.sweep is None else self.sweep.root
+
+    @property
+    def path(self) -> str:
+        """The folder of the sweep, or the named folder; an address on a remote store."""
+        return self.registry.roots[0] if self.sweep is None else self.sweep.path
+
+    @property
+    def place_of_runs(self) -> str:
+        """The path or address of its runs, which no other source has."""
+        return self.path if self.stage is None else f"{self.path}/{self.stage}"
+
+    def place(self, name: str) -> str:
+        """The full path or address at which `write` keeps a file."""
+        return f"{self.path.rstrip('/')}/report/{self._below(name)}"
+
+    def _below(self, name: str) -> str:
+        together = f"with-{_file_name('+'.join(self.others))}" if self.others else None
+        return "/".join(part for part in (self.stage, together, name) if part)
+
+    def write(self, name: str, content: bytes) -> str:
+        """Writes a file of the report beside the sweep, and returns its path."""
+        if self.sweep is not None:
+            return self.sweep.write_report(self._below(name), content)
+        if "://" in self.path:
+            open_store(self.path).replace(f"report/{self._below(name)}", content)
+            return self.place(name)
+        folder = os.path.join(self.path, "report")
+        if os.path.islink(folder):  # whose folder it is may have laid it to anywhere
+            raise UsageError(
+                f"{folder}: is a symbolic link; say by --out where the report is to be"
+            )
+        below, _, last = self._below(name).rpartition("/")
+        return write_file(os.path.join(folder, below), last, content)
+
+
+_LONGEST = 80
+
+
+def _file_name(text: str) -> str:
+    """The text as a part of a path: short, and without characters that a path gives a meaning."""
+    plain = re.sub(r"[^\w.=+-]+", "-", text).strip("-.")
+    if plain == text and len(plain) <= _LONGEST:
+        return plain
+    return f"{plain[:_LONGEST]}~{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:6]
+
+
+def find_sources(registry: Registry, names: Sequence[str], keys: OwnKeys = NO_KEYS) -> list[Source]:
+    """Finds each source: a sweep of the registry by its name, else a folder by its path. Sources
+    of one name are called by their paths. `keys` are those that the user names as ignored or as
+    seeds, for folders. Raises `NotFound`, and `UsageError` for such keys of a sweep."""
+    found = [_find(registry, name, keys) for name in names]
+    _check_keys(found, keys)
+    counts = Counter(source.name for source in found)
+    first, *rest = [
+        replace(source, name=source.place_of_runs) if counts[source.name] > 1 else source
+        for source in found
+    ]
+    return [replace(first, others=tuple(source.name for source in rest)), *rest]
+
+
+def _check_keys(sources: Sequence[Source], keys: OwnKeys) -> None:
+    for option, asked in (("--ignore", keys.ignored), ("--seed", keys.named)):
+        planned = [source.name for source in sources if source.plan is not None]
+        if asked and planned:
+            raise UsageError(
+                f"{option}: for folders of runs; {planned[0]} has the cells of its grid"
+            )
+        held = {key for one in sources for p in one.runs for key, _ in dotted(p.run.config)}
+        lacking = [key for key in asked if key not in held]
+        if lacking:
+            known = ", ".join(sorted(held)[:12]) or "none"
+            raise UsageError(f"{option} {lacking[0]}: no configuration has this key; keys: {known}")
+
+
+def _find(registry: Registry, name: str, keys: OwnKeys) -> Source:
+    above, stage = registry.split(name)
+    staged = _with_stages(registry, above) if stage and "/" not in stage else None
+    if staged is not None:
+        return _of_stage(registry, staged, stage)
+    try:
+        return _of_sweep(registry, registry.sweep(name))
+    except (NotFound, StoreError) as error:  # StoreError: a path, which is no sweep's name
+        for path in _folders(registry, name):
+            found = _of_folder(path, keys)
+            if found is not None:
+                return found
+        if os.path.isdir(name) or os.sep in name:
+            raise NotFound(f"{name}: neither a sweep nor a folder with runs in it") from error
+        raise
+
+
+def _with_stages(registry: Registry, name: str) -> Sweep | None:
+    """The sweep of that name, if it exists and has stages."""
+    try:
+        sweep = registry.sweep(name)
+    except (NotFound, StoreError):
+        return None
+    return sweep if sweep.plan.stages else None
+
+
+def _folders(registry: Registry, name: str) -> list[str]:
+    """The folders that a name may mean: one below a root, as `ls` shows it, or else one here. A
+    path that says where it begins (`./exp`) is one here."""
+    if "://" in name:
+        return [name]
+    here = [os.path.abspath(name)] if os.path.isdir(name) else []
+    if name.partition("/")[0] in ("", ".", ".."):
+        return here
+    below = [f"{root.rstrip('/')}/{name}" for root in registry.roots]
+    return [*(path for path in below if "://" in path or os.path.isdir(path)), *here]
+
+
+def _of_sweep(registry: Registry, sweep: Sweep) -> Source:
+    if sweep.plan.stages:
+        names = ", ".join(f"{sweep.name}/{stage.name}" for stage in sweep.plan.stages)
+        raise UsageError(f"{sweep.name} has stages, which are compared one by one: {names}")
+    runs, retired = _placed(sweep.runs)
+    return Source(sweep.name, registry, sweep.plan, sweep.metric, sweep.axes, runs, retired, sweep)
+
+
+def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
+    """A stage as a sweep of its own. Raises `NotFound`."""
+    if sweep.plan.stage(stage) is None:
+        known = ", ".join(one.name for one in sweep.plan.stages) or "none"
+        raise NotFound(f"no stage {stage!r} in {sweep.name}: there is {known}")
+    plan = sweep.plan.only(stage)
+    cells = {run.id: run.cell for run in sweep.runs}
+    runs, retired = _placed([run for run in sweep.runs if run.stage == stage])
+    if any(placed.run.parents for placed in runs):
+        runs = tuple(replace(one, config=_going_on(one, cells)) for one in runs)
+    name, metric = f"{sweep.name}/{stage}", sweep.metric_of(stage)
+    return Source(name, registry, plan, metric, plan.axes, runs, retired, sweep, stage)
+
+
+def _going_on(placed: Placed, cells: Mapping[str, str]) -> dict[str, Any]:
+    """The configuration of a run, with the addresses of checkpoints replaced by the cells that
+    they come from."""
+    above = [cells[parent] for parent in placed.run.parents if parent in cells]
+    own = {k: v for k, v in placed.config.items() if next(references(v), None) is None}
+    return {PARENT: ", ".join(above) or "the base model", **own}
+
+
+def _placed(runs: Sequence[SweepRun]) -> tuple[tuple[Placed, ...], int]:
+    """The runs that count, and the number of others."""
+    kept = current(runs)
+    placed = (Placed(run, run.cell, run.seed, run.state.value, run.config) for run in kept)
+    return tuple(placed), len(runs) - len(kept)
+
+
+def _of_folder(path: str, keys: OwnKeys) -> Source | None:
+    """The runs below a folder. Runs with the same configuration, without keys that are a run's
+    own, are a cell. Cells of several runs are named by their settings."""
+    registry = Registry(path)
+    runs = registry.handles()
+    if not runs:
+        return None
+    configs = [dict(dotted(run.config)) for run in runs]
+    own = own_keys(configs, keys.ignored, keys.named)
+    out = {
+        *own.seeds,
+        *own.left_out,
+        *(key for config in configs for key in config if is_place(key)),
+    }
+    out |= set(own.ignored)
+    kept = [{key: value for key, value in config.items() if key not in out} for config in configs]
+    names = [run.name if run.sweep == "." else f"{run.sweep}/{run.name}" for run in runs]
+    cells = _cell_names(names, kept)
+    placed: list[Placed] = []
+    for run, cell, config, whole in zip(runs, cells, kept, configs, strict=True):
+        known = run.state.value != "unknown"
+        state = run.state.value if known else "succeeded"
+        placed.append(Placed(run, cell, _seed(whole, own.seeds), state, config, assumed=not known))
+    name = path.rstrip("/").rpartition("/")[2]
+    return Source(name, registry, None, None, {}, tuple(placed), 0, None, own=own)
+
+
+def _cell_names(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The name of each run's cell: the run's own name if no two runs have the same configuration,
+    else the settings that differ."""
+    same = [
+        json.dumps(config, sort_keys=True, default=str) if config else name
+        for name, config in zip(names, configs, strict=True)
+    ]
+    if len(set(same)) == len(same):
+        return list(names)
+    keys = dict.fromkeys(key for config in configs for key in config)
+    varied = [
+        key
+        for key in keys
+        if len({json.dumps(config.get(key), sort_keys=True, default=str) for config in configs}) > 1
+    ]
+    texts = [
+        ",".join(f"{key}={labels.setting(config[key])}" for key in varied if key in config)
+        for config in configs
+    ]
+    taken: dict[str, set[str]] = {}
+    for text, one in zip(texts, same, strict=True):
+        taken.setdefault(text[:_LONGEST], set()).add(one)
+    return [
+        text
+        if len(taken[text[:_LONGEST]]) == 1 and len(text) <= _LONGEST
+        # Long names, and those of settings that look alike.
+        else f"{text[:_LONGEST]}~{_digest(one)}"
+        for text, one in zip(texts, same, strict=True)
+    ]
+
+
+def _seed(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
+    """The seed of a run; None if it has several that differ."""
+    values = {config[key] for key in keys if key in config}
+    value = values.pop() if len(values) == 1 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def write_file(folder: str, name: str, content: bytes) -> str:
+    """Writes a file of a report atomically, makes its folder if needed, and returns its path. A
+    link of that name is replaced, not followed. Raises `UsageError` for a path that cannot be a
+    folder, `StoreError` if the file cannot be written."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in it
+        raise UsageError(f"out {folder!r}: cannot be made a folder ({_why(error)})") from error
+    path = os.path.abspath(os.path.join(folder, name))
+    try:
+        atomic_write(path, content, mode=0o666)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written ({_why(error)})") from error
+    return path
+
+
+def _why(error: OSError | ValueError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

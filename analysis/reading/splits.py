@@ -1,0 +1,78 @@
+"""Tells from the names of recorded keys which are of training data and which of held-out data."""
+
+import functools
+
+from sweeper.analysis.reading.keys import words_of
+
+__all__ = ["counterparts", "family", "is_held_out", "is_training", "same_quantity"]
+
+FEWEST, MOST = 3, 60
+"""The fewest tasks that make a family, and the most that are examined."""
+
+_HELD = frozenset(
+    (
+        *("test", "eval", "evals", "evaluation", "val", "valid", "validation", "dev"),
+        *("heldout", "holdout", "held"),
+    )
+)
+_TRAINED = frozenset(("train", "training", "env"))
+_PREFIXES = ("test", "eval", "heldout", "held_out", "validation", "valid", "val", "dev")
+_ALIKE = {
+    "total": "reward", "rewards": "reward", "mean_reward": "reward", "acc": "accuracy",
+    "correct": "accuracy", "mean_nll": "nll", "mean_loss": "loss",
+}  # fmt: skip
+
+
+def is_held_out(key: str) -> bool:
+    """Whether a key's name says that it is of held-out data."""
+    return bool(words_of(key) & _HELD)
+
+
+def is_training(key: str) -> bool:
+    """Whether a key's name says that it is of training data: `train/nll`, and tinker-cookbook's
+    `env/...`, which is of the prompts of a training step."""
+    return not is_held_out(key) and bool(words_of(key) & _TRAINED)
+
+
+def same_quantity(key: str, other: str) -> bool:
+    """Whether two keys measure the same quantity on different questions: `env/all/reward/total`
+    and `test/reward`."""
+    return _quantity(key) == _quantity(other)
+
+
+def _quantity(key: str) -> str:
+    leaf = key.rpartition("/")[2].lower()
+    for prefix in ("train_", *(f"{held}_" for held in _PREFIXES)):
+        leaf = leaf.removeprefix(prefix)
+    return _ALIKE.get(leaf, leaf)
+
+
+@functools.lru_cache(maxsize=64)
+def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
+    """The held-out keys for a training metric, the nearest first: the same key under `test/`, the
+    same quantity, then an accuracy or a reward. Empty for a metric that is held out itself."""
+    if is_held_out(metric):
+        return ()
+    bare = metric.removeprefix("train/").removeprefix("train_")
+    exact = [f"{prefix}/{name}" for prefix in _PREFIXES for name in (metric, bare)]
+    held = sorted((key for key in keys if is_held_out(key)), key=lambda key: (len(key), key))
+    alike = [key for key in held if same_quantity(key, metric)]
+    right = [key for key in held if _quantity(key) in ("accuracy", "reward", "score")]
+    return tuple(key for key in dict.fromkeys((*exact, *alike, *right)) if key in keys)
+
+
+@functools.lru_cache(maxsize=64)
+def family(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
+    """Keys that differ only in their task: `eval/gsm8k/score`, `eval/ifeval/score`. The family of
+    the metric if it has one, else the largest; empty if there is none."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for key in sorted(keys):
+        above, _, leaf = key.rpartition("/")
+        top, _, task = above.rpartition("/")
+        if top and task:
+            found.setdefault((top, leaf), []).append(key)
+    wide = [own for own in found.values() if len(own) >= FEWEST]
+    named = [own for own in wide if metric in own]
+    scored = [own for own in wide if own[0].rpartition("/")[2] in ("score", "accuracy", "correct")]
+    chosen = named or sorted(scored, key=lambda own: (-len(own), own))
+    return tuple(chosen[0][:MOST]) if chosen else ()

@@ -1,0 +1,1 @@
+"""Distributions, noise, comparisons and their power, without knowledge of sweeps."""

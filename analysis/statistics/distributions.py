@@ -1,0 +1,194 @@
+"""Student's t and the studentized range. Pure; what `scipy.special` has is scipy's.
+
+`scipy.stats` has both, and takes longer to load than a report of twenty runs takes altogether. The
+studentized range of `k` means with `df` degrees of freedom is integrated as Lund and Lund have it
+(Applied Statistics 32(2), 1983, 204-210), over the chi distribution of the estimate of the noise
+and, for each of its values, over the largest of the means; here by Gauss and Legendre's rule.
+"""
+
+import functools
+import importlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sweeper.analysis.reading.series import Floats
+
+__all__ = [
+    "beta_quantile",
+    "digamma",
+    "lower_tail_f",
+    "maximum_quantile",
+    "maximum_tail",
+    "normal_tail",
+    "range_quantile",
+    "range_tail",
+    "student_quantile",
+    "student_tail",
+    "trigamma",
+    "trigamma_inverse",
+    "upper_tail_f",
+]
+
+_PANELS, _POINTS = 6, 32
+_REACH = 8.5
+"""Beyond this many standard deviations a normal density is negligible."""
+
+_DROP = 90.0
+"""The fall of a density, as twice its logarithm, at which integration stops."""
+
+
+def _special() -> Any:
+    """The module scipy.special, which has no types."""
+    return importlib.import_module("scipy.special")
+
+
+def student_quantile(share: float, df: float) -> float:
+    """The quantile of Student's t at probability `share`."""
+    return float(_special().stdtrit(df, share))
+
+
+def student_tail(statistic: Any, df: Any) -> Any:
+    """The two-sided p value of Student's t: the probability that |t| is at least `statistic`.
+    Takes numbers or arrays."""
+    return 2 * _special().stdtr(df, -np.abs(statistic))
+
+
+def upper_tail_f(ratio: float, df: float, df_below: float) -> float:
+    """The probability that F with these degrees of freedom is at least `ratio`."""
+    return float(_special().fdtrc(df, df_below, ratio))
+
+
+def lower_tail_f(ratio: float, df: float, df_below: float, shift: float) -> float:
+    """The probability that F with these degrees of freedom and the noncentrality `shift` is
+    smaller."""
+    if shift <= 0:
+        return float(_special().fdtr(df, df_below, ratio))
+    return float(_special().ncfdtr(df, df_below, shift, ratio))
+
+
+@functools.cache
+def _rule() -> tuple[Floats, Floats]:
+    """Points between 0 and 1 with their weights."""
+    found, weights = np.polynomial.legendre.leggauss(_POINTS)
+    starts = np.arange(_PANELS) / _PANELS
+    places = starts[:, np.newaxis] + (found + 1) / (2 * _PANELS)
+    return places.ravel(), np.tile(weights / (2 * _PANELS), _PANELS)
+
+
+def _chi(df: float) -> tuple[Floats, Floats]:
+    """Estimates of the noise with `df` degrees of freedom, as multiples of the true value, over
+    the range in which their density matters, with their weights."""
+    places, weights = _rule()
+    middle = math.sqrt(max(df - 1, 0.0) / df)
+    low = max(0.0, middle - math.sqrt(_DROP / 2 / df))
+    width = middle + math.sqrt(_DROP / df) - low
+    noise = low + width * places**4  # dense where it is small, and a statistic of 300 is decided
+    logs = (df - 1) * np.log(noise) - df * noise**2 / 2
+    scale = math.log(2) + df / 2 * math.log(df / 2) - math.lgamma(df / 2)
+    return noise, width * 4 * places**3 * weights * np.exp(logs + scale)
+
+
+def range_tail(statistic: float, means: int, df: float) -> float:
+    """The probability that the studentized range of `means` equal means, with noise of `df`
+    degrees of freedom, is at least `statistic`."""
+    if not statistic > 0:
+        return 1.0
+    places, weights = _rule()
+    noise, density = _chi(df)
+    # And of the least of the means, in that noise.
+    least = _REACH * (2 * places - 1)
+    normal = 2 * _REACH * weights * np.exp(-(least**2) / 2) / math.sqrt(2 * math.pi)
+    below = _special().ndtr(least)
+    above = _special().ndtr(least + statistic * noise[:, np.newaxis])
+    within = means * ((above - below) ** (means - 1) @ normal)
+    return float(np.clip(density @ (1 - within), 0.0, 1.0))
+
+
+@functools.lru_cache(maxsize=1024)
+def range_quantile(share: float, means: int, df: float) -> float:
+    """The quantile of the studentized range at probability `share`."""
+    return _where(lambda value: range_tail(value, means, df), 1 - share)
+
+
+def _where(tail: Callable[[float], float], share: float) -> float:
+    """The point at which a decreasing tail function reaches `share`, by false position on its
+    logarithm (Illinois)."""
+
+    def above(place: float) -> float:
+        return math.log(max(tail(place), 1e-300) / share)
+
+    low, high = 0.0, 4.0
+    one, two = above(low), above(high)
+    while two > 0:
+        low, high, one = high, 2 * high, two
+        if high > 1e12:
+            return math.inf
+        two = above(high)
+    side = 0
+    for _ in range(100):
+        middle = (low * two - high * one) / (two - one)
+        found = above(middle)
+        if abs(found) < 1e-11 or high - low < 1e-12 * high:
+            return middle
+        if found > 0:
+            two = two / 2 if side > 0 else two
+            low, one, side = middle, found, 1
+        else:
+            one = one / 2 if side < 0 else one
+            high, two, side = middle, found, -1
+    return (low + high) / 2
+
+
+def maximum_tail(statistic: float, of: int, df: float) -> float:
+    """The tail of the studentized maximum: the probability that the largest of `of` independent
+    standard normal values, divided by one estimate of their noise with `df` degrees of freedom,
+    is at least `statistic`."""
+    noise, density = _chi(df)
+    within = _special().ndtr(statistic * noise) ** of
+    return float(np.clip(density @ (1 - within), 0.0, 1.0))
+
+
+@functools.lru_cache(maxsize=1024)
+def maximum_quantile(share: float, of: int, df: float) -> float:
+    """The quantile of the studentized maximum at probability `share`, which is at least 1/2."""
+    return _where(lambda value: maximum_tail(value, of, df), 1 - share)
+
+
+def normal_tail(statistic: float) -> float:
+    """The probability that a standard normal value is at least `statistic`."""
+    return float(_special().ndtr(-statistic))
+
+
+def beta_quantile(share: float, a: float, b: float) -> float:
+    """The quantile of the beta distribution at probability `share`."""
+    return float(_special().betaincinv(a, b, share))
+
+
+def trigamma(x: Any) -> Any:
+    """The second derivative of the logarithm of the gamma function."""
+    return _special().polygamma(1, x)
+
+
+def trigamma_inverse(value: Any) -> Floats:
+    """The inverse of `trigamma` for positive numbers, by Newton's method on 1 / trigamma, which
+    is convex (Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004,
+    article 3, appendix)."""
+    value = np.asarray(value, dtype=float)
+    found: Any = 0.5 + 1 / value
+    for _ in range(50):
+        own = trigamma(found)
+        step = own * (1 - own / value) / _special().polygamma(2, found)
+        found = found + step
+        if np.all(-step / found < 1e-12):
+            break
+    # The limits, where Newton's method loses its digits.
+    limits: list[Any] = [1 / value, 1 / np.sqrt(value)]
+    return np.select([value < 1e-6, value > 1e7], limits, found)
+
+
+def digamma(x: Any) -> Any:
+    """The derivative of the logarithm of the gamma function."""
+    return _special().digamma(x)

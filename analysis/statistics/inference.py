@@ -1,0 +1,179 @@
+"""Comparisons beyond the one that names the best. Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sweeper.analysis.statistics.distributions import (
+    beta_quantile,
+    normal_tail,
+    student_quantile,
+    student_tail,
+)
+from sweeper.results.cells import unit_of
+
+__all__ = [
+    "CONFIDENCE",
+    "Estimate",
+    "contrast",
+    "counted_share",
+    "holm",
+    "on_logits",
+    "paired",
+    "paired_with",
+    "pass_at_k",
+    "share_bounds",
+    "student",
+    "wilson",
+]
+
+CONFIDENCE = 0.95
+"""The confidence of every interval. The level of every test is 1 minus it."""
+
+_NORMAL = 1.959963984540054
+"""This many standard deviations to either side hold `CONFIDENCE` of a normal distribution."""
+
+
+class Estimate(NamedTuple):
+    """A difference with its standard error, degrees of freedom, two-sided 95 % Student t interval
+    and p value. All but `value` are None where the noise is not known."""
+
+    value: float
+    error: float | None = None
+    df: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+
+
+def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Estimate:
+    """A weighted sum of the means of independent groups, with an interval that lets variances
+    differ: the degrees of freedom are Welch and Satterthwaite's (Biometrics Bulletin 2(6), 1946,
+    110-114). For weights 1 and -1 it is Welch's t test. Groups of one value, or with all values
+    the same, tell no noise: with one of them (at a weight other than 0) there is no interval."""
+    used = [(g, w) for g, w in zip(groups, weights, strict=True) if w]
+    if not used:
+        return Estimate(0.0)
+    # In this unit no square of a huge value is too large for a float.
+    unit = unit_of(value for g, _ in used for value in g)
+    scaled = [(np.asarray(g, dtype=float) / unit, w) for g, w in used]
+    value = float(np.sum([w * float(g.mean()) for g, w in scaled])) * unit
+    if any(len(g) < 2 or min(g) == max(g) for g, _ in used):
+        return Estimate(value)
+    parts = np.array([w**2 * float(g.var(ddof=1)) / len(g) for g, w in scaled])
+    variance = float(parts.sum())
+    below = float(np.sum(parts**2 / np.array([len(g) - 1 for g, _ in scaled])))
+    if not below > 0:
+        return Estimate(value)
+    return student(value, math.sqrt(variance) * unit, variance**2 / below)
+
+
+def student(value: float, error: float, df: float) -> Estimate:
+    """Student's interval and p value for a difference with its standard error and degrees of
+    freedom. There is no interval if the error or the interval is out of the range of floats."""
+    reach = student_quantile((1 + CONFIDENCE) / 2, df) * error
+    if not error > 0 or not math.isfinite(reach):
+        return Estimate(value)
+    return Estimate(
+        value, error, df, value - reach, value + reach, float(student_tail(value / error, df))
+    )
+
+
+def paired(own: Mapping[int, float], other: Mapping[int, float]) -> Estimate | None:
+    """The mean of own minus other over the seeds that both have, with the interval of a paired t
+    test. None if they share no seed. There is no interval for one pair, or if all differences are
+    equal."""
+    return paired_with({"": own}, other).get("")
+
+
+def paired_with(
+    cells: Mapping[str, Mapping[int, float]], other: Mapping[int, float], tests: int = 1
+) -> dict[str, Estimate]:
+    """The same for each of several cells that share a seed with `other`. Intervals and p are
+    corrected for this many `tests` (Bonferroni)."""
+    found: dict[str, Estimate] = {}
+    alike: dict[tuple[int, ...], dict[str, tuple[float, list[float]]]] = {}
+    for name, own in cells.items():
+        shared = tuple(sorted(own.keys() & other.keys()))
+        if not shared:
+            continue
+        # In this unit, neither a difference of huge values nor its square is too large for a float.
+        unit = unit_of(values[seed] for seed in shared for values in (own, other))
+        gaps = [own[seed] / unit - other[seed] / unit for seed in shared]
+        found[name] = Estimate(math.fsum(gaps) / len(gaps) * unit)
+        if min(gaps) != max(gaps):  # so there are two or more
+            alike.setdefault(shared, {})[name] = unit, gaps
+    for shared, rows_of in alike.items():
+        units = np.array([unit for unit, _ in rows_of.values()])
+        table = np.array([gaps for _, gaps in rows_of.values()])
+        n, means = len(shared), np.mean(table, axis=1)
+        errors = np.std(table, axis=1, ddof=1) / n**0.5
+        reach = student_quantile(1 - (1 - CONFIDENCE) / 2 / tests, n - 1) * errors
+        chances = np.minimum(tests * student_tail(means / errors, n - 1), 1.0)
+        with np.errstate(over="ignore"):  # an end may lie beyond the largest float
+            rows = (errors * units, (means - reach) * units, (means + reach) * units, chances)
+        for name, row in zip(rows_of, np.transpose(rows).tolist(), strict=True):
+            error, low, high, p = row
+            found[name] = Estimate(found[name].value, error, n - 1.0, low, high, p)
+    return found
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a proportion (JASA 22, 1927, 209-212)."""
+    share, square = successes / trials, _NORMAL**2 / trials
+    middle = (share + square / 2) / (1 + square)
+    reach = _NORMAL * math.sqrt(share * (1 - share) / trials + square / 4 / trials) / (1 + square)
+    low = 0.0 if successes == 0 else middle - reach
+    return low, 1.0 if successes == trials else middle + reach
+
+
+def counted_share(share: float, items: int) -> tuple[float, float]:
+    """Bounds of a share of this many items when nothing else tells the noise: Wilson's interval
+    of the nearest count."""
+    return wilson(min(max(round(share * items), 0), items), items)
+
+
+def share_bounds(share: float, answers: float, below: float, above: float) -> tuple[float, float]:
+    """Bounds of a share of so many answers, `below` and `above` being how many standard errors
+    those of a normal mean would be away (Jeffreys' interval: Brown, Cai and DasGupta,
+    *Statistical Science* 16(2), 2001). They never leave 0 and 1."""
+    right, wrong = share * answers + 0.5, (1 - share) * answers + 0.5
+    low = beta_quantile(normal_tail(below), right, wrong) if share > 0 else 0.0
+    high = 1 - beta_quantile(normal_tail(above), wrong, right) if share < 1 else 1.0
+    return low, high
+
+
+def on_logits(mean: float, reach: float) -> tuple[float, float]:
+    """Bounds of a share strictly between 0 and 1 from a symmetric interval that reaches `reach`
+    to either side. The interval has the same length on the logit scale, by the delta method, and
+    so stays within 0 and 1 (Agresti, *Categorical Data Analysis*, 3.1.6)."""
+    logit, width = math.log(mean / (1 - mean)), reach / (mean * (1 - mean))
+    return _logistic(logit - width), _logistic(logit + width)
+
+
+def _logistic(logit: float) -> float:
+    if logit < -700:
+        return 0.0
+    return 1 / (1 + math.exp(-logit))
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """p values adjusted for their number by Holm's step-down procedure (1979), in their order."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    adjusted = [0.0] * len(values)
+    so_far = 0.0
+    for rank, position in enumerate(order):
+        so_far = max(so_far, min(1.0, (len(values) - rank) * values[position]))
+        adjusted[position] = so_far
+    return adjusted
+
+
+def pass_at_k(answers: int, right: int, k: int) -> float:
+    """The chance that of `k` answers to a question one at least is right, estimated without bias
+    from more: 1 - C(answers - right, k) / C(answers, k) (Chen et al. 2021, arXiv:2107.03374,
+    equation 1). Raises `ValueError` for fewer answers than `k`."""
+    if not 1 <= k <= answers:
+        raise ValueError(f"pass@{k} of {answers} answers")
+    return 1.0 - math.comb(answers - right, k) / math.comb(answers, k)

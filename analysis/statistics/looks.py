@@ -1,0 +1,58 @@
+"""How much surer a verdict has to be because the data were, or will be, looked at again. Pure.
+
+Whoever looks after each run, or adds seeds until something shows, gives chance many tries. So a
+lead counts at a stricter level while runs are open (O'Brien and Fleming, *Biometrics* 35(3), 1979:
+the bound falls with the square root of what has been done), and after seeds were added to a sweep
+that had been complete. The last look at a sweep as it was planned has the usual level: that the
+looks before it err too is what its test leaves room for (measured in `tests/bench`). A second or
+third round on fresh seeds has half of the level of the round before.
+"""
+
+import math
+from collections import Counter
+from typing import Any, cast
+
+from sweeper.analysis.reading.frames import PENDING, SweepData
+from sweeper.analysis.statistics.distributions import normal_tail
+from sweeper.analysis.statistics.inference import CONFIDENCE
+
+__all__ = ["grown_from", "open_runs", "price"]
+
+_OPEN, _GROWN = 2.3, 2.15
+"""Bounds of a normal statistic at the last look."""
+_HORIZON, _BEYOND = 10, 2.5
+"""The number of seeds for which looks at a growing sweep are planned, and the bound after it."""
+
+
+def price(data: SweepData) -> float:
+    """The factor of p values: 1 for a sweep that is looked at when it is complete."""
+    usual = 1 - CONFIDENCE
+    levels = [usual]
+    if open_runs(data) and data.runs:
+        done = max(1 - open_runs(data) / len(data.runs), 1 / len(data.runs))
+        levels.append(2 * normal_tail(_OPEN / math.sqrt(done)))
+    if grown_from(data):
+        seeds = min(_seeds(data), _HORIZON)
+        bound = _GROWN * math.sqrt(_HORIZON / seeds) if _seeds(data) <= _HORIZON else _BEYOND
+        levels.append(2 * normal_tail(bound))
+    if data.confirmed is not None:
+        levels.append(usual / 2 ** (len(data.confirmed.fresh) - 1))
+    return usual / max(min(levels), 1e-300)
+
+
+def open_runs(data: SweepData) -> int:
+    """The number of runs that may still give a result."""
+    return sum(run.state in PENDING for run in data.runs)
+
+
+def grown_from(data: SweepData) -> int:
+    """The number of seeds per cell of the earliest launch, if seeds were added after it; else 0."""
+    launches = () if data.plan is None else data.plan.launches
+    earlier = [cast(Any, launch.get("seeds")) for launch in launches]
+    known = [count for count in earlier if isinstance(count, int) and count < _seeds(data)]
+    return min(known, default=0)
+
+
+def _seeds(data: SweepData) -> int:
+    """The largest number of runs of a cell."""
+    return max(Counter(run.cell for run in data.runs).values(), default=0)

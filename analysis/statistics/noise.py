@@ -1,0 +1,494 @@
+"""The noise between seeds: how much runs of one cell differ. Pure.
+
+With three seeds a cell's own standard deviation is hardly known; that of twelve such cells together
+is. So cells share their noise where they may: Bartlett's test (Proceedings of the Royal Society A
+160, 1937, 268-282), at `LEVEL`, asks whether their variances differ, or the noise is far from
+normal, to which the test answers as well. Where it finds nothing, fewer than `MANY` cells share one
+variance, and more are moderated: each cell's variance is drawn toward what all have in common, as
+far as the spread of the variances says (the empirical Bayes of limma: Smyth, Statistical
+Applications in Genetics and Molecular Biology 3(1), 2004, article 3). Where it finds something, and
+where fewer than `FEW` cells were repeated, so that the test would find next to nothing, each cell
+has its own; the interval of the best then rests on the larger of its own noise and that of all, as
+a few runs that were lucky look alike. Neither finds a single cell that is noisier than the rest, of
+two or three seeds each: such cells are listed (`Noise.noisier`), as one of them may be named best.
+
+Two kinds of noise that differ between cells are modelled first. Shares of some questions have the
+variance p(1 - p) times a factor that all cells share. Elsewhere a trend along one ordered axis is
+taken off, if a test finds it (`_trend`): noise often grows with the learning rate. If all cells had
+the same seeds, `paired` may take off what a seed adds to all cells alike. All values here are on
+the scale of the comparison.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from sweeper.analysis.reading.series import Floats
+from sweeper.analysis.statistics.distributions import (
+    digamma,
+    student_quantile,
+    student_tail,
+    trigamma,
+    upper_tail_f,
+)
+from sweeper.analysis.statistics.inference import CONFIDENCE, Estimate, student
+from sweeper.analysis.statistics.variances import equal_variances, pool, squeeze
+from sweeper.results.cells import unit_of
+
+__all__ = [
+    "FEW",
+    "LEVEL",
+    "MANY",
+    "NOISIER",
+    "TOWARD",
+    "UNKNOWN",
+    "Asked",
+    "Noise",
+    "Spread",
+    "fit_noise",
+    "paired",
+    "with_failed",
+]
+
+FEW = 4
+"""With fewer repeated cells none shares its noise, unless the caller asks for it."""
+
+MANY = 12
+"""With fewer repeated cells the spread of their variances is not estimated, and they share one
+variance."""
+
+LEVEL = 0.02
+"""The level of the test for equal variances. One in fifty sweeps that might share their noise
+does not, which costs power. A larger level would cost more power and protect little better."""
+
+NOISIER = 0.1
+"""Of the F test by which a cell may be noisier than the others. With two seeds it finds one of four
+times the noise in two of three sweeps; at 5 % the rest would make more false winners than are
+promised, and at this level it costs two in a hundred of the true ones."""
+
+TOWARD = " toward divergence"
+"""The end of the name of an axis that has cells at values where half of all cells diverged."""
+
+Asked = Literal["auto", "pooled", "own"]
+
+
+class Spread(NamedTuple):
+    """The noise of a cell: its standard deviation between runs, with its degrees of freedom. A
+    share with this noise rests on so many `answers` per run (0: it is no share)."""
+
+    sd: float
+    df: float
+    answers: float = 0.0
+
+    def reach(self) -> float:
+        """The reach of Student's interval of a single value to either side."""
+        return self.sd * student_quantile((1 + CONFIDENCE) / 2, self.df)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of a sweep. `kind` is "pooled" (one variance for all), "moderated", "own", or
+    "none" (no cell was repeated). It rests on `cells` of the `repeated` cells, and on those of
+    `lent` sweeps. `p` belongs to the test for equal variances (None if there was no test).
+    `prior` is the variance that all cells have in common, with `prior_df` degrees of freedom
+    (infinite: it is used alone). `total` are the degrees of freedom of all cells together.
+    `refused` are sweeps whose noise was to be lent but differs. `noisier` are the cells that
+    share the noise although their own variance is larger than that of the others by an F test at
+    `NOISIER`, with their own noise. `together` is the noise of all cells, where each has its own
+    although nobody asked for that, or where runs failed. Along the axis `trend` the noise grows
+    or falls. `shares`: it follows from the mean of a cell. If `seeds` is known, it is the part of
+    the noise that a seed adds to all cells alike, and `between` is the noise of differences."""
+
+    kind: Literal["pooled", "moderated", "own", "none"]
+    spreads: Mapping[str, Spread]
+    repeated: int
+    total: float
+    p: float | None = None
+    prior: float | None = None
+    prior_df: float = 0.0
+    asked: Asked = "auto"
+    lent: tuple[str, ...] = ()
+    lent_cells: int = 0
+    refused: tuple[str, ...] = field(default=())
+    noisier: Mapping[str, Spread] = field(default_factory=dict[str, Spread])
+    together: Spread | None = None
+    trend: str = ""
+    shares: bool = False
+    seeds: Spread | None = None
+    between: "Noise | None" = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether cells share their noise."""
+        return self.kind in ("pooled", "moderated")
+
+    def of(self, cell: str) -> Spread | None:
+        """The noise of a cell; None if it is unknown."""
+        return self.spreads.get(cell)
+
+    def of_chosen(self, cell: str) -> Spread | None:
+        """The noise for the interval of a cell that was chosen as the best: if cells do not share
+        their noise, or runs failed, the larger of its own and that of all."""
+        own = self.noisier.get(cell) or self.of(cell)
+        if own is None or self.together is None:
+            return own
+        return max(own, self.together, key=Spread.reach)
+
+    def contrast(
+        self, groups: Sequence[tuple[str, Sequence[float]]], weights: Sequence[float]
+    ) -> Estimate:
+        """A weighted sum of the means of cells, each by its name with its values on the scale of
+        the comparison, with the interval that this noise gives it. The degrees of freedom are
+        Satterthwaite's, at most all that there are. Moderated variances are of t distributions,
+        each with its degrees of freedom, and lie below the mean that they stand for: a sum of many
+        has the error that makes its variance that of the sum. No interval where the noise of a
+        cell (at a weight other than 0) is not known."""
+        if self.between is not None and self.seeds is not None:
+            return _with_seeds(self.between.contrast(groups, weights), self.seeds, groups, weights)
+        used = [(n, v, w) for (n, v), w in zip(groups, weights, strict=True) if w]
+        most = unit_of(x for _, v, _ in used for x in v) if used else 1.0
+        value = math.fsum(w * math.fsum(x / most / len(v) for x in v) for _, v, w in used) * most
+        spreads = [self.of(name) for name, _, _ in used]
+        found = [spread for spread in spreads if spread is not None]
+        if not used or len(found) < len(used):
+            return Estimate(value)
+        unit = max(spread.sd for spread in found)
+        if not 0 < unit < math.inf:
+            return Estimate(value)
+        parts = [(w * s.sd / unit) ** 2 / len(v) for (_, v, w), s in zip(used, found, strict=True)]
+        variance = math.fsum(parts)
+        below = math.fsum(part**2 / s.df for part, s in zip(parts, found, strict=True))
+        if not below > 0:  # the noise is so small that no float holds its square
+            return Estimate(value)
+        df = min(variance**2 / below, self.total if self.shared else math.inf)
+        if self.kind == "moderated":
+            both = zip(parts, found, strict=True)
+            variance = math.fsum(part * _wider(s.df) for part, s in both) / _wider(df)
+        return student(value, math.sqrt(variance) * unit, df)
+
+    def document(self) -> dict[str, Any]:
+        """The entry in `report.json`."""
+        return {
+            "kind": self.kind,
+            "asked": self.asked,
+            "repeated_cells": self.repeated,
+            "degrees_of_freedom": self.total,
+            "p_equal": self.p,
+            "sd": self.prior,
+            "prior_df": self.prior_df if math.isfinite(self.prior_df) else None,
+            "from": list(self.lent),
+            "from_cells": self.lent_cells,
+            "refused": list(self.refused),
+            "trend": self.trend or None,
+            "paired": self.between is not None,
+        }
+
+
+UNKNOWN = Noise("none", {}, 0, 0.0)
+"""The result if nothing is known about the noise."""
+
+
+def fit_noise(
+    groups: Mapping[str, Sequence[float]],
+    asked: Asked = "auto",
+    lent: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
+    axes: Mapping[str, Mapping[str, float]] | None = None,
+    *,
+    shares: bool = False,
+) -> Noise:
+    """Estimates the noise of cells from the values of each. `asked` may decide whether they share
+    it. `lent` are the cells of other sweeps, by sweep, whose noise counts too. Lent noise needs
+    no `FEW` cells, since a person vouches for it, but the test may refuse it. `axes` maps ordered
+    axes to the position of each cell, along which noise may have a trend. `shares`: values are
+    shares of questions."""
+    own = {name: list(values) for name, values in groups.items() if values}
+    others = {name: dict(cells) for name, cells in (lent or {}).items()}
+    borrowed = [v for cells in others.values() for v in cells.values() if len(v) > 1]
+    if asked != "own" and borrowed:
+        found = (_of_shares if shares else _share)(own, borrowed, asked, 1)
+        if found is not None and found.shared:
+            return replace(found, lent=tuple(others), lent_cells=len(borrowed))
+        return replace(fit_noise(own, asked, None, axes, shares=shares), refused=tuple(others))
+    if shares:
+        found = None if asked == "own" else _of_shares(own, [], asked, 1)
+        return found or _with_answers(_each(own, asked, None), own)
+    if asked == "own":
+        return _each(own, asked, None)
+    least = 1 if asked == "pooled" else FEW
+    return _share(own, [], asked, least, axes) or _each(own, asked, None)
+
+
+def _wider(df: float) -> float:
+    """The variance of Student's t, with at least 4 degrees of freedom."""
+    return max(df, 4.0) / (max(df, 4.0) - 2)
+
+
+def _variances(groups: Sequence[Sequence[float]], unit: float) -> tuple[Floats, Floats]:
+    """The variances of repeated cells, in units of `unit`, and their degrees of freedom."""
+    found = [np.asarray(values, dtype=float) / unit for values in groups]
+    # The mean of equal values may be off by a rounding error, which is no noise.
+    variances = np.array([float(v.var(ddof=1)) if v.min() < v.max() else 0.0 for v in found])
+    return variances, np.array([len(values) - 1.0 for values in found])
+
+
+def _share(
+    own: Mapping[str, Sequence[float]],
+    borrowed: Sequence[Sequence[float]],
+    asked: Asked,
+    least: int,
+    axes: Mapping[str, Mapping[str, float]] | None = None,
+) -> Noise | None:
+    """The shared noise; each cell's own if the test refuses that; None if there is too little
+    data for the test."""
+    mine = {name: values for name, values in own.items() if len(values) > 1}
+    repeated = [*mine.values(), *borrowed]
+    if len(repeated) < max(least, 1):
+        return None
+    unit = unit_of(v for values in repeated for v in values) or 1.0
+    variances, dfs = _variances(repeated, unit)
+    if not variances.any():
+        return None
+    variances = np.maximum(variances, _least(repeated, unit, variances))
+    total = float(dfs.sum())
+    trend = _trend(mine, own, variances, dfs, axes or {})
+    flat = variances / np.array([trend.of.get(name, 1.0) for name in mine]) if trend else variances
+    p = None if asked == "pooled" or len(repeated) < 2 else equal_variances(flat, dfs)
+    if p is not None and p <= LEVEL and trend is not None:
+        trend, flat, p = None, variances, equal_variances(variances, dfs)
+    if p is not None and p <= LEVEL:
+        return _each(own, asked, p)
+    moderate = asked != "pooled" and len(repeated) >= MANY
+    prior, prior_df, drawn = squeeze(flat, dfs) if moderate else pool(flat, dfs)
+    found = dict(zip(mine, np.sqrt(drawn).tolist(), strict=False))  # those lent come after them
+    root, prior_df = math.sqrt(float(prior)), float(prior_df)
+    grown = {name: math.sqrt(factor) for name, factor in trend.of.items()} if trend else {}
+    spreads = {
+        name: Spread(
+            found.get(name, root) * grown.get(name, 1.0) * unit,
+            min(prior_df + len(values) - 1, total - (trend is not None)),
+        )
+        for name, values in own.items()
+    }
+    kind = "moderated" if math.isfinite(prior_df) else "pooled"
+    made = Noise(kind, spreads, len(mine), total, p, root * unit, prior_df, asked)
+    made = replace(made, trend=trend.axis if trend is not None else "")
+    if asked == "pooled":
+        return made
+    noisier = _noisier(list(mine), flat, dfs, unit)
+    own_noise = {n: s._replace(sd=s.sd * grown.get(n, 1.0)) for n, s in noisier.items()}
+    return replace(made, noisier=own_noise)
+
+
+class _Trend(NamedTuple):
+    """A trend of the noise along an axis: the factor of each cell's variance, 1 on average."""
+
+    axis: str
+    of: Mapping[str, float]
+
+
+def _trend(
+    repeated: Mapping[str, Sequence[float]],
+    own: Mapping[str, Sequence[float]],
+    variances: Floats,
+    dfs: Floats,
+    axes: Mapping[str, Mapping[str, float]],
+) -> _Trend | None:
+    """The axis along which variances grow or fall the most, if a t test of the weighted slope of
+    their logarithms on the position finds it at 5 % shared by the axes. Logarithms that scatter
+    more than chi-squared variances do make the test as much less sure."""
+    if len(repeated) < FEW or len(variances) > len(repeated):
+        return None
+    weights = 1 / np.asarray(trigamma(dfs / 2))
+    logs = np.log(variances) - digamma(dfs / 2) + np.log(dfs / 2)
+    best: tuple[bool, float, str, float] = True, 1.0, "", 0.0
+    for axis, places in axes.items():
+        at = np.array([places[name] for name in repeated])
+        at = at - weights @ at / weights.sum()
+        squares = float(weights @ at**2)
+        if not squares > 0:
+            continue
+        slope = float((weights * at) @ logs) / squares
+        rest = logs - weights @ logs / weights.sum() - slope * at
+        scale = max(1.0, float(weights @ rest**2) / (len(at) - 2))
+        p = float(student_tail(slope * math.sqrt(squares / scale), len(at) - 2.0))
+        # Where cells diverge beside others, those have a noise of their own kind.
+        plain = not (axis.endswith(TOWARD) and p * len(axes) <= 1 - CONFIDENCE)
+        best = min(best, (plain, p, axis, slope))
+    _, p, axis, slope = best
+    if not axis or p * len(axes) > 1 - CONFIDENCE:
+        return None
+    found = {name: math.exp(slope * axes[axis][name]) for name in own}
+    middle = float(dfs @ np.array([found[name] for name in repeated])) / float(dfs.sum())
+    return _Trend(axis, {name: factor / middle for name, factor in found.items()})
+
+
+_COUNTS = 5.0
+"""With fewer right or wrong answers than this in a run, variances of shares are not compared."""
+
+
+def _of_shares(
+    own: Mapping[str, Sequence[float]],
+    borrowed: Sequence[Sequence[float]],
+    asked: Asked,
+    least: int,
+) -> Noise | None:
+    """The noise of shares: p(1 - p) times one factor, a ratio of sums, which cells without any
+    right answer do not disturb. The share of a cell is drawn toward 1/2 by two answers. The test
+    for equal noise is asked if counts are large enough for it."""
+    mine = {name: values for name, values in own.items() if len(values) > 1}
+    repeated = [*mine.values(), *borrowed]
+    if len(repeated) < least:
+        return None
+    variances, dfs = _variances(repeated, 1.0)
+    means = np.array([math.fsum(values) / len(values) for values in repeated])
+    expected = means * (1 - means)
+    if not variances.any() or not float(dfs @ expected) > 0:
+        return None
+    total, factor = float(dfs.sum()), float(dfs @ variances) / float(dfs @ expected)
+    p = None
+    if asked != "pooled" and len(repeated) >= FEW and float(expected.min()) >= _COUNTS * factor:
+        p = equal_variances(np.maximum(variances, 1e-5 * variances.max()) / expected, dfs)
+        if p <= LEVEL:
+            return _with_answers(_each(own, asked, p), own)
+    spreads: dict[str, Spread] = {}
+    for name, values in own.items():
+        answers = len(values) / factor
+        share = (math.fsum(values) / len(values) * answers + 1) / (answers + 2)
+        spreads[name] = Spread(math.sqrt(factor * share * (1 - share)), total, 1 / factor)
+    sd = math.sqrt(factor * float(dfs @ expected) / total)
+    return Noise("pooled", spreads, len(mine), total, p, sd, math.inf, asked, shares=True)
+
+
+def _with_answers(noise: Noise, own: Mapping[str, Sequence[float]]) -> Noise:
+    """The noise of shares that was estimated as that of any other value."""
+
+    def counted(name: str, found: Spread) -> Spread:
+        share = math.fsum(own[name]) / len(own[name])
+        return found._replace(answers=share * (1 - share) / found.sd**2)
+
+    spreads = {name: counted(name, found) for name, found in noise.spreads.items()}
+    return replace(noise, spreads=spreads, shares=True)
+
+
+def _noisier(
+    names: Sequence[str], variances: Floats, dfs: Floats, unit: float
+) -> dict[str, Spread]:
+    """Those of the first cells whose variance is larger than that of all others together."""
+    squares, total = float(dfs @ variances), float(dfs.sum())
+    found: dict[str, Spread] = {}
+    for name, own, df in zip(names, variances.tolist(), dfs.tolist(), strict=False):
+        rest = (squares - df * own) / (total - df) if total > df else 0.0
+        if rest > 0 and upper_tail_f(own / rest, df, total - df) <= NOISIER:
+            found[name] = Spread(math.sqrt(own) * unit, df)
+    return found
+
+
+def _each(own: Mapping[str, Sequence[float]], asked: Asked, p: float | None) -> Noise:
+    """Gives each cell the noise of its own runs. A cell whose runs are all equal has none."""
+    spreads: dict[str, Spread] = {}
+    repeated = total = 0
+    for name, values in own.items():
+        repeated += len(values) > 1
+        total += len(values) - 1
+        if len(values) > 1 and min(values) != max(values):
+            unit = unit_of(values)
+            [variance], [df] = _variances([values], unit)
+            spreads[name] = Spread(math.sqrt(variance) * unit, float(df))
+    found = Noise("own" if repeated else "none", spreads, repeated, total, p, None, 0.0, asked)
+    if asked == "own" or not spreads:
+        return found
+    unit = unit_of(value for values in own.values() for value in values)
+    variances, dfs = _variances([values for values in own.values() if len(values) > 1], unit)
+    sd = math.sqrt(float(dfs @ variances) / float(dfs.sum())) * unit
+    return replace(found, together=Spread(sd, float(dfs.sum())))
+
+
+def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) -> float:
+    """The value that replaces a variance of 0. A metric that comes in steps, such as a share of
+    some questions, gives equal values by chance. Their variance is not 0, but below that of one
+    step."""
+    values = np.unique(np.concatenate([np.asarray(g, dtype=float) for g in groups]) / unit)
+    steps = np.diff(values)
+    step = float(steps.min()) if len(steps) else 0.0
+    return max(step**2 / 12, 1e-5 * float(np.median(variances[variances > 0])))
+
+
+def with_failed(
+    noise: Noise, groups: Mapping[str, Sequence[float]], failed: Mapping[str, int], worst: float
+) -> Noise:
+    """The noise if failed runs may have had the `worst` value of all: where the worst runs fail,
+    those that are left look too much alike. It counts for the interval of the best."""
+    filled = {name: [*v, *[worst] * failed.get(name, 0)] for name, v in groups.items() if v}
+    repeated = [values for values in filled.values() if len(values) > 1]
+    if not any(failed.values()) or not repeated or not noise.spreads:
+        return noise
+    unit = unit_of(value for values in repeated for value in values) or 1.0
+    variances, dfs = _variances(repeated, unit)
+    sd, df = math.sqrt(float(dfs @ variances) / float(dfs.sum())) * unit, float(dfs.sum())
+    known = noise.together
+    found = Spread(sd if known is None else max(sd, known.sd), df)
+    return replace(noise, together=found) if sd > 0 else noise
+
+
+def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
+    """The noise of cells (each with its values by seed) that all had the same seeds: in a two-way
+    analysis of variance, what a seed adds to all cells alike is no noise of their differences. It
+    is used if seeds differ at `LEVEL` by F, which says nothing of the ranking, and if what is left
+    has the same variance in all cells. Otherwise, and where a seed is missing somewhere, the noise
+    stays as it is."""
+    every = {tuple(sorted(own)) for own in cells.values()}
+    if noise.asked == "own" or noise.lent or len(every) != 1 or len(cells) < 2:
+        return noise
+    (seeds,) = every
+    if len(seeds) < 2:
+        return noise
+    table = np.array([[own[seed] for seed in seeds] for own in cells.values()])
+    unit = unit_of(table.ravel().tolist()) or 1.0
+    table = table / unit
+    count, of = table.shape
+    means, middle = table.mean(axis=1, keepdims=True), table.mean()
+    seed_means = table.mean(axis=0)
+    rest = table - means - seed_means + middle
+    free, seed_free = float((count - 1) * (of - 1)), of - 1.0
+    within = float((rest**2).sum()) / free
+    square = count * float(((seed_means - middle) ** 2).sum()) / seed_free
+    # Two cells leave few degrees of freedom: what is left is small by chance where seeds differ.
+    level = LEVEL if count >= FEW else LEVEL / 2
+    if not within > 1e-20 or upper_tail_f(square / within, seed_free, free) > level:
+        return noise
+    left = (means + rest / math.sqrt(1 - 1 / count)) * unit
+    groups = dict(zip(cells, left.tolist(), strict=True))
+    between = fit_noise(groups, "pooled" if count < FEW else noise.asked)
+    if not between.shared:
+        return noise
+    limited = {n: Spread(s.sd, min(s.df, free)) for n, s in between.spreads.items()}
+    between = replace(between, spreads=limited, total=free)
+    # The variance of a single value is that of seeds and what is left, each with its own df.
+    parts = square / count, within * (count - 1) / count
+    both = sum(parts)
+    df = both**2 / (parts[0] ** 2 / seed_free + parts[1] ** 2 / free)
+    spreads = dict.fromkeys(noise.spreads.keys() | cells.keys(), Spread(both**0.5 * unit, df))
+    added = Spread(math.sqrt(max(square - within, 0.0) / count) * unit, seed_free)
+    found = replace(between, spreads=spreads, total=df, noisier={}, seeds=added, between=between)
+    values = {name: list(own.values()) for name, own in cells.items()}
+    return _with_answers(replace(found, spreads=spreads), values) if noise.shares else found
+
+
+def _with_seeds(
+    found: Estimate,
+    seeds: Spread,
+    groups: Sequence[tuple[str, Sequence[float]]],
+    weights: Sequence[float],
+) -> Estimate:
+    """A weighted sum of cells, with the noise that seeds add to all cells alike. In a difference
+    it cancels."""
+    whole = abs(math.fsum(weights))
+    if found.error is None or found.df is None or whole < 1e-9 * math.fsum(map(abs, weights)):
+        return found
+    n = min(len(values) for _, values in groups)
+    parts = found.error**2, (whole * seeds.sd) ** 2 / n
+    df = sum(parts) ** 2 / (parts[0] ** 2 / found.df + parts[1] ** 2 / seeds.df)
+    return student(found.value, math.sqrt(sum(parts)), df)

@@ -1,0 +1,272 @@
+"""An additive model of cells' means over their axes, in plain numpy. Pure.
+
+Each numeric axis has a straight and a curved term, on a log scale where its values lie so, each
+other axis a mean a value; all are fitted together by least squares, so that what one axis does is
+not mistaken for another's. What is left over is the noise: of the seeds, and of all that the model
+does not know. Tests do not trust its shape: they compare with what comes out when an axis's values
+are dealt to the cells at random (Draper and Stoneman, Technometrics 8(4), 1966), or the remainders
+(Freedman and Lane, JBES 1(4), 1983), which for a random search is exact, whatever the noise.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sweeper.analysis.reading.series import Floats
+
+__all__ = ["DEALS", "Column", "Fit", "column", "fit", "log_spread"]
+
+DEALS = 999
+"""The number of random permutations."""
+_WORK = 3_000_000
+_LEVELS = 8
+"""An axis that is not numeric may always have this many values. With more, each needs `_EACH`
+cells on average."""
+_EACH = 5
+_MOST = 40
+"""The most values of such an axis. Each is a column, and a thousand permutations of hundreds of
+columns take minutes."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """An axis as columns of the model. `at` is the input of its terms: a number between -1 and 1,
+    or for other values their position in `names`. `low` and `high` are the ends."""
+
+    key: str
+    names: tuple[str, ...]
+    log: bool
+    low: float
+    high: float
+    at: Floats
+    curved: bool
+
+    @property
+    def numeric(self) -> bool:
+        """Whether its values are numbers."""
+        return not self.names
+
+    @property
+    def width(self) -> int:
+        """The number of its columns."""
+        return self._raw(self.at[:1]).shape[1]
+
+    def terms(self, at: Floats) -> Floats:
+        """The columns for these values. Over the cells their mean is zero."""
+        return self._raw(at) - self._middle
+
+    @cached_property
+    def _middle(self) -> Floats:
+        return self._raw(self.at).mean(axis=0)
+
+    def _raw(self, at: Floats) -> Floats:
+        if self.numeric:
+            return np.column_stack([at, at**2] if self.curved else [at])
+        return np.column_stack([at == code for code in range(1, len(self.names))]).astype(float)
+
+    def value(self, at: Floats) -> Floats:
+        """Converts numbers between -1 and 1 back to values of the axis."""
+        share = (at + 1) / 2
+        if self.log:
+            return np.exp(math.log(self.low) * (1 - share) + math.log(self.high) * share)
+        return self.low * (1 - share) + self.high * share
+
+
+def log_spread(values: Sequence[float]) -> bool:
+    """Whether numbers are spaced more evenly by their logarithms, judged by the largest distance
+    from an even spacing (Kolmogorov and Smirnov's) on either scale."""
+    found = np.unique(np.asarray(values, dtype=float))
+    if len(found) < 2 or found[0] <= 0:
+        return False
+    if len(found) == 2:
+        return bool(found[1] / found[0] >= 3)
+    return _unevenness(np.log(found)) < _unevenness(found)
+
+
+def _unevenness(found: Floats) -> float:
+    share = (found - found[0]) / (found[-1] - found[0])
+    return float(np.max(np.abs(share - np.linspace(0, 1, len(found)))))
+
+
+def column(key: str, numbers: Sequence[float], texts: Sequence[str]) -> Column | str:
+    """The columns of an axis with these values (`numbers` if all are), or a text that says why
+    there are none."""
+    if numbers:
+        found = np.asarray(numbers, dtype=float)
+        low, high = float(found.min()), float(found.max())
+        log = log_spread(numbers)
+        scaled = np.log(found) if log else found
+        ends = scaled.min(), scaled.max()
+        if not (math.isfinite(ends[1] - ends[0]) and ends[1] > ends[0]):
+            return "its values are too far apart for a number"
+        at = 2 * (scaled - ends[0]) / (ends[1] - ends[0]) - 1
+        return Column(key, (), log, low, high, at, curved=len(set(numbers)) > 2)
+    names = tuple(dict.fromkeys(texts))
+    if len(names) > min(_MOST, max(_LEVELS, len(texts) // _EACH)):
+        return f"it has {len(names)} values that are no numbers"
+    places = {name: place for place, name in enumerate(names)}
+    at = np.array([places[text] for text in texts], dtype=float)
+    return Column(key, names, False, 0.0, 0.0, at, curved=False)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The fitted model: the `weights` of its terms (the first is the mean), their covariance, and
+    the residuals of the cells."""
+
+    columns: tuple[Column, ...]
+    y: Floats
+    design: Floats
+    weights: Floats
+    spread: Floats
+    left: Floats
+    variance: float
+    df: int
+
+    def place(self, index: int) -> slice:
+        """The positions of the weights of an axis."""
+        start = 1
+        for at, own in enumerate(self.columns):
+            if at == index:
+                return slice(start, start + own.width)
+            start += own.width
+        raise IndexError(index)
+
+    def part(self, index: int, at: Floats) -> tuple[Floats, Floats]:
+        """The effect of an axis at these values, relative to the overall mean, with the standard
+        error of both together."""
+        own = self.place(index)
+        terms = self.columns[index].terms(at)
+        chosen = [0, *range(own.start, own.stop)]
+        rows = np.column_stack([np.ones(len(terms)), terms])
+        spread = self.spread[np.ix_(chosen, chosen)]
+        errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", rows, spread, rows), 0.0))
+        return rows @ self.weights[chosen], errors
+
+    def alone(self, index: int, *, without_own: bool = False) -> Floats:
+        """The effect of an axis at each cell. `without_own`: as the other cells determine it."""
+        own = self.place(index)
+        terms = self.design[:, own]
+        found: Floats = terms @ self.weights[own]
+        if without_own:
+            pull = self.design @ (self.spread[:, own] / self.variance)
+            found = found - np.sum(terms * pull, axis=1) * self.left / (1 - self.leverage)
+        return found
+
+    @cached_property
+    def leverage(self) -> Floats:
+        """The leverage of each cell on its own fitted value."""
+        q, _ = np.linalg.qr(self.design)
+        return np.minimum(np.sum(q**2, axis=1), 0.999)
+
+    def without(self, index: int) -> Floats:
+        """The residuals of a model of one axis alone."""
+        rows = np.column_stack([np.ones(len(self.y)), self.design[:, self.place(index)]])
+        solved: Any = np.linalg.lstsq(rows, self.y, rcond=None)[0]
+        return self.y - rows @ solved
+
+    def squares(self, index: int) -> tuple[float, int]:
+        """The growth of the sum of squared residuals without an axis, and the number of its
+        terms."""
+        own = self.place(index)
+        rest = self._without(own)
+        solved: Any = np.linalg.lstsq(rest, self.y, rcond=None)[0]
+        without = self.y - rest @ solved
+        gained = float(without @ without - self.left @ self.left)
+        return max(gained, 0.0), own.stop - own.start
+
+    def _without(self, own: slice) -> Floats:
+        return np.hstack([self.design[:, : own.start], self.design[:, own.stop :]])
+
+    def dealt(self, index: int, deals: int = DEALS) -> float:
+        """The p value of an axis: how often it explains as much after its values were permuted."""
+        rng = np.random.default_rng([7, index, len(self.y)])
+        own = self.place(index)
+        # Of an axis with many terms fewer: enough for a p of 5 % shared by ten axes.
+        deals = max(deals, 40 * len(self.columns))  # so that the least p, times all axes, tells
+        deals = min(deals, max(199, _WORK // (len(self.y) * (own.stop - own.start))))
+        rest = self._without(own)
+        q, _ = np.linalg.qr(rest)
+        left = self.y - q @ (q.T @ self.y)
+        terms = self.design[:, own]
+        found = _explained(terms[np.newaxis], q, left)[0]
+        order = np.argsort(rng.random((deals, len(self.y))), axis=1)
+        others = _explained(terms[order], q, left)
+        return (1 + int(np.sum(others >= found * (1 - 1e-9)))) / (deals + 1)
+
+    def products(
+        self, pairs: Sequence[tuple[int, int]], level: float, deals: int = DEALS
+    ) -> dict[tuple[int, int], float]:
+        """The p values of the products of pairs of axes, corrected for all pairs (Westfall and
+        Young's largest statistic): whether the effect of one depends on the other. A product that
+        is significant at `level` joins the model before the others are tested, since they would
+        otherwise be mistaken for it."""
+        design, found = self.design, dict[tuple[int, int], float]()
+        while len(found) < len(pairs):
+            asked = [pair for pair in pairs if pair not in found]
+            if len(self.y) - design.shape[1] < 3:
+                return found | dict.fromkeys(asked, 1.0)
+            chances = self._largest(design, asked, deals)
+            least = min(range(len(asked)), key=chances.__getitem__)
+            if chances[least] > level:
+                return found | dict(zip(asked, chances, strict=True))
+            a, b = asked[least]
+            found[a, b] = chances[least]
+            design = np.column_stack([design, self.slope(a) * self.slope(b)])
+        return found
+
+    def _largest(self, design: Floats, pairs: Sequence[tuple[int, int]], deals: int) -> list[float]:
+        q, _ = np.linalg.qr(design)
+        left = self.y - q @ (q.T @ self.y)
+        rows = np.array([self.slope(a) * self.slope(b) for a, b in pairs])
+        rows = rows - (rows @ q) @ q.T
+        size = np.sqrt(np.sum(rows**2, axis=1))
+        rows = np.divide(rows, size[:, np.newaxis], where=size[:, np.newaxis] > 1e-9, out=rows * 0)
+        df = len(self.y) - design.shape[1]
+        found = _strength(rows, left[:, np.newaxis], df)[:, 0]
+        rng = np.random.default_rng([8, len(pairs), len(self.y)])
+        dealt = left[np.argsort(rng.random((deals, len(self.y))), axis=1)].T
+        dealt -= q @ (q.T @ dealt)
+        most = _strength(rows, dealt, df).max(axis=0)
+        return [(1 + int(np.sum(most >= one * (1 - 1e-9)))) / (deals + 1) for one in found]
+
+    def slope(self, index: int) -> Floats:
+        """An axis as one column, for products."""
+        own = self.columns[index]
+        return own.at - own.at.mean()
+
+
+def _explained(terms: Floats, q: Floats, left: Floats) -> Floats:
+    """The part of the residuals that terms (each a matrix with one row per cell) explain, as a
+    ratio to what they leave."""
+    own = terms - q @ (q.T @ terms)
+    squares = np.swapaxes(own, 1, 2) @ own
+    shared = np.swapaxes(own, 1, 2) @ left
+    solved = np.einsum("bij,bj->bi", np.linalg.pinv(squares, rcond=1e-9, hermitian=True), shared)
+    gained = np.einsum("bi,bi->b", solved, shared)
+    return gained / np.maximum(float(left @ left) - gained, 1e-300)
+
+
+def _strength(rows: Floats, left: Floats, df: int) -> Floats:
+    """Squared t statistics of unit rows against columns of residuals."""
+    shared = (rows @ left) ** 2
+    rest = np.maximum(np.sum(left**2, axis=0) - shared, 1e-300)
+    return shared / rest * (df - 1)
+
+
+def fit(columns: Sequence[Column], y: Floats) -> Fit | None:
+    """Least squares. None if the terms cannot be separated from each other, or leave no
+    residuals."""
+    design = np.column_stack([np.ones(len(y)), *(own.terms(own.at) for own in columns)])
+    df = len(y) - design.shape[1]
+    if df < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
+        return None
+    inverse = np.linalg.inv(design.T @ design)
+    weights = inverse @ (design.T @ y)
+    left = y - design @ weights
+    variance = float(left @ left) / df
+    return Fit(tuple(columns), y, design, weights, inverse * variance, left, variance, df)

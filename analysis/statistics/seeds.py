@@ -1,0 +1,385 @@
+"""Statistics over seeds. Pure.
+
+Intervals are Student t intervals of a mean, by the noise that `noise` finds. Which cells "cannot be
+told apart from the best" is answered by comparisons with the best, so that picking it after seeing
+the data is paid for, at any number of cells and at 1 - `CONFIDENCE`:
+
+- Each cell is asked whether it may be the best, and is left out where it cannot be as good as all
+  others: the means that lie above it are moved onto it as little as that takes, and what they have
+  to move is more than noise explains. Where cells share their noise, that is an F test with as many
+  degrees of freedom as means had to be moved (Al Mohamad, van Zwet, Cator and Goeman, Biometrika
+  107(3), 2020, 677-688; Cox and Shi, Review of Economic Studies 90(1), 2023, 201-228): what is far
+  behind costs nothing. Where each has its own, the distance behind the best is Welch's, and
+  Bonferroni's inequality pays for the number of cells.
+- The bounds of the differences from the best hold for all cells at once, though the data chose it:
+  Tukey's for all pairs of cells (Kramer's for cells of different sizes), or Bonferroni's for them.
+- The best alone is left where it is ahead of every other, the second too, as in a two-sided test of
+  those two: whatever the number of cells, that errs most often with two (Gutmann and Maymin,
+  Annals of Statistics 15(1), 1987, 456-461). Where an F test says that its runs differ more than
+  those of the others, which makes a lead by chance, it is asked with its own noise; what it is not
+  ahead of then stays beside it.
+
+Both happen on a scale that the data choose (`choose_scale`): as they are, or as logarithms, where
+means become geometric means and differences become ratios.
+"""
+
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sweeper.analysis.statistics.distributions import (
+    maximum_quantile,
+    range_quantile,
+    student_quantile,
+    student_tail,
+    upper_tail_f,
+)
+from sweeper.analysis.statistics.inference import CONFIDENCE, share_bounds
+from sweeper.analysis.statistics.noise import Noise, Spread
+from sweeper.results.cells import Scale, center, exp, off_scale, on_scale, unit_of
+
+__all__ = [
+    "Chosen",
+    "Comparison",
+    "Summary",
+    "against_best",
+    "confidence",
+    "contenders",
+    "finite_mean",
+    "only_just",
+    "summarise",
+    "summarise_chosen",
+]
+
+_WELCH = 2 / 3
+"""Welch's comparison of two cells gets at most this share of their degrees of freedom: with three
+runs the estimate is often too large just when one of the cells is much noisier."""
+
+
+_NO_CHANCE = 0.001
+_SPARE = 1.1
+_SURE = 0.001
+_JUST = 0.99
+"""The confidence of the bound on the worse side of a cell that was only just named."""
+
+
+class Summary(NamedTuple):
+    """The values of one cell, one per seed. `low` and `high` bound the mean with `CONFIDENCE`.
+    They are None at n = 1, and if all values are the same, since identical replicates tell
+    nothing about the noise between seeds. `mean` and the rest are None at n = 0; `sd` (with n -
+    1) also at n = 1. On the log scale, `mean` is the geometric mean, `sd` is that of the natural
+    logarithms, and the bounds are of the geometric mean."""
+
+    n: int
+    mean: float | None
+    sd: float | None
+    low: float | None
+    high: float | None
+    minimum: float | None
+    maximum: float | None
+
+    @property
+    def identical(self) -> bool:
+        """Whether there are two values or more, all the same."""
+        return self.n > 1 and self.minimum == self.maximum
+
+
+class Chosen(NamedTuple):
+    """A cell that was chosen as the best of `of` possible ones. With `sign` 1, smaller is
+    better. `share` is the confidence of the bound on its worse side: it is higher for a cell that
+    was only just named, as chance has most likely helped."""
+
+    name: str
+    of: int
+    sign: float
+    share: float = CONFIDENCE
+
+    def reach(self, df: float) -> float:
+        """How many standard errors the bound on the worse side is away."""
+        if self.of < 2:
+            return _student(df)
+        return max(maximum_quantile(self.share, self.of, df), _student(df))
+
+
+class Comparison(NamedTuple):
+    """A cell compared with the best. `difference` is its mean minus that of the best; on the log
+    scale, of the natural logarithms. `error` is the standard error of the difference, with `df`
+    degrees of freedom. `family` is the number of cells compared. `p` belongs to the claim that
+    the cell is not the best, and is adjusted for choosing the best among all. `reach` is the
+    distance of the bounds from the difference, in standard errors. Two values of the metric can
+    differ by at most `most` (1 for a share)."""
+
+    difference: float
+    error: float
+    df: float
+    family: int
+    p: float
+    reach: float
+    scale: Scale = "linear"
+    most: float = math.inf
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the difference is beyond the noise, at 1 - `CONFIDENCE`."""
+        return self.p <= 1 - CONFIDENCE
+
+    @property
+    def ratio(self) -> float | None:
+        """The geometric mean as a multiple of the best cell's; None on the linear scale."""
+        return exp(self.difference) if self.scale == "log" else None
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the interval that holds for all cells at once leaves 0 by a tenth of its reach.
+        At 95 % alone it would be the sentence that is false most often."""
+        return abs(self.difference) > _SPARE * self.reach * self.error
+
+    def interval(self) -> tuple[float, float]:
+        """Bounds of the difference, or of the ratio on the log scale, which hold with `CONFIDENCE`
+        for all cells at once. They are those of all pairs, and say of no difference what the test
+        says: where they would not, the near one ends there."""
+        reach = self.reach * self.error
+        low = max(self.difference - reach, -self.most)
+        high = min(self.difference + reach, self.most)
+        end = max if self.told_apart == (self.difference > 0) else min
+        low, high = (end(low, 0.0), high) if self.difference > 0 else (low, end(high, 0.0))
+        return (exp(low), exp(high)) if self.scale == "log" else (low, high)
+
+
+@functools.lru_cache(maxsize=1024)
+def _student(df: float) -> float:
+    """The reach of Student's interval to either side, in standard errors."""
+    return student_quantile((1 + CONFIDENCE) / 2, df)
+
+
+def finite_mean(values: Iterable[float]) -> float | None:
+    """The mean of the finite values; None if there are none."""
+    found = [value for value in values if math.isfinite(value)]
+    return math.fsum(value / len(found) for value in found) if found else None
+
+
+def summarise(
+    values: Sequence[float],
+    scale: Scale = "linear",
+    spread: Spread | None = None,
+) -> Summary:
+    """The mean and the Student t interval of finite `values`: mean +- t(df) sd / sqrt(n). It is
+    computed on `scale` and converted back. The standard deviation and the degrees of freedom are
+    those of `spread`, by default those of the values and n - 1. On the log scale all `values`
+    must be positive."""
+    n = len(values)
+    if n == 0:
+        return Summary(0, None, None, None, None, None, None)
+    least, most = float(min(values)), float(max(values))
+    own = on_scale(values, scale)
+    unit = unit_of(own) or 1.0
+    mean, sd = center(own), None
+    if n > 1:
+        same = min(own) == max(own)
+        sd = 0.0 if same else float(np.std(np.asarray(own) / unit, ddof=1)) * unit
+    middle = least if least == most else off_scale(mean, scale)
+    known = spread or (Spread(sd, n - 1.0) if sd else None)
+    if known is None:  # n = 1, or identical replicates: no interval either way
+        return Summary(n, middle, sd, None, None, least, most)
+    found = Summary(n, middle, sd, None, None, least, most)
+    usual = _student(known.df)
+    return _bounded(found, mean, known, (usual, usual), scale)
+
+
+def _bounded(
+    found: Summary,
+    mean: float,
+    spread: Spread,
+    reaches: tuple[float, float],
+    scale: Scale,
+) -> Summary:
+    """A summary with bounds so many standard errors below and above the mean."""
+    error = spread.sd / found.n**0.5
+    below, above = reaches
+    if spread.answers:
+        low, high = share_bounds(mean, found.n * spread.answers, below, above)
+    else:
+        low, high = mean - below * error, mean + above * error
+    return found._replace(low=off_scale(low, scale), high=off_scale(high, scale))
+
+
+def summarise_chosen(
+    values: Sequence[float],
+    scale: Scale,
+    noise: Noise,
+    chosen: Chosen,
+) -> Summary:
+    """The same for a cell that was chosen as the best, most likely with the help of chance. The
+    bound on the worse side is as far off as the largest of that many means strays from its true
+    value with probability 1 - `CONFIDENCE`. The other bound is Student's."""
+    spread = noise.of_chosen(chosen.name)
+    found = summarise(values, scale, spread)
+    if spread is None:
+        return found
+    usual = _student(spread.df)
+    worse = chosen.reach(spread.df)
+    part = noise.between and noise.between.of_chosen(chosen.name)
+    if noise.seeds is not None and part is not None:
+        # A seed moves all cells alike, so that only what is left was chosen.
+        common = _student(noise.seeds.df) * noise.seeds.sd
+        worse = max(usual, math.hypot(common, chosen.reach(part.df) * part.sd) / spread.sd)
+    reaches = (usual, worse) if chosen.sign > 0 else (worse, usual)
+    return _bounded(found, center(on_scale(values, scale)), spread, reaches, scale)
+
+
+def against_best(
+    groups: Mapping[str, Sequence[float]],
+    best: str,
+    noise: Noise,
+    sign: float = 1.0,
+    scale: Scale = "linear",
+    price: float = 1.0,
+) -> dict[str, Comparison]:
+    """Compares `best` with every other cell of known noise: the family. With `sign` 1, smaller is
+    better. Empty if the noise of `best`, or of all others, is unknown. On the log scale all
+    values must be positive. p values are multiplied by `price`, for looks at the data that were
+    or will be taken."""
+    noise = noise.between or noise
+    cells = {
+        name: _Mean.of(on_scale(v, scale), s) for name, v in groups.items() if (s := noise.of(name))
+    }
+    if best not in cells or len(cells) < 2:
+        return {}
+    own = cells.pop(best)
+    family = _Family(len(cells) + 1, sign, scale, (1 - CONFIDENCE) / price)
+    compare = _shared if noise.shared else _all_apart
+    found = compare(cells, own, family)
+    # The best alone: ahead of each of the others as if there were no more than those two.
+    pairs = found
+    if best in noise.noisier:
+        doubted = own._replace(spread=noise.noisier[best])
+        pairs = _all_apart(cells, doubted, family)
+    nearest = max(pairs, key=lambda name: _pair(pairs[name], sign))
+    alone = _pair(pairs[nearest], sign)
+    if alone <= family.level:
+        found = {name: one._replace(p=min(one.p, alone)) for name, one in found.items()}
+    elif pairs is not found:
+        found = {**found, nearest: pairs[nearest]}
+    return {name: one._replace(p=min(1.0, price * one.p)) for name, one in found.items()}
+
+
+def confidence(found: Mapping[str, Comparison]) -> float:
+    """The confidence of the bound on the worse side of the best."""
+    return _JUST if only_just(found) else CONFIDENCE
+
+
+def only_just(found: Mapping[str, Comparison]) -> bool:
+    """Whether the best is ahead of all others, but of the nearest not at `_SURE`. Chance has
+    then most likely helped, or it would not have been named."""
+    return bool(found) and _SURE < max(one.p for one in found.values()) <= 1 - CONFIDENCE
+
+
+def contenders(found: Mapping[str, Comparison], others: Iterable[str]) -> int:
+    """The number of cells that may have been chosen as the best, including it and `others`: cells
+    that cannot be distinguished from it at a level that leaves out only those without a chance,
+    and cells that were not compared. If it was only just named, all of them."""
+    others = list(others)
+    if only_just(found):
+        return 1 + len(others)
+    return 1 + sum(name not in found or found[name].p > _NO_CHANCE for name in others)
+
+
+class _Mean(NamedTuple):
+    value: float
+    n: int
+    spread: Spread
+
+    @classmethod
+    def of(cls, values: Sequence[float], spread: Spread) -> "_Mean":
+        return cls(center(values), len(values), spread)
+
+
+class _Family(NamedTuple):
+    """The cells that are compared, their number, the arguments of `against_best`, and the level
+    of its tests."""
+
+    cells: int
+    sign: float
+    scale: Scale
+    level: float
+
+
+def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[str, Comparison]:
+    """Comparisons with shared noise. The bounds are those of Tukey and Kramer."""
+    chances = _not_the_best(cells, best, family.sign)
+    found: dict[str, Comparison] = {}
+    for name, cell in cells.items():
+        difference, error, _, _ = _distance(cell, best)
+        df = min(cell.spread.df, best.spread.df)
+        reach = range_quantile(1 - family.level, family.cells, df) / 2**0.5
+        one = Comparison(difference, error, df, family.cells, chances[name], reach, family.scale)
+        found[name] = _at_least_of_two(one, family.sign)
+    return found
+
+
+def _not_the_best(cells: Mapping[str, _Mean], best: _Mean, sign: float) -> dict[str, float]:
+    """For each cell the p value of the claim that one of the others is better.
+
+    If none is, the nearest that the means can be to what was found has this cell and those above it
+    in one place, their mean, down to the last that lies above that. Given which cells those are,
+    the squares of the ways that they have to go add up to no more than chi-squared, with as many
+    degrees of freedom as there are cells above. What has a better mean than the best (runs of it
+    failed) is left out."""
+    unit = max(cell.spread.sd for cell in (best, *cells.values()))
+    order = sorted(cells, key=lambda name: sign * cells[name].value)
+    every = [best, *(cells[name] for name in order)]
+    ways = np.array([sign * (one.value - best.value) / unit for one in every])
+    # How far each is behind the best; at most so far that its square is still a number.
+    behind = np.clip(ways, 0.0, 1e100)
+    weights = np.array([one.n * (unit / one.spread.sd) ** 2 for one in every]) * (ways >= 0)
+    df = np.minimum.accumulate([one.spread.df for one in every])
+    pull = weights * behind
+    excess = behind * (np.cumsum(weights) - weights) - (np.cumsum(pull) - pull)
+    found = dict.fromkeys(cells, 1.0)
+    for at, name in enumerate(order, 1):
+        above = (weights[at] * (behind[at] - behind[:at]) > excess[:at]) & (weights[:at] > 0)
+        if count := int(above.sum()):
+            together = np.append(np.flatnonzero(above), at)
+            own, places = weights[together], behind[together]
+            squares = float(own @ (places - own @ places / own.sum()) ** 2)
+            found[name] = upper_tail_f(squares / count, count, float(df[at]))
+    return found
+
+
+def _all_apart(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[str, Comparison]:
+    return {name: _apart(cell, best, family) for name, cell in cells.items()}
+
+
+def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
+    """Comparisons in which each cell has its own noise: Welch's, with Bonferroni's bound."""
+    difference, error, a, b = _distance(cell, best)
+    df = (a + b) ** 2 / (a**2 / cell.spread.df + b**2 / best.spread.df)
+    df, others = min(df, _WELCH * (cell.spread.df + best.spread.df)), family.cells - 1
+    largest = min(1.0, others * float(student_tail(difference / error, df)) / 2)
+    largest = largest if family.sign * difference > 0 else 1.0
+    reach = -student_quantile(family.level / others / family.cells, df)
+    found = Comparison(difference, error, df, family.cells, largest, reach, family.scale)
+    return _at_least_of_two(found, family.sign)
+
+
+def _distance(cell: _Mean, best: _Mean) -> tuple[float, float, float, float]:
+    """The distance of two means with its standard error, and the parts of the squared error, in
+    one unit."""
+    unit = max(cell.spread.sd, best.spread.sd)
+    a, b = ((one.spread.sd / unit) ** 2 / one.n for one in (cell, best))
+    return cell.value - best.value, math.sqrt(a + b) * unit, a, b
+
+
+def _at_least_of_two(found: Comparison, sign: float) -> Comparison:
+    """Makes p among many cells no smaller than that of the two cells alone."""
+    return found._replace(p=max(found.p, _pair(found, sign)))
+
+
+def _pair(found: Comparison, sign: float) -> float:
+    """The two-sided p value of two cells alone; 1 for a cell with the better mean."""
+    if sign * found.difference <= 0:
+        return 1.0
+    return float(student_tail(found.difference / found.error, found.df))

@@ -1,0 +1,105 @@
+"""Variances of several cells: a test for their being equal, and what they have in common. Pure."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sweeper.analysis.reading.series import Floats
+from sweeper.analysis.statistics.distributions import digamma, trigamma, trigamma_inverse
+
+__all__ = ["Split", "bartlett", "equal_variances", "pool", "split_noise", "squeeze"]
+
+_DRAWS = 9999
+
+
+class Split(NamedTuple):
+    """How many cells have runs `close` together and how many `wide` apart, with the factor
+    between them."""
+
+    close: int
+    wide: int
+    factor: float
+
+
+def split_noise(groups: Sequence[Sequence[float]]) -> Split | None:
+    """Whether the ranges of repeated cells fall into two clumps, as they do where some runs go
+    another way altogether: the largest gap between them is a factor of 4 or more, with a fifth of
+    the cells or more, and two at least, on either side. Normal noise has such gaps too, so ask
+    `Noise.p` first. Ranges of 0 are left out."""
+    widths = sorted(max(g) - min(g) for g in groups if len(g) > 1 and max(g) > min(g))
+    enough = max(2, len(widths) // 5)
+    if len(widths) < 2 * enough:
+        return None
+    places = range(enough, len(widths) - enough + 1)
+    at = max(places, key=lambda place: widths[place] / widths[place - 1])
+    factor = widths[at] / widths[at - 1]
+    return Split(at, len(widths) - at, factor) if factor >= _CLUMPS else None
+
+
+_CLUMPS = 4.0
+
+
+def squeeze(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
+    """Moderated variances, along the last axis (limma's `squeezeVar` without a trend): the common
+    variance, its degrees of freedom, and each variance drawn toward it. If the variances spread
+    no more than by chance, the degrees of freedom are infinite and the common variance is their
+    mean, weighted by degrees of freedom."""
+    prior, prior_df = _prior(variances, dfs)
+    middle = prior[..., np.newaxis]
+    endless = np.isinf(prior_df)[..., np.newaxis]
+    weight = np.where(endless, 1.0, prior_df[..., np.newaxis])
+    drawn = (weight * middle + dfs * variances) / (weight + dfs)
+    return prior, prior_df, np.where(endless, middle, drawn)
+
+
+def pool(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
+    """The same with one variance for all cells."""
+    prior = np.asarray(dfs @ variances / dfs.sum())
+    return prior, np.asarray(math.inf), np.full_like(variances, prior)
+
+
+def _prior(variances: Floats, dfs: Floats) -> tuple[Floats, Floats]:
+    """limma's `fitFDist`: moments of the logarithms of the variances."""
+    dfs = np.broadcast_to(dfs, variances.shape)
+    logs = np.log(variances) - digamma(dfs / 2) + np.log(dfs / 2)
+    spread = logs.var(axis=-1, ddof=1) - trigamma(dfs / 2).mean(axis=-1)
+    wide: Any = np.asarray(spread > 0)
+    prior_df = 2 * trigamma_inverse(np.where(wide, spread, 1.0))
+    prior = np.exp(logs.mean(axis=-1) + digamma(prior_df / 2) - np.log(prior_df / 2))
+    even = (dfs * variances).sum(axis=-1) / dfs.sum(axis=-1)
+    return _either(wide, prior, even), _either(wide, prior_df, math.inf)
+
+
+def _either(where: Any, one: Any, other: Any) -> Floats:
+    return np.asarray(np.where(where, one, other), dtype=np.float64)
+
+
+def bartlett(variances: Floats, dfs: Floats) -> Floats:
+    """Bartlett's statistic of positive variances along the last axis, with his correction."""
+    dfs = np.broadcast_to(dfs, variances.shape)
+    total = dfs.sum(axis=-1)
+    pooled = (dfs * variances).sum(axis=-1) / total
+    statistic = total * np.log(pooled) - (dfs * np.log(variances)).sum(axis=-1)
+    cells = variances.shape[-1]
+    return statistic / (1 + ((1 / dfs).sum(axis=-1) - 1 / total) / (3 * (cells - 1)))
+
+
+def equal_variances(variances: Floats, dfs: Floats) -> float:
+    """The p value of the test for equal variances. It is simulated, since chi-squared is far from
+    the distribution of the statistic if cells have two or three runs."""
+    drawn = _null(tuple(sorted(dfs.tolist())))
+    above = len(drawn) - int(np.searchsorted(drawn, float(bartlett(variances, dfs))))
+    return (above + 1) / (len(drawn) + 1)
+
+
+@functools.lru_cache(maxsize=16)
+def _null(dfs: tuple[float, ...]) -> Floats:
+    """The statistic of cells with equal variances, in ascending order. The random draws are
+    always the same."""
+    draws = max(999, min(_DRAWS, 1_000_000 // len(dfs)))
+    free = np.array(dfs)
+    chi = np.random.default_rng(20).chisquare(free, (draws, len(dfs)))
+    return np.sort(bartlett(chi / free, free))
