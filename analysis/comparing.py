@@ -30,11 +30,10 @@ from sweeper.analysis.statistics.seeds import (
 from sweeper.errors import UsageError
 from sweeper.metrics.objective import sign_of
 from sweeper.results.cells import Scale, choose_scale, on_scale
+from sweeper.sweep.labels import plural
 
 if TYPE_CHECKING:
     import pandas
-
-__all__ = ["Compared", "compare"]
 
 _ALL_PAIRS = 15
 
@@ -61,13 +60,13 @@ class Compared:
             return f"{self.metric}: no value to compare"
         row = self.cells.iloc[0]
         mean = labels.number(float(row["mean"]))
-        runs = labels.plural(int(row["n"]), "run")
+        runs = plural(int(row["n"]), "run")
         text = f"{self.metric}: {self.best or 'the only cell'} is best, {mean} over {runs}"
         if self.tied:
             text += f"; not told apart from {labels.listed(self.tied)}"
         if self.told_apart:
             what = "unlikely to be the best" if self.tied else "worse beyond the noise"
-            text += f"; {labels.plural(len(self.told_apart), 'cell')} {what}"
+            text += f"; {plural(len(self.told_apart), 'cell')} {what}"
         return text
 
     @property

@@ -8,33 +8,6 @@ from typing import Any
 
 from sweeper.common.sanitize import sanitize
 from sweeper.fields.nodes import is_plain
-from sweeper.sweep.labels import plural
-
-__all__ = [
-    "BRIEF",
-    "MINUS",
-    "NONE",
-    "NOT_SET",
-    "amount",
-    "brief",
-    "capitalised",
-    "decimals",
-    "deserved",
-    "difference",
-    "duration",
-    "fixed",
-    "listed",
-    "number",
-    "p_value",
-    "percent",
-    "place",
-    "plural",
-    "ratio",
-    "setting",
-    "shortened",
-    "together",
-    "within",
-]
 
 NONE = "\u2013"
 """An en dash, where there is nothing to show."""

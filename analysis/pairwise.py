@@ -18,12 +18,11 @@ from sweeper.results.cells import Scale, choose_scale, on_scale
 from sweeper.results.origins import differences
 from sweeper.results.registry import Registry
 from sweeper.store.documents import dotted, strict
+from sweeper.sweep.labels import plural
 from sweeper.sweep.metric import value_text
 
 if TYPE_CHECKING:
     import pandas
-
-__all__ = ["Versus", "versus"]
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ def _notes(own: "_Side", other: "_Side") -> Iterator[str]:
     """Says where a run was named, but its whole cell is compared."""
     for letter, side in (("A", own), ("B", other)):
         if side.of_run and side.cell is not None:
-            runs = labels.plural(len(side.cell.runs), "run")
+            runs = plural(len(side.cell.runs), "run")
             yield f"{letter} is the whole cell of the run that you named: {runs}"
 
 
@@ -315,7 +314,7 @@ def _doubts(row: Row, metric: str) -> Iterator[str]:
     for side, cell in (("A", row.a), ("B", row.b)):
         runs = sum(run.missing > 0 and not run.diverged for run in cell.runs)
         if runs:
-            which = f"{labels.plural(runs, 'run')} of {short_name(cell)} in {side}"
+            which = f"{plural(runs, 'run')} of {short_name(cell)} in {side}"
             yield f"  ! {which} may have diverged: the last rows have no {metric}"
 
 

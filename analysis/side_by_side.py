@@ -12,8 +12,6 @@ from sweeper.analysis.comparison.items import SOLVED, Parts, difference
 from sweeper.common.sanitize import sanitize_lines
 from sweeper.results.items import Answer
 
-__all__ = ["Ahead", "Prompt", "Sides", "compare_sides", "page"]
-
 
 class Prompt(NamedTuple):
     """An item: its texts (a list of samples for each side), and the mean scores; None if nothing

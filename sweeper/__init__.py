@@ -15,25 +15,16 @@ import importlib
 TYPE_CHECKING = False  # importing typing costs each start some milliseconds
 if TYPE_CHECKING:
     from sweeper.launcher.annotations import archive, delete, note, rename
-    from sweeper.launcher.control import (
-        Requested,
-        Steered,
-        cancel,
-        parallel,
-        pause,
-        resume,
-        retry,
-        status,
-        stop,
-        wait,
-        wait_async,
-    )
+    from sweeper.launcher.control import cancel, retry
     from sweeper.launcher.launching import Launched, launch
+    from sweeper.launcher.pausing import Steered, parallel, pause, resume, stop
     from sweeper.planner.plan import plan
     from sweeper.results.last_lines import logs
     from sweeper.results.registry import Registry
     from sweeper.results.status import Status
+    from sweeper.results.waiting import status, wait, wait_async
     from sweeper.sweep.plan import Plan, Run
+    from sweeper.sweep.requests import Requested
 
 __version__ = "0.1.0"
 
@@ -68,26 +59,26 @@ _HOMES = {
     "Launched": "sweeper.launcher.launching",
     "Plan": "sweeper.sweep.plan",
     "Registry": "sweeper.results.registry",
-    "Requested": "sweeper.launcher.control",
+    "Requested": "sweeper.sweep.requests",
     "Run": "sweeper.sweep.plan",
     "Status": "sweeper.results.status",
-    "Steered": "sweeper.launcher.control",
+    "Steered": "sweeper.launcher.pausing",
     "archive": "sweeper.launcher.annotations",
     "cancel": "sweeper.launcher.control",
     "delete": "sweeper.launcher.annotations",
     "launch": "sweeper.launcher.launching",
     "logs": "sweeper.results.last_lines",
     "note": "sweeper.launcher.annotations",
-    "parallel": "sweeper.launcher.control",
-    "pause": "sweeper.launcher.control",
+    "parallel": "sweeper.launcher.pausing",
+    "pause": "sweeper.launcher.pausing",
     "plan": "sweeper.planner.plan",
     "rename": "sweeper.launcher.annotations",
-    "resume": "sweeper.launcher.control",
+    "resume": "sweeper.launcher.pausing",
     "retry": "sweeper.launcher.control",
-    "status": "sweeper.launcher.control",
-    "stop": "sweeper.launcher.control",
-    "wait": "sweeper.launcher.control",
-    "wait_async": "sweeper.launcher.control",
+    "status": "sweeper.results.waiting",
+    "stop": "sweeper.launcher.pausing",
+    "wait": "sweeper.results.waiting",
+    "wait_async": "sweeper.results.waiting",
 }
 
 

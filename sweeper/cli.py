@@ -16,8 +16,6 @@ from sweeper.errors import EnvironmentFailure, SweeperError
 from sweeper.paths import current_folder
 from sweeper.terminal import complain, warn
 
-__all__ = ["main", "parser"]
-
 _REPEATABLE = ("overrides", "runs", "sweeps")
 """Arguments that may be given any number of times."""
 _OPTIONAL = ("sweep", "text", "recipe", "a", "b")

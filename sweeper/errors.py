@@ -20,22 +20,6 @@ says where, what, and how to mend it; only `GridError` has a line for each probl
 
 from collections.abc import Sequence
 
-__all__ = [
-    "AlreadyExists",
-    "AnotherLauncher",
-    "Damaged",
-    "EngineError",
-    "EnvironmentFailure",
-    "GridError",
-    "NoRoom",
-    "NotFound",
-    "RecipeError",
-    "StoreError",
-    "SweeperError",
-    "Unreachable",
-    "UsageError",
-]
-
 
 class SweeperError(Exception):
     """The root of the tree; `exit_code` is what the command line ends with."""

@@ -6,25 +6,6 @@ from collections.abc import Mapping
 
 from sweeper.errors import EnvironmentFailure
 
-__all__ = [
-    "add_extra",
-    "built",
-    "cache",
-    "checkpoints",
-    "current_folder",
-    "engine",
-    "environments",
-    "home",
-    "hub",
-    "is_utf8",
-    "models",
-    "sources",
-    "spill",
-    "trials",
-    "views",
-    "warm",
-]
-
 
 def current_folder() -> str:
     """Return the current folder. Raises `EnvironmentFailure` if it was removed."""

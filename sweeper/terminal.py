@@ -8,22 +8,6 @@ from contextlib import suppress
 from sweeper.common.sanitize import raw, sanitize, sanitize_json
 from sweeper.errors import GridError, SweeperError
 
-__all__ = [
-    "complain",
-    "display_width",
-    "duration",
-    "in_colour",
-    "is_screen",
-    "measurement",
-    "number",
-    "print_json",
-    "print_table",
-    "say",
-    "setting",
-    "shortened",
-    "warn",
-]
-
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table, fitted to the terminal's width, or unlimited elsewhere. Numbers are aligned

@@ -33,18 +33,6 @@ from sweeper.analysis.reading.settings import level, ordered
 from sweeper.analysis.statistics.distributions import range_tail
 from sweeper.analysis.statistics.inference import CONFIDENCE, Estimate
 
-__all__ = [
-    "Axis",
-    "Crossing",
-    "Grid2",
-    "Level",
-    "Trend",
-    "find_axes",
-    "find_crossings",
-    "find_pairs",
-    "find_trends",
-]
-
 MOST = 24
 """The most values of an axis that are shown individually."""
 _PAIRED = 4

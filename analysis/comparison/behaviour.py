@@ -18,8 +18,6 @@ from sweeper.analysis.reading.rollouts import Rollout
 from sweeper.analysis.statistics.inference import pass_at_k
 from sweeper.analysis.statistics.seeds import Summary, finite_mean, summarise
 
-__all__ = ["Behaviour", "CellBehaviour", "Disagreement", "Example", "Flag", "examine", "examples"]
-
 BINS = 20
 
 _Judge = Callable[[list[Rollout]], float | None]

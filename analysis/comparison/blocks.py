@@ -21,8 +21,6 @@ from sweeper.errors import UsageError
 from sweeper.metrics.rows import as_float
 from sweeper.store.documents import dotted
 
-__all__ = ["Block", "Blocks", "by_blocks", "find_blocks", "rows"]
-
 
 @dataclass(frozen=True)
 class Block:

@@ -25,8 +25,6 @@ from sweeper.analysis.statistics.seeds import (
 )
 from sweeper.results.cells import Scale, choose_scale, mean, merit, off_scale, on_scale
 
-__all__ = ["Cell", "Ranking", "as_chosen", "bounded", "rank", "uneven_best"]
-
 
 @dataclass(frozen=True)
 class Cell:

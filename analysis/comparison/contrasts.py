@@ -16,18 +16,6 @@ from sweeper.analysis.reading.settings import level
 from sweeper.analysis.statistics.distributions import range_quantile, range_tail
 from sweeper.analysis.statistics.inference import CONFIDENCE, Estimate, student
 
-__all__ = [
-    "Row",
-    "level_mean",
-    "over_pairs",
-    "over_rows",
-    "parts",
-    "ranged",
-    "rest",
-    "usable",
-    "weigh",
-]
-
 Row = tuple[tuple[str, str], ...]
 
 

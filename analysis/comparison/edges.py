@@ -18,8 +18,6 @@ from sweeper.analysis.comparison.contrasts import over_pairs, rest, usable, weig
 from sweeper.analysis.reading.settings import level, ordered
 from sweeper.analysis.statistics.inference import CONFIDENCE, Estimate
 
-__all__ = ["Edge", "by_ratios", "find_edges", "judge_edges"]
-
 
 @dataclass(frozen=True)
 class Edge:

@@ -18,8 +18,6 @@ from sweeper.analysis.reading.rollouts import Episode
 from sweeper.analysis.statistics.distributions import upper_tail_f
 from sweeper.analysis.statistics.inference import CONFIDENCE
 
-__all__ = ["CellEpisodes", "Episodes", "Figures", "TaskEpisodes", "by_episodes"]
-
 _LIMITS = ("max_turns", "context_limit", "time")
 
 

@@ -32,23 +32,6 @@ from sweeper.analysis.reading.series import Floats
 from sweeper.analysis.statistics.distributions import student_quantile, student_tail, upper_tail_f
 from sweeper.analysis.statistics.inference import CONFIDENCE, counted_share, on_logits
 
-__all__ = [
-    "PAIRED",
-    "SOLVED",
-    "Alone",
-    "Compared",
-    "Item",
-    "ItemCell",
-    "Luck",
-    "Over",
-    "Parted",
-    "Parts",
-    "compare",
-    "difference",
-    "level",
-    "lucks",
-]
-
 Over = Literal["items", "items and runs"]
 
 SOLVED = 0.5

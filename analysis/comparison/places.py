@@ -15,8 +15,6 @@ from sweeper.analysis.comparison.cells import Cell, Ranking
 from sweeper.analysis.comparison.contrasts import level_mean, rest, usable
 from sweeper.analysis.reading.settings import level, ordered
 
-__all__ = ["Place", "find_places"]
-
 _ROWS = 3
 """The fewest rows, and the fewest values in one, that are counted."""
 _SHARE = 0.15

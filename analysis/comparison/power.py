@@ -25,17 +25,6 @@ from sweeper.results.registry import Registry
 from sweeper.sweep.metric import lenders
 from sweeper.sweep.plan import Plan
 
-__all__ = [
-    "SEEDS",
-    "Found",
-    "before_launch",
-    "lead_found",
-    "lead_text",
-    "power_table",
-    "seeds_for",
-    "smallest_lead",
-]
-
 SEEDS = (2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 50, 100)
 _DRAWS = 4000
 _SHARE = 0.8

@@ -26,8 +26,6 @@ from sweeper.analysis.reading.settings import level
 from sweeper.analysis.statistics.distributions import student_quantile
 from sweeper.analysis.statistics.inference import CONFIDENCE, wilson
 
-__all__ = ["RULE", "Rate", "Stability", "Unstable", "assess"]
-
 RULE = (
     "Diverged: the last value of the metric is NaN or infinite. Unstable: it gave back more than "
     "half of its gain from the first value to the best, or ended worse than it began (by more than "

@@ -26,8 +26,6 @@ from sweeper.analysis.statistics.inference import CONFIDENCE, holm
 from sweeper.analysis.statistics.regression import Column, Fit, column, fit
 from sweeper.metrics.rows import as_float
 
-__all__ = ["AxisEffect", "PairEffect", "Share", "Surface", "find_surface", "varying"]
-
 _FEWEST = 12
 """The fewest cells for a model."""
 _POINTS = 41

@@ -19,17 +19,6 @@ from sweeper.analysis.reading.frames import SweepData
 from sweeper.analysis.reading.series import Floats
 from sweeper.analysis.reading.splits import family
 
-__all__ = [
-    "LEVELS",
-    "Tasks",
-    "TasksCell",
-    "by_tasks",
-    "improvement",
-    "interquartile_mean",
-    "interval",
-    "profile",
-]
-
 LEVELS = tuple(level / 50 for level in range(51))
 _DRAWS = 2000
 _ENOUGH = 3

@@ -11,8 +11,6 @@ from sweeper.analysis.reading.frames import RunData, SweepData
 from sweeper.analysis.reading.series import last
 from sweeper.analysis.statistics.seeds import finite_mean
 
-__all__ = ["Tradeoff", "find_tradeoffs", "front"]
-
 _LESS = {"seconds", "tokens", "steps", "dollars", "kl", "length"}
 _NAMES = {"seconds": "time a run, s", "tokens": "tokens a run", "dollars": "dollars a run"}
 

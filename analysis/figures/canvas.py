@@ -16,8 +16,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from sweeper.common.sanitize import sanitize
 
-__all__ = ["GRID", "INK", "Canvas", "Point", "text_width"]
-
 INK, GRID, _PAPER = "#3a3f47", "#e6e4df", "#ffffff"
 _FINER = 3
 _LABEL = 60

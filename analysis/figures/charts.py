@@ -30,16 +30,6 @@ from sweeper.analysis.reading.settings import level, ordered
 from sweeper.analysis.statistics.regression import log_spread
 from sweeper.results.cells import Scale
 
-__all__ = [
-    "axis_figure",
-    "over_iterations",
-    "parallel",
-    "passes",
-    "profiles",
-    "rewards",
-    "tradeoff_figure",
-]
-
 _LINES = 300
 _SHOWN = 6
 _PROFILES = 8

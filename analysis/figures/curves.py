@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from sweeper.analysis.reading.series import Floats, Series
 
-__all__ = ["POINTS", "Band", "band", "smooth", "thin", "thin_rows"]
-
 POINTS = 240
 """The points drawn per curve. A plot is about 900 pixels wide, and each bucket of steps keeps two
 points."""

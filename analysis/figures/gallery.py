@@ -17,8 +17,6 @@ from sweeper.analysis.figures.learning_curves import curves
 from sweeper.analysis.figures.surface_figures import plane_figure, scatter_figure
 from sweeper.analysis.findings.study import Study
 
-__all__ = ["PARALLEL", "Panel", "gallery", "telling", "undrawn"]
-
 _AXES = 12
 """The most settings with a figure of their own."""
 PARALLEL = 7

@@ -12,19 +12,6 @@ from sweeper.analysis.figures.ticks import log_ticks, tick_text
 from sweeper.analysis.reading.series import Floats
 from sweeper.results.cells import Scale
 
-__all__ = [
-    "categories",
-    "error_bars",
-    "integers",
-    "is_wide",
-    "layout",
-    "layout_of_axis",
-    "marks",
-    "on_scale",
-    "plain",
-    "rounded",
-]
-
 _DIGITS = 5
 _POWERS = 10.0 ** np.arange(309)
 

@@ -23,8 +23,6 @@ from sweeper.analysis.findings.finding import cell_text
 from sweeper.analysis.reading.frames import RunData
 from sweeper.analysis.reading.series import Floats, Series
 
-__all__ = ["COLOURED", "MUTED", "PALETTE", "WINDOWS", "colour_of", "curves", "row_tones", "tones"]
-
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#882255", "#5c6bc0")
 """The colours of Okabe and Ito (jfly.uni-koeln.de/color), with a darker yellow for a white page,
 extended by Paul Tol's muted set. They stay distinct with the common colour-vision deficiencies."""

@@ -14,8 +14,7 @@ from sweeper.analysis.figures.learning_curves import PALETTE, colour_of, tones
 from sweeper.analysis.figures.ticks import linear_ticks, log_ticks, tick_text
 from sweeper.analysis.findings.finding import names_of
 from sweeper.analysis.statistics.seeds import Summary
-
-__all__ = ["cells_picture", "picture"]
+from sweeper.sweep.labels import plural
 
 _WIDTH, _HIGH, _LOW = 900, 430, 330
 _CELLS = 40
@@ -233,7 +232,7 @@ def cells_picture(ranking: Ranking, metric: str) -> bytes | None:
     )
     rows = [float(-row) for row in range(len(cells))]
     down = _Axis({"tickvals": rows, "ticktext": names_of(cells)}, rows)
-    title = f"{labels.plural(len(cells), 'cell')}, best first: runs, mean, 95 % interval"
+    title = f"{plural(len(cells), 'cell')}, best first: runs, mean, 95 % interval"
     plot = _Plot(110 + 28 * len(cells), title, across, down)
     colours = tones(ranking)
     for row, cell in zip(rows, cells, strict=True):

@@ -27,8 +27,6 @@ from sweeper.analysis.findings.finding import cell_text
 from sweeper.analysis.reading.settings import level, ordered
 from sweeper.analysis.statistics.regression import log_spread
 
-__all__ = ["plane_figure", "scatter_figure"]
-
 _LINES = 7
 _TRIED = 9
 """Up to this many numbers get a tick mark each."""

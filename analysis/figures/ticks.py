@@ -7,8 +7,6 @@ to count decades. So these marks are ours.
 import itertools
 import math
 
-__all__ = ["linear_ticks", "log_ticks", "tick_text"]
-
 _DIGITS = ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 5, 7), (1, 2, 3, 4, 5, 6, 7, 8, 9))
 _FEWEST, _MOST = 5, 9
 

@@ -14,8 +14,6 @@ from sweeper.analysis.findings.run_findings import tell_records, tell_runs
 from sweeper.analysis.reading.frames import SweepData
 from sweeper.analysis.reading.settings import level
 
-__all__ = ["find"]
-
 
 def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:
     """All findings, the most important first."""

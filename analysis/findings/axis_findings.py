@@ -11,8 +11,7 @@ from sweeper.analysis.comparison.places import Place
 from sweeper.analysis.comparison.surface import AxisEffect, Share, Surface
 from sweeper.analysis.findings.finding import Finding, names_of
 from sweeper.analysis.statistics.inference import CONFIDENCE
-
-__all__ = ["KINDS", "AxesTold", "tell_axes"]
+from sweeper.sweep.labels import plural
 
 KINDS = (
     *("blocks", "block_holes", "effect", "trend", "optimum"),
@@ -58,7 +57,7 @@ def _in_blocks(found: Blocks) -> Iterator[Finding]:
     ends: dict[str, int] = {}
     for edge in (edge for block in found.blocks for edge in block.edges):
         ends[edge.axis] = ends.get(edge.axis, 0) + 1
-    count = labels.plural(len(found.blocks), "block")
+    count = plural(len(found.blocks), "block")
     text = f"{count} by {found.by}, each with a best cell of its own in the table of blocks"
     if found.why is not None:
         why = found.why
@@ -75,7 +74,7 @@ def _in_blocks(found: Blocks) -> Iterator[Finding]:
         where = [block.value for block in found.blocks if block.holes]
         text = (
             f"Holes: {labels.listed(where, 6)} have no result of "
-            f"{labels.plural(found.holes, 'combination')} that other blocks have, so nothing is "
+            f"{plural(found.holes, 'combination')} that other blocks have, so nothing is "
             "known there."
         )
         holes = {block.value: [dict(row) for row in block.holes] for block in found.blocks}

@@ -10,9 +10,6 @@ from sweeper.analysis.reading.frames import Metric, SweepData, load
 from sweeper.errors import NotFound, UsageError
 from sweeper.results.registry import Registry
 
-__all__ = ["against", "with_baseline"]
-
-
 _NOTHING = "the best is compared with nothing"
 
 

@@ -12,8 +12,7 @@ from sweeper.analysis.comparison.cells import Cell, Ranking, uneven_best
 from sweeper.analysis.findings.finding import Finding, behind, method, names_of, short_name
 from sweeper.analysis.reading.frames import PENDING, SweepData
 from sweeper.analysis.statistics.noise import FEW
-
-__all__ = ["DEALS", "standing"]
+from sweeper.sweep.labels import plural
 
 DEALS = 20
 """If the runs of two cells can be divided between them in fewer ways than this, chance alone may
@@ -154,7 +153,7 @@ def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
     of its own; "worse" are those whose differences hold for all at once."""
     if not apart:
         return ""
-    text = f" {labels.plural(len(apart), 'cell is', 'cells are')} unlikely to be the best"
+    text = f" {plural(len(apart), 'cell is', 'cells are')} unlikely to be the best"
     if not worse:
         return f"{text}."
     if len(worse) == len(apart):
@@ -208,7 +207,7 @@ def _not_compared(data: SweepData, ranking: Ranking, best: Cell) -> Finding:
         return Finding("uneven_best", "warning", text, cells, {"evaluations": list(uneven)})
     if ranking.comparisons:
         text = (
-            f"{labels.plural(len(cells), 'cell')} with one run, or identical ones, could not be "
+            f"{plural(len(cells), 'cell')} with one run, or identical ones, could not be "
             "compared: nothing tells their noise."
         )
     elif best.summary.n == 1:
@@ -244,7 +243,7 @@ def _nothing(data: SweepData, ranking: Ranking) -> Finding:
     if ranking.measured and not any(cell.diverged for cell in ranking.measured):
         value = labels.number(ranking.measured[0].summary.mean)
         text = (
-            f"All runs of {labels.plural(len(ranking.measured), 'cell')} gave {data.metric.name} "
+            f"All runs of {plural(len(ranking.measured), 'cell')} gave {data.metric.name} "
             f"{value}: what tells them apart makes no difference, or does not reach the recipe."
         )
         cells = tuple(cell.name for cell in ranking.measured)

@@ -12,8 +12,7 @@ from sweeper.analysis.findings.next_steps import failures
 from sweeper.analysis.findings.nextgrid import NextGrid
 from sweeper.analysis.findings.verdict import LATER, Check, Verdict, measure, whole, wholly_stable
 from sweeper.analysis.reading.frames import SweepData
-
-__all__ = ["decide_by_blocks"]
+from sweeper.sweep.labels import plural
 
 _LINES = 12
 """The most blocks that the text for a terminal names."""
@@ -28,7 +27,7 @@ def decide_by_blocks(
 ) -> Verdict:
     """The verdict over all blocks. It names no best cell of all, and takes no mean over blocks."""
     judged = [block for block in blocks.blocks if block.best is not None]
-    count, reason = labels.plural(len(judged), "best cell"), unlike(findings)
+    count, reason = plural(len(judged), "best cell"), unlike(findings)
     return Verdict(
         kind="blocks",
         label=f"judged by {blocks.by}" + (f", but runs of {reason}" if reason else ""),
@@ -95,19 +94,19 @@ def _steps(
     for (axis, side), count in beyond.most_common():
         way = "larger" if side == "largest" else "smaller"
         yield (
-            f"Try {way} values of {axis}: in {labels.plural(count, 'block')} the {side} value "
+            f"Try {way} values of {axis}: in {plural(count, 'block')} the {side} value "
             "tried is better than the one before it beyond the noise."
         )
     kind = following.kind if following is not None else ""
-    runs = labels.plural(following.runs, "new run") if following is not None else ""
+    runs = plural(following.runs, "new run") if following is not None else ""
     if blocks.holes:
         how = f": launch next.yaml ({runs}, finished ones are kept)" if kind == "holes" else ""
-        yield f"Fill the {labels.plural(blocks.holes, 'hole')} in the table of blocks{how}."
+        yield f"Fill the {plural(blocks.holes, 'hole')} in the table of blocks{how}."
     fewest = min((b.best.summary.n for b in blocks.blocks if b.best is not None), default=0)
     told = next((f.evidence for f in findings if f.kind == "by_blocks"), None) or {}
     unknown = bool(told.get("not_known"))
     if kind == "confirm" and following is not None:
-        cells = labels.plural(following.cells, "cell")
+        cells = plural(following.cells, "cell")
         yield (
             f"Launch next.yaml: of each {blocks.by} whose best is not sure, that and what may be "
             f"better, on fresh seeds ({runs} of {cells})."

@@ -18,8 +18,6 @@ from sweeper.analysis.reading.frames import RunData, SweepData
 from sweeper.analysis.reading.series import Series
 from sweeper.results.origins import differences, sentences
 
-__all__ = ["KINDS", "tell_unlike", "unlike"]
-
 KINDS = ("executed", "unequal_steps", "noisier_best")
 """The kinds of these findings."""
 

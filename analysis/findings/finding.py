@@ -12,17 +12,7 @@ from sweeper.analysis.comparison.cells import Cell
 from sweeper.analysis.statistics.noise import Noise
 from sweeper.analysis.statistics.seeds import Comparison
 from sweeper.results.cells import SPAN, Scale
-
-__all__ = [
-    "Behind",
-    "Finding",
-    "behind",
-    "cell_text",
-    "method",
-    "names_of",
-    "noise_text",
-    "short_name",
-]
+from sweeper.sweep.labels import plural
 
 _SHARED = (
     "asking of each whether it may be the best of all (Cox and Shi 2023) at the 5 % level, by the "
@@ -71,10 +61,10 @@ def noise_text(noise: Noise) -> str | None:
 
 def _whose(noise: Noise) -> str:
     """Describes which cells share their noise."""
-    cells = labels.plural(noise.repeated, "repeated cell")
-    lent = f"{labels.plural(noise.lent_cells, 'cell')} of {labels.listed(noise.lent)}"
+    cells = plural(noise.repeated, "repeated cell")
+    lent = f"{plural(noise.lent_cells, 'cell')} of {labels.listed(noise.lent)}"
     behind = f"{cells} and {lent}" if noise.repeated else lent
-    known = f"{labels.plural(round(noise.total), 'degree')} of freedom"
+    known = f"{plural(round(noise.total), 'degree')} of freedom"
     behind = f"{behind if noise.lent else cells} ({known})"
     tested = f", as their variances do not differ (Bartlett's test, {labels.p_value(noise.p)})"
     tested = tested if noise.p is not None else ""

@@ -21,8 +21,6 @@ from sweeper.analysis.statistics.noise import Spread
 from sweeper.analysis.statistics.seeds import Summary
 from sweeper.results.cells import counts
 
-__all__ = ["HeldOut", "Side", "held_out", "held_out_findings", "told_with"]
-
 SURE = 0.05
 _POINTS = 8
 """The fewest values of a training curve that tell how much batches differ."""

@@ -8,8 +8,7 @@ from sweeper.analysis.comparison.items import Compared, ItemCell, Parted, compar
 from sweeper.analysis.findings.finding import Finding, short_name
 from sweeper.analysis.reading.frames import RunData, SweepData
 from sweeper.results.items import Answered
-
-__all__ = ["by_items", "counting", "item_findings", "of_metric"]
+from sweeper.sweep.labels import plural
 
 
 def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
@@ -59,7 +58,7 @@ def item_findings(found: Sequence[Compared], ranking: Ranking) -> list[Finding]:
     names = {cell.name: short_name(cell) for cell in ranking.cells}
     best = one.cells[0]
     mean, low, high = labels.within(best.mean, best.low, best.high)
-    where = f"{labels.plural(one.items, 'question')}" + (f" of {one.task}" if one.task else "")
+    where = f"{plural(one.items, 'question')}" + (f" of {one.task}" if one.task else "")
     text = (
         f"Item by item, on {where}: {names[best.cell]} scores {mean} ({low} to {high}), "
         f"{_standing(one, names)}. {_of_what(one)}"
@@ -80,7 +79,7 @@ def _standing(found: Compared, names: dict[str, str]) -> str:
     by = " to ".join(labels.together(*sorted((-nearest.high, -nearest.low))))
     told = f"ahead of {names[nearest.cell]} by {by}"
     if len(apart) > 1:
-        told += f" and of {labels.plural(len(apart) - 1, 'more cell')}"
+        told += f" and of {plural(len(apart) - 1, 'more cell')}"
     left = len(found.parted) - len(apart)
     return told + (f", and not told apart from {left}" if left else "")
 

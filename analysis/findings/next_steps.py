@@ -12,8 +12,7 @@ from sweeper.analysis.findings.nextgrid import NextGrid, ends_to_extend
 from sweeper.analysis.reading.checkpoints import Checkpoint
 from sweeper.analysis.reading.costs import dollars
 from sweeper.analysis.reading.frames import PENDING, SweepData
-
-__all__ = ["NOTHING_NEXT", "failures", "how_to_part", "next_steps"]
+from sweeper.sweep.labels import plural
 
 NOTHING_NEXT = "No follow-up suggested."
 """What a report says instead of next steps."""
@@ -40,7 +39,7 @@ def next_steps(
     steps += _again(ranking)
     steps += [_beyond(evidence) for evidence in ends_to_extend(findings)]
     if following is not None and following.kind == "extend":
-        runs = labels.plural(following.runs, "new run")
+        runs = plural(following.runs, "new run")
         steps.append(f"next.yaml beside this report is that grid: {runs}.")
     fewest = min((cell.summary.n for cell in ranking.measured), default=0)
     if "missing_end" in by_kind:
@@ -71,11 +70,11 @@ def failures(data: SweepData) -> Iterator[str]:
     states = Counter(run.state for run in data.runs)
     pending = sum(states[state] for state in PENDING)
     if pending and data.stands_still is not None:
-        yield f"{labels.plural(pending, 'open run')}, but {data.stands_still}."
+        yield f"{plural(pending, 'open run')}, but {data.stands_still}."
     elif pending:
-        yield f"Let the {labels.plural(pending, 'open run')} finish, then analyze again."
+        yield f"Let the {plural(pending, 'open run')} finish, then analyze again."
     if states["failed"]:
-        yield f"Read in the logs why {labels.plural(states['failed'], 'run')} failed."
+        yield f"Read in the logs why {plural(states['failed'], 'run')} failed."
 
 
 def how_to_part(
@@ -101,7 +100,7 @@ def how_to_part(
     if confirm is None:
         return f"{take}, or run more seeds of them."
     paid = _price(ranking, confirm.runs, prices)
-    runs = labels.plural(confirm.runs, "run")
+    runs = plural(confirm.runs, "run")
     seeds = confirm.runs // confirm.cells
     text = f"{take}, or launch next.yaml ({runs} of {confirm.cells} cells on fresh seeds{paid})"
     lead = smallest_lead(ranking, confirm.cells, seeds)
@@ -141,11 +140,11 @@ def _again(ranking: Ranking) -> Iterator[str]:
 
 def _more_seeds(following: NextGrid | None, fewest: int) -> str:
     if following is not None and following.kind == "confirm":
-        cells = labels.plural(following.cells, "cell")
-        runs = labels.plural(following.runs, "run")
+        cells = plural(following.cells, "cell")
+        runs = plural(following.runs, "run")
         return f"Launch next.yaml: the first {cells} on fresh seeds ({runs})."
     if following is not None and following.kind == "seeds":
-        runs = labels.plural(following.runs, "new run")
+        runs = plural(following.runs, "new run")
         return f"Launch next.yaml: every cell with three seeds ({runs})."
     if fewest > 2:
         return "Runs that are all equal tell no noise: a finer metric would, or a seed that counts."

@@ -26,8 +26,7 @@ from sweeper.analysis.reading.settings import level
 from sweeper.errors import GridError
 from sweeper.grid.extends import in_one
 from sweeper.store.documents import dotted
-
-__all__ = ["NextGrid", "ends_to_extend", "propose"]
+from sweeper.sweep.labels import plural
 
 _DEAR = 3
 _FEWEST, _CELLS, _OF_A_BLOCK = 3, 8, 4
@@ -203,7 +202,7 @@ def _filled(
         grid["include"] = entries
     _named(grid, data.name)
     seeds = Counter(len(cell.runs) for cell in ranking.cells).most_common(1)[0][0]
-    count = labels.plural(len(lacking), "combination")
+    count = plural(len(lacking), "combination")
     why = f"{count} that other blocks have a result of; finished runs are kept."
     title = f"{data.name} with {count} more, which other blocks have a result of."
     yaml = _written(grid, title)
@@ -379,7 +378,7 @@ def _confirm(
     name = f"{data.name}-confirm"
     made = {"name": name, **before, "include": include, **seeds, **after}
     told = of if of and len(cells) == len(top) else f"the first {len(cells)} of {len(top)} cells"
-    which = labels.plural(len(cells), "cell")
+    which = plural(len(cells), "cell")
     which = which if len(cells) == len(top) else f"The first {len(cells)} of {len(top)} cells"
     why = (
         f"{which} at the top on {count} fresh seeds each, so that what they show is not what chose "

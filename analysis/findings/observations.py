@@ -14,8 +14,7 @@ from sweeper.analysis.findings.axis_findings import AxesTold, tell_axes
 from sweeper.analysis.findings.finding import Finding, names_of
 from sweeper.analysis.reading.frames import PENDING, RunData, SweepData
 from sweeper.analysis.reading.identical_runs import across_cells
-
-__all__ = ["Failure", "group_failures", "observe"]
+from sweeper.sweep.labels import plural
 
 
 def observe(
@@ -69,8 +68,7 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
     runs = stability.unstable
     cells = tuple(dict.fromkeys(one.cell for one in runs))
     parts = [
-        f"{labels.plural(len(own), 'run')} of "
-        f"{labels.plural(len({one.cell for one in own}), 'cell')} {what}"
+        f"{plural(len(own), 'run')} of {plural(len({one.cell for one in own}), 'cell')} {what}"
         for own, what in (
             ([one for one in runs if not one.worse], "did not keep what was learned"),
             ([one for one in runs if one.worse], "ended worse than at the start"),
@@ -122,9 +120,7 @@ def _alarms(data: SweepData) -> list[Finding]:
     rules = Counter(alarm.rule for _, alarm in raised)
     runs = len({run.id for run, _ in raised})
     told = labels.listed([f"{rule} ({count})" for rule, count in rules.most_common()], 6)
-    text = (
-        f"{labels.plural(len(raised), 'alarm')} went off in {labels.plural(runs, 'run')}: {told}."
-    )
+    text = f"{plural(len(raised), 'alarm')} went off in {plural(runs, 'run')}: {told}."
     cells = tuple(dict.fromkeys(run.cell for run, _ in raised))
     evidence = {"alarms": [{**alarm.document(), "run": run.name} for run, alarm in raised]}
     return [Finding("alarms", "note", text, cells, evidence)]

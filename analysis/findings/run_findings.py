@@ -12,9 +12,8 @@ from sweeper.analysis.statistics.looks import grown_from
 from sweeper.analysis.statistics.noise import LEVEL
 from sweeper.analysis.statistics.variances import split_noise
 from sweeper.results.cells import center
+from sweeper.sweep.labels import plural
 from sweeper.sweep.metric import value_text
-
-__all__ = ["tell_records", "tell_runs"]
 
 
 def tell_runs(data: SweepData, ranking: Ranking, *, diverged: bool = True) -> Iterator[Finding]:
@@ -42,7 +41,7 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
         return []
     cells = tuple(dict.fromkeys(run.cell for run in runs))
     text = (
-        f"{labels.plural(len(runs), 'run')} of {labels.plural(len(cells), 'cell')} diverged: the "
+        f"{plural(len(runs), 'run')} of {plural(len(cells), 'cell')} diverged: the "
         f"last {data.metric.name} is NaN or infinite. Such runs are left out of every mean, and a "
         "cell that has one cannot be named best."
     )
@@ -63,7 +62,7 @@ def _missing_end(data: SweepData) -> list[Finding]:
     cells = tuple(dict.fromkeys(run.cell for run in runs))
     rows = f"{first.missing} rows have" if first.missing > 1 else "row has"
     text = (
-        f"{labels.plural(len(runs), 'run')} of {labels.plural(len(cells), 'cell')} may have "
+        f"{plural(len(runs), 'run')} of {plural(len(cells), 'cell')} may have "
         f"diverged: the last {rows} no {name} in {first.name or 'the only run'}, though those "
         f"before have. Some programs write null, or nothing, for NaN. The last number counts, from "
         f"step {first.step:g}: look at the log before you believe it."
@@ -88,7 +87,7 @@ def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
         return []
     runs = sum(cell.failed for cell in cells)
     rule = _RULES[metric.failed].format(worst=labels.brief(ranking.worst))
-    text = f"{labels.plural(runs, 'run')} of {labels.listed(names_of(cells), 3)} failed: {rule}."
+    text = f"{plural(runs, 'run')} of {labels.listed(names_of(cells), 3)} failed: {rule}."
     if ranking.held_back:
         names = labels.listed(names_of(ranking.held_back), 3)
         text += f" What is left of {names} is better than the best named here."
@@ -157,7 +156,7 @@ def _grown(data: SweepData) -> list[Finding]:
     if not before:
         return []
     text = (
-        f"Seeds were added: an earlier launch had {labels.plural(before, 'run')} per cell. Adding "
+        f"Seeds were added: an earlier launch had {plural(before, 'run')} per cell. Adding "
         "seeds until a winner shows would find one by chance, so a lead has to be larger to count."
     )
     return [Finding("grown", "note", text, (), {"seeds": before})]
@@ -274,7 +273,7 @@ def _records(data: SweepData) -> list[Finding]:
     if odd:
         cells = tuple(dict.fromkeys(run.cell for run in odd))
         first = f"{odd[0].name or 'the only run'}: {'; '.join(odd[0].notes)}"
-        more = f" (and {labels.plural(len(odd) - 1, 'other run')})" if len(odd) > 1 else ""
+        more = f" (and {plural(len(odd) - 1, 'other run')})" if len(odd) > 1 else ""
         text = f"Oddities in metrics.jsonl of {first}{more}."
         evidence = {"lines": lines, "runs": {run.name: list(run.notes) for run in odd}}
         # Skipped lines alone are shown further down.
@@ -293,12 +292,12 @@ def _records(data: SweepData) -> list[Finding]:
             found.append(Finding("unmeasured", "warning", text, cells, {"runs": names}))
     if data.assumed:
         text = (
-            f"Nothing says how {labels.plural(data.assumed, 'run')} in plain folders ended: they "
+            f"Nothing says how {plural(data.assumed, 'run')} in plain folders ended: they "
             "are taken for finished."
         )
         found.append(Finding("assumed", "note", text, (), {"runs": data.assumed}))
     found += _own_keys(data)
     if data.retired:
-        text = f"{labels.plural(data.retired, 'run')} of an earlier version of the grid left out."
+        text = f"{plural(data.retired, 'run')} of an earlier version of the grid left out."
         found.append(Finding("retired", "note", text, (), {"runs": data.retired}))
     return found

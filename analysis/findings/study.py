@@ -40,8 +40,6 @@ from sweeper.analysis.reading.frames import SweepData
 from sweeper.analysis.statistics.inference import Estimate, paired_with
 from sweeper.results.origins import Difference, differences
 
-__all__ = ["Study", "study"]
-
 
 @dataclass(frozen=True)
 class Study:

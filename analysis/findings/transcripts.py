@@ -16,8 +16,6 @@ from sweeper.analysis.reading.sources import Source
 from sweeper.results.items import Answer, files_of, item_files, read_answers
 from sweeper.results.runs import RecordedRun
 
-__all__ = ["Beside", "Ends", "Transcripts", "embedded", "read_transcripts", "transcripts_of"]
-
 TEXT = 4000
 """The characters kept of a text, from its beginning and its end."""
 

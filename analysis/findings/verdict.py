@@ -25,18 +25,8 @@ from sweeper.analysis.statistics.inference import Estimate
 from sweeper.analysis.statistics.looks import open_runs
 from sweeper.analysis.statistics.seeds import Comparison, only_just
 from sweeper.common.sanitize import sanitize
+from sweeper.sweep.labels import plural
 from sweeper.sweep.metric import value_text
-
-__all__ = [
-    "LATER",
-    "Check",
-    "Lead",
-    "Verdict",
-    "decide",
-    "measure",
-    "whole",
-    "wholly_stable",
-]
 
 LATER = ("retired", "unreadable", "own_keys", "undeclared", "waiting", *KINDS)
 """Findings that the report shows further down."""
@@ -187,9 +177,9 @@ def _label(data: SweepData, kind: str, findings: Sequence[Finding]) -> str:
 def _standing_label(data: SweepData, kind: str, findings: Sequence[Finding]) -> str:
     few = next((finding.evidence for finding in findings if finding.kind == "few_runs"), None)
     if kind == "ahead" and few is not None:
-        return f"ahead, by {labels.plural(few['runs'][0], 'run')}"
+        return f"ahead, by {plural(few['runs'][0], 'run')}"
     if kind == "ahead" and (left := open_runs(data)):
-        return f"ahead so far ({left} of {labels.plural(len(data.runs), 'run')} open)"
+        return f"ahead so far ({left} of {plural(len(data.runs), 'run')} open)"
     return _LABELS[kind]
 
 
@@ -282,7 +272,7 @@ def whole(data: SweepData, findings: Sequence[Finding]) -> Check:
     """Answers whether all planned runs are there."""
     kinds = {finding.kind for finding in findings}
     done = sum(run.state == "succeeded" for run in data.own_runs)
-    share = f"{done} of {labels.plural(len(data.own_runs), 'run')}"
+    share = f"{done} of {plural(len(data.own_runs), 'run')}"
     lacking = kinds & {"incomplete", "hole", "unmeasured"}
     return Check("Complete?", share, not lacking and done == len(data.own_runs))
 
@@ -291,7 +281,7 @@ def wholly_stable(data: SweepData, ranking: Ranking, findings: Sequence[Finding]
     """Answers whether any run diverged or became worse at the end."""
     if any(run.diverged for run in data.runs):
         cells = sum(cell.diverged > 0 for cell in ranking.cells)
-        return Check("Stable?", f"{labels.plural(cells, 'cell')} diverged", False)
+        return Check("Stable?", f"{plural(cells, 'cell')} diverged", False)
     if any(finding.kind == "missing_end" for finding in findings):
         return Check("Stable?", "some runs may have diverged", False)
     if any(finding.kind == "unstable" for finding in findings):
@@ -356,7 +346,7 @@ def _cost(best: Cell | None, prices: Mapping[str, float]) -> str | None:
     tokens = [run.cost.total for run in runs if run.cost.total is not None]
     paid = [p for run in runs if (p := dollars(run.cost, prices)) is not None]
     if steps:
-        parts.append(labels.plural(round(sum(steps) / len(steps)), "step"))
+        parts.append(plural(round(sum(steps) / len(steps)), "step"))
     if tokens:
         parts.append(f"{labels.amount(sum(tokens) / len(tokens))} tokens")
     if best.wall_s is not None:

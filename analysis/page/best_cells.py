@@ -23,8 +23,6 @@ from sweeper.sweep.metric import value_text
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Best", "best"]
-
 
 @dataclass(frozen=True)
 class Best:

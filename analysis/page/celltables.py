@@ -13,20 +13,6 @@ from sweeper.analysis.statistics.seeds import Comparison
 from sweeper.metrics.rows import as_float
 from sweeper.results.cells import Scale
 
-__all__ = [
-    "CELLS",
-    "FIRST_CELLS",
-    "cell_figures",
-    "cell_table",
-    "filter_pairs",
-    "first_cells",
-    "groups",
-    "setting_column",
-    "setting_text",
-    "sortable",
-    "strip_of_all",
-]
-
 CELLS = 1000
 """The most rows in the table of cells."""
 

@@ -20,8 +20,6 @@ from sweeper.analysis.statistics.inference import Estimate
 from sweeper.metrics.objective import SMOOTH
 from sweeper.store.documents import strict
 
-__all__ = ["document", "flat_row"]
-
 
 def document(study: Study) -> dict[str, Any]:
     """The whole document, in types that JSON has."""

@@ -7,8 +7,7 @@ from sweeper.analysis import labels
 from sweeper.analysis.comparison.episodes import CellEpisodes, Episodes, Figures, TaskEpisodes
 from sweeper.analysis.findings.study import Study
 from sweeper.analysis.page.itemtables import named_rows
-
-__all__ = ["episode_tables"]
+from sweeper.sweep.labels import plural
 
 _CELLS = 40
 _COLUMNS = 8
@@ -55,10 +54,10 @@ def _split(split: str) -> str:
 
 
 def _about(found: Episodes) -> str:
-    tasks = labels.plural(len(found.tasks), "task")
-    steps = labels.plural(found.iterations, "step")
+    tasks = plural(len(found.tasks), "task")
+    steps = plural(found.iterations, "step")
     return (
-        f"{labels.plural(found.read, 'episode')} of {tasks}, from {steps} of a run at most: the "
+        f"{plural(found.read, 'episode')} of {tasks}, from {steps} of a run at most: the "
         "first, the last and some between. Figures are of the last one, failures of all of them."
     )
 
@@ -72,13 +71,13 @@ def _points(found: Episodes) -> list[str]:
         elif any(one.p is not None for one in found.tasks):
             points.append("No task tells cells apart, beyond the noise between runs.")
     if found.unsolved:
-        count = labels.plural(len(found.unsolved), "task")
+        count = plural(len(found.unsolved), "task")
         points.append(f"No cell ever solves {count}: {labels.listed(found.unsolved, 8)}.")
     failures = sum(one.figures.failures for one in found.cells)
     if failures:
         lost = sum(one.figures.lost for one in found.cells)
-        ended = labels.plural(failures, "environment")
-        told = f"{labels.plural(lost, 'episode')} given up" if lost else "none was given up"
+        ended = plural(failures, "environment")
+        told = f"{plural(lost, 'episode')} given up" if lost else "none was given up"
         points.append(f"{ended} ended by themselves; the episodes were played again, {told}.")
     return points
 

@@ -57,9 +57,8 @@ from sweeper.analysis.reading.frames import SweepData
 from sweeper.analysis.statistics.regression import DEALS
 from sweeper.common.sanitize import sanitize_lines
 from sweeper.errors import EnvironmentFailure
+from sweeper.sweep.labels import plural
 from sweeper.sweep.metric import value_text
-
-__all__ = ["asset", "environment", "policy", "provenance", "render"]
 
 DARK = ("#4ba6dd", "#ef8a4a", "#2fbf95", "#d68ad0", "#d9b340", "#9ad7ff", "#dd6f9f", "#98a4f2")
 """`PALETTE` for a dark screen."""
@@ -235,6 +234,7 @@ def environment() -> Any:
         lstrip_blocks=True,
     )
     made.filters["capitalize_first"] = labels.capitalised
+    made.globals["plural"] = plural
     made.filters["breakable"] = _breakable
     return made
 
@@ -319,7 +319,7 @@ def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
         elif position in drawn:
             muted.append(position)
     if muted:
-        name = labels.plural(len(muted), "other cell")
+        name = plural(len(muted), "other cell")
         named.append({"tone": len(PALETTE), "cells": muted, "name": name})
     return named
 
@@ -337,7 +337,7 @@ def provenance(data: SweepData) -> list[tuple[str, str]]:
         count = sum(own is origin for own, _ in runs)
         told = {"commit": origin.commit, "code": origin.code, "command": origin.get("command")}
         text = ", ".join(f"{key} {value}" for key, value in _flat(told))
-        found.append((f"{labels.plural(count, 'run')} launched {origin.launched}", text))
+        found.append((f"{plural(count, 'run')} launched {origin.launched}", text))
     found += _flat(used[-1].record if used else data.plan.provenance or {})
     return [*found, *([("launched", data.plan.created)] if data.plan.created else [])]
 

@@ -10,8 +10,7 @@ from sweeper.analysis.figures.learning_curves import row_tones
 from sweeper.analysis.findings.finding import short_name
 from sweeper.analysis.findings.study import Study
 from sweeper.analysis.statistics.seeds import Summary
-
-__all__ = ["held_rows", "item_tables", "named_rows", "task_rows"]
+from sweeper.sweep.labels import plural
 
 _ROWS = 40
 _PROMPT = 160
@@ -87,23 +86,23 @@ def _table(found: Compared, named: Mapping[str, dict[str, Any]]) -> dict[str, An
         "beside": bool(found.alone),
         "lists": [
             _listed("The questions on which cells differ most", found.apart, open_=True),
-            _listed(f"{labels.plural(found.unsolved_count, 'question')} that nobody solves",
+            _listed(f"{plural(found.unsolved_count, 'question')} that nobody solves",
                     found.unsolved),
         ],
     }  # fmt: skip
 
 
 def _about(found: Compared) -> str:
-    whole = labels.plural(found.items, "question")
+    whole = plural(found.items, "question")
     parts = [
         f"{whole}, answered by every run"
         + (f", of {found.known} that some did" if found.known > found.items else "")
     ]
     if found.clusters:
-        parts.append(f"in {labels.plural(found.clusters, 'group')} that count together")
+        parts.append(f"in {plural(found.clusters, 'group')} that count together")
     parts.append(f"{found.solved} solved by all, {found.unsolved_count} by nobody")
     if found.errors:
-        parts.append(f"{labels.plural(found.errors, 'answer')} ended in an error and score 0")
+        parts.append(f"{plural(found.errors, 'answer')} ended in an error and score 0")
     return "; ".join(parts) + "."
 
 

@@ -21,8 +21,6 @@ from sweeper.analysis.page.tables import block_rows, executed, paired_about, pai
 from sweeper.analysis.reading.commands import reproducing
 from sweeper.common.sanitize import sanitize, sanitize_lines
 
-__all__ = ["escape", "table", "write"]
-
 _ROWS = 60
 _CURVES, _FIGURES = 3, 10
 _LATER = ("waiting", "undeclared", "retired", "unreadable", "own_keys")

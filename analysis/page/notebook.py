@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from sweeper.analysis import labels
 from sweeper.analysis.page.markdown import escape, fenced
 from sweeper.analysis.page.report import Report
 from sweeper.analysis.reading.criterion import Judged, StudyPlan, judge, read_plan
@@ -16,8 +15,6 @@ from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.results.registry import Registry
 from sweeper.sweep.labels import plural
 from sweeper.sweep.plan import Plan
-
-__all__ = ["FOLDER", "PLAN", "Kept", "keep", "merged"]
 
 FOLDER = "notes"
 PLAN = "plan.md"
@@ -140,7 +137,7 @@ def _lines(document: Mapping[str, Any], plan: Plan | None, cost: str | None) -> 
 def _origin(document: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     commits = Counter(run["commit"] for run in document["runs"] if run["commit"])
     for commit, count in commits.items():
-        runs = f" ({labels.plural(count, 'run')})" if len(commits) > 1 else ""
+        runs = f" ({plural(count, 'run')})" if len(commits) > 1 else ""
         yield f"commit: {escape(commit)}{runs}"
     if plan.created:
         yield f"launched: {escape(plan.created)}"

@@ -18,11 +18,10 @@ from sweeper.metrics.objective import sign_of
 from sweeper.money.prices import money
 from sweeper.results.stage_graph import of_stage
 from sweeper.results.sweeps import Sweep, SweepRun
+from sweeper.sweep.labels import plural
 from sweeper.sweep.plan import Stage
 from sweeper.sweep.stage_runs import depths
 from sweeper.sweep.states import State
-
-__all__ = ["CHAINS", "Chain", "Pipeline", "StageFound", "pipeline", "write"]
 
 CHAINS = 200
 """The most chains on the page; the document has all."""
@@ -194,7 +193,7 @@ def _lines(found: Pipeline) -> Iterator[str]:
     """The page as Markdown."""
     from sweeper.analysis.page.markdown import escape, table
 
-    yield f"# {escape(found.name)}: {labels.plural(len(found.stages), 'stage')}\n"
+    yield f"# {escape(found.name)}: {plural(len(found.stages), 'stage')}\n"
     if found.used:
         yield f"The runs {escape(found.used)}.\n"
     head = ("stage", "runs", "verdict", "best cell", "metric", "tokens", "$")

@@ -30,8 +30,6 @@ from sweeper.sweep.metric import FAILED, is_noise, lenders
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Options", "Report", "analyze"]
-
 
 @dataclass(frozen=True)
 class Report:

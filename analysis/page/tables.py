@@ -27,20 +27,7 @@ from sweeper.analysis.reading.frames import RunData
 from sweeper.analysis.statistics.inference import CONFIDENCE
 from sweeper.results.cells import exp
 from sweeper.store.documents import dotted
-
-__all__ = [
-    "RUNS",
-    "block_rows",
-    "common",
-    "details",
-    "executed",
-    "heat",
-    "paired_about",
-    "paired_rows",
-    "rate_rows",
-    "run_rows",
-    "surface_rows",
-]
+from sweeper.sweep.labels import plural
 
 RUNS = 2000
 """The most rows in the table of runs."""
@@ -117,7 +104,7 @@ def details(study: Study) -> dict[str, dict[str, Any]]:
             "rollouts": [
                 {
                     "title": f"{one.why}: reward {labels.number(one.rollout.reward, 3)}, "
-                    f"{labels.plural(one.rollout.length, 'token')}, "
+                    f"{plural(one.rollout.length, 'token')}, "
                     f"iteration {one.rollout.iteration}",
                     "prompt": one.rollout.prompt[:_TEXT],
                     "response": one.rollout.response[:_TEXT],

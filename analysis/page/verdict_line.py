@@ -11,8 +11,6 @@ from sweeper.errors import SweeperError
 from sweeper.results.origins import differences, sentences
 from sweeper.results.registry import Registry
 
-__all__ = ["executed_differently", "verdict_line"]
-
 
 def verdict_line(registry: Registry, sweep: str) -> str | None:
     """What won, by how much, and whether that can be believed. For a sweep with stages it is

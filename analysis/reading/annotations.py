@@ -7,8 +7,6 @@ from sweeper.analysis.reading.sources import Source
 from sweeper.results.marks import marked
 from sweeper.sweep.mark import Marks
 
-__all__ = ["NOBODY", "Note", "Noted", "read_noted"]
-
 
 class Note(NamedTuple):
     """A note, and the name of its run; "" for the sweep."""

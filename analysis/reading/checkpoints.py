@@ -8,8 +8,7 @@ from typing import Any
 from sweeper.analysis import labels
 from sweeper.analysis.reading.frames import RunData
 from sweeper.metrics.rows import as_float, ends_final
-
-__all__ = ["Checkpoint", "choose_checkpoint"]
+from sweeper.sweep.labels import plural
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,6 @@ def _expires(record: Mapping[str, Any]) -> str | None:
     seconds = as_float(record.get("ttl_seconds"))
     if seconds is not None and math.isfinite(seconds):
         days = seconds / 86400
-        span = labels.plural(round(days), "day") if days >= 1 else labels.duration(seconds)
+        span = plural(round(days), "day") if days >= 1 else labels.duration(seconds)
         return f"kept for {span} after it was saved"
     return None

@@ -15,16 +15,6 @@ from collections.abc import Mapping, Sequence
 from sweeper.analysis.reading.frames import RunData, SweepData
 from sweeper.sweep.launch import Launch
 
-__all__ = [
-    "analysing",
-    "elsewhere",
-    "launching",
-    "listing",
-    "reading_logs",
-    "reproducing",
-    "run_to_log",
-]
-
 
 def _program() -> list[str]:
     """The word that starts this sweeper in a shell: its name if PATH finds it, else its path."""

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from sweeper.analysis.reading.sources import Placed, Source
 
-__all__ = ["Confirmed", "confirmation"]
-
 
 class Confirmed(NamedTuple):
     """`first`, of `cells` cells, and `fresh` sweeps that repeat some of them on other seeds.

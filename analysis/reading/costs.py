@@ -19,19 +19,6 @@ from sweeper.results.sweeps import Sweep, SweepRun
 from sweeper.sweep.labels import plural
 from sweeper.sweep.usage import Usage, total
 
-__all__ = [
-    "KINDS",
-    "AtPlace",
-    "Cost",
-    "Priced",
-    "clock",
-    "dollars",
-    "parse_prices",
-    "steps_done",
-    "token_columns",
-    "token_keys",
-]
-
 KINDS = ("prefill", "sample", "train")
 """The kinds of tokens that the Tinker service counts: prefill, sampled, trained."""
 

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from sweeper.analysis import labels
 from sweeper.common.sanitize import sanitize
-
-__all__ = ["SECTIONS", "TEMPLATE", "Criterion", "Judged", "StudyPlan", "judge", "read_plan"]
+from sweeper.sweep.labels import plural
 
 SECTIONS = ("Question", "Hypothesis", "Baseline", "Success criterion")
 TEMPLATE = """\
@@ -134,7 +133,7 @@ def _beyond(criterion: Criterion, best: Mapping[str, Any]) -> Judged:
     if not holds(mean, criterion.bound):
         return Judged(False, told)
     if low is None or high is None:
-        seeds = labels.plural(best["n"], "seed")
+        seeds = plural(best["n"], "seed")
         return Judged(None, f"{told}, by {seeds}: no interval tells how sure that is")
     told += f" (95 % interval {labels.number(low)} to {labels.number(high)}, {best['n']} seeds)"
     if holds(low, criterion.bound) and holds(high, criterion.bound):

@@ -32,26 +32,14 @@ from sweeper.metrics.objective import sign_of, smoothed
 from sweeper.results.cells import counts
 from sweeper.results.items import Answered, files_of, item_files, read_items
 from sweeper.results.origins import Origin
-from sweeper.results.registry import RecordedRun, Registry
+from sweeper.results.registry import Registry
+from sweeper.results.runs import RecordedRun
 from sweeper.results.status import stands_still
 from sweeper.results.sweeps import SweepRun
 from sweeper.store.documents import dotted
 from sweeper.sweep.event import Outcome
 from sweeper.sweep.metric import is_at, value_text
 from sweeper.sweep.plan import Plan
-
-__all__ = [
-    "PENDING",
-    "Metric",
-    "RunData",
-    "SweepData",
-    "differently",
-    "find_metric",
-    "judged_by",
-    "lend",
-    "load",
-    "read",
-]
 
 LOG_LINES = 12
 """How many lines of a run's log the report shows."""

@@ -16,9 +16,8 @@ from sweeper.metrics.objective import counting_rows
 from sweeper.metrics.rows import describe
 from sweeper.metrics.tables.columns import Columns, present
 from sweeper.results.metrics_reader import missing_at_end
-from sweeper.results.registry import RecordedRun, Registry
-
-__all__ = ["Histories", "History"]
+from sweeper.results.registry import Registry
+from sweeper.results.runs import RecordedRun
 
 Flags = NDArray[np.bool_]
 

@@ -8,8 +8,6 @@ import numpy as np
 from sweeper.analysis.reading.frames import RunData, SweepData
 from sweeper.analysis.reading.keys import train_candidates
 
-__all__ = ["across_cells", "curve_digest", "same_curves"]
-
 _DISTINCT = 4
 """A curve needs this many different values. Equal curves of a coarse metric say nothing: two runs
 may both have an accuracy of 1.0 to the end."""

@@ -9,8 +9,6 @@ import math
 import re
 from collections.abc import Collection, Mapping
 
-__all__ = ["ROLES", "bounds_of", "candidates", "choose", "goal_of", "train_candidates", "words_of"]
-
 ROLES = ("reward", "accuracy", "kl", "entropy", "length", "gradient")
 """The roles that have a figure besides the metric and the training curve."""
 

@@ -25,8 +25,6 @@ import numpy as np
 from sweeper.analysis.reading.frames import Metric, RunData, SweepData, judged_by
 from sweeper.analysis.reading.series import Ends, Floats
 
-__all__ = ["OF", "settle"]
-
 OF = 5
 """So many of the last values are averaged."""
 

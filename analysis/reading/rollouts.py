@@ -13,9 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.rows import as_float, parse
-from sweeper.results.registry import RecordedRun
-
-__all__ = ["ITERATIONS", "Episode", "Rollout", "parse_rollouts", "read_rollouts", "spread"]
+from sweeper.results.runs import RecordedRun
 
 ITERATIONS = 9
 """The most iterations that are read of a run."""

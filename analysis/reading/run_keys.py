@@ -11,8 +11,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["NO_KEYS", "OwnKeys", "is_label", "is_place", "own_keys", "same_but"]
-
 _PLACES = frozenset(
     """
     log_path log_dir log_folder logdir logging_dir log_file output_dir output_path out_dir outdir

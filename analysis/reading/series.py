@@ -8,16 +8,6 @@ from numpy.typing import NDArray
 
 from sweeper.metrics.objective import reduced
 
-__all__ = [
-    "EMPTY",
-    "Ends",
-    "Floats",
-    "Series",
-    "best",
-    "judged",
-    "last",
-]
-
 Floats = NDArray[np.float64]
 
 

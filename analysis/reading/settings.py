@@ -14,8 +14,6 @@ from sweeper.analysis.reading.run_keys import is_label, is_place
 from sweeper.metrics.rows import as_float
 from sweeper.store.documents import dotted
 
-__all__ = ["level", "ordered", "settings"]
-
 
 def settings(
     configs: Mapping[str, Mapping[str, Any]],

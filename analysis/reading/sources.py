@@ -13,15 +13,14 @@ from sweeper.analysis import labels
 from sweeper.analysis.reading.run_keys import NO_KEYS, OwnKeys, is_place, own_keys
 from sweeper.common.atomic import atomic_write
 from sweeper.errors import NotFound, StoreError, UsageError
-from sweeper.results.registry import RecordedRun, Registry, Sweep
+from sweeper.results.registry import Registry
+from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import current
-from sweeper.results.sweeps import SweepRun
+from sweeper.results.sweeps import Sweep, SweepRun
 from sweeper.store.documents import dotted
 from sweeper.store.opening import open_store
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.stage_inputs import PARENT, references
-
-__all__ = ["Placed", "Source", "find_sources", "write_file"]
 
 
 @dataclass(frozen=True)

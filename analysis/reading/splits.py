@@ -4,8 +4,6 @@ import functools
 
 from sweeper.analysis.reading.keys import words_of
 
-__all__ = ["counterparts", "family", "is_held_out", "is_training", "same_quantity"]
-
 FEWEST, MOST = 3, 60
 """The fewest tasks that make a family, and the most that are examined."""
 

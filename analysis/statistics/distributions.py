@@ -16,22 +16,6 @@ import numpy as np
 
 from sweeper.analysis.reading.series import Floats
 
-__all__ = [
-    "beta_quantile",
-    "digamma",
-    "lower_tail_f",
-    "maximum_quantile",
-    "maximum_tail",
-    "normal_tail",
-    "range_quantile",
-    "range_tail",
-    "student_quantile",
-    "student_tail",
-    "trigamma",
-    "trigamma_inverse",
-    "upper_tail_f",
-]
-
 _PANELS, _POINTS = 6, 32
 _REACH = 8.5
 """Beyond this many standard deviations a normal density is negligible."""

@@ -14,21 +14,6 @@ from sweeper.analysis.statistics.distributions import (
 )
 from sweeper.results.cells import unit_of
 
-__all__ = [
-    "CONFIDENCE",
-    "Estimate",
-    "contrast",
-    "counted_share",
-    "holm",
-    "on_logits",
-    "paired",
-    "paired_with",
-    "pass_at_k",
-    "share_bounds",
-    "student",
-    "wilson",
-]
-
 CONFIDENCE = 0.95
 """The confidence of every interval. The level of every test is 1 minus it."""
 

@@ -16,8 +16,6 @@ from sweeper.analysis.reading.frames import PENDING, SweepData
 from sweeper.analysis.statistics.distributions import normal_tail
 from sweeper.analysis.statistics.inference import CONFIDENCE
 
-__all__ = ["grown_from", "open_runs", "price"]
-
 _OPEN, _GROWN = 2.3, 2.15
 """Bounds of a normal statistic at the last look."""
 _HORIZON, _BEYOND = 10, 2.5

@@ -38,21 +38,6 @@ from sweeper.analysis.statistics.inference import CONFIDENCE, Estimate, student
 from sweeper.analysis.statistics.variances import equal_variances, pool, squeeze
 from sweeper.results.cells import unit_of
 
-__all__ = [
-    "FEW",
-    "LEVEL",
-    "MANY",
-    "NOISIER",
-    "TOWARD",
-    "UNKNOWN",
-    "Asked",
-    "Noise",
-    "Spread",
-    "fit_noise",
-    "paired",
-    "with_failed",
-]
-
 FEW = 4
 """With fewer repeated cells none shares its noise, unless the caller asks for it."""
 

@@ -18,8 +18,6 @@ import numpy as np
 
 from sweeper.analysis.reading.series import Floats
 
-__all__ = ["DEALS", "Column", "Fit", "column", "fit", "log_spread"]
-
 DEALS = 999
 """The number of random permutations."""
 _WORK = 3_000_000

@@ -41,19 +41,6 @@ from sweeper.analysis.statistics.inference import CONFIDENCE, share_bounds
 from sweeper.analysis.statistics.noise import Noise, Spread
 from sweeper.results.cells import Scale, center, exp, off_scale, on_scale, unit_of
 
-__all__ = [
-    "Chosen",
-    "Comparison",
-    "Summary",
-    "against_best",
-    "confidence",
-    "contenders",
-    "finite_mean",
-    "only_just",
-    "summarise",
-    "summarise_chosen",
-]
-
 _WELCH = 2 / 3
 """Welch's comparison of two cells gets at most this share of their degrees of freedom: with three
 runs the estimate is often too large just when one of the cells is much noisier."""

@@ -10,8 +10,6 @@ import numpy as np
 from sweeper.analysis.reading.series import Floats
 from sweeper.analysis.statistics.distributions import digamma, trigamma, trigamma_inverse
 
-__all__ = ["Split", "bartlett", "equal_variances", "pool", "split_noise", "squeeze"]
-
 _DRAWS = 9999
 
 

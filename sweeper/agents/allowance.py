@@ -22,20 +22,6 @@ from sweeper.store.documents import encode, read_as, timestamp
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.sweep_requests import user
 
-__all__ = [
-    "LIMITS",
-    "Entry",
-    "Limits",
-    "Used",
-    "confirm",
-    "entries",
-    "of_sweep",
-    "read_limits",
-    "reserve",
-    "retract",
-    "used",
-]
-
 LIMITS = ("runs", "tokens", "usd", "hours")
 _FOLDER = ".agents"
 

@@ -10,19 +10,6 @@ from sweeper.common.sanitize import sanitize_lines
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.store.documents import strict
 
-__all__ = [
-    "MOST",
-    "NOTICE",
-    "Marker",
-    "Ours",
-    "Page",
-    "Text",
-    "answered",
-    "masked",
-    "page",
-    "quoted",
-]
-
 T = TypeVar("T")
 
 MOST = 50

@@ -7,21 +7,6 @@ from pydantic import Field
 
 from sweeper.agents.answers import MOST
 
-__all__ = [
-    "Amount",
-    "Arguments",
-    "Cell",
-    "Either",
-    "Grid",
-    "Metric",
-    "Name",
-    "Number",
-    "Overrides",
-    "RunName",
-    "Selectors",
-    "Size",
-]
-
 Name = Annotated[str, Field(min_length=1, max_length=300, description="a sweep's name")]
 RunName = Annotated[
     str, Field(min_length=1, max_length=600, description="a run: sweep/name, or its id")

@@ -9,8 +9,6 @@ from sweeper.results.registry import Registry
 if TYPE_CHECKING:
     from sweeper.analysis.statistics.inference import Estimate
 
-__all__ = ["check_claim"]
-
 _DATA = re.compile(r"(^|[._])(task|data|dataset|eval|test|bench\w*|suite|prompts?|grader|split)")
 """Matches settings that may change the data on which runs are judged."""
 

@@ -12,8 +12,6 @@ from sweeper.sweep.folder import SweepFolder, find_sweeps
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.states import State
 
-__all__ = ["Recorded", "find_below", "find_grid", "grid_names", "planned_for", "recorded_elsewhere"]
-
 _MOST_GRIDS = 500
 _ENDINGS = (".yaml", ".yml")
 

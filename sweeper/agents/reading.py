@@ -10,8 +10,6 @@ from sweeper.agents.arguments import Cell, Either, Metric, Name, Number, RunName
 from sweeper.agents.workspace import Workspace
 from sweeper.results.selectors import pick
 
-__all__ = ["Reading"]
-
 
 class Reading:
     """Tools that read the records and write notes. Each returns plain values and raises

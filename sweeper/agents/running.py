@@ -25,8 +25,6 @@ from sweeper.results.runs import RecordedRun
 from sweeper.results.status import alarms_of, read_status
 from sweeper.results.sweeps import Sweep
 
-__all__ = ["Running"]
-
 _MOST_SECONDS = 300.0
 _CANCEL_SECONDS = 30.0
 _LOOK_SECONDS = 0.5
@@ -179,7 +177,8 @@ class Running:
     async def cancel(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
         """Stop runs of a sweep that an agent has launched, for good; []: all of them. Returns
         after at most 30 seconds; some runs may then still be stopping."""
-        from sweeper.launcher.control import Requested, cancel
+        from sweeper.launcher.control import cancel
+        from sweeper.sweep.requests import Requested
 
         self._workspace.require_ours(sweep)
         task = asyncio.create_task(

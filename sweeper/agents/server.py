@@ -25,8 +25,6 @@ from sweeper.agents.training import Training
 from sweeper.agents.workspace import Workspace
 from sweeper.errors import EnvironmentFailure, SweeperError
 
-__all__ = ["every_tool", "make_server", "serve_http", "serve_stdio", "token_of"]
-
 _ORDERING = frozenset({"train_sft_step", "train_grpo_step", "sample", "save", "load", "finish"})
 _STARTING = frozenset({"launch", "retry"}) | _ORDERING
 _BEGINNING = frozenset({"init_sft", "init_grpo"})

@@ -30,8 +30,6 @@ from sweeper.store.documents import encode, read_json, timestamp
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.plan import Plan
 
-__all__ = ["FILES", "Grading", "Kind", "Service", "Session", "Sessions", "Spec"]
-
 Kind = Literal["sft", "grpo"]
 Service = Literal["local", "tinker", "none"]
 

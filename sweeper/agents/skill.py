@@ -2,8 +2,6 @@
 
 from importlib import resources
 
-__all__ = ["ARC", "NAME", "agents_text", "skill_text"]
-
 NAME = "sweeper-research"
 ARC = """\
 1. Write down the question, what you expect, what is to be beaten and what would count as success,

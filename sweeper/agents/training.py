@@ -17,8 +17,6 @@ from sweeper.common.json_values import list_of, table_of
 from sweeper.errors import UsageError
 from sweeper.metrics.rows import as_float
 
-__all__ = ["Training"]
-
 _LOOK_SECONDS = 0.1
 _CHECK_SECONDS = 2.0
 _PROGRESS_SECONDS = 1.0

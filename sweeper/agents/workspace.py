@@ -17,8 +17,6 @@ from sweeper.sweep.plan import Budget, Plan, Run
 from sweeper.sweep.requests import Requested
 from sweeper.sweep.sweep_requests import user
 
-__all__ = ["GridPreview", "Workspace"]
-
 
 class GridPreview(NamedTuple):
     """A grid compared with the records: `launch` previews a launch of the runs that are not done,

@@ -1,7 +1,5 @@
 """What sweeper advises when a rule has found something wrong with a run."""
 
-__all__ = ["ADVICE"]
-
 ADVICE = {
     "nan": "look at the step before in `sweeper show`; lower the learning rate, clip gradients, "
     "then `sweeper retry` from a checkpoint before it",

@@ -9,8 +9,6 @@ from sweeper.alarms.history import Evidence, History
 from sweeper.metrics.rows import are_missing, describe
 from sweeper.sweep.labels import plural
 
-__all__ = ["CLOCK_RULES", "judge_clock"]
-
 _GB = 1e9
 _KEYS = 6
 _NOBODY = re.compile(

@@ -15,8 +15,6 @@ from sweeper.common.alarm_thresholds import WINDOW
 from sweeper.common.json_values import is_number
 from sweeper.metrics.rows import as_float, as_number
 
-__all__ = ["Evidence", "History", "Series", "Vitals", "deviation", "median"]
-
 _SMOOTH = 5
 _FIRST = 3
 _MOST_KEYS = 10_000

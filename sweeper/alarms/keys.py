@@ -4,8 +4,6 @@ those of tinker-cookbook and of the recipes here, and those usual elsewhere. Pur
 import re
 from collections.abc import Iterable
 
-__all__ = ["ROLES", "role_of"]
-
 ROLES: dict[str, tuple[tuple[str, ...], str]] = {
     "loss": (
         (

@@ -11,14 +11,12 @@ from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import NamedTuple
 
-from sweeper.common.document_reader import Part
+from sweeper.common.document_reader import SCHEMA, Part
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import AlreadyExists, StoreError
 from sweeper.metrics.rows import as_float
-from sweeper.store.documents import SCHEMA, encode, read_as, read_each, strict
+from sweeper.store.documents import encode, read_as, read_each, strict
 from sweeper.sweep.folder import SweepFolder
-
-__all__ = ["Action", "Alarm", "Name", "alarms", "names", "put", "read", "read_action"]
 
 _NAME = re.compile(r"([^./]+)\.([1-9][0-9]*)\.([a-z_]+)\.json\Z")
 _NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}

@@ -11,8 +11,6 @@ from typing import cast
 
 from sweeper.metrics.rows import as_float, parse
 
-__all__ = ["failure_path", "first_error", "path_of", "summarise"]
-
 _ERROR = re.compile(r'\{"error": ("(?:[^"\\]|\\.)*")')
 _LONGEST = 300
 _CUT = ("stop/max_tokens", "max_tokens_reached")

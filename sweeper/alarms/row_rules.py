@@ -12,8 +12,6 @@ from typing import NamedTuple
 from sweeper.alarms.history import Evidence, History, deviation, median
 from sweeper.metrics.rows import as_number
 
-__all__ = ["JUDGE_FAILED", "ROW_RULES", "RowRule", "Thresholds", "judge"]
-
 Thresholds = Mapping[str, float]
 
 JUDGE_FAILED = "judge_failed"

@@ -21,8 +21,6 @@ from sweeper.metrics.attempt_rows import Tail
 from sweeper.metrics.rows import Row, as_float
 from sweeper.sweep.folder import SweepFolder
 
-__all__ = ["Criteria", "Found", "Seen", "Watcher"]
-
 MOST_BYTES = 1_000_000
 """Bytes of metrics that a look reads of all attempts together: some thousand rows, some tens of
 milliseconds."""

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 
 from sweeper.errors import Unreachable
 
-__all__ = ["Backoff", "Freshness"]
-
 _FRESH_SECONDS, _FRESH_SHARE = 1.0, 20.0
 
 

@@ -7,8 +7,6 @@ from sweeper.fields.data import from_python
 from sweeper.fields.kinds import nearest
 from sweeper.fields.nodes import Place, Problems
 
-__all__ = ["configured", "defaults_of"]
-
 
 def defaults_of(kind: BackendType, problems: Problems) -> dict[str, object]:
     """Returns a backend's table in the form of a plan's options; empty if there is none. Mistakes

@@ -11,20 +11,6 @@ from sweeper.fields import config_file
 from sweeper.fields.kinds import Item, Text, Texts
 from sweeper.fields.sections import Field, Reading, Section
 
-__all__ = [
-    "LINE",
-    "PYTHON",
-    "capabilities",
-    "check_same_for_all_runs",
-    "image_field",
-    "line_of",
-    "options_with_image",
-    "process_exit_code",
-    "reason_of",
-    "require_digest",
-    "texts_matching",
-]
-
 LINE = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not one line")
 PYTHON = Field("python", LINE, "The interpreter in the image that has sweeper.", "python")
 _DIGEST = "@sha256:"

@@ -18,8 +18,6 @@ from collections.abc import Callable, Mapping
 from sweeper.backends.backoff import Backoff
 from sweeper.errors import EnvironmentFailure, Unreachable
 
-__all__ = ["Helper", "serve"]
-
 _SECONDS = 20.0
 """Timeout of an answer."""
 _AGAIN_SECONDS = 2.0, 30.0

@@ -5,8 +5,6 @@ import hashlib
 
 from sweeper.sweep.folder import open_sweep
 
-__all__ = ["NOT_YET", "Identity"]
-
 NOT_YET = "made-at-launch"
 """Stands in a manifest for values that are made at submission."""
 

@@ -18,8 +18,6 @@ from sweeper.errors import NoRoom, Unreachable
 from sweeper.sweep import worker_lock
 from sweeper.sweep.folder import attempt_of, open_sweep
 
-__all__ = ["Workers"]
-
 _Identity = tuple[int, int]
 
 

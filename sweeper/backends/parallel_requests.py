@@ -6,8 +6,6 @@ from typing import TypeVar
 
 from sweeper.errors import EnvironmentFailure, Unreachable
 
-__all__ = ["for_each"]
-
 _ABREAST = 8
 T = TypeVar("T")
 

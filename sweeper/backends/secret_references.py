@@ -9,8 +9,6 @@ from sweeper.common.json_values import table_of
 from sweeper.fields.kinds import Matching, Names
 from sweeper.fields.sections import Field
 
-__all__ = ["NO_VALUE", "names_of", "secrets_field", "where_to_say"]
-
 _FIELD = "secrets"
 NO_VALUE = r"(?!tml-|sk-|hf_|eyJ|gh[pousr]_|github_|AKIA|xox)"
 """A pattern that rejects text beginning like a token of a well-known service. For platforms where

@@ -7,14 +7,12 @@ from sweeper.alarms import Alarm, read, read_action
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import newest, open_registry, split_sweep
+from sweeper.common.document_reader import SCHEMA
 from sweeper.errors import NotFound, StoreError
 from sweeper.results.problems import tell_problems
 from sweeper.results.selectors import pick
 from sweeper.results.sweeps import Sweep
-from sweeper.store.documents import SCHEMA
 from sweeper.terminal import print_table, say
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:

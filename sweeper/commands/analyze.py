@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from sweeper.analysis.page.report import Report
     from sweeper.results.registry import Registry
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper analyze`."""

@@ -3,24 +3,6 @@ loads it."""
 
 from argparse import Action, ArgumentParser, Namespace
 
-__all__ = [
-    "Once",
-    "OneRoot",
-    "grid",
-    "json",
-    "judge",
-    "root",
-    "roots",
-    "run",
-    "runs",
-    "select",
-    "some_of_its_runs",
-    "some_runs",
-    "sweep",
-    "trust",
-    "wait",
-]
-
 
 class Once(Action):
     """Stores a value, and refuses a second one, which would replace the first without a word.

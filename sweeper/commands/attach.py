@@ -10,8 +10,6 @@ from sweeper.errors import NotFound, UsageError
 from sweeper.results.sweeps import Sweep
 from sweeper.sweep.hint import hint
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper attach`."""
@@ -29,7 +27,7 @@ def _why_none(sweep: Sweep) -> str:
 
 def run(arguments: Namespace) -> int:
     """Become a tmux client that shows a sweep's windows."""
-    from sweeper.backends.tmux.backend import TmuxServer, socket_name
+    from sweeper.backends.tmux.server import TmuxServer, socket_name
 
     registry = open_registry(arguments)
     name = arguments.sweep or newest(registry)

@@ -11,8 +11,6 @@ from sweeper.errors import UsageError
 from sweeper.results.problems import tell_problems
 from sweeper.terminal import number, print_table, say
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper best`."""

@@ -5,13 +5,11 @@ from collections import Counter
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
+from sweeper.common.document_reader import SCHEMA
 from sweeper.launcher.control import cancel_runs
 from sweeper.results.selectors import pick
-from sweeper.store.documents import SCHEMA
 from sweeper.sweep.states import fold
 from sweeper.terminal import print_json, say, warn
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:

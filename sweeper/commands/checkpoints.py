@@ -18,8 +18,6 @@ from sweeper.results.service_requests import Service, of_sweeps
 from sweeper.sweep.labels import plural
 from sweeper.terminal import is_screen, print_table, say, warn
 
-__all__ = ["add_arguments", "run"]
-
 _GIGABYTE = 1e9
 _HOUR, _TEN_YEARS = 3600, 10 * 365 * 86_400
 

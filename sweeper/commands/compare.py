@@ -9,8 +9,6 @@ from sweeper.errors import UsageError
 from sweeper.results.problems import tell_problems
 from sweeper.terminal import print_json
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper compare`."""

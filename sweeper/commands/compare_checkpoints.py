@@ -28,8 +28,6 @@ from sweeper.terminal import print_json, say
 if TYPE_CHECKING:
     from sweeper.analysis.side_by_side import Prompt, Sides
 
-__all__ = ["run_checkpoints"]
-
 BASE = "base"
 _RECIPE = "sweeper.recipes.eval"
 

@@ -21,8 +21,6 @@ from sweeper.store.base import Store
 from sweeper.store.opening import default_root, open_store
 from sweeper.sweep.folder import SweepFolder
 
-__all__ = ["Offers", "complete", "shell_code"]
-
 
 def shell_code(shell: str) -> str:
     """Return the code that a shell (bash, zsh or fish) evaluates once."""

@@ -14,8 +14,6 @@ from sweeper.results.runs import RecordedRun
 from sweeper.sweep.usage import KINDS
 from sweeper.terminal import print_table, say
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper costs`."""

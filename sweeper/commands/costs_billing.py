@@ -17,8 +17,6 @@ from sweeper.results.sweeps import Sweep
 from sweeper.sweep.usage import KINDS, Counts
 from sweeper.terminal import print_table
 
-__all__ = ["show"]
-
 _FRESH = timedelta(hours=6)
 """The longest delay of billing."""
 

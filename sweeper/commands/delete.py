@@ -9,8 +9,6 @@ from sweeper.launcher.annotations import delete, size_of
 from sweeper.sweep.labels import plural
 from sweeper.terminal import is_screen, print_json, say
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper delete`."""

@@ -15,8 +15,6 @@ from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import named
 from sweeper.terminal import print_table, setting
 
-__all__ = ["add_arguments", "run"]
-
 _MOST = 12
 _MISSING = object()
 

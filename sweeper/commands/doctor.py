@@ -32,8 +32,6 @@ from sweeper.terminal import print_json, print_table, say, warn
 if TYPE_CHECKING:
     from sweeper.launcher.backend_trial import Step, TrialRequest
 
-__all__ = ["Check", "add_arguments", "examine", "run"]
-
 _TRIAL_SECONDS = 600.0
 
 

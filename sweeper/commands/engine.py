@@ -2,8 +2,6 @@
 
 from argparse import ArgumentParser, Namespace
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments for completion only: the engine has a command line of its own."""

@@ -21,8 +21,6 @@ from sweeper.results.runs import RecordedRun, missing_text
 from sweeper.sweep.labels import plural
 from sweeper.terminal import say, warn
 
-__all__ = ["add_arguments", "run"]
-
 _FORMULA = "^[\\s\\pZ\\pC]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]"
 """Matches texts that a spreadsheet would evaluate: they may start programs, or fetch an
 address."""

@@ -52,8 +52,6 @@ from sweeper.sweep.states import State
 from sweeper.sweep.worker_lock import is_held as is_used
 from sweeper.terminal import print_table, warn
 
-__all__ = ["add_arguments", "run"]
-
 _HOUR = 3600.0
 _OVER = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 _DIGEST = re.compile(r"[0-9a-f]{16,}")

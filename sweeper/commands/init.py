@@ -20,8 +20,6 @@ from sweeper.recipe.reference import RunProcess, inspect
 from sweeper.sweep.hint import hint
 from sweeper.sweep.names import is_sweep_name
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the arguments of `sweeper init`."""

@@ -9,17 +9,6 @@ from sweeper.fields.nodes import scalar
 from sweeper.grid.overrides import flow
 from sweeper.recipe.reference import Recipe, RunProcess, inspect
 
-__all__ = [
-    "Field",
-    "Guess",
-    "as_yaml",
-    "fields_of",
-    "guess_settings",
-    "in_order",
-    "seed_field",
-    "values_of",
-]
-
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./:-]*(?<!:)\Z")
 _CHOICES = re.compile(r"Literal\[(.*)\]")
 _PLACEHOLDERS: Mapping[str, object] = {"str": "FILL ME IN", "int": 1, "float": 0.1, "bool": False}

@@ -12,8 +12,6 @@ from sweeper.commands.init_fields import Field, as_yaml, in_order, values_of
 from sweeper.commands.init_text import comment_of, head, launch_section
 from sweeper.common.json_values import list_of
 
-__all__ = ["Option", "options_of", "script_text"]
-
 _FOLDERS = re.compile(
     r"((log|out|output|save|run|exp|result|results|checkpoint)_?(dir|path|folder)|out|output|logdir)\Z"
 )

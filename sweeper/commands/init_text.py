@@ -10,8 +10,6 @@ from sweeper.fields.sections import Field as Option
 from sweeper.fields.sections import Nested
 from sweeper.recipe.reference import Recipe
 
-__all__ = ["SCHEMA", "comment_of", "grid_text", "head", "launch_section"]
-
 SCHEMA = "grid.schema.json"
 """If the schema is in this file (`sweeper init --schema > grid.schema.json`), the grid names it
 for editors."""
@@ -125,7 +123,8 @@ def launch_section(given: Mapping[str, object]) -> Iterator[str]:
     """Write the section `launch`: the backend and the given values, the rest as comments; and the
     backend's own section."""
     from sweeper.backends import backend_names, backend_type
-    from sweeper.grid.launch import SECTION, field_of
+    from sweeper.grid.backends import field_of
+    from sweeper.grid.launch import SECTION
 
     backend = backend_type(str(given.get("backend") or SECTION.fields["backend"].default))
     given = {**given, "backend": backend.name}

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from sweeper.launcher.launching import LaunchRequest, User
     from sweeper.sweep.plan import Plan
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper launch`."""

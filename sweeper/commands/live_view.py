@@ -20,8 +20,6 @@ from sweeper.common.sweeper_argv import self_command
 from sweeper.scheduler.progress import Summary, line, showing_progress
 from sweeper.terminal import is_screen
 
-__all__ = ["showing"]
-
 _INTERRUPTED = 130
 _LEAVE_SECONDS = 5.0
 _RESTORE = "\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?2004l\x1b[0m"

@@ -12,8 +12,6 @@ from sweeper.results.logs import Line
 from sweeper.results.runs import RecordedRun
 from sweeper.terminal import in_colour
 
-__all__ = ["LinePrinter", "RunKey", "run_key", "text_of"]
-
 _BATCH = 500
 
 RunKey = tuple[str, str, str]

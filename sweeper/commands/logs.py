@@ -31,8 +31,6 @@ from sweeper.terminal import warn
 if TYPE_CHECKING:
     from sweeper.backends.base import Backend
 
-__all__ = ["add_arguments", "run"]
-
 _POLL_SECONDS, _REMOTE_SECONDS = 0.4, 2.0
 _LOOK_SECONDS = 1.0
 _SHARE = 20

@@ -26,8 +26,6 @@ from sweeper.sweep.metric import value_text
 from sweeper.sweep.run_record import RunRecord
 from sweeper.terminal import duration, print_table, say
 
-__all__ = ["add_arguments", "run"]
-
 _LOOKED_AT = 20
 """How many runs are read completely to suggest metrics instead of an unknown one."""
 

@@ -10,8 +10,6 @@ from sweeper.results.runs import RecordedRun
 from sweeper.sweep.states import State
 from sweeper.terminal import print_json, print_table, say, setting
 
-__all__ = ["print_by"]
-
 _Cell = Counter[str]
 
 

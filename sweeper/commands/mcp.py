@@ -14,8 +14,6 @@ from sweeper.paths import add_extra
 from sweeper.store.opening import default_root
 from sweeper.terminal import warn
 
-__all__ = ["add_arguments", "run"]
-
 _TOKEN = "SWEEPER_MCP_TOKEN"  # noqa: S105 - the name of a variable
 _SHORTEST = 16
 

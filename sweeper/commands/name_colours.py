@@ -5,8 +5,6 @@ import os
 from sweeper.errors import SweeperError
 from sweeper.results.runs import RecordedRun
 
-__all__ = ["BASIC", "MANY", "Colours", "assign"]
-
 BASIC = ("31", "32", "33", "34", "35", "36", "91", "92", "93", "94", "95", "96")
 """The colours of every colour terminal."""
 

@@ -15,8 +15,6 @@ from sweeper.launcher.annotations import MOST_CHARACTERS, find_subject, note
 from sweeper.sweep.mark import Marks
 from sweeper.terminal import print_json, say
 
-__all__ = ["add_arguments", "run", "tell_marks"]
-
 _HINT = "\n# A note about {}. Lines that begin with # are left out; an empty note is none.\n"
 
 

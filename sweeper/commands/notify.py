@@ -16,8 +16,6 @@ from sweeper.store.opening import default_root
 from sweeper.sweep.notify import Notify
 from sweeper.terminal import print_json, print_table, say, warn
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper notify`."""

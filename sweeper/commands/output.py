@@ -14,17 +14,6 @@ from sweeper.terminal import print_json, say
 if TYPE_CHECKING:
     from sweeper.launcher.pausing import Steered
 
-__all__ = [
-    "confirmed",
-    "excerpt",
-    "page_of",
-    "print_json_answer",
-    "print_page_footer",
-    "print_steered",
-    "print_text",
-    "with_status",
-]
-
 T = TypeVar("T")
 
 

@@ -4,10 +4,8 @@ from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_steered
-from sweeper.launcher.control import parallel
+from sweeper.launcher.pausing import parallel
 from sweeper.terminal import say
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:

@@ -19,8 +19,6 @@ from sweeper.terminal import print_json, warn
 if TYPE_CHECKING:
     from sweeper.launcher.launch_preview import LaunchPreview
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the arguments of `sweeper plan`."""

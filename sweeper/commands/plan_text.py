@@ -29,8 +29,6 @@ from sweeper.sweep.plan import Plan
 from sweeper.sweep.states import State
 from sweeper.terminal import display_width, shortened
 
-__all__ = ["cut", "full", "short", "table", "terminal_width"]
-
 _SHOWN = 40
 """The number of runs listed without `--full`."""
 _LISTED = 12

@@ -13,8 +13,6 @@ from sweeper.money import prices
 from sweeper.sweep.labels import plural
 from sweeper.terminal import print_json, print_table, warn
 
-__all__ = ["add_arguments", "run"]
-
 _SECONDS = 30.0
 _LARGEST = 10_000_000
 

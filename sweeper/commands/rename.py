@@ -6,8 +6,6 @@ from sweeper.commands import arguments as shared
 from sweeper.launcher.annotations import rename
 from sweeper.terminal import print_json, say
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper rename`."""

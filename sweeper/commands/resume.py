@@ -5,10 +5,8 @@ from argparse import ArgumentParser, Namespace
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_steered
 from sweeper.commands.selection import only, open_registry
-from sweeper.launcher.control import resume
+from sweeper.launcher.pausing import resume
 from sweeper.terminal import say, warn
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:

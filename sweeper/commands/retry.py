@@ -14,8 +14,6 @@ from sweeper.sweep.labels import plural
 from sweeper.sweep.states import OPEN, State
 from sweeper.terminal import say, warn
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper retry`."""

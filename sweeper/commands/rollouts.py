@@ -18,8 +18,8 @@ from sweeper.commands.selection import chosen, open_registry, prefixes
 from sweeper.common.json_values import list_of
 from sweeper.errors import NotFound, UsageError
 from sweeper.metrics.rows import as_float
-from sweeper.metrics.tables.rollouts import SummaryFile, summary_files
-from sweeper.metrics.tables.summary_rows import COLUMNS
+from sweeper.metrics.tables.rollouts import summary_files
+from sweeper.metrics.tables.summary_rows import COLUMNS, SummaryFile
 from sweeper.results.conversations import WHOSE, Told, answers, turns_logged
 from sweeper.results.items import files_of, item_files
 from sweeper.results.problems import tell_problems
@@ -27,8 +27,6 @@ from sweeper.results.rollouts import Found, Words, read
 from sweeper.results.runs import RecordedRun
 from sweeper.sweep.labels import plural
 from sweeper.terminal import measurement, print_table, say, warn
-
-__all__ = ["add_arguments", "run"]
 
 _COLUMNS = ("iteration", "name", "group_idx", "traj_idx", "total_reward", "turns", "ac_len")
 _LINE = 60

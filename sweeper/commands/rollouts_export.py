@@ -16,8 +16,6 @@ from sweeper.results.traces import Trace, batches, rows, trace_of
 from sweeper.sweep.labels import plural
 from sweeper.terminal import say
 
-__all__ = ["export"]
-
 _SECONDS = 30.0
 
 

@@ -20,8 +20,6 @@ from sweeper.results.runs import RecordedRun
 from sweeper.sweep.run_record import ItemRow
 from sweeper.terminal import number, print_table, say
 
-__all__ = ["show_against", "show_items"]
-
 _COLUMNS = ("task", "item", "sample", "score", "prompt", "text")
 _SHOWN = 40
 _SOLVED = 1.0

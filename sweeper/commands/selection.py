@@ -10,17 +10,6 @@ from sweeper.results.runs import RecordedRun
 from sweeper.store.opening import default_root, open_store
 from sweeper.sweep.lock import is_held
 
-__all__ = [
-    "chosen",
-    "newest",
-    "only",
-    "open_named",
-    "open_registry",
-    "prefixes",
-    "split_sweep",
-]
-
-
 _NAMED = 5  # sweeps, in a message
 
 

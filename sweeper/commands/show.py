@@ -19,8 +19,6 @@ from sweeper.sweep.mark import Marks
 from sweeper.sweep.run_record import RunRecord, Times
 from sweeper.terminal import duration, measurement, number, print_table, say, setting
 
-__all__ = ["add_arguments", "run"]
-
 _FILES = 30
 _FACT = 160
 _OF_LAUNCH = ("time", "commit", "dirty", "code", "program", "python", "service")

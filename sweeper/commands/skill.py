@@ -9,8 +9,6 @@ from sweeper.common.atomic import atomic_write
 from sweeper.errors import UsageError
 from sweeper.terminal import say
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper skill`."""

@@ -11,8 +11,6 @@ from sweeper.commands.selection import open_registry
 from sweeper.results.problems import tell_problems
 from sweeper.terminal import print_table
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper sql`."""

@@ -14,8 +14,6 @@ from sweeper.store.opening import default_root
 from sweeper.sweep.labels import shown_marks
 from sweeper.terminal import print_table, shortened
 
-__all__ = ["add_arguments", "run"]
-
 _RECIPE = 40
 """The most characters of a recipe, which may be a long command, in a table of sweeps."""
 

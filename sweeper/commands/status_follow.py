@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
 
-__all__ = ["Change", "changes", "describe", "fitted", "follow"]
-
 _SECONDS, _REMOTE_SECONDS = 1.0, 3.0
 _SHARE = 20
 """Polling takes at most one part in this many of the time."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
 
-__all__ = ["alarm_line", "counted", "print_status"]
-
 T = TypeVar("T")
 
 _SHOWN = 50

@@ -3,14 +3,12 @@
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
+from sweeper.common.document_reader import SCHEMA
 from sweeper.errors import EnvironmentFailure
 from sweeper.paths import home
-from sweeper.store.documents import SCHEMA
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.terminal import print_json, say, warn
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:

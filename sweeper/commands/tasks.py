@@ -9,8 +9,6 @@ from sweeper.sweep.labels import plural
 from sweeper.tasks.task_checks import Checked, check_tasks, notes_of
 from sweeper.terminal import number, print_json, print_table, say, warn
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper tasks`."""

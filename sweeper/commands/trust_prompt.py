@@ -8,8 +8,6 @@ from sweeper.errors import UsageError
 from sweeper.launcher.trust import Agree
 from sweeper.terminal import is_screen, warn
 
-__all__ = ["agreeing", "dropping"]
-
 
 def agreeing(arguments: Namespace) -> Agree:
     """Make the function that shows what would be executed and returns the answer: yes with

@@ -11,14 +11,12 @@ from sweeper.terminal import say, warn
 if TYPE_CHECKING:
     from sweeper.sweep.plan import Plan
 
-__all__ = ["follow", "tell_end", "tell_failed", "tell_interrupted"]
-
 
 def follow(plan: "Plan", root: str, *, plain: bool) -> int:
     """Follow a sweep that another launcher drives until nothing is at work on it. Returns its exit
     code, 130 if interrupted."""
     from sweeper.commands import watch
-    from sweeper.launcher.control import wait
+    from sweeper.results.waiting import wait
 
     try:
         asked = Namespace(sweep=plan.name, root=root, plain=plain, guest=None, until_ended=True)

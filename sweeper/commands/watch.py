@@ -11,8 +11,6 @@ from sweeper.results.registry import Registry
 from sweeper.store.opening import default_root
 from sweeper.terminal import is_screen
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper watch`."""

@@ -5,8 +5,6 @@ documentation share. Pure, and no imports of ours: the grid reads it, and so doe
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-__all__ = ["RULES", "WINDOW", "Limits", "Rule", "Threshold", "resolve"]
-
 WINDOW = 60
 """Steps that are remembered of each key: a rule that compares two stretches takes half at most."""
 

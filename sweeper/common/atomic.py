@@ -11,16 +11,6 @@ import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 
-__all__ = [
-    "TEMPORARY",
-    "atomic_create",
-    "atomic_write",
-    "nearest_folder",
-    "replacing",
-    "sync_folder",
-    "try_to_write",
-]
-
 TEMPORARY = ".tmp-"
 """What the names of files begin with that are still being written."""
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)

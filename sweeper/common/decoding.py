@@ -5,8 +5,6 @@ import json
 import re
 from typing import cast
 
-__all__ = ["MOST_LEVELS", "decode", "is_deep", "mended"]
-
 MOST_LEVELS = 100
 """The most levels of nested lists and objects. Code that walks through a value recurses once for
 each level, and Python allows some hundreds of nested calls."""

@@ -12,8 +12,6 @@ from typing import Literal, NoReturn, TypeVar, cast
 
 from sweeper.errors import Damaged
 
-__all__ = ["SCHEMA", "Part", "read_texts"]
-
 SCHEMA = 1
 """The version of every document that this sweeper writes, and the newest that it reads."""
 

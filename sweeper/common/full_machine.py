@@ -6,8 +6,6 @@ from collections.abc import Callable
 from time import sleep
 from typing import TypeVar
 
-__all__ = ["crowding", "lacking", "when_there_is_room"]
-
 T = TypeVar("T")
 
 _PROCESSES = "no more processes or threads (`ulimit -u`, or what its container may have)"

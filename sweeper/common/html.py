@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["ROWS", "table", "title"]
-
 ROWS = 30
 """The most rows that a table shows."""
 

@@ -4,8 +4,6 @@ empty. (`document_reader` reads sweeper's own documents, and reports what is wro
 
 from typing import TypeGuard, cast
 
-__all__ = ["is_list", "is_number", "is_table", "list_of", "table_of"]
-
 
 def is_table(value: object) -> TypeGuard[dict[str, object]]:
     """Whether a JSON value is an object."""

@@ -4,8 +4,6 @@ import re
 
 from sweeper.common.sanitize import sanitize
 
-__all__ = ["cause", "last_line"]
-
 _SHOWN = 200
 _TRACEBACK = "Traceback (most recent call last):"
 _LABEL = re.compile(r"error: +(?=\S)")

@@ -17,8 +17,6 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import TextIO, cast
 
-__all__ = ["Writer", "guarded", "raw", "sanitize", "sanitize_json", "sanitize_lines"]
-
 # The patterns are strings: `re` compiles one at its first use, and most programs never use any.
 # This one matches terminal commands within a line: CSI, OSC and the like to their end, then
 # shorter ones. They are removed, since a colour or a title means nothing to a reader.

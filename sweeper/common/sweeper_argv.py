@@ -5,8 +5,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-__all__ = ["BOOTSTRAP", "array_command", "self_command", "worker_command"]
-
 _WORKER, _ARRAY = "sweeper.worker.main", "sweeper.worker.array"
 
 # What runs in a recipe's interpreter: by path, since that one may have no sweeper.

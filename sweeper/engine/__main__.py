@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from sweeper.engine import foreground, lifecycle
-from sweeper.engine.lifecycle import TOKEN
+from sweeper.engine.access_token import TOKEN
 from sweeper.engine.limits import add_limits, limits_of
 from sweeper.errors import EngineError, SweeperError
 

@@ -10,8 +10,6 @@ import os
 from sweeper import paths
 from sweeper.common.atomic import atomic_write
 
-__all__ = ["TOKEN", "keep", "new", "path", "proof", "read"]
-
 TOKEN = "SWEEPER_ENGINE_TOKEN"  # noqa: S105 -- the name of the variable
 
 

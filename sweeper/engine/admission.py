@@ -11,8 +11,6 @@ from sweeper.engine.limits import Gate, Limits, Paused
 from sweeper.engine.meter import Meter
 from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler, fail
 
-__all__ = ["Admission"]
-
 _SEATS = Paused("paused_rate_limit", "concurrent training clients rate limit hit")
 _SAMPLES = Paused("paused_capacity", "too many samples are being drawn at once")
 

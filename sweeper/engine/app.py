@@ -23,8 +23,6 @@ from sweeper.engine.scheduler import Reply
 from sweeper.engine.service import Body, Service
 from sweeper.engine.wire import json_head, protobuf_head
 
-__all__ = ["build"]
-
 PREFIX = "/api/v1/"
 POLL_SECONDS = 20.0  # a client asks again after 45 s by itself
 PAUSED_SECONDS = 1.0  # shorter for paused requests, to report the pause

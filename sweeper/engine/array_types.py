@@ -10,8 +10,6 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Arrays", "Floats", "Ints", "Numbers"]
-
 Floats: TypeAlias = npt.NDArray[np.floating]
 """Weights, activations, logprobs and gradients: float32, or float64 in tests."""
 

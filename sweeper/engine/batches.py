@@ -11,8 +11,6 @@ from sweeper.engine.errors import RequestError
 from sweeper.engine.losses import Loss
 from sweeper.engine.net import Shape
 
-__all__ = ["Datum", "Microbatch", "check", "microbatches"]
-
 ROWS = 1024  # positions in a microbatch, which about fit in a core's cache (tests/bench)
 
 # in the protocol, but not used by any loss here: refuse them rather than ignore them

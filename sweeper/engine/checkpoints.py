@@ -33,8 +33,6 @@ from sweeper.errors import StoreError
 from sweeper.sweep.checkpoint import Document
 from sweeper.sweep.checkpoint import read as read_checkpoint
 
-__all__ = ["Checkpoint", "Entry", "Place", "Vault", "parse"]
-
 log = logging.getLogger("sweeper.engine")
 
 KINDS = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}

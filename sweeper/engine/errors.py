@@ -1,7 +1,5 @@
 """The errors that the engine returns to a client whose request cannot be done."""
 
-__all__ = ["Busy", "RequestError", "Unknown"]
-
 
 class RequestError(Exception):
     """The request cannot be done as it is. The message says what to change."""

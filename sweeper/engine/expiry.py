@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable
 
-__all__ = ["SureClock"]
-
 
 def _running() -> float:
     """Return elapsed seconds, including time in which the machine sleeps."""

@@ -17,8 +17,6 @@ from sweeper.engine.errors import Unknown
 from sweeper.engine.expiry import SureClock
 from sweeper.engine.models import published_names
 
-__all__ = ["CONFIG", "WEIGHTS", "Tickets", "contents", "module_of"]
-
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _SECONDS = 3600.0
 

@@ -5,8 +5,6 @@ import os
 from sweeper import paths
 from sweeper.engine.lifecycle import Settings, token_for
 
-__all__ = ["serve"]
-
 
 def serve(
     host: str = "127.0.0.1",

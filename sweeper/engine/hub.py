@@ -22,8 +22,6 @@ from collections.abc import Mapping
 
 from sweeper.common.atomic import atomic_write, replacing
 
-__all__ = ["FILES", "place", "user_cache", "view"]
-
 FILES = (
     "config.json",
     "tokenizer.json",

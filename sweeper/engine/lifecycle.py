@@ -26,10 +26,6 @@ from sweeper.engine.access_token import TOKEN
 from sweeper.engine.limits import Limits
 from sweeper.errors import EngineError, EnvironmentFailure, StoreError
 
-__all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "check_home", "client_environment",
-           "client_key", "command", "describe", "find", "hub_environment", "knock", "log_path",
-           "loopback", "meter", "record_path", "start", "stop", "token_for", "wait"]  # fmt: skip
-
 SERVICE = "sweeper-engine"
 _NO_MODELS: Mapping[str, str] = {}
 _ASK_SECONDS = 20.0

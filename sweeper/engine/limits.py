@@ -19,8 +19,6 @@ from typing import NamedTuple
 
 from sweeper.errors import EngineError
 
-__all__ = ["Bucket", "Failures", "Gate", "Limits", "Paused", "add_limits", "limits_of"]
-
 
 class Limits(NamedTuple):
     """The limits of a service. None and 0 mean no limit.

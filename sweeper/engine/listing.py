@@ -12,8 +12,6 @@ from sweeper.engine.meter import HOURS, Billed
 from sweeper.engine.service import Body, Service
 from sweeper.engine.state import RunSummary
 
-__all__ = ["CHECKPOINT", "OWNER", "ROUTES", "Params", "expire", "external_addresses", "time_of"]
-
 OWNER = "local"
 """The owner of everything, and its project."""
 

@@ -13,8 +13,6 @@ import numpy as np
 from sweeper.engine.array_types import Arrays, Floats
 from sweeper.engine.net import Block, Network, Rotation, Shape
 
-__all__ = ["ALPHA", "MAX_RANK", "LoraConfig", "create", "maps", "merge", "project", "wanted"]
-
 ALPHA = 32.0
 MAX_RANK = 512
 _ATTENTION, _MLP = ("q", "k", "v", "o"), ("gate", "up", "down")

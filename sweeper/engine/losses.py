@@ -23,8 +23,6 @@ import numpy as np
 from sweeper.engine.array_types import Arrays, Floats
 from sweeper.engine.errors import RequestError
 
-__all__ = ["LOSSES", "Loss", "LossConfig", "find"]
-
 LossConfig = Mapping[str, float | str]
 """The client's `loss_fn_config`."""
 

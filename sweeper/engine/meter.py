@@ -7,8 +7,6 @@ from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
-__all__ = ["Billed", "Meter", "Usage"]
-
 ENDED = 1000  # ended sessions that are still listed; others count only in the total
 
 

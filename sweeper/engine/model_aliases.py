@@ -9,8 +9,6 @@ tinker-cookbook's renderers for all of them were tested with it.
 
 from collections.abc import Mapping
 
-__all__ = ["STAND_INS", "TEACHER", "TINY", "complete"]
-
 TINY = "tiny/qwen3"
 TEACHER = "tiny/teacher"
 

@@ -16,8 +16,6 @@ from sweeper.engine.array_types import Arrays, Floats
 from sweeper.engine.errors import Unknown
 from sweeper.engine.net import Rotation, Shape, rotary
 
-__all__ = ["Model", "Models", "load", "published_names"]
-
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 _LAYER = {

@@ -17,25 +17,6 @@ import numpy.typing as npt
 
 from sweeper.engine.array_types import Arrays, Floats, Ints
 
-__all__ = [
-    "Block",
-    "Network",
-    "Rotation",
-    "Shape",
-    "Tape",
-    "attention_weights",
-    "backward",
-    "causal",
-    "forward",
-    "log_softmax",
-    "logits",
-    "rms",
-    "rotary",
-    "rotate",
-    "swiglu",
-    "target_logprobs",
-]
-
 MASKED = -1e30
 # Attention weights of sequences longer than LONG are not kept, but computed for QUERIES positions
 # at a time: those of 16,384 positions would take 4 GB per layer.

@@ -18,24 +18,6 @@ from sweeper.engine.optimizer import Moments
 from sweeper.engine.prefixes import BLOCK, Prefixes
 from sweeper.engine.state import Adapter, Run
 
-__all__ = [
-    "PassResult",
-    "PromptScores",
-    "SampleRequest",
-    "SampleResult",
-    "SamplingParams",
-    "SaveRequest",
-    "check_ttl",
-    "create",
-    "forward_backward",
-    "load_into",
-    "lora_config",
-    "restore",
-    "sample",
-    "save",
-    "step",
-]
-
 MAX_SAMPLES = 1024
 
 

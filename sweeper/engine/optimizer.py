@@ -10,8 +10,6 @@ from sweeper.common.json_values import is_number
 from sweeper.engine.array_types import Arrays, Floats
 from sweeper.engine.errors import RequestError
 
-__all__ = ["AdamParams", "Moments", "parse", "step"]
-
 
 class AdamParams(NamedTuple):
     """The parameters of one step, with the SDK's defaults. A clip norm of 0 means no clipping."""

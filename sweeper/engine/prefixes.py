@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from sweeper.engine.array_types import Floats
 
-__all__ = ["BLOCK", "BYTES", "Kept", "Prefixes"]
-
 # Longer blocks need fewer calls. Shorter ones leave less to read again at the end of a prompt. See
 # `tests/bench/engine_turns.py`.
 BLOCK = 64

@@ -4,8 +4,6 @@ They are refused at once. `docs/engine.md` has a table of all calls of the SDK, 
 checks.
 """
 
-__all__ = ["REFUSED"]
-
 _NO_PROJECTS = "there are no projects on this engine"
 _NO_ACCOUNTS = "there are no accounts on this engine, only its token"
 

@@ -10,8 +10,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["JSON_BYTES", "OPEN", "OTHER_BYTES", "Front", "TooLarge", "local_names"]
-
 OPEN = "/api/v1/healthz"
 """The only path that needs neither the token nor a key of its own."""
 OPEN_BELOW = "/api/v1/files/"

@@ -22,8 +22,6 @@ from sweeper.engine.net import (
 )
 from sweeper.engine.prefixes import BLOCK, Prefixes
 
-__all__ = ["Params", "Prompt", "Sampled", "read", "sample"]
-
 ROOM = 256  # positions by which a cache grows
 _UNSEEN = causal(BLOCK, np.float32)
 

@@ -26,8 +26,6 @@ from typing import NamedTuple
 from sweeper.engine.errors import RequestError
 from sweeper.engine.limits import Paused
 
-__all__ = ["Lane", "Promises", "Reply", "Scheduler", "fail", "failure"]
-
 log = logging.getLogger("sweeper.engine")
 
 

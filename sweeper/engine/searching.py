@@ -8,8 +8,6 @@ from sweeper.engine.listing import OWNER, Params, time_of
 from sweeper.engine.service import Body, Service
 from sweeper.engine.state import Session
 
-__all__ = ["search_sessions"]
-
 
 def _summary(service: Service, found: Session, active: bool) -> Body:
     saved = [entry for run in found.runs for entry in service.vault.entries(run)]

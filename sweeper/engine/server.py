@@ -25,8 +25,6 @@ from sweeper.engine.models import Models
 from sweeper.engine.service import Service
 from sweeper.errors import EngineError
 
-__all__ = ["run"]
-
 log = logging.getLogger("sweeper.engine")
 
 THREADS = min(2, os.cpu_count() or 1)  # more than two have not been measured (docs/engine.md)

@@ -27,8 +27,6 @@ from sweeper.engine.prefixes import Prefixes
 from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler, failure
 from sweeper.engine.state import Adapter, Registry, Run, Sampler, Session
 
-__all__ = ["Body", "Service"]
-
 log = logging.getLogger("sweeper.engine")
 
 Body = dict[str, Any]

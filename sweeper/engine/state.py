@@ -21,8 +21,6 @@ from sweeper.engine.net import Network
 from sweeper.engine.optimizer import Moments
 from sweeper.engine.scheduler import Lane
 
-__all__ = ["Adapter", "Registry", "Run", "RunSummary", "Sampler", "Session"]
-
 NETWORKS = 64
 # Samplers kept per session, least recently used dropped first. A loop that makes one at every step
 # must not fill the memory, nor in the long run the disk.

@@ -20,8 +20,6 @@ from typing import TypedDict
 from sweeper.engine.array_types import Arrays, Floats
 from sweeper.engine.model_aliases import TEACHER, TINY
 
-__all__ = ["BUILT_IN", "CONFIG", "SPECIAL", "TINY", "ensure", "vocabulary", "weights"]
-
 BUILT_IN = (TINY, TEACHER)
 
 

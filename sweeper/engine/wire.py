@@ -20,17 +20,6 @@ from sweeper.engine.operations import PassResult, SampleResult, Targets
 if TYPE_CHECKING:
     from tinker.proto import tinker_public_pb2 as pb
 
-__all__ = [
-    "PassRequest",
-    "decode_pass",
-    "encode_pass",
-    "encode_samples",
-    "json_head",
-    "parse",
-    "prompt_tokens",
-    "protobuf_head",
-]
-
 
 def _messages() -> object:
     """Load the SDK's generated module by path. Importing `tinker` itself costs half a second and

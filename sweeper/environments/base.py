@@ -4,16 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-__all__ = [
-    "Died",
-    "Ended",
-    "Environment",
-    "Limits",
-    "Made",
-    "NotThere",
-    "Result",
-]
-
 Ended = Literal["", "timeout", "shell", "memory", "files"]
 """Why a command ended without an exit code: it ran out of time; its shell ended (`exit`, `exec`,
 or killed); it used too much memory, or made too many files."""

@@ -21,8 +21,6 @@ from sweeper.environments.base import Died, Made, NotThere
 from sweeper.environments.resource_watch import Watched, below, unwatch, watch
 from sweeper.environments.shell import InShell, Shell, close_pipes, last_error, supervisor
 
-__all__ = ["Bubblewrap", "missing"]
-
 _NOBODY = 65534
 _SHARED_MEMORY_MB = 64
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

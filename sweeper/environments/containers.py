@@ -18,8 +18,6 @@ from contextlib import suppress
 from sweeper.environments.base import Died, Made, NotThere
 from sweeper.environments.shell import InShell, Shell, close_pipes, last_error, supervisor
 
-__all__ = ["Container", "missing"]
-
 _ASK_SECONDS = 30.0
 _PROCESSES = 32_768
 """A limit per user, inside and outside containers. Each container has its own limit too."""

@@ -22,8 +22,6 @@ from typing import Protocol, TypeVar
 from sweeper.environments.base import Died, Made, NotThere, Result
 from sweeper.environments.shell import Output
 
-__all__ = ["Harbor", "missing"]
-
 T = TypeVar("T")
 
 _KEEP = "/tmp/.sweeper"  # noqa: S108 - of the environment

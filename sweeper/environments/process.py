@@ -13,8 +13,6 @@ import tempfile
 from sweeper.environments.base import Died, Made
 from sweeper.environments.shell import InShell, Shell, close_pipes, supervisor
 
-__all__ = ["Process"]
-
 ROOT = "SWEEPER_TASK_ROOT"
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ")
 _FOLDERS = ("app", "logs/agent", "logs/verifier", "solution", "tests", "tmp")

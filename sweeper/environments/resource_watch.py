@@ -13,8 +13,6 @@ from contextlib import suppress
 
 from sweeper.environments.base import Ended, Limits
 
-__all__ = ["Watched", "below", "unwatch", "watch"]
-
 _EVERY_SECONDS = 0.1
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 

@@ -18,8 +18,6 @@ from io import BytesIO
 
 from sweeper.environments.base import Died, Ended, Limits, Result
 
-__all__ = ["InShell", "Output", "Shell", "close_pipes", "last_error", "supervisor"]
-
 _WORD = 12
 _SHELLS = 64
 """The maximum number of shells in one environment."""

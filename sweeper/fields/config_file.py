@@ -7,8 +7,6 @@ from sweeper.errors import EnvironmentFailure
 from sweeper.fields.data import from_python
 from sweeper.fields.nodes import Node, Place, Problems
 
-__all__ = ["TABLES", "file", "read_tables", "refuse", "table"]
-
 TABLES = ("quota", "budget", "notify")
 """Tables that do not belong to a backend."""
 

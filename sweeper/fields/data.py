@@ -15,8 +15,6 @@ from sweeper.fields.nodes import (
     shown,
 )
 
-__all__ = ["from_python"]
-
 
 def from_python(value: object, path: str, problems: Problems) -> Node:
     """Returns Python data as nodes. A place is the path of keys (`base.lr`). Tuples count as

@@ -12,30 +12,6 @@ from typing import NamedTuple, Protocol
 from sweeper.common.json_values import is_number
 from sweeper.fields.nodes import Node, Problems, kind
 
-__all__ = [
-    "COUNT",
-    "MAX_HINTS",
-    "Amounts",
-    "Choice",
-    "Duration",
-    "Flag",
-    "Integer",
-    "Item",
-    "Kind",
-    "Matching",
-    "Names",
-    "Number",
-    "Shape",
-    "Text",
-    "Texts",
-    "hint",
-    "nearest",
-    "seconds",
-    "unread",
-    "whole",
-    "wrong",
-]
-
 MAX_HINTS = 10
 COUNT = 1_000_000
 """Default maximum of an integer."""

@@ -12,24 +12,6 @@ from typing import NamedTuple, Protocol, cast
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import GridError
 
-__all__ = [
-    "FORBIDDEN",
-    "MAX_BYTES",
-    "MAX_DEPTH",
-    "MAX_DIGITS",
-    "MAX_NODES",
-    "Node",
-    "Place",
-    "Problems",
-    "Stop",
-    "check_text",
-    "kind",
-    "plain",
-    "read_yaml",
-    "scalar",
-    "shown",
-]
-
 MAX_BYTES = 128 * 1024
 MAX_DEPTH = 32
 MAX_NODES = 50_000

@@ -8,8 +8,6 @@ from sweeper.common.json_values import list_of
 from sweeper.fields.kinds import Kind, hint, wrong
 from sweeper.fields.nodes import Node, Place, Problems
 
-__all__ = ["Field", "Nested", "Reading", "Section", "or_null"]
-
 
 class Field(NamedTuple):
     """One key. `doc` is a sentence for people. `default` is used if the key is missing; it is

@@ -19,8 +19,6 @@ from sweeper.fields.sections import Field, Reading, Section
 from sweeper.grid.command_words import word_with
 from sweeper.sweep.plan import Alarms, OnAlarm
 
-__all__ = ["ALARMS", "HOLES", "ON_ALARM", "WHOLE", "check_rules"]
-
 HOLES = ("run", "name", "rule", "sweep", "attempt", "message")
 """The placeholders of `on_alarm.run`."""
 

@@ -21,8 +21,6 @@ from sweeper.grid.sampling import MAX_SAMPLES, Random
 from sweeper.grid.seeds import read_seeds
 from sweeper.grid.used_keys import used_keys
 
-__all__ = ["advice", "apply", "apply_to_launch"]
-
 _Owner = TypeVar("_Owner", Grid, When)
 _Given = TypeVar("_Given")
 

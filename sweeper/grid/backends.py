@@ -13,8 +13,6 @@ from sweeper.fields.sections import Field, Nested, Section, or_null
 from sweeper.grid.run_overrides import overrides_of
 from sweeper.sweep.launch import Share
 
-__all__ = ["BACKENDS", "SHARE", "Entry", "Places", "field_of"]
-
 SHARE = "max_parallel"
 _SHARE = Field(SHARE, Integer(1), "Most jobs at once at this place.")
 _EXPECTED = "it takes a list of backends: NAME, or {NAME: {max_parallel: 8, OPTION: VALUE}}"

@@ -9,8 +9,6 @@ from sweeper.fields.sections import Field
 from sweeper.grid.blocks import VALUES, Setting, read_settings
 from sweeper.sweep.names import STAGE_NAME, SWEEP_NAME
 
-__all__ = ["BASELINE", "GridBaseline"]
-
 _SWEEP = f"{SWEEP_NAME}(/{STAGE_NAME})?"
 _TAKES = "{cell: {...}}, {sweep: NAME} or base"
 _CELL: dict[str, object] = {**VALUES, "type": "object"}

@@ -14,26 +14,6 @@ from sweeper.grid.dotted_keys import FIELD, Taken, is_key, leaves
 from sweeper.grid.naming import canonical
 from sweeper.grid.references import faults, refers
 
-__all__ = [
-    "AXES",
-    "AXIS",
-    "DRAWN",
-    "ENTRIES",
-    "MAX_ENTRIES",
-    "NAMES",
-    "VALUES",
-    "ZIP",
-    "Block",
-    "Setting",
-    "check_overlap",
-    "fields",
-    "read_axes",
-    "read_axis",
-    "read_entries",
-    "read_settings",
-    "read_zip",
-]
-
 MAX_ENTRIES = 10_000
 DRAWN = ("uniform", "log_uniform", "integers", "log_integers", "choice")
 """The ways in which an axis of `random` is drawn."""

@@ -5,8 +5,6 @@ from sweeper.fields.nodes import Node, Problems
 from sweeper.fields.sections import Field, Reading, Section
 from sweeper.sweep.plan import Budget
 
-__all__ = ["ACCOUNT", "BUDGET", "PERIODS", "SECTION", "read_caps"]
-
 _MOST_USD, _MOST_TOKENS, _MOST_HOURS = 1e9, 1e15, 1e6
 
 

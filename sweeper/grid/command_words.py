@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from sweeper.fields.kinds import Item, nearest
 from sweeper.recipe.command_template import HOLE
 
-__all__ = ["word_with"]
-
 
 def word_with(holes: Sequence[str]) -> Item:
     """Returns the check of a word that may have `holes` in braces as placeholders. `{{` and `}}`

@@ -28,8 +28,6 @@ from sweeper.grid.dotted_keys import Taken
 from sweeper.grid.naming import canonical
 from sweeper.grid.sampling import RANDOM, WHOLE, Random, read_random
 
-__all__ = ["MAX_WHENS", "WHEN", "Condition", "When", "check_whens"]
-
 MAX_WHENS = 100
 
 

@@ -32,8 +32,6 @@ from sweeper.grid.stages import IN_STAGE, stages_schema
 from sweeper.grid.wandb import WANDB
 from sweeper.sweep.names import SWEEP_NAME
 
-__all__ = ["SECTION", "schema_of_stages"]
-
 
 def _read_excluded(node: Node, where: str, problems: Problems) -> list[dict[str, Setting]]:
     entries = read_entries(node, where, problems)

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from sweeper.fields.nodes import Node
 
-__all__ = ["FIELD", "Reach", "Taken", "assign", "is_key", "is_key_below", "leaves", "touches"]
-
 _ANY = r"[A-Za-z0-9_][A-Za-z0-9_-]*"
 FIELD = rf"[A-Za-z_][A-Za-z0-9_-]*(\.{_ANY})*"
 """Pattern of a key of a configuration. It allows nothing that chz reads as more than a name."""

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from sweeper.grid.blocks import Setting
 from sweeper.grid.naming import canonical
 
-__all__ = ["Exclusion"]
-
 
 class Exclusion:
     """The `exclude` rules, indexed by the values of their keys: thousands of rules are as quick as

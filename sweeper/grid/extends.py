@@ -17,8 +17,6 @@ from sweeper.fields.kinds import wrong
 from sweeper.fields.nodes import MAX_BYTES, Node, Place, Problems, Stop, kind, plain, read_yaml
 from sweeper.grid.dotted_keys import Reach, leaves
 
-__all__ = ["MAX_EXTENDS", "GridText", "Source", "decoded", "extended", "in_one", "read_text"]
-
 MAX_EXTENDS = 8
 
 Entries = dict[str, tuple[Place, Node]]

@@ -16,8 +16,6 @@ from sweeper.grid.launch import backend_fields, stage_backend_fields
 from sweeper.grid.metric import METRIC
 from sweeper.grid.stages import IN_STAGE
 
-__all__ = ["grid_schema"]
-
 _HAS_STAGES: dict[str, object] = {
     "required": ["stages"],
     "properties": {"stages": {"type": "object"}},

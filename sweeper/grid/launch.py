@@ -16,18 +16,6 @@ from sweeper.grid.backends import BACKENDS, Entry, field_of
 from sweeper.grid.dotted_keys import FIELD
 from sweeper.sweep.launch import Launch
 
-__all__ = [
-    "MIN_LEASE_SECONDS",
-    "SECTION",
-    "STAGE_SECTION",
-    "StageLaunch",
-    "backend_fields",
-    "field_of",
-    "read_launch",
-    "read_stage_launch",
-    "stage_backend_fields",
-]
-
 MIN_LEASE_SECONDS = 15.0
 """Three heartbeats of a worker. With a shorter lease, a live worker would be declared lost."""
 

@@ -8,8 +8,6 @@ from sweeper.fields.sections import Field, Nested, Section
 from sweeper.sweep.metric import FAILED, MOST_LAST, Metric
 from sweeper.sweep.names import SWEEP_NAME, is_sweep_name
 
-__all__ = ["METRIC", "metric_of"]
-
 
 class _WordOr:
     """Reads one of some words, or a mapping with one key: `{key: value}` becomes `key=value`."""

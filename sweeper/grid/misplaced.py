@@ -5,8 +5,6 @@ from sweeper.grid.launch import SECTION as LAUNCH
 from sweeper.grid.metric import METRIC
 from sweeper.grid.sampling import SECTION as RANDOM
 
-__all__ = ["as_override", "belongs"]
-
 _SECTIONS = {"launch": LAUNCH, "metric": METRIC, "budget": BUDGET, "random": RANDOM}
 _SHARED = ("name", "seed")
 """Fields of those sections that mean something else elsewhere."""

@@ -19,8 +19,6 @@ from sweeper.sweep.metric import Metric
 from sweeper.sweep.notify import Notify
 from sweeper.sweep.plan import Budget
 
-__all__ = ["Grid", "StageGrid"]
-
 
 class Grid(NamedTuple):
     """A grid as read. It has either a `recipe` or a `command`, not both.

@@ -25,18 +25,7 @@ from types import MappingProxyType
 from typing import cast
 
 from sweeper.fields.nodes import scalar
-from sweeper.sweep.names import MAX_NAME, shorten
-
-__all__ = [
-    "MAX_NAME",
-    "canonical",
-    "key_labels",
-    "run_id",
-    "short_form",
-    "shorten",
-    "suffixed",
-    "value_labels",
-]
+from sweeper.sweep.names import MAX_NAME
 
 _MAX_LABEL = 40
 

@@ -14,8 +14,6 @@ from sweeper.grid.command_words import word_with
 from sweeper.sweep.notify import KINDS, Email, Notify, variables_of
 from sweeper.sweep.plan import Plan
 
-__all__ = ["HOLES", "NOTIFY", "WHOLE", "configured", "notify_of", "require_variables"]
-
 HOLES = ("sweep", "kind", "message", "root")
 """The placeholders of `notify.command`."""
 

@@ -18,8 +18,6 @@ from sweeper.fields.data import from_python
 from sweeper.fields.nodes import FORBIDDEN, Node, Place, Problems, read_yaml, scalar, shown
 from sweeper.grid.dotted_keys import is_key
 
-__all__ = ["Override", "flow", "override_texts", "read_overrides"]
-
 
 class Override(NamedTuple):
     """One change of `key`: `action` is its kind, `node` is the value or the list of values."""

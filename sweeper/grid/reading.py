@@ -38,8 +38,6 @@ from sweeper.grid.wandb import check_env
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.names import is_sweep_name
 
-__all__ = ["MAX_AXES", "grid_from_mapping", "load_grid", "parse_grid", "read_grid"]
-
 MAX_AXES = 200
 _SOME_SAMPLES = 100
 

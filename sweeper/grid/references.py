@@ -14,8 +14,6 @@ from sweeper.fields.nodes import MAX_DEPTH, Node, Place
 from sweeper.grid.dotted_keys import is_key, is_key_below
 from sweeper.grid.naming import canonical
 
-__all__ = ["MAX_MADE", "BrokenReference", "Resolver", "faults", "named", "nested", "refers"]
-
 MAX_MADE = 100_000
 """The most characters and values that one value with references may expand to."""
 

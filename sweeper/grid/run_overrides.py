@@ -10,8 +10,6 @@ from sweeper.fields.sections import Field, Section
 from sweeper.grid.blocks import read_settings
 from sweeper.grid.naming import canonical
 
-__all__ = ["OVERRIDES", "asked_by", "conditions", "overrides_of", "unmatched"]
-
 OVERRIDES = "overrides"
 _CONDITION = {"type": "object", "minProperties": 1}
 

@@ -31,8 +31,6 @@ from sweeper.fields.sections import Field, Section, or_null
 from sweeper.grid.blocks import AXIS, DRAWN, NAMES, Block, Setting, fields, read_axis
 from sweeper.grid.naming import canonical
 
-__all__ = ["MAX_DRAWN", "MAX_SAMPLES", "RANDOM", "WHOLE", "Drawn", "Random", "draw", "read_random"]
-
 MAX_SAMPLES = 20_000
 MAX_DRAWN = 50_000
 """The most samples times axes, of all sections together."""

@@ -7,8 +7,6 @@ from sweeper.fields.nodes import Node, Place, Problems, kind
 from sweeper.fields.sections import Field, Section
 from sweeper.grid.dotted_keys import FIELD
 
-__all__ = ["MAX_SEEDS", "SEEDS", "Seeds", "read_seeds"]
-
 MAX_SEEDS = 10_000
 _NO_FIELD = "none"
 """The value of `seeds.field` if no seed is set."""

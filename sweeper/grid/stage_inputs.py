@@ -7,8 +7,6 @@ from sweeper.fields.kinds import wrong
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.sweep.stage_inputs import Source, Take
 
-__all__ = ["FROM", "Taking", "read_from", "stages_before"]
-
 _MOST = 1000
 _SOURCES = 20
 _HOW = "best, best-cell, each, {top: 3} or a run's name"

@@ -18,19 +18,6 @@ from sweeper.grid.stage_inputs import FROM, Taking, read_from, stages_before
 from sweeper.sweep.names import STAGE_NAME
 from sweeper.sweep.stage_inputs import LATE, PARENT
 
-__all__ = [
-    "IN_STAGE",
-    "MAX_STAGES",
-    "Reference",
-    "StageNode",
-    "beside_stages",
-    "check_graph",
-    "divide",
-    "ordered",
-    "read_stages",
-    "stages_schema",
-]
-
 IN_STAGE = (
     *("recipe", "command", "base", "grid", "zip", "random", "when"),
     *("exclude", "include", "seeds", "metric", "baseline"),

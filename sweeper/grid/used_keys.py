@@ -7,8 +7,6 @@ from sweeper.grid.references import named
 from sweeper.grid.run_overrides import conditions
 from sweeper.recipe.command_template import placeholders
 
-__all__ = ["used_keys"]
-
 
 def used_keys(grid: Grid) -> set[str]:
     """Return the keys whose values the command uses, directly or through references, or that

@@ -10,8 +10,6 @@ from sweeper.sweep.launch import Launch
 from sweeper.sweep.plan import Wandb
 from sweeper.sweep.tracking import NAMES, SECTION
 
-__all__ = ["WANDB", "WHOLE", "check_env"]
-
 _TAG = r"(?=.*\S)[^,\x00-\x1f]{1,64}"
 
 

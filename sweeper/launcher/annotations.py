@@ -18,20 +18,6 @@ from sweeper.sweep.mark import Kind, Marks, fold, is_tag
 from sweeper.sweep.marks import put_mark, read_marks
 from sweeper.sweep.states import fold as fold_events
 
-__all__ = [
-    "MOST_CHARACTERS",
-    "Noted",
-    "Subject",
-    "archive",
-    "clear",
-    "delete",
-    "find_subject",
-    "mark",
-    "note",
-    "rename",
-    "size_of",
-]
-
 MOST_CHARACTERS = 100_000
 """Maximum number of characters of a note."""
 _LAST = ("state", "sweep.json", "launcher")

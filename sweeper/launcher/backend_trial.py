@@ -35,8 +35,6 @@ from sweeper.sweep.requests import request_cancel
 from sweeper.sweep.states import State
 from sweeper.sweep.sweep_requests import ask_stop
 
-__all__ = ["Step", "TrialRequest", "try_out"]
-
 _FILE = "trial.json"
 _JOB = """
 import json, os, sys, time

@@ -19,9 +19,8 @@ from sweeper.errors import (
     StoreError,
     UsageError,
 )
-from sweeper.launcher.pausing import Steered, parallel, pause, resume, stop
 from sweeper.results.selectors import pick
-from sweeper.results.waiting import find_sweep, status, wait, wait_async
+from sweeper.results.waiting import find_sweep
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import held_of, plural
@@ -35,26 +34,6 @@ if TYPE_CHECKING:
     from sweeper.launcher.trust import Agree
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
-
-__all__ = [
-    "Requested",
-    "RetryRequests",
-    "Steered",
-    "cancel",
-    "cancel_runs",
-    "parallel",
-    "pause",
-    "request_retries",
-    "resume",
-    "retry",
-    "retry_runs",
-    "status",
-    "stop",
-    "take_up",
-    "to_retry",
-    "wait",
-    "wait_async",
-]
 
 _FAILED = (State.FAILED, State.LOST, State.PREEMPTED)
 _POLL_SECONDS = 0.5

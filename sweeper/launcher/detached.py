@@ -21,8 +21,6 @@ from sweeper.sweep import lock
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
 
-__all__ = ["start_detached"]
-
 _START_SECONDS = 60.0
 """Time limit for a detached launcher to take its sweep's lock, which is slow on a busy machine. A
 launcher that fails earlier is reported at once."""
@@ -69,7 +67,8 @@ def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = F
 def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], object]:
     """Start the launcher in a tmux window. Returns a function that starts it again, since an
     earlier launcher that was about to exit may have been in the window."""
-    from sweeper.backends.tmux.backend import TmuxServer, ensure_view
+    from sweeper.backends.tmux.backend import ensure_view
+    from sweeper.backends.tmux.server import TmuxServer
 
     server = TmuxServer()
     ensure_view(server, folder.name, folder.address)

@@ -11,8 +11,6 @@ from sweeper.sweep.labels import plural
 from sweeper.sweep.plan import Plan, Run
 from sweeper.sweep.states import State
 
-__all__ = ["dropped", "require_consent", "sentence"]
-
 
 def dropped(store: Store, old: Plan, kept: Container[str]) -> list[Run]:
     """Return the runs of a recorded plan that succeeded and are not among the ids `kept`."""

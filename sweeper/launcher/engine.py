@@ -15,8 +15,6 @@ from sweeper.sweep.plan import Plan
 if TYPE_CHECKING:
     from sweeper.engine.lifecycle import EngineInfo
 
-__all__ = ["engine_for", "ensure_engine", "service_warnings"]
-
 _ENGINE_SECONDS = 60.0
 _MODEL_KEYS = ("model_name", "base_model")  # the names in tinker-cookbook and in the SDK
 _PATH = re.compile(r"://|\$\{|^[./~]")
@@ -108,7 +106,7 @@ def ensure_engine(places: Collection[str]) -> "EngineInfo":
         return found
     lifecycle.check_home()
     if "tmux" in places:
-        from sweeper.backends.tmux.backend import TmuxServer
+        from sweeper.backends.tmux.server import TmuxServer
 
         # The engine of another home on the same tmux server has its own session.
         command = lifecycle.command(paths.home())

@@ -11,8 +11,6 @@ from sweeper.sweep import lease
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.states import OPEN, fold
 
-__all__ = ["remove_unneeded_environment"]
-
 _WAIT_SECONDS = 60.0
 """Time limit for jobs to begin. If one takes longer, `gc` or the next launch from here removes the
 file."""

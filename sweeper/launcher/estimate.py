@@ -18,8 +18,6 @@ from sweeper.terminal import duration
 if TYPE_CHECKING:
     from sweeper.money.prices import Amount
 
-__all__ = ["Estimate", "estimate", "sentence"]
-
 _MOST = 200
 """Maximum number of outcomes to read."""
 

@@ -25,8 +25,6 @@ from sweeper.sweep.hint import hint
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.sweep_requests import asked_plan, asked_stop, forget, propose_plan
 
-__all__ = ["Offer", "offer", "take_up"]
-
 _WAIT_SECONDS = 60.0
 """Time limit for a launcher's round, in which it may wait for its backend or its store."""
 _QUIET_SECONDS = 5.0

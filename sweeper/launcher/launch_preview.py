@@ -24,18 +24,6 @@ from sweeper.sweep.tracking import NAMES, SECTION
 if TYPE_CHECKING:
     from sweeper.scheduler.job_builder import JobBuilder
 
-__all__ = [
-    "GIVEN",
-    "LaunchPreview",
-    "RunPreview",
-    "document",
-    "estimate_of",
-    "job_builder",
-    "jobs",
-    "later_warnings",
-    "survey",
-]
-
 GIVEN = (
     *("PYTHONUNBUFFERED", "SWEEPER_ATTEMPT", "SWEEPER_FOLDER", "SWEEPER_KEPT", "SWEEPER_ROOT"),
     *("SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_SEED", "SWEEPER_SWEEP", "TINKER_TAGS"),

@@ -49,18 +49,6 @@ from sweeper.worker.job import read_environment
 if TYPE_CHECKING:
     from sweeper.results.status import Status
 
-__all__ = [
-    "LaunchRequest",
-    "Launched",
-    "Ready",
-    "User",
-    "drive",
-    "launch",
-    "launch_plan",
-    "ready",
-    "resume",
-]
-
 _TAKE_OVER_SECONDS = 120.0
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from sweeper.backends import Capabilities, capabilities_together
+from sweeper.common.document_reader import SCHEMA
 from sweeper.errors import NotFound, UsageError
 from sweeper.launcher import preflight
 from sweeper.launcher.placement_guard import Located, refuse_moved_sweep
@@ -18,7 +19,7 @@ from sweeper.provenance import launch_record, provenance, redaction, snapshot
 from sweeper.results.origins import Launches, differences
 from sweeper.scheduler import environment
 from sweeper.store.base import Store
-from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.store.documents import encode, timestamp
 from sweeper.sweep import tracking
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.labels import first_of, plural
@@ -26,19 +27,6 @@ from sweeper.sweep.metric import Metric
 from sweeper.sweep.plan import Plan, Run
 from sweeper.sweep.states import OPEN, RunState, State
 from sweeper.sweep.sweep_requests import asked_parallel, forget
-
-__all__ = [
-    "code_change",
-    "hidden_values",
-    "keep_environment",
-    "merge",
-    "merged",
-    "record",
-    "secret_names",
-    "tell_changes",
-    "with_code",
-    "write_environment",
-]
 
 _SHORTEST = 8
 """Minimum length of a secret's value: shorter ones may occur in any text by chance."""

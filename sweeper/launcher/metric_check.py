@@ -12,8 +12,6 @@ from sweeper.sweep.labels import first_of
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.states import State, fold
 
-__all__ = ["newest_sweeps", "unrecorded_metric"]
-
 _SWEEPS = 5
 _BYTES = 65_536
 _SHOWN = 6

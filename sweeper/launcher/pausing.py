@@ -18,8 +18,6 @@ from sweeper.sweep.states import fold, is_finished
 if TYPE_CHECKING:
     from sweeper.launcher.trust import Agree
 
-__all__ = ["Steered", "parallel", "pause", "resume", "stop"]
-
 _STOP_SECONDS = 75.0
 """Time limit for a launcher's round, in which it may wait for its backend."""
 _POLL_SECONDS = 0.2

@@ -24,16 +24,6 @@ from sweeper.sweep.labels import first_of
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.states import OPEN, RunState, State, cancel_asked, fold
 
-__all__ = [
-    "Located",
-    "is_same",
-    "located",
-    "moved_from",
-    "place_of",
-    "refuse_another",
-    "refuse_moved_sweep",
-]
-
 Located: TypeAlias = Sequence[Mapping[str, str]]
 """The places of a sweep, in order, each with the fields that identify it."""
 

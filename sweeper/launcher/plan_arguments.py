@@ -11,8 +11,6 @@ from sweeper.store.opening import default_root, open_store
 from sweeper.store.writable import check_root
 from sweeper.sweep.plan import Plan
 
-__all__ = ["planned_by"]
-
 
 def planned_by(arguments: argparse.Namespace) -> Plan:
     """Make the plan for the arguments of a command line. Raises `GridError`, and `StoreError` for a

@@ -12,7 +12,8 @@ from sweeper.backends import (
 )
 from sweeper.backends.base import Backend
 from sweeper.backends.secret_references import where_to_say
-from sweeper.engine.lifecycle import TOKEN, client_key
+from sweeper.engine.access_token import TOKEN
+from sweeper.engine.lifecycle import client_key
 from sweeper.errors import EnvironmentFailure, GridError, UsageError, is_silence
 from sweeper.provenance.snapshot import CodeCopy
 from sweeper.scheduler.job_builder import asked_by
@@ -21,18 +22,6 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.labels import first_of
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.plan import Plan, Run
-
-__all__ = [
-    "ENGINE_URL",
-    "admit",
-    "engine_key",
-    "engine_url",
-    "environment_in_store",
-    "has_code",
-    "kept_here",
-    "shared_environment",
-    "try_out",
-]
 
 ENGINE_URL = "SWEEPER_ENGINE_URL"
 """The variable with the engine's address for jobs that run on other machines."""

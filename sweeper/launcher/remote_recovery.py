@@ -10,8 +10,6 @@ from sweeper.paths import home
 from sweeper.store.writable import probe
 from sweeper.sweep.folder import SweepFolder
 
-__all__ = ["check", "launcher_log", "recover"]
-
 
 def check(folder: SweepFolder) -> None:
     """Check that a sweep can be launched in a store. Raises `UsageError` for a store in this

@@ -14,8 +14,6 @@ from sweeper.launcher.manifest import secret_names
 from sweeper.launcher.preflight import admit
 from sweeper.store.base import Store
 
-__all__ = ["manifests", "text"]
-
 _SEVERAL = (
     "as if all runs went there; a launch gives each place its share (`--backend` shows one alone)"
 )

@@ -22,8 +22,6 @@ from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.paths import home
 from sweeper.provenance.redaction import is_secret_name
 
-__all__ = ["Agree", "is_ours", "refuse", "require", "sealed"]
-
 Agree = Callable[[Sequence[str]], bool]
 """Called with lines about what would be executed; returns whether the user allows it."""
 

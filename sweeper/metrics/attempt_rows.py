@@ -14,8 +14,6 @@ from sweeper.metrics.rows import Parsed, Row, describe_malformed, parse
 from sweeper.metrics.tables.sources import Files, Source
 from sweeper.sweep.folder import SweepFolder
 
-__all__ = ["Fresh", "Tail"]
-
 
 class Fresh(NamedTuple):
     """New rows, each with whether it is a copy. `again`: the file was replaced, and these are its

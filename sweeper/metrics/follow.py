@@ -15,8 +15,6 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.tables.sources import Source, Stamp, begins_with
 from sweeper.store.base import Store
 
-__all__ = ["Added", "Growing"]
-
 _EDGE = 512
 _TAIL = 65_536
 

@@ -32,20 +32,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
-__all__ = [
-    "SMOOTH",
-    "Judge",
-    "Judged",
-    "counting_rows",
-    "judged",
-    "last_values",
-    "missing_in",
-    "missing_rows",
-    "reduced",
-    "sign_of",
-    "smoothed",
-]
-
 SMOOTH = 0.1
 """The share of a curve's points, at its end, whose mean is its smoothed value."""
 

@@ -9,8 +9,6 @@ from sweeper.metrics.rows import Row, as_float
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.usage import NO_USAGE, Counts, Usage
 
-__all__ = ["ALSO", "SOURCES", "AttemptRecords", "RecordedTokens"]
-
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "train": ("tokens/trained", "num_tokens", "train/num_tokens", "tokens"),
     "sample": ("tokens/sampled", "env/all/total_ac_tokens", "total_ac_tokens"),

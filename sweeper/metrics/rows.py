@@ -12,26 +12,6 @@ from typing import NamedTuple
 
 from sweeper.common.decoding import decode, is_deep
 
-__all__ = [
-    "NO_ROWS",
-    "Merged",
-    "Parsed",
-    "Point",
-    "Row",
-    "are_missing",
-    "as_float",
-    "as_number",
-    "as_step",
-    "describe",
-    "describe_malformed",
-    "ends_final",
-    "merge",
-    "merge_checkpoints",
-    "numbers",
-    "parse",
-    "written",
-]
-
 Row = dict[str, object]
 
 _SHOWN = 3

@@ -14,18 +14,6 @@ from sweeper.common.document_reader import Part
 from sweeper.errors import StoreError, UsageError
 from sweeper.sweep.usage import KINDS, Usage
 
-__all__ = [
-    "Amount",
-    "Price",
-    "Prices",
-    "amount",
-    "load",
-    "money",
-    "read",
-    "users_file",
-    "with_rows",
-]
-
 CACHED_SHARE = 0.2
 """What a token of a prompt that was read before costs, where the table does not say: a share of
 the price of one that was not. Tinker's discount of October 2026, by third parties."""

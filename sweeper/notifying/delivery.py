@@ -10,8 +10,6 @@ from sweeper.sweep import messages
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.notify import Message, Notify
 
-__all__ = ["MOST_TRIES", "Delivery", "Sender", "deliver"]
-
 MOST_TRIES = 8
 """Maximum number of tries per message and receiver in one call."""
 _LONGEST_WAIT = 60.0

@@ -24,8 +24,6 @@ from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.recipe.command_template import render_command
 from sweeper.sweep.notify import Email, Notify
 
-__all__ = ["SECONDS", "Letter", "Undelivered", "send"]
-
 SECONDS = 15.0
 """Time limit for a web server's whole answer, and for each step of a mail server's."""
 _MAIL_SECONDS = 60.0

@@ -5,11 +5,10 @@ from typing import NamedTuple
 
 from sweeper.fields.nodes import Problems
 from sweeper.grid import Grid
-from sweeper.grid.naming import canonical, key_labels, run_id, shorten, suffixed, value_labels
+from sweeper.grid.naming import canonical, key_labels, run_id, suffixed, value_labels
 from sweeper.planner.points import Expanded, Point, Row
+from sweeper.sweep.names import shorten
 from sweeper.sweep.plan import Run
-
-__all__ = ["MAX_PLAN", "Named", "name"]
 
 MAX_PLAN = 256_000_000
 """The most characters that all configurations of a sweep's runs may have together."""

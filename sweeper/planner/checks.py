@@ -30,8 +30,6 @@ from sweeper.sweep.plan import Run
 from sweeper.sweep.recipe import Recipe
 from sweeper.sweep.usage import Usage
 
-__all__ = ["Checked", "check", "check_readable_part", "fields_of"]
-
 _SOME_KEYS = 20
 _WINDOW_KEYS = ("sweep", "name", "cell", "seed", "run", "attempt")
 _PLACES = {

@@ -17,8 +17,6 @@ from sweeper.recipe.command_template import RUN_KEYS, placeholders, render_comma
 from sweeper.recipe.reference import lacking
 from sweeper.sweep.plan import Run
 
-__all__ = ["check_placeholders", "check_program", "command_warnings"]
-
 _SOURCE_BYTES = 1_000_000
 _SHOWN = 6
 _NUMBERS = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?(, *[-+]?[0-9.]+([eE][-+]?[0-9]+)?)+")

@@ -12,8 +12,6 @@ from sweeper.grid.seeds import Seeds
 from sweeper.planner.points import Expanded, Point
 from sweeper.planner.product import MAX_RUNS, Product, count_points
 
-__all__ = ["expand", "expand_some", "expand_with_baseline"]
-
 _SOME_POINTS = 200
 
 

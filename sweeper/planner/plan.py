@@ -19,8 +19,6 @@ from sweeper.planner.expansion import expand_some, expand_with_baseline
 from sweeper.planner.stages import NO_RECIPE, baseline_of, check_readable_stages, with_stages
 from sweeper.sweep.plan import Expected, Plan
 
-__all__ = ["plan", "repeats_by_default"]
-
 
 def plan(
     source: "str | os.PathLike[str] | Mapping[str, object]",

@@ -6,8 +6,6 @@ from sweeper.fields.nodes import Place
 from sweeper.grid import Grid
 from sweeper.grid.blocks import Block, Setting
 
-__all__ = ["Expanded", "Point", "Row", "place_of", "rows_of"]
-
 
 class Row(NamedTuple):
     """One choice of a block, or the settings of an entry of `when` or `include`: settings by key,

@@ -22,8 +22,6 @@ from sweeper.grid.naming import canonical
 from sweeper.grid.references import BrokenReference, Resolver
 from sweeper.planner.points import Point, Row, place_of, rows_of
 
-__all__ = ["MAX_RUNS", "MAX_WORK", "Product", "count_points"]
-
 MAX_RUNS = 100_000
 MAX_WORK = 2_000_000
 """The most work that expanding a grid may take: 1 for each value of each run, 3 for each kind of

@@ -22,8 +22,6 @@ from sweeper.sweep.recipe import Recipe
 from sweeper.sweep.stage_inputs import LATE, PARENT, Choice, Source, Take, references
 from sweeper.sweep.stage_runs import Growth, Taken, grow, grown
 
-__all__ = ["NO_RECIPE", "baseline_of", "check_readable_stages", "with_stages"]
-
 _MODEL = "model_name"
 _GOES_ON = {_MODEL: _MODEL, "load_checkpoint_path": "checkpoint.state"}
 """The fields with which a recipe continues from other weights, and the values of the parent that

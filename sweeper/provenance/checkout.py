@@ -14,18 +14,6 @@ from sweeper.sweep.labels import plural
 if TYPE_CHECKING:
     import tarfile
 
-__all__ = [
-    "ALL_BYTES",
-    "LEFT_OUT",
-    "TooMuchError",
-    "Tree",
-    "UnlistedError",
-    "checkout_of",
-    "commit_of",
-    "git",
-    "sweep_folders",
-]
-
 _TRACKED_BYTES = 10_000_000
 _UNTRACKED_BYTES = 1_000_000
 _UNTRACKED_FILES = 2_000

@@ -25,8 +25,6 @@ from sweeper.provenance.requirements import read
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.plan import Carried, Plan
 
-__all__ = ["bare_command", "carry", "describe", "pinned"]
-
 _TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FIRST = """import sys
 if sys.version_info < (3, 11):

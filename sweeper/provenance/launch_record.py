@@ -22,8 +22,6 @@ from sweeper.store.documents import encode
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.plan import Plan
 
-__all__ = ["has_changed", "keep", "program_files"]
-
 _DOCUMENTS = (".md", ".rst", ".gitignore")
 _GRID = re.compile(rb"^(recipe|command|stages|extends)\s*:", re.MULTILINE)
 _ALSO_GRID = re.compile(

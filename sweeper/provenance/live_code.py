@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sweeper.sweep.recipe import Recipe
 
-__all__ = ["SOURCES", "digest", "files", "program"]
-
 SOURCES = (".py", ".sh", ".bash", ".R", ".jl", ".pl", ".lua", ".js")
 _MOST_FOLDERS = 2_000
 _MOST_FILES = 2_000

@@ -20,8 +20,6 @@ from sweeper.provenance.snapshot import results_in
 from sweeper.store.documents import timestamp
 from sweeper.sweep.folder import SweepFolder
 
-__all__ = ["collect", "earlier", "redact_command"]
-
 _SHOWN = (
     *("tinker-sweeper", "tinker", "chz", "tinker-cookbook", "numpy", "torch", "transformers"),
     *("tokenizers", "datasets", "wandb"),

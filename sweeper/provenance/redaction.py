@@ -9,8 +9,6 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-__all__ = ["Redactor", "is_secret_name", "secret_values"]
-
 MASK = b"***"
 SHORTEST_NAMED = 4
 """Minimum length of a declared secret's value to be replaced."""

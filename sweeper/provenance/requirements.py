@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from sweeper.provenance import checkout
 
-__all__ = ["Requirements", "outside", "read"]
-
 _SOURCES = (
     *("-i", "--index-url", "--extra-index-url", "-f", "--find-links"),
     *("--no-index", "--trusted-host"),

@@ -50,8 +50,6 @@ from sweeper.sweep.worker_lock import hold
 if TYPE_CHECKING:
     import tarfile
 
-__all__ = ["CodeCopy", "extract", "look", "make", "relink", "results_in"]
-
 _NO_FILES: Mapping[str, Never] = MappingProxyType({})
 
 

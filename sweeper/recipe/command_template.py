@@ -13,8 +13,6 @@ from sweeper.errors import RecipeError
 if TYPE_CHECKING:
     from sweeper.sweep.plan import Run
 
-__all__ = ["HOLE", "RUN_KEYS", "placeholders", "render_command", "render_window", "with_log_path"]
-
 RUN_KEYS = ("log_path", "seed", "run", "attempt")
 """Placeholders of a command in addition to the keys of its configuration."""
 

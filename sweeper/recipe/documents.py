@@ -4,19 +4,6 @@ read this file. It is never imported, since a recipe's interpreter need not have
 
 from typing import Literal, NotRequired, TypedDict
 
-__all__ = [
-    "Answer",
-    "Asked",
-    "Begin",
-    "Child",
-    "Found",
-    "InFile",
-    "InModule",
-    "Located",
-    "Packed",
-    "Takes",
-]
-
 Told = tuple[int | None, str | None, str]
 """A problem: the number of a configuration, the key in it, and the message."""
 

@@ -26,8 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LISTENING", "receive", "send", "user_of"]
-
 LISTENING = 3
 """The server's descriptor of the listening socket. The next descriptor is the lock."""
 _LENGTH = struct.Struct("!I")

@@ -55,8 +55,6 @@ else:  # bootstrap.py has loaded them by path, under these names
     from sweeper_own_packages import files_of_modules, listed, own_folders, what_installs_change
 
 
-__all__ = ["serve"]
-
 _IDLE_SECONDS = 60.0
 _LOOK_SECONDS = 2.0
 _REQUEST_SECONDS = 5.0

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from sweeper.recipe.documents import Begin
 
-__all__ = ["become", "open_descriptors"]
-
 _PR_SET_PDEATHSIG = 1
 
 

@@ -14,8 +14,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
-__all__ = ["files_of_modules", "listed", "own_folders", "remember", "what_installs_change"]
-
 
 def remember(path: str) -> None:
     """Adds the modules that this process has imported from the interpreter's own packages to the

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import IO
 
-__all__ = ["Answer", "Probe", "ahead", "probe"]
-
-
 _ready: "list[Probe]" = []
 """The process started ahead, until it is used."""
 

@@ -27,15 +27,6 @@ from sweeper.sweep.usage import read as read_usage
 if TYPE_CHECKING:
     from sweeper.recipe.documents import Answer, Asked, Packed
 
-__all__ = [
-    "FilledFields",
-    "Inspected",
-    "Problem",
-    "RunProcess",
-    "inspect",
-    "lacking",
-]
-
 IMPORT_SECONDS = 60.0
 _REFERENCE = re.compile(r"(?:[A-Za-z_][\w-]*(?:\.[A-Za-z_]\w*)*)(?::[A-Za-z_]\w*)?\Z")
 

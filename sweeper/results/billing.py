@@ -14,8 +14,6 @@ from sweeper.errors import EnvironmentFailure, StoreError
 from sweeper.results.service_requests import Service
 from sweeper.sweep.usage import KINDS, Counts
 
-__all__ = ["Billed", "billed", "explained", "since_first"]
-
 _HOUR = timedelta(hours=1)
 _MOST = timedelta(days=14)
 """The longest time that the service answers for at once."""

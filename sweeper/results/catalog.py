@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     Runs: TypeAlias = One | Iterable[One] | pandas.DataFrame | None
     """How callers may name runs; see `Registry.metrics`."""
 
-__all__ = ["Catalog"]
-
 T = TypeVar("T")
 _GLOB = frozenset("*?[")
 

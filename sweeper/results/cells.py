@@ -12,21 +12,6 @@ from typing import Literal
 
 from sweeper.metrics.objective import sign_of
 
-__all__ = [
-    "SPAN",
-    "Scale",
-    "center",
-    "choose_scale",
-    "comparable",
-    "counts",
-    "exp",
-    "mean",
-    "merit",
-    "off_scale",
-    "on_scale",
-    "unit_of",
-]
-
 Scale = Literal["linear", "log"]
 
 SPAN = 10.0

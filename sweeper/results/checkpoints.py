@@ -5,8 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 from sweeper.metrics.rows import as_float, ends_final
 
-__all__ = ["last", "may_expire", "when_expired"]
-
 _ENDS = ("ttl_seconds", "expires_at", "expires")
 """What a record says of a checkpoint that the service will delete."""
 

@@ -15,8 +15,6 @@ from typing import Literal, NamedTuple
 from sweeper.common.json_values import is_list, is_table, list_of, table_of
 from sweeper.metrics.rows import as_float
 
-__all__ = ["Spoken", "Told", "answers", "groups_of", "said_by", "turns_logged"]
-
 Spoken = tuple[str, str]
 """A speaker, and what was said."""
 

@@ -13,16 +13,6 @@ from sweeper.results.runs import OPEN_DAY, RecordedRun, Used
 from sweeper.results.sweeps import SweepRun
 from sweeper.sweep.usage import NO_USAGE, Usage, total
 
-__all__ = [
-    "Spent",
-    "by_cell",
-    "by_day",
-    "by_stage",
-    "chain",
-    "spent",
-    "together",
-]
-
 
 class Spent(NamedTuple):
     """What runs used and cost. `counted` says how that is known: `meter`, `metrics` (by the keys

@@ -18,8 +18,6 @@ from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import NoState, State
 
-__all__ = ["FolderRun", "find_folders", "folder_runs"]
-
 T = TypeVar("T")
 
 _MARKS = frozenset({"metrics.jsonl", "metrics.jsonl.parts", "checkpoints.jsonl"})

@@ -20,22 +20,6 @@ from sweeper.sweep.usage import NO_USAGE, Counts, SweepUsage, Usage, beyond, tot
 if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep, SweepRun
 
-__all__ = [
-    "Example",
-    "Going",
-    "Guess",
-    "Guesses",
-    "Settings",
-    "brief",
-    "document",
-    "forecast",
-    "forecast_of",
-    "going",
-    "not_known_yet",
-    "sentence",
-    "settings_of",
-]
-
 _STEPS = ("max_steps", "n_steps", "num_steps", "max_train_steps", "n_batches")
 """What recipes call the number of their steps."""
 _CHECKPOINT = "tinker://"

@@ -18,21 +18,6 @@ from sweeper.metrics.rows import as_float, parse
 from sweeper.results.runs import RecordedRun
 from sweeper.sweep.run_record import RUN_KEY, AnswerRow
 
-__all__ = [
-    "ITEM_COLUMNS",
-    "LIMIT",
-    "Answer",
-    "Answered",
-    "ItemFile",
-    "files_of",
-    "item_files",
-    "item_rows",
-    "parse_answers",
-    "parse_items",
-    "read_answers",
-    "read_items",
-]
-
 LIMIT = 64_000_000
 """The largest file that is read, in bytes: the first part of a larger one would be what was
 answered first, which is no fair sample."""

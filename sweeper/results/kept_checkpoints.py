@@ -12,8 +12,6 @@ from sweeper.results.runs import RecordedRun
 from sweeper.results.service_requests import Service
 from sweeper.results.sweeps import SweepRun
 
-__all__ = ["KEEP", "Kept", "delete", "expire", "listed", "of_runs", "referred", "spared"]
-
 KEEP = ("best", "final")
 _PAGE = 500
 _SCHEME = "tinker://"

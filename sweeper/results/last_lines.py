@@ -7,8 +7,6 @@ from sweeper.results.registry import Registry
 from sweeper.results.selectors import pick
 from sweeper.store.opening import default_root
 
-__all__ = ["logs"]
-
 _MOST = 100_000
 
 

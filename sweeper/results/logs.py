@@ -15,8 +15,6 @@ from sweeper.metrics.tables.sources import Files
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
 
-__all__ = ["Line", "Tail", "files_of"]
-
 _ONCE = 1 << 20
 """The most bytes read of one log before the other logs are read."""
 

@@ -11,8 +11,6 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.mark import NO_MARKS, Mark, Marks, fold
 from sweeper.sweep.marks import is_archived, read_marks
 
-__all__ = ["Marked", "by_subject", "in_use", "marked", "marks_by_run", "with_tags"]
-
 
 class Marked(NamedTuple):
     """The marks of a sweep, and those of its runs by their ids."""

@@ -11,8 +11,6 @@ from sweeper.metrics.rows import Row, parse
 from sweeper.metrics.tables.sources import Files
 from sweeper.results.runs import RecordedRun
 
-__all__ = ["Follower", "News"]
-
 
 class News(NamedTuple):
     """New rows of one run, as written: several rows of one step are not merged. `again`: the file

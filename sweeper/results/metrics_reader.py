@@ -16,9 +16,10 @@ from sweeper.metrics.tables.merging import merge_columns, odd_steps
 from sweeper.metrics.tables.packing import PackedReader, belongs
 from sweeper.metrics.tables.prefetch import helped, rollouts_worth_it, worth_it
 from sweeper.metrics.tables.reading import Reader
-from sweeper.metrics.tables.rollouts import COLUMNS, LABELS, Recorded, rollout_parts
+from sweeper.metrics.tables.rollouts import Recorded, rollout_parts
 from sweeper.metrics.tables.sql import mentioned, mentions_all
 from sweeper.metrics.tables.summaries import SummaryReader
+from sweeper.metrics.tables.summary_rows import COLUMNS, LABELS
 from sweeper.results.items import (
     ITEM_COLUMNS,
     files_of,
@@ -30,8 +31,6 @@ from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
 from sweeper.sweep.labels import plural
 from sweeper.sweep.run_record import RUN_KEY, ItemRow
-
-__all__ = ["Tabulator", "metric_column", "missing_at_end"]
 
 T = TypeVar("T")
 

@@ -22,8 +22,6 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.labels import first_of, plural
 from sweeper.sweep.plan import Plan, launch_id
 
-__all__ = ["Difference", "Executed", "HasOrigin", "Launches", "Origin", "differences", "sentences"]
-
 _NAMED = 3
 """How many files, packages or runs a sentence names."""
 

@@ -3,8 +3,6 @@
 from sweeper.errors import NotFound, StoreError
 from sweeper.terminal import warn
 
-__all__ = ["Problems", "tell_problems"]
-
 _MOST_TOLD = 20
 
 _MOST_UNREAD = 5

@@ -7,8 +7,6 @@ from sweeper.errors import NotFound
 from sweeper.metrics.rows import Row, as_float, as_step, parse
 from sweeper.results.runs import RecordedRun
 
-__all__ = ["Reached", "reached"]
-
 _TAIL = 8192
 
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from sweeper.results.metrics_follower import Follower
     from sweeper.results.metrics_reader import Tabulator
 
-__all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep", "save"]
-
 RUN_COLUMNS = (
     *("run", "sweep", "name", "cell", "seed", "state", "attempts", "reason"),
     *("retired", "started", "ended", "wall_s", "root"),
@@ -237,7 +235,7 @@ class Registry(Catalog):
         `keys` the result has only these columns of numbers. Tokens are counted over all turns;
         rewards are as recorded."""
         from sweeper.metrics.tables.frames import numbers_frame
-        from sweeper.metrics.tables.rollouts import COLUMNS, LABELS
+        from sweeper.metrics.tables.summary_rows import COLUMNS, LABELS
 
         resolved = self._resolve(runs)
         parts = self._tables().rollouts(resolved, iteration, keys)

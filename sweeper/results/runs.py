@@ -30,8 +30,6 @@ from sweeper.sweep.run_record import RunRecord, Times
 from sweeper.sweep.states import NoState, State
 from sweeper.sweep.usage import NO_USAGE, Usage, total
 
-__all__ = ["OPEN_DAY", "RecordedRun", "Told", "Used", "missing_text"]
-
 T = TypeVar("T")
 Told = Callable[[StoreError], None]
 """Called with each file that cannot be read, by callers that want the rest anyway."""

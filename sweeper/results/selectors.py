@@ -27,16 +27,6 @@ from sweeper.errors import NotFound, UsageError
 from sweeper.results.runs import RecordedRun
 from sweeper.sweep.states import OPEN, NoState, State
 
-__all__ = [
-    "asks_for_dropped",
-    "check_states",
-    "current",
-    "in_one_spelling",
-    "named",
-    "pick",
-    "split_root",
-]
-
 Run = TypeVar("Run", bound=RecordedRun)
 
 _ID_DIGITS = 6

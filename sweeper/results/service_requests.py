@@ -16,8 +16,6 @@ from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep
 
-__all__ = ["Service", "hosted", "of_service", "of_sweeps"]
-
 _SECONDS = 60.0
 _LARGEST = 200_000_000
 _URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"

@@ -7,8 +7,6 @@ from sweeper.sweep.plan import Plan, Stage
 from sweeper.sweep.stage_inputs import Source
 from sweeper.sweep.stage_runs import depths
 
-__all__ = ["graph", "of_stage", "size"]
-
 _MORE = "once known"
 
 

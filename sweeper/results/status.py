@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
 
-__all__ = ["NOBODY", "Status", "alarms_of", "check_service", "read_status", "stands_still"]
-
 NOBODY = "no launcher is at work: nothing more is started until `sweeper resume`"
 
 

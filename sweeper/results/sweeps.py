@@ -23,8 +23,6 @@ from sweeper.sweep.stage_runs import lineage
 from sweeper.sweep.states import OUTCOMES, Event, RunState, State, fold, is_finished
 from sweeper.sweep.usage import NO_USAGE
 
-__all__ = ["Sweep", "SweepRun"]
-
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
 _TOLD_BEFORE = (*OUTCOMES, Event.CLAIMED)
 """Events that tell most about an earlier attempt, the most informative first."""

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from sweeper.common.json_values import is_list, list_of, table_of
 from sweeper.metrics.rows import as_float
 
-__all__ = ["Trace", "batches", "rows", "spans", "trace_of"]
-
 _BATCH = 400
 _CUT = "stop/max_tokens"
 _ASKED = ("question", "prompt", "problem")

@@ -8,8 +8,6 @@ from sweeper.results.status import Status, read_status
 from sweeper.results.sweeps import Sweep
 from sweeper.store.opening import default_root
 
-__all__ = ["find_sweep", "status", "wait", "wait_async"]
-
 _WAIT_SECONDS = 1.0
 """The interval between two polls of `wait`. Polling takes at most one part in `_SHARE` of the
 time."""

@@ -25,8 +25,6 @@ from sweeper.common.json_values import table_of
 from sweeper.errors import UsageError
 from sweeper.store.documents import dotted
 
-__all__ = ["Condition", "check_keys", "keyed", "parse_where", "select"]
-
 Scalar: TypeAlias = bool | int | float | str | None
 """What a value in a condition can be."""
 

@@ -23,16 +23,6 @@ from sweeper.sweep.process import this_process
 from sweeper.sweep.quota import Member
 from sweeper.worker.job import read_environment
 
-__all__ = [
-    "PLACE",
-    "Quota",
-    "account_of",
-    "check_place",
-    "governor_of",
-    "handed_on",
-    "quota_settings",
-]
-
 PLACE = "SWEEPER_QUOTA"
 """The variable with the folder, or the address of a store, in which launchers share quotas."""
 _CONFIG = "XDG_CONFIG_HOME"

@@ -25,8 +25,6 @@ from sweeper.sweep.daily_spending import NOTHING, Spent, SweepSpent
 from sweeper.sweep.launcher import Service
 from sweeper.sweep.plan import Budget
 
-__all__ = ["AccountBudget", "account_budget", "configured_budget"]
-
 _WRITE_SECONDS = 1.0
 _REMOTE_SECONDS = 5.0
 

@@ -23,8 +23,6 @@ from sweeper.store.documents import encode, place_of, read_json
 from sweeper.sweep import quota
 from sweeper.sweep.quota import BLANK, Page
 
-__all__ = ["AccountRecord", "PrivateRecord", "StoredRecord"]
-
 _CHANCE = random.SystemRandom()
 _TRIES = 20
 _KEPT = 20

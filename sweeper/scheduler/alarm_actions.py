@@ -18,20 +18,19 @@ from contextlib import suppress
 from typing import IO, NamedTuple
 
 from sweeper.alarms.records import Alarm, read_action
+from sweeper.common.document_reader import SCHEMA
 from sweeper.common.last_line import last_line
 from sweeper.errors import AlreadyExists, SweeperError
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.recipe.command_template import render_command
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
-from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.plan import OnAlarm
 from sweeper.sweep.requests import request_cancel
 from sweeper.sweep.states import OPEN
 from sweeper.sweep.sweep_requests import ask_cancel
 from sweeper.worker.job import read_environment
-
-__all__ = ["AlarmActions"]
 
 _AT_ONCE = 4
 _COMMAND_SECONDS = 60.0

@@ -13,19 +13,18 @@ from sweeper.alarms.advice import ADVICE
 from sweeper.alarms.records import Alarm, names, put, read
 from sweeper.alarms.watcher import Criteria, Found, Seen, Watcher
 from sweeper.common.alarm_thresholds import resolve
+from sweeper.common.document_reader import SCHEMA
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import NotFound, StoreError
 from sweeper.scheduler.alarm_actions import AlarmActions
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.run_table import RunTable
-from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
+from sweeper.store.documents import encode, read_as, timestamp
 from sweeper.sweep.heartbeats import Heartbeats
 from sweeper.sweep.launcher import read_judged
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.states import OPEN, Event, State
-
-__all__ = ["AlarmMonitor"]
 
 LOOK_SECONDS = 2.0
 REMOTE_LOOK_SECONDS = 20.0

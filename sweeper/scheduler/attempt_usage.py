@@ -23,8 +23,6 @@ from sweeper.sweep.states import OUTCOMES, Event, State
 from sweeper.sweep.usage import NO_USAGE, SweepUsage, Usage, total
 from sweeper.worker.usage import FOLDER, UsageFiles
 
-__all__ = ["AttemptUsage", "SweepUsageWatch", "Used"]
-
 _SUM_SECONDS = 10.0
 """The interval between two sums of a sweep's usage."""
 _REMOTE_LOOKS = 10

@@ -9,8 +9,6 @@ from sweeper.scheduler.spending import Spending
 from sweeper.scheduler.stages import Stages
 from sweeper.sweep.states import State
 
-__all__ = ["Backlog"]
-
 
 class Backlog:
     """The runs that are not over, and are not at work. With `starting=False` only those count of

@@ -11,8 +11,6 @@ from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.spending import Spending
 from sweeper.sweep.folder import token
 
-__all__ = ["Cancellations"]
-
 NOT_YET_SECONDS = 5.0
 """Wait before a backend is asked again to stop a job that it could not stop yet."""
 

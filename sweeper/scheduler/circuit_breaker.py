@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from sweeper.sweep.event import Outcome
 
-__all__ = ["NEEDED", "CircuitBreaker", "Failure", "failure_of", "normalised"]
-
 NEEDED = 3
 """The number of first runs that must fail alike to stop the sweep."""
 

@@ -24,8 +24,6 @@ from sweeper.scheduler.withdrawals import Withdrawals
 from sweeper.sweep.heartbeats import Heartbeats
 from sweeper.sweep.launcher import Service
 
-__all__ = ["Components"]
-
 
 class Components:
     """The parts of the scheduler of one sweep. With `starting=False` nothing is started, and there

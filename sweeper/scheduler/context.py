@@ -10,8 +10,6 @@ from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.plan import Plan
 
-__all__ = ["Context"]
-
 
 @dataclass(frozen=True)
 class Context:

@@ -17,8 +17,6 @@ from sweeper.store.documents import encode, read_as
 from sweeper.sweep.job import Engine, read_engine
 from sweeper.sweep.launcher import Service
 
-__all__ = ["Engine", "EngineWatch", "watch"]
-
 SILENT_SECONDS = 5.0
 """How long an engine may be too busy to answer before users are told."""
 ORPHAN_SECONDS = 60.0

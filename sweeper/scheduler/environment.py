@@ -26,20 +26,6 @@ from sweeper.sweep.lock import is_held
 from sweeper.sweep.states import State, fold, wants_attempt
 from sweeper.worker.job import read_environment
 
-__all__ = [
-    "change",
-    "env_file",
-    "forget",
-    "is_needed_later",
-    "mark_of",
-    "refuse_if_folder_missing",
-    "require_secrets",
-    "service_environment",
-    "sweeps_using",
-    "unused_files",
-    "write",
-]
-
 _NOT_OURS = (
     *("TMUX", "TMUX_PANE", "SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_ATTEMPT"),
     "SWEEPER_IDENTITY",  # by which plans are sealed: a run seals none

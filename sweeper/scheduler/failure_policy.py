@@ -7,8 +7,6 @@ from sweeper.scheduler.run_table import RunTable
 from sweeper.sweep.states import OPEN, RETRIES, Event, RunState, State
 from sweeper.worker.outcome import LIMIT
 
-__all__ = ["FailurePolicy"]
-
 
 class FailurePolicy:
     """Judges ended attempts once per step.

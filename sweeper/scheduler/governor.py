@@ -28,8 +28,6 @@ from sweeper.sweep.process import is_gone
 from sweeper.sweep.quota import Learned, Member, Page
 from sweeper.sweep.states import fold
 
-__all__ = ["Allowance", "Governor", "Jobs", "name_of"]
-
 BEAT_SECONDS = 5.0
 LEASE_SECONDS = 30.0
 """A launcher on another machine that is silent for longer than this gets no more slots."""

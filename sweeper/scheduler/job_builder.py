@@ -13,8 +13,6 @@ from sweeper.sweep.job import Job
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.plan import Carried, Plan, Run
 
-__all__ = ["JobBuilder", "asked_by", "job_for", "worker_argv"]
-
 
 def asked_by(launch: Launch, place: str, config: Mapping[str, object]) -> Mapping[str, object]:
     """The resources that the job of a run with this configuration requests at a place of the

@@ -14,8 +14,6 @@ from sweeper.sweep.observation import Kind, Observation
 from sweeper.sweep.plan import Plan, Run
 from sweeper.sweep.states import Event
 
-__all__ = ["JobStarter"]
-
 
 class _StageRoom:
     """The room of each stage beside its running runs. A stage without its own `max_parallel` has

@@ -20,8 +20,6 @@ from typing import NamedTuple
 
 from sweeper.sweep.quota import Learned
 
-__all__ = ["Limiter", "Load"]
-
 _WINDOW_SECONDS = 15.0
 """Three heartbeats of a worker. After this time the effect of a changed limit is known."""
 

@@ -38,8 +38,6 @@ from sweeper.sweep.launcher import Observations
 from sweeper.sweep.observation import Observation
 from sweeper.sweep.states import OPEN, State
 
-__all__ = ["REPLANNED", "Scheduler"]
-
 REPLANNED = "the grid was launched again: going on with its new plan"
 """The reason of a launcher that ends because it is to continue with a new plan."""
 

@@ -19,8 +19,6 @@ from sweeper.sweep.observation import Kind, Observation
 from sweeper.sweep.states import OPEN, Event, State
 from sweeper.worker.outcome import MemoryKills
 
-__all__ = ["SETTLE_SECONDS", "LostWorkers"]
-
 SETTLE_SECONDS = 12.0
 """How long a job must have ended, without any heartbeat of its attempt, before the launcher
 records that the worker died. A second copy of the job may have ended while the first one trains."""

@@ -23,8 +23,6 @@ from sweeper.sweep import messages
 from sweeper.sweep.notify import Message, Notify
 from sweeper.worker.job import read_environment
 
-__all__ = ["Notifier", "notifier"]
-
 _MOST_ALARMS = 20
 """After this many messages about alarms, one more says that there are others."""
 _SECONDS = 5.0

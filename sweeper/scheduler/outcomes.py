@@ -16,8 +16,6 @@ from sweeper.scheduler.retry_delay import EXCUSED, backoff
 from sweeper.sweep.event import NOTHING, Outcome
 from sweeper.sweep.states import Event, RunState, State
 
-__all__ = ["End", "Outcomes", "last_words"]
-
 _TAIL_BYTES = 16_384
 _LAST_LINES = 50
 _TRIES = 5

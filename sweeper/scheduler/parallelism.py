@@ -13,8 +13,6 @@ from sweeper.scheduler.limiter import Limiter, Load
 from sweeper.sweep.launcher import Service
 from sweeper.sweep.quota import Learned
 
-__all__ = ["Lowered", "Parallelism"]
-
 
 class Lowered(NamedTuple):
     """`limit` jobs at once are fewer than were asked for. `why` is a key of `labels.LOWERED`."""

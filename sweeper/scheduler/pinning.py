@@ -5,8 +5,6 @@ from typing import Literal
 
 from sweeper.errors import SweeperError
 
-__all__ = ["Pins"]
-
 _SCHEME = "tinker://"
 
 Pinned = Literal["kept", "gone", "unknown"]

@@ -17,8 +17,6 @@ from sweeper.scheduler.run_table import RunTable
 from sweeper.sweep.folder import token
 from sweeper.sweep.states import State
 
-__all__ = ["Places", "TryCall"]
-
 TryCall: TypeAlias = Callable[[Callable[[], None]], bool]
 """Calls a function that asks a backend. Returns whether there was an answer."""
 

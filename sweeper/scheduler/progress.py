@@ -12,8 +12,6 @@ from sweeper.common.sanitize import raw, sanitize
 from sweeper.sweep.labels import LOWERED
 from sweeper.sweep.states import OPEN, State
 
-__all__ = ["Summary", "exit_code", "line", "printer", "showing_progress"]
-
 _TOLD = (State.RUNNING, State.SUBMITTED, State.FAILED, State.PREEMPTED, State.LOST, State.CANCELLED)
 
 _OVER = (State.SUCCEEDED, State.FAILED, State.CANCELLED)

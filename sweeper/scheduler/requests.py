@@ -6,8 +6,6 @@ from sweeper.scheduler.context import Context
 from sweeper.sweep import sweep_requests
 from sweeper.sweep.request import Asked, Pause
 
-__all__ = ["Requests"]
-
 _NAMES = ("pause", "parallel", "stop", "plan", "cancel")
 
 

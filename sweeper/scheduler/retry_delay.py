@@ -16,8 +16,6 @@ from typing import NamedTuple
 from sweeper.sweep.states import Event
 from sweeper.worker.outcome import LIMIT
 
-__all__ = ["EXCUSED", "SERVICE_TRIES", "backoff"]
-
 EXCUSED = {"quota": "of the quota", "service": "its engine went away"}
 """Reasons of failures that are the service's fault and cost no retry, with words for people."""
 SERVICE_TRIES = 20

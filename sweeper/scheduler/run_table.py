@@ -7,8 +7,9 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
+from sweeper.common.document_reader import SCHEMA
 from sweeper.errors import AlreadyExists, Damaged, NotFound, StoreError
-from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.folder import Events, SweepFolder
 from sweeper.sweep.plan import Plan, Run
 from sweeper.sweep.states import (
@@ -20,8 +21,6 @@ from sweeper.sweep.states import (
     retry_asked,
     wants_attempt,
 )
-
-__all__ = ["WITHDRAWN", "RunTable", "View"]
 
 WITHDRAWN = "withdrawn"
 """Marks a claim by a launcher, and the outcome of an attempt that it ended that way."""

@@ -10,8 +10,6 @@ Waldspurger 1995), so that in time each member has its share.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["Claim", "Grant", "grant", "shares"]
-
 _ALMOST = 1e-9
 
 

@@ -11,8 +11,6 @@ from sweeper.sweep.daily_spending import Spent
 from sweeper.sweep.plan import Budget
 from sweeper.sweep.usage import total
 
-__all__ = ["Spending"]
-
 _SECONDS_AN_HOUR = 3600.0
 _PER = {"all": "", "month": " for this month", "day": " for today"}
 _RAISED = "a relaunch with more in {}"

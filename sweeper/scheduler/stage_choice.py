@@ -9,8 +9,6 @@ from sweeper.results.cells import choose_scale, mean
 from sweeper.results.runs import RecordedRun
 from sweeper.sweep.stage_inputs import Choice
 
-__all__ = ["choose"]
-
 
 def choose(
     choice: Choice, runs: Mapping[str, RecordedRun], succeeded: Collection[str]

@@ -28,8 +28,6 @@ from sweeper.sweep.states import OPEN, State
 if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep
 
-__all__ = ["Missing", "Stages"]
-
 _PATHS = {"checkpoint.state": "state_path", "checkpoint.sampler": "sampler_path"}
 
 

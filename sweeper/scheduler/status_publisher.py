@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from sweeper.backends.base import Backend
+from sweeper.common.document_reader import SCHEMA
 from sweeper.errors import SweeperError
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.progress import Summary, line
-from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.store.documents import encode, timestamp
 from sweeper.sweep import labels
 from sweeper.sweep.folder import token
 from sweeper.sweep.launcher import Observations
@@ -18,8 +19,6 @@ from sweeper.sweep.observation import Observation
 
 if TYPE_CHECKING:
     from sweeper.scheduler.run_table import View
-
-__all__ = ["Publisher", "StatusDisplay"]
 
 _SECONDS = 1.0
 """The interval between two updates of a display. The changes of many steps are shown as one."""

@@ -18,8 +18,6 @@ from sweeper.sweep.plan import Plan, launch_id
 from sweeper.sweep.states import Event, begun_anew
 from sweeper.sweep.tracking import fields, variables
 
-__all__ = ["Submitter"]
-
 
 class Submitter:
     """Submits attempts of one sweep to its `places`. `service` is the service record of the last

@@ -7,8 +7,6 @@ from sweeper.scheduler.places import Places
 from sweeper.scheduler.run_table import RunTable
 from sweeper.sweep.states import Event
 
-__all__ = ["Withdrawals"]
-
 
 class Withdrawals:
     """Withdraws attempts, and has their runs started again at another place. With

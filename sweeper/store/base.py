@@ -11,8 +11,6 @@ The stores are in `local.py` and `remote.py`; `opening.py` chooses between them.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-__all__ = ["Entry", "Store"]
-
 
 class Entry(NamedTuple):
     """A file in a listing: its path relative to the root, bytes, and a stamp that changes with

@@ -11,18 +11,6 @@ from sweeper.common.document_reader import SCHEMA
 from sweeper.errors import Damaged, NotFound, StoreError
 from sweeper.store.base import Store
 
-__all__ = [
-    "SCHEMA",
-    "dotted",
-    "encode",
-    "place_of",
-    "read_as",
-    "read_each",
-    "read_json",
-    "strict",
-    "timestamp",
-]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.paths import is_utf8
 from sweeper.store.base import Entry
 
-__all__ = ["LocalStore", "open_regular", "refuse_links"]
-
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 

@@ -5,8 +5,6 @@ import os
 from sweeper.store.base import Store
 from sweeper.store.local import LocalStore
 
-__all__ = ["DEFAULT_ROOT", "default_root", "open_store"]
-
 DEFAULT_ROOT = "sweeps"
 
 

@@ -21,8 +21,6 @@ from typing import NamedTuple, NoReturn, Required, TypedDict, TypeVar
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.store.base import Entry
 
-__all__ = ["RemoteStore", "open_remote", "packages_of"]
-
 S = TypeVar("S")
 T = TypeVar("T")
 

@@ -9,8 +9,6 @@ from sweeper.common.atomic import nearest_folder, try_to_write
 from sweeper.errors import AlreadyExists, StoreError
 from sweeper.store.base import Store
 
-__all__ = ["check_root", "make_root", "probe"]
-
 _IGNORE = "# Made by sweeper: results are not for git. Remove this file to commit them.\n*\n"
 
 

@@ -5,8 +5,6 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from sweeper.common.document_reader import Part
 
-__all__ = ["Document", "read"]
-
 
 class Document(TypedDict):
     """A checkpoint: `data` is the name of the file with the arrays, in the same folder, and `size`

@@ -9,8 +9,6 @@ from sweeper.common.document_reader import SCHEMA, Part
 from sweeper.sweep import usage
 from sweeper.sweep.usage import NO_USAGE, Usage, beyond, total
 
-__all__ = ["NOTHING", "Spent", "SweepSpent", "least", "read", "together"]
-
 
 class Spent(NamedTuple):
     """Tokens, and seconds of runs without their pauses."""

@@ -6,8 +6,6 @@ from sweeper.common.document_reader import Part
 from sweeper.sweep import usage
 from sweeper.sweep.usage import NO_USAGE, Usage
 
-__all__ = ["NOTHING", "Outcome", "read"]
-
 
 class Outcome(NamedTuple):
     """The result of an attempt according to its latest event. Unknown values are None.

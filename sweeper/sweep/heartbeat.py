@@ -8,8 +8,6 @@ from sweeper.common.document_reader import Part
 from sweeper.sweep import usage
 from sweeper.sweep.usage import NO_USAGE, Usage
 
-__all__ = ["SILENT", "Heartbeat", "Paused", "read"]
-
 
 class Paused(NamedTuple):
     """Why the service holds a run back (`rate_limit`, `capacity`, `quota`), and since when."""

@@ -13,8 +13,6 @@ from sweeper.sweep import heartbeat
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.heartbeat import SILENT, Heartbeat, Paused
 
-__all__ = ["Beat", "Heartbeats", "read_heartbeat"]
-
 _DOUBT_SECONDS = 15.0
 """As long as a few beats of a worker's take."""
 

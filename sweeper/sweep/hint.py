@@ -6,8 +6,6 @@ from contextlib import suppress
 
 from sweeper.store.opening import default_root
 
-__all__ = ["hint"]
-
 
 def hint(verb: str, *words: str, root: str | None = None) -> str:
     """Return `sweeper VERB WORDS`, quoted for a shell, with `--root` unless the sweeps of `root`

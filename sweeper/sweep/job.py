@@ -7,8 +7,6 @@ from sweeper.common.document_reader import SCHEMA, Part
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.recipe import Recipe, Snapshot, read_recipe, read_snapshot, runs_anywhere
 
-__all__ = ["Engine", "Job", "read", "read_engine", "read_tokens"]
-
 
 class Engine(NamedTuple):
     """One process of an engine: its address, and when it was started."""

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Sequence
 from sweeper.sweep.launcher import Observations
 from sweeper.sweep.observation import Kind, Observation
 
-__all__ = ["LOWERED", "first_of", "held_of", "observed", "pause_of", "plural", "shown_marks"]
-
 LOWERED = {
     "service": "the service holds runs back",
     "machine": "this machine has no room for more",

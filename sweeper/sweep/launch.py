@@ -6,8 +6,6 @@ from typing import Literal, NamedTuple, Never
 
 from sweeper.common.json_values import table_of
 
-__all__ = ["Launch", "Share"]
-
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
 
 

@@ -9,17 +9,6 @@ from sweeper.common.document_reader import Part
 from sweeper.sweep.observation import Observation, read_all
 from sweeper.sweep.usage import SweepUsage, read_of_sweep
 
-__all__ = [
-    "NO_OBSERVATIONS",
-    "Observations",
-    "Service",
-    "Who",
-    "read_judged",
-    "read_observations",
-    "read_service",
-    "read_who",
-]
-
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 

@@ -27,16 +27,6 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.launcher import read_who
 from sweeper.sweep.process import is_gone, machine, this_process
 
-__all__ = [
-    "BEAT_SECONDS",
-    "LEASE_SECONDS",
-    "holding_lease",
-    "is_alive",
-    "is_elsewhere",
-    "is_leased",
-    "is_of_lease",
-]
-
 LEASE_SECONDS = 30.0
 BEAT_SECONDS = 5.0
 _LOOK_SECONDS = 0.5

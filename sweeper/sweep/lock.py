@@ -13,8 +13,6 @@ from sweeper.store.local import refuse_links
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
 
-__all__ = ["PATIENCE_SECONDS", "holding_sweep", "is_alive", "is_held", "is_of_lock"]
-
 PATIENCE_SECONDS = 0.5
 """How long to wait for a launcher that is about to end."""
 _LOOK_SECONDS = 60.0

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from sweeper.common.document_reader import SCHEMA, Part
 
-__all__ = ["NO_MARKS", "Kind", "Mark", "Marks", "fold", "is_tag", "read"]
-
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 

@@ -16,8 +16,6 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.mark import Kind, Mark, read
 from sweeper.sweep.sweep_requests import user
 
-__all__ = ["is_archived", "put_mark", "read_marks"]
-
 _NAME = re.compile(r"[0-9]{19}-[0-9a-f]{8}\.([a-z]+)\.json")
 
 

@@ -21,8 +21,6 @@ from sweeper.sweep.launcher import read_who
 from sweeper.sweep.notify import Message, read_message
 from sweeper.sweep.process import is_gone, this_process
 
-__all__ = ["Try", "begin", "end", "keys", "put", "read", "tries"]
-
 _MESSAGE = re.compile(r"([A-Za-z0-9_-]+)\.json")
 _TRY = re.compile(r"([A-Za-z0-9_-]+)\.([a-z]+)\.([1-9][0-9]*)\.(begun|ended)\.json")
 _LONGEST_TRY = 300.0

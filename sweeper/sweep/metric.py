@@ -8,18 +8,6 @@ grid may write a mapping: `{mean_of_last: 5}` is `mean_of_last=5`.
 import re
 from typing import Literal, NamedTuple
 
-__all__ = [
-    "FAILED",
-    "MOST_LAST",
-    "NOISES",
-    "Metric",
-    "is_at",
-    "is_noise",
-    "lenders",
-    "mean_of_last",
-    "value_text",
-]
-
 MOST_LAST = 1000
 """The most values in the mean that a run is judged by."""
 

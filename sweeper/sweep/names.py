@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["MAX_NAME", "STAGE_NAME", "SWEEP_NAME", "is_sweep_name", "shorten"]
-
 MAX_NAME = 100
 SWEEP_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 STAGE_NAME = r"[A-Za-z][A-Za-z0-9_]{0,39}"

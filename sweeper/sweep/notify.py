@@ -6,8 +6,6 @@ from typing import Literal, NamedTuple
 
 from sweeper.common.document_reader import SCHEMA, Part
 
-__all__ = ["KINDS", "Email", "Message", "Notify", "read", "read_message", "variables_of"]
-
 KINDS = ("end", "alarm", "budget")
 """The kinds of messages."""
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from sweeper.common.document_reader import Part
 
-__all__ = ["Kind", "Observation", "read_all"]
-
 
 class Kind(StrEnum):
     """Kinds of observations: first those of running attempts, then those of runs not yet

@@ -13,19 +13,6 @@ from sweeper.sweep.recipe import Recipe, Snapshot
 from sweeper.sweep.stage_inputs import Choice, Source
 from sweeper.sweep.usage import Usage
 
-__all__ = [
-    "Alarms",
-    "Baseline",
-    "Carried",
-    "Metric",
-    "OnAlarm",
-    "Plan",
-    "Run",
-    "Stage",
-    "Wandb",
-    "launch_id",
-]
-
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
 
 

@@ -13,8 +13,6 @@ from sweeper.sweep.plan import Alarms, Baseline, Budget, Carried, OnAlarm, Plan,
 from sweeper.sweep.recipe import read_recipe, read_snapshot
 from sweeper.sweep.stage_inputs import read_sources
 
-__all__ = ["read"]
-
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """A run's id is part of paths and of job names, so an unchecked one could lead anywhere."""
 _SEEDS = 2**63

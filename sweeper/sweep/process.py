@@ -5,8 +5,6 @@ import os
 
 from sweeper.sweep.launcher import Who
 
-__all__ = ["began", "is_gone", "machine", "this_process"]
-
 
 def this_process() -> Who:
     """This process, as others may look for it."""

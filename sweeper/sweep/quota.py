@@ -9,8 +9,6 @@ from sweeper.common.document_reader import SCHEMA, Part
 from sweeper.errors import Damaged
 from sweeper.sweep.launcher import Who, read_who
 
-__all__ = ["BLANK", "Learned", "Member", "Page", "read"]
-
 
 class Learned(NamedTuple):
     """What the service sustains: `limit` jobs at once, None until the service has held a job back.

@@ -5,8 +5,6 @@ from typing import Literal, NamedTuple
 
 from sweeper.common.document_reader import Part
 
-__all__ = ["Recipe", "Snapshot", "read_recipe", "read_snapshot", "runs_anywhere"]
-
 
 class Recipe(NamedTuple):
     """A recipe as found. Paths are absolute.

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 from sweeper.common.document_reader import SCHEMA, Part
 
-__all__ = ["Asked", "Pause", "read_asked", "read_parallel", "read_pause"]
-
 
 class Asked(NamedTuple):
     """Who asks, and since when."""

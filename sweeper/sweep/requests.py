@@ -4,8 +4,9 @@ created once: asking twice changes nothing."""
 from contextlib import suppress
 from typing import NamedTuple
 
+from sweeper.common.document_reader import SCHEMA
 from sweeper.errors import AlreadyExists
-from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import (
     OPEN,
@@ -18,8 +19,6 @@ from sweeper.sweep.states import (
     wants_attempt,
 )
 from sweeper.sweep.sweep_requests import user
-
-__all__ = ["Happened", "Requested", "asked_again", "request_cancel", "request_retry"]
 
 _OPENED = "opened already, and no job is known of: a launcher looks for one, and else submits"
 """Said of runs whose next attempt is on record and no more: there is nothing left to ask."""

@@ -2,8 +2,6 @@
 
 from typing import NotRequired, TypedDict
 
-__all__ = ["RUN_KEY", "AnswerRow", "ItemRow", "RunRecord", "SweepRecord", "Times"]
-
 RUN_KEY = ("run", "sweep", "root")
 """The columns that identify a run in every table. The id alone does not: the same configuration
 has the same id in each sweep that contains it."""

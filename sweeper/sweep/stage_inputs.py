@@ -13,25 +13,6 @@ from typing import NamedTuple, TypeVar, cast
 from sweeper.common.document_reader import SCHEMA, Part
 from sweeper.sweep.metric import Metric
 
-__all__ = [
-    "LATE",
-    "PARENT",
-    "REFERENCE",
-    "WORDS",
-    "Choice",
-    "Chosen",
-    "Dropped",
-    "Source",
-    "Take",
-    "choice_of",
-    "filled",
-    "read_chosen",
-    "read_sources",
-    "references",
-    "run_of_parents",
-    "text_of",
-]
-
 WORDS = ("best", "best-cell", "each", "top", "run")
 """Ways to take runs. `top` also needs a number, and `run` a name."""
 

@@ -27,8 +27,6 @@ from sweeper.sweep.stage_inputs import (
     run_of_parents,
 )
 
-__all__ = ["Growth", "depths", "grow", "grown", "lineage", "value_of"]
-
 _MODEL = "model_name"
 _NONE: object = object()
 

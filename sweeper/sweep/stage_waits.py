@@ -8,8 +8,6 @@ from sweeper.sweep.plan import Plan
 from sweeper.sweep.request import Asked
 from sweeper.sweep.stage_inputs import Choice
 
-__all__ = ["Fate", "Wait", "fate_of", "halted", "holds_back", "told_of", "waits"]
-
 Fate = Literal["succeeded", "failed", "cancelled", "open"]
 """A run's result: why it has ended, or `open` if it may still succeed."""
 

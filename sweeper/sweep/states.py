@@ -28,25 +28,6 @@ from collections.abc import Collection, Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-__all__ = [
-    "ENDED",
-    "OPEN",
-    "OUTCOMES",
-    "RETRIES",
-    "Event",
-    "NoState",
-    "RunState",
-    "State",
-    "begun_anew",
-    "cancel_asked",
-    "fold",
-    "is_finished",
-    "last_retry",
-    "parse_name",
-    "retry_asked",
-    "wants_attempt",
-]
-
 _MOST_RESTARTS = 20
 """The most restarts of a run after preemptions and losses: enough for any spot market, and a limit
 for a run that kills its machine."""

@@ -10,22 +10,6 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.request import Asked, Pause, read_asked, read_parallel, read_pause
 
-__all__ = [
-    "ask_cancel",
-    "ask_parallel",
-    "ask_pause",
-    "ask_stop",
-    "asked_cancel",
-    "asked_now",
-    "asked_parallel",
-    "asked_pause",
-    "asked_plan",
-    "asked_stop",
-    "forget",
-    "propose_plan",
-    "user",
-]
-
 
 def user() -> str:
     """Who asks: the user of this process, and the machine."""

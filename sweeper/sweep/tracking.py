@@ -13,8 +13,6 @@ from collections.abc import Mapping
 
 from sweeper.sweep.plan import Plan, Run, Wandb
 
-__all__ = ["NAMES", "fields", "keyless", "link", "recorded", "run_id", "variables"]
-
 NAMES = (
     *("WANDB_CONFIG", "WANDB_DIR", "WANDB_LAUNCH", "WANDB_NAME", "WANDB_PROJECT", "WANDB_RESUME"),
     *("WANDB_RUN_GROUP", "WANDB_RUN_ID", "WANDB_SYMLINK"),

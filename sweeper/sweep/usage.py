@@ -6,18 +6,6 @@ from typing import NamedTuple
 
 from sweeper.common.document_reader import Part
 
-__all__ = [
-    "KINDS",
-    "NO_USAGE",
-    "Counts",
-    "SweepUsage",
-    "Usage",
-    "beyond",
-    "read",
-    "read_of_sweep",
-    "total",
-]
-
 KINDS = ("prefill", "cached", "sample", "train")
 """The kinds of tokens, each with its own price."""
 

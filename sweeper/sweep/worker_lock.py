@@ -11,8 +11,6 @@ import os
 import time
 from contextlib import suppress
 
-__all__ = ["hold", "is_held"]
-
 _TRIES = 200
 _PAUSE = 0.05
 

@@ -20,8 +20,6 @@ from sweeper.fields.kinds import (
 from sweeper.fields.nodes import Node, Problems, kind, plain
 from sweeper.fields.sections import Field, Nested, Section
 
-__all__ = ["TASK", "AgentTable", "HealthcheckTable", "StepTable", "TaskTable", "VerifierTable"]
-
 _SECONDS = Number(0.0, 1e7, above=True)
 _AT_LEAST_ZERO = Number(0.0, 1e7)
 _ENV = Names(

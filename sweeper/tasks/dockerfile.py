@@ -10,8 +10,6 @@ from typing import cast
 from sweeper.fields.nodes import Place, Problems
 from sweeper.tasks.documents import Dockerfile, Instruction
 
-__all__ = ["DONE", "command_of", "pairs_of", "read_dockerfile", "sources_of"]
-
 DONE = ("WORKDIR", "ENV", "ARG", "COPY", "ADD", "RUN")
 """The instructions that affect the image's contents."""
 _LATER = (

@@ -5,18 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-__all__ = [
-    "VARIABLE",
-    "Dockerfile",
-    "Healthcheck",
-    "Instruction",
-    "Network",
-    "Step",
-    "Task",
-    "TaskEnvironment",
-    "Verifier",
-]
-
 Network = Literal["public", "no-network", "allowlist"]
 User = str | int | None
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}")

@@ -24,8 +24,6 @@ from sweeper.environments import Result, missing, open_environment
 from sweeper.tasks import made_of, read_all, set_up
 from sweeper.tasks.running import files_of
 
-__all__ = ["Bubblewrap"]
-
 _LONGEST = 24 * 3600.0
 _KEPT = 8 << 20
 _LARGEST = 256 << 20

@@ -29,8 +29,6 @@ from sweeper.tasks.documents import (
 )
 from sweeper.tasks.toml_nodes import read_toml
 
-__all__ = ["folders_of", "read_all", "read_task", "read_tasks"]
-
 _LARGEST = 1 << 20
 _MOST = 100_000
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*/[a-zA-Z0-9][a-zA-Z0-9._-]*")

@@ -22,18 +22,6 @@ from sweeper.tasks.documents import (
     TaskEnvironment,
 )
 
-__all__ = [
-    "Judged",
-    "TaskFailed",
-    "begin_step",
-    "files_of",
-    "made_of",
-    "set_up",
-    "solve",
-    "total",
-    "verify",
-]
-
 _LARGEST = 256 << 20
 _KEPT = 16_384
 _WORKDIR = "/app"

@@ -7,8 +7,6 @@ from typing import cast
 
 from sweeper.fields.nodes import Node, Place, Problems
 
-__all__ = ["read_toml"]
-
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?\Z")
 _NAME = r"(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')"
 _PART = re.compile(_NAME)

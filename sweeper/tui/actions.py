@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sweeper.backends.tmux.backend import TmuxServer, socket_name
+from sweeper.backends.tmux.server import TmuxServer, socket_name
 from sweeper.errors import NotFound
-from sweeper.launcher.control import Requested, cancel_runs, retry_runs
+from sweeper.launcher.control import cancel_runs, retry_runs
 from sweeper.results.sweeps import Sweep
 from sweeper.sweep.folder import token
-
-__all__ = ["Pane", "cancel", "go_there", "pane_of", "retry"]
+from sweeper.sweep.requests import Requested
 
 
 def cancel(sweep: Sweep, runs: Sequence[str]) -> str:

@@ -33,8 +33,6 @@ from sweeper.tui.screens import OpenRun, Question, WatchScreen
 from sweeper.tui.sweep_screen import SweepScreen
 from sweeper.tui.text import ASCII, UNICODE
 
-__all__ = ["WatchApp"]
-
 _SECONDS = 1.0
 _REMOTE_SECONDS = 5.0
 _ENDED_SECONDS = 5.0

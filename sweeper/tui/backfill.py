@@ -7,8 +7,6 @@ from sweeper.metrics.rows import Point, numbers
 from sweeper.metrics.tables.cache_dir import Folder
 from sweeper.results.sweeps import SweepRun
 
-__all__ = ["past_points"]
-
 _LARGE = 100_000
 """Above this many bytes the faster reader, which also keeps a cache, is worth loading."""
 

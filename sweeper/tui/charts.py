@@ -7,8 +7,6 @@ from typing import NamedTuple
 from sweeper.results.cells import center
 from sweeper.tui.text import Glyphs, value
 
-__all__ = ["bar", "plot", "sparkline"]
-
 
 def bar(fraction: float | None, width: int, glyphs: Glyphs) -> str:
     """Draw a progress bar."""

@@ -9,8 +9,6 @@ from sweeper.sweep.states import RunState, State
 from sweeper.tui.model import SweepView, nearly, remaining, sweep_remaining, total_steps
 from sweeper.tui.series import Series
 
-__all__ = ["Timing", "by_our_clock", "sweep_left"]
-
 _UTC = re.compile(r"\b(?:(\d{4}-\d\d-\d\d)T)?(\d\d:\d\d:\d\d(?:\.\d+)?)(?:Z\b|\+00:00)")
 
 

@@ -14,8 +14,6 @@ from sweeper.results.where import parse_where, select
 from sweeper.store.documents import dotted
 from sweeper.tui.model import RunView, SweepView, stage_of
 
-__all__ = ["SORTS", "Group", "Item", "arranged", "groupings", "matching"]
-
 SORTS = ("plan", "state", "metric", "progress", "time left", "heartbeat", "alarms", "name")
 
 _INTEREST = (

@@ -12,21 +12,6 @@ from sweeper.results.cells import counts
 from sweeper.sweep.mark import NO_MARKS, Marks
 from sweeper.sweep.states import OPEN
 
-__all__ = [
-    "Alarm",
-    "RunView",
-    "SweepView",
-    "best_run",
-    "coarse",
-    "counts_so_far",
-    "nearly",
-    "ranks",
-    "remaining",
-    "stage_of",
-    "sweep_remaining",
-    "total_steps",
-]
-
 
 class Alarm(NamedTuple):
     """A problem with a run: the rule that detected it, and a sentence."""

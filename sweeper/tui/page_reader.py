@@ -7,8 +7,9 @@ from functools import partial
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.rows import Point, Row, as_float, as_number, as_step, parse
-from sweeper.metrics.tables.rollouts import flat, summary_files
+from sweeper.metrics.tables.rollouts import summary_files
 from sweeper.metrics.tables.sources import Files
+from sweeper.metrics.tables.summary_rows import flat
 from sweeper.results.metrics_follower import Follower
 from sweeper.results.rollouts import Found, Words
 from sweeper.results.sweeps import SweepRun
@@ -17,8 +18,6 @@ from sweeper.tui.model import RunView
 from sweeper.tui.panels import PageData, Points, Rollout
 from sweeper.tui.series import Series
 from sweeper.tui.text import value
-
-__all__ = ["PageReader"]
 
 _LOG_LINES = 300
 _ROLLOUTS = 8

@@ -15,18 +15,6 @@ from sweeper.tui.charts import plot, sparkline
 from sweeper.tui.model import RunView, SweepView, best_run
 from sweeper.tui.text import Glyphs, Line, age, fit, short, value
 
-__all__ = [
-    "PageData",
-    "Points",
-    "Rollout",
-    "about_best",
-    "configuration_lines",
-    "curve_lines",
-    "log_lines",
-    "page_head",
-    "rollout_lines",
-]
-
 _NOTES = 3
 _LONGEST = 4000
 """The most characters shown of a line, or of an alarm."""

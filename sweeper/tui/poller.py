@@ -27,8 +27,9 @@ from sweeper.sweep.launcher import NO_OBSERVATIONS, Observations
 from sweeper.sweep.lock import is_held
 from sweeper.sweep.mark import Mark, Marks
 from sweeper.sweep.marks import read_marks
+from sweeper.sweep.metric import Metric
 from sweeper.sweep.observation import Kind, Observation
-from sweeper.sweep.plan import Metric, Run
+from sweeper.sweep.plan import Run
 from sweeper.sweep.states import OPEN, RunState, State
 from sweeper.tui.backfill import past_points
 from sweeper.tui.eta import Timing, by_our_clock, sweep_left
@@ -43,8 +44,6 @@ from sweeper.tui.model import (
 from sweeper.tui.run_views import Known, is_kind, run_view, why_waits
 from sweeper.tui.series import Series
 from sweeper.tui.state_reader import States
-
-__all__ = ["Poller"]
 
 _LOADING_SECONDS = 0.2
 """How long one poll may spend on older metrics; the next poll reads on."""

@@ -17,16 +17,6 @@ from sweeper.tui.model import RunView, SweepView
 from sweeper.tui.styles import STATES
 from sweeper.tui.text import Glyphs, Line, Span, age, fit, fit_middle, joined, short, trimmed, value
 
-__all__ = [
-    "Table",
-    "counted",
-    "head_lines",
-    "heading",
-    "item_line",
-    "own_name",
-    "table",
-]
-
 _ORDER = tuple(STATES)
 _BAD = ("silent", "stalled", "failed", "lost", "preempted", "waiting")
 _URGENT = (*_BAD, *(state for state in _ORDER if state not in _BAD))

@@ -22,8 +22,6 @@ from sweeper.tui.render import heading, item_line, table
 from sweeper.tui.screen_model import ScreenModel
 from sweeper.tui.text import Glyphs, Line, as_strip
 
-__all__ = ["RunList", "list_lines"]
-
 
 def list_lines(model: ScreenModel, width: int, rows: int, top: int, glyphs: Glyphs) -> list[Line]:
     """Return the titles of the columns, and `rows` lines of the list from `top` on."""

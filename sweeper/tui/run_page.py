@@ -26,8 +26,6 @@ from sweeper.tui.panels import (
 from sweeper.tui.screens import Lines, WatchScreen
 from sweeper.tui.text import Glyphs, Line, as_strip
 
-__all__ = ["RunPage"]
-
 _PANELS = ("curves", "configuration", "log", "rollouts")
 _WIDE = (130, 34)
 """The columns and lines from which on all panels are shown side by side."""

@@ -14,8 +14,6 @@ from sweeper.tui.eta import Timing, by_our_clock
 from sweeper.tui.model import Alarm, RunView
 from sweeper.tui.series import Series
 
-__all__ = ["Known", "is_kind", "run_view", "why_waits"]
-
 
 class Known(NamedTuple):
     """The changing facts about a run. `again`: a user has asked for it to be started again. `body`

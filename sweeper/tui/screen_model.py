@@ -11,8 +11,6 @@ from sweeper.tui.model import RunView, SweepView
 from sweeper.tui.render import own_name
 from sweeper.tui.text import Span
 
-__all__ = ["Action", "ScreenModel", "proposed"]
-
 _OVER = ("succeeded", "cancelled")
 _AGAIN = ("failed", "lost", "preempted", "cancelled")
 

@@ -16,8 +16,6 @@ from sweeper.common.sanitize import sanitize
 from sweeper.tui.model import RunView, SweepView
 from sweeper.tui.text import Glyphs, Line, as_text, trimmed
 
-__all__ = ["Lines", "OpenRun", "Question", "WatchScreen"]
-
 
 class Lines(Static):
     """A few lines of styled text, redrawn when they change."""

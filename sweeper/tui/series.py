@@ -12,8 +12,6 @@ from sweeper.metrics.objective import Judge
 from sweeper.metrics.rows import Point, as_number, as_step
 from sweeper.results.progress import Reached
 
-__all__ = ["Series"]
-
 _MOST = 512
 _START = Reached()
 

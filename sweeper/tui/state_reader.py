@@ -7,8 +7,6 @@ from sweeper.errors import StoreError
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import Event, RunState, fold, parse_name, retry_asked, wants_attempt
 
-__all__ = ["States"]
-
 _SETTLED = 2
 """The number of polls with the same timestamp after which it is trusted: two changes within a tick
 of the kernel's clock have the same timestamp."""

@@ -7,8 +7,6 @@ from functools import lru_cache
 
 from rich.style import Style
 
-__all__ = ["STATES", "style_of"]
-
 _GOOD = Style(color="green")
 _INFO = Style(color="cyan")
 _WARN = Style(color="yellow")

@@ -18,8 +18,6 @@ from sweeper.tui.screen_model import ScreenModel
 from sweeper.tui.screens import Lines, WatchScreen
 from sweeper.tui.text import Glyphs, Line, trimmed
 
-__all__ = ["SweepScreen"]
-
 
 class _Filter(Input):
     """The input for the filter."""

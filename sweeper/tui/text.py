@@ -16,23 +16,6 @@ from textual.strip import Strip
 from sweeper.common.sanitize import sanitize
 from sweeper.tui.styles import style_of
 
-__all__ = [
-    "ASCII",
-    "UNICODE",
-    "Glyphs",
-    "Line",
-    "Span",
-    "age",
-    "as_strip",
-    "as_text",
-    "fit",
-    "fit_middle",
-    "joined",
-    "short",
-    "trimmed",
-    "value",
-]
-
 Span = tuple[str, str]
 Line = list[Span]
 

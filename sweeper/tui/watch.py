@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
 
-__all__ = ["draws_unicode", "show"]
-
 
 def show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = False) -> int | None:
     """Show the sweep until the view is closed. Returns the exit code, None when a key closed it.

@@ -19,8 +19,6 @@ from sweeper.store.opening import open_store
 from sweeper.sweep.job import read_tokens
 from sweeper.worker.claim import with_retries
 
-__all__ = ["main"]
-
 
 def main(arguments: list[str]) -> int:
     """Execute the element's job. Returns only on failure."""

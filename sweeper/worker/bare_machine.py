@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import IO
 
-__all__ = ["BuildError", "build", "main"]
-
 _FETCH = (
     "import sys, fsspec\n"
     "fs, path = fsspec.core.url_to_fs(sys.argv[1])\n"

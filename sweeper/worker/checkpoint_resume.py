@@ -8,8 +8,6 @@ from sweeper.metrics.rows import ends_final
 from sweeper.store.local import open_regular
 from sweeper.sweep.folder import SweepFolder
 
-__all__ = ["has_checkpoints", "has_final_checkpoint", "read_records", "record_folders", "seed"]
-
 _APPENDED = ("metrics.jsonl", "items.jsonl", "episodes.jsonl", "checkpoints.jsonl")
 _COPIED = ("config.json",)
 _DEEP = 8

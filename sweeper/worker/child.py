@@ -12,8 +12,6 @@ from typing import NoReturn
 from sweeper.errors import EnvironmentFailure
 from sweeper.worker.guard import Guard
 
-__all__ = ["Child", "spawn", "take_default_signals"]
-
 
 class Child:
     """The recipe's process, which leads the process group of the same id. `output` is the read end

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Never, TypeVar
 
+from sweeper.common.document_reader import SCHEMA
 from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
+from sweeper.store.documents import encode, read_as, timestamp
 from sweeper.sweep import event
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import Event
-
-__all__ = ["claim", "newer_attempt", "with_retries"]
 
 T = TypeVar("T")
 _NOTHING: Mapping[str, Never] = MappingProxyType({})

@@ -5,8 +5,6 @@ from sweeper.sweep.job import Job
 from sweeper.sweep.states import Event
 from sweeper.worker.outcome import Judged
 
-__all__ = ["blame"]
-
 _REASONS = frozenset({"error", "incomplete", "timeout"})
 _ASK_SECONDS = 5.0
 

@@ -30,8 +30,6 @@ from sweeper.worker.output import say
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["ForkedChild", "Program", "Servers", "at_work", "fork", "module_list"]
-
 WAIT_SECONDS = 10.0
 _BUSY = 2.0
 """Load per processor above which a server may be slow to answer."""

@@ -10,8 +10,6 @@ import os
 import signal
 from contextlib import suppress
 
-__all__ = ["Guard"]
-
 
 class Guard:
     """Kills a process group when this process dies. Create it while there is only one thread,

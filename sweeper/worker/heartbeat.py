@@ -5,8 +5,9 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from sweeper.common.document_reader import SCHEMA
 from sweeper.errors import StoreError
-from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.usage import NO_USAGE
 from sweeper.worker import machine
 from sweeper.worker.output import say
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from sweeper.sweep.folder import SweepFolder
     from sweeper.worker.rate_limits import Pauses
     from sweeper.worker.usage import UsageFiles
-
-__all__ = ["BEAT_SECONDS", "Heartbeat"]
 
 BEAT_SECONDS = 5.0
 """The interval between two heartbeats."""

@@ -6,27 +6,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper.common.document_reader import read_texts
+from sweeper.common.document_reader import SCHEMA, read_texts
 from sweeper.common.sweeper_argv import BOOTSTRAP
 from sweeper.errors import EnvironmentFailure, StoreError
 from sweeper.recipe.command_template import render_command, with_log_path
 from sweeper.store.base import Store
-from sweeper.store.documents import SCHEMA, encode
+from sweeper.store.documents import encode
 from sweeper.store.local import refuse_links
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.job import Job
 from sweeper.worker import checkpoint_resume, fork_client
 from sweeper.worker.usage import FOLDER
-
-__all__ = [
-    "Prepared",
-    "backend_variables",
-    "origin_of",
-    "prepare",
-    "read_environment",
-    "usage_folder",
-    "with_backend_variables",
-]
 
 
 class Prepared(NamedTuple):

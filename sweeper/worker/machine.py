@@ -3,8 +3,6 @@ heartbeat does it. Uses only the standard library."""
 
 import os
 
-__all__ = ["facts"]
-
 _UNLIMITED = 1 << 60
 
 

@@ -22,10 +22,11 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from sweeper.common.document_reader import SCHEMA
 from sweeper.common.full_machine import crowding, when_there_is_room
 from sweeper.errors import AlreadyExists, StoreError, SweeperError
 from sweeper.provenance.redaction import Redactor, secret_values
-from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
+from sweeper.store.documents import encode, read_as, timestamp
 from sweeper.store.opening import open_store
 from sweeper.sweep import job as jobs
 from sweeper.sweep.folder import SweepFolder
@@ -55,8 +56,6 @@ from sweeper.worker.usage import UsageFiles
 
 if TYPE_CHECKING:
     from sweeper.worker.syncing import Syncing
-
-__all__ = ["Worker", "main"]
 
 SIGNAL_SECONDS = 1.0
 KILL_SECONDS = 10.0

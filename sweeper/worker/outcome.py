@@ -18,8 +18,6 @@ from sweeper.common.last_line import cause
 from sweeper.sweep.states import Event
 from sweeper.worker.rate_limits import is_quota_error
 
-__all__ = ["LIMIT", "Ending", "Judged", "MemoryKills", "crowded_out", "failure", "judge"]
-
 LIMIT = "limit"
 """The reason for an attempt that the machine had no room for. That is not the run's fault."""
 _CGROUPS = "/sys/fs/cgroup"

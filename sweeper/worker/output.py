@@ -12,8 +12,6 @@ from sweeper.provenance.redaction import Redactor
 from sweeper.store.base import Store
 from sweeper.worker.rate_limits import Pauses
 
-__all__ = ["Output", "last_word", "say", "set_blocking"]
-
 _CHUNK = 1 << 16
 _TAIL = 1 << 13
 _ANSWER = 1.0

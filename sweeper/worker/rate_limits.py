@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from sweeper.store.documents import timestamp
 
-__all__ = ["Pause", "Pauses", "is_quota_error"]
-
 VOUCHED_SECONDS = 90.0
 """Seconds for which a printed line counts as a sign of a pause. The SDK repeats it every 60 s."""
 _LONGEST_LINE = 4096

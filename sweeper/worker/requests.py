@@ -3,16 +3,15 @@
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from sweeper.common.document_reader import SCHEMA
 from sweeper.errors import AlreadyExists, StoreError
-from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.states import Event
 from sweeper.worker.claim import newer_attempt
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:
     from sweeper.sweep.folder import SweepFolder
-
-__all__ = ["Requests"]
 
 
 class Requests:

@@ -11,15 +11,14 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
+from sweeper.common.document_reader import SCHEMA
 from sweeper.errors import AlreadyExists, Damaged, NotFound
 from sweeper.store.base import Store
-from sweeper.store.documents import SCHEMA, encode, read_as, read_json, timestamp
+from sweeper.store.documents import encode, read_as, read_json, timestamp
 from sweeper.sweep import event
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import ENDED, Event, RunState, State, fold, parse_name, wants_attempt
 from sweeper.worker.claim import with_retries
-
-__all__ = ["reopen", "restarts"]
 
 _GO_ON = (State.PLANNED, State.SUBMITTED, State.RUNNING, State.LOST, State.PREEMPTED)
 

@@ -25,18 +25,6 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.worker.checkpoint_resume import has_checkpoints
 from sweeper.worker.syncing import Sync, Syncing, contiguous
 
-__all__ = [
-    "Spooled",
-    "abandoned",
-    "arrange",
-    "discard",
-    "place",
-    "recover",
-    "spools",
-    "start_syncing",
-    "tidy",
-]
-
 _FETCHED = ("config.json", "metrics.jsonl", "checkpoints.jsonl")
 """Files that an attempt may start from; see `checkpoint_resume.py`."""
 _MARKS = "unsynced"

@@ -24,8 +24,6 @@ from sweeper.store.base import Store
 from sweeper.store.local import open_regular
 from sweeper.sweep.folder import SweepFolder
 
-__all__ = ["REFUSED_SECONDS", "Sync", "Syncing", "contiguous"]
-
 _GROWING = (".jsonl", ".log", ".csv", ".txt", ".out", ".err")
 _ITERATION = "iteration_"
 _LAST = "checkpoints.jsonl"

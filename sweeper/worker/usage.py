@@ -9,8 +9,6 @@ from sweeper.common.document_reader import Part
 from sweeper.errors import StoreError
 from sweeper.sweep.usage import Usage, read, total
 
-__all__ = ["FOLDER", "UsageFiles"]
-
 FOLDER = "usage"
 """The folder in the attempt's folder with one file for each recipe process that uses the SDK."""
 _VOUCHED_SECONDS = 90.0

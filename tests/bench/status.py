@@ -18,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sweeper.backends.base import JobSpec
-from sweeper.backends.tmux.backend import open_backend, socket_name
+from sweeper.backends.tmux.backend import open_backend
+from sweeper.backends.tmux.server import socket_name
 from sweeper.store.documents import encode, timestamp
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder, token

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from attempts import attempts
 
-from sweeper.backends.tmux.backend import open_backend, socket_name
-from sweeper.backends.tmux.server import argument
+from sweeper.backends.tmux.backend import open_backend
+from sweeper.backends.tmux.server import argument, socket_name
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import State

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 from harness.real import NAME, Sweep, until
 
-from sweeper.backends.tmux.backend import TmuxServer
+from sweeper.backends.tmux.server import TmuxServer
 from sweeper.errors import NotFound, Unreachable
 from sweeper.store.documents import read_json
 from sweeper.sweep.folder import SweepFolder

@@ -11,13 +11,8 @@ import pytest
 from harness.real import until
 
 from sweeper.backends.base import JobSpec, JobState
-from sweeper.backends.tmux.backend import (
-    MOST_PANES,
-    TmuxBackend,
-    TmuxServer,
-    open_backend,
-    panes_in,
-)
+from sweeper.backends.tmux.backend import MOST_PANES, TmuxBackend, open_backend, panes_in
+from sweeper.backends.tmux.server import TmuxServer
 from sweeper.commands.doctor import examine
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.sweep.process import began

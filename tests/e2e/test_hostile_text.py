@@ -281,7 +281,8 @@ def test_windows_are_called_by_harmless_names(tmux_socket: str, tmp_path: Path) 
     """tmux draws names and titles itself, and reads formats in them, which may be a shell's
     command."""
     from sweeper.backends.base import JobSpec
-    from sweeper.backends.tmux.backend import TmuxBackend, TmuxServer
+    from sweeper.backends.tmux.backend import TmuxBackend
+    from sweeper.backends.tmux.server import TmuxServer
 
     canary = tmp_path / "canary"
     name = re.sub("[\ud800\x00]", "", f"{HOSTILE}#(touch {canary})")

@@ -141,7 +141,7 @@ def test_a_deleted_socket_costs_no_run(shell: Shell) -> None:
 
 def test_a_launch_while_the_launcher_before_is_still_leaving(shell: Shell) -> None:
     """Its window is still taken by a program that will start nothing any more."""
-    from sweeper.backends.tmux.backend import TmuxServer
+    from sweeper.backends.tmux.server import TmuxServer
 
     folder = str(shell.folder / "sweeps" / "s")
     TmuxServer().ensure_window("s", folder, "launcher", ["sleep", "3"])

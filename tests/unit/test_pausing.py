@@ -10,7 +10,7 @@ import pytest
 
 from sweeper.backends import capabilities_of
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, UsageError
-from sweeper.launcher import control, hand_over, launching
+from sweeper.launcher import hand_over, launching, pausing
 from sweeper.launcher.trust import sealed
 from sweeper.scheduler.loop import REPLANNED
 from sweeper.store.documents import read_json
@@ -36,8 +36,8 @@ def _root(scene: Scene) -> str:
 def test_a_pause_starts_nothing_and_stops_nothing(make_scene: Any) -> None:
     scene = make_scene(4)
     scene.step()
-    assert control.pause("s", root=_root(scene)) == ("s", False, False, True)
-    assert not control.pause("s", root=_root(scene)).changed
+    assert pausing.pause("s", root=_root(scene)) == ("s", False, False, True)
+    assert not pausing.pause("s", root=_root(scene)).changed
     scene.finish(scene.ids[0])
     summary = scene.step()
     assert len(scene.backend.submitted) == 2
@@ -97,11 +97,11 @@ def test_more_and_fewer_jobs_at_once(make_scene: Any) -> None:
     scene = make_scene(6)
     scene.step()
     assert len(scene.backend.submitted) == 2
-    assert control.parallel("s", 4, root=_root(scene)).changed
+    assert pausing.parallel("s", 4, root=_root(scene)).changed
     summary = scene.step()
     assert (summary.limit, summary.limit_by) == (4, "asked")
     assert len(scene.backend.submitted) == 4
-    control.parallel("s", 1, root=_root(scene))
+    pausing.parallel("s", 1, root=_root(scene))
     scene.finish(scene.ids[0])
     scene.step()
     assert len(scene.backend.submitted) == 4  # none of those at work is stopped for it
@@ -117,10 +117,10 @@ def test_a_number_of_jobs_that_is_none(scene: Scene, jobs: int) -> None:
     with pytest.raises(
         UsageError, match=f"^{jobs} jobs at once: write a number from 1 to 1000000$"
     ):
-        control.parallel("s", jobs, root=_root(scene))
+        pausing.parallel("s", jobs, root=_root(scene))
 
 
-@pytest.mark.parametrize("verb", [control.pause, control.resume, control.stop])
+@pytest.mark.parametrize("verb", [pausing.pause, pausing.resume, pausing.stop])
 def test_a_sweep_that_is_not_there(verb: Callable[..., object], tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no sweep 'nope'"):
         verb("nope", root=str(tmp_path))
@@ -145,16 +145,16 @@ def test_a_launcher_that_is_to_end_leaves_its_runs_alone(make_scene: Any) -> Non
 def test_stop_waits_until_the_launcher_has_ended(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not control.stop("s", root=_root(scene)).changed
+    assert not pausing.stop("s", root=_root(scene)).changed
     held = [True, True, True, False]
     monkeypatch.setattr(lock, "is_held", lambda *_: held.pop(0))
     monkeypatch.setattr("sweeper.launcher.pausing._POLL_SECONDS", 0.0)
-    assert control.stop("s", root=_root(scene)).changed
+    assert pausing.stop("s", root=_root(scene)).changed
     assert sweep_requests.asked_stop(scene.folder) is None
     monkeypatch.setattr(lock, "is_held", lambda *_: True)
     monkeypatch.setattr("sweeper.launcher.pausing._STOP_SECONDS", 0.0)
     with pytest.raises(EnvironmentFailure, match="the launcher of 's' has not ended"):
-        control.stop("s", root=_root(scene))
+        pausing.stop("s", root=_root(scene))
     assert sweep_requests.asked_stop(scene.folder) is not None
 
 
@@ -165,11 +165,11 @@ def test_resume_starts_a_launcher_where_none_is(
     monkeypatch.setattr(launching, "ready", lambda *_: "ready")
     monkeypatch.setattr(launching, "resume", lambda folder, **_: started.append(folder.name))
     sweep_requests.ask_pause(scene.folder, on=True)
-    assert control.resume("s", root=_root(scene)).started
+    assert pausing.resume("s", root=_root(scene)).started
     assert started == ["s"]
     assert sweep_requests.asked_pause(scene.folder) is None
     monkeypatch.setattr(lock, "is_held", lambda *_: True)
-    assert control.resume("s", root=_root(scene)) == ("s", True, False, False)
+    assert pausing.resume("s", root=_root(scene)) == ("s", True, False, False)
     assert started == ["s"]
 
 
@@ -182,7 +182,7 @@ def test_resume_that_cannot_start_one_leaves_the_pause(
     monkeypatch.setattr(launching, "ready", refuse)
     sweep_requests.ask_pause(scene.folder, on=True)
     with pytest.raises(EnvironmentFailure):
-        control.resume("s", root=_root(scene))
+        pausing.resume("s", root=_root(scene))
     assert sweep_requests.asked_pause(scene.folder) is not None
 
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.grid.naming import MAX_NAME, key_labels, value_labels
+from sweeper.grid.naming import key_labels, value_labels
 from sweeper.planner.plan import plan
+from sweeper.sweep.names import MAX_NAME
 
 SAFE = re.compile(r"[A-Za-z0-9_+~][A-Za-z0-9._+~=,-]*\Z")
 

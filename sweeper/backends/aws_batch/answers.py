@@ -4,23 +4,6 @@ required here."""
 from collections.abc import Mapping
 from typing import NotRequired, TypedDict
 
-__all__ = [
-    "Answer",
-    "ComputeEnvironment",
-    "ComputeEnvironments",
-    "DescribedJobs",
-    "FoundRole",
-    "Images",
-    "Job",
-    "JobDefinition",
-    "JobQueue",
-    "JobQueues",
-    "JobSummary",
-    "LogEvents",
-    "Parameters",
-    "ServiceQuota",
-]
-
 Answer = Mapping[str, object]
 """An answer of which only a few fields are read."""
 

@@ -26,8 +26,6 @@ from sweeper.backends.base import Backend, JobSpec, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.sweep.folder import open_sweep
 
-__all__ = ["AwsBatchBackend", "open_backend"]
-
 _LOG_GROUP = "/aws/batch/job"
 _REASON = "cancelled by sweeper"
 _PASSING = ("CREATING", "UPDATING")

@@ -17,8 +17,6 @@ from sweeper.backends.container_jobs import line_of
 from sweeper.common.json_values import is_table, list_of, table_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
-__all__ = ["Aws", "Refused", "Throttled"]
-
 _TRIES = 4
 """Tries of a repeatable call; after these the launcher repeats it. botocore also lowers its rate of
 requests after throttling ("adaptive")."""

@@ -11,17 +11,6 @@ from sweeper.backends.aws_batch.client import Aws, Refused
 from sweeper.backends.aws_batch.options import INDEX, Options
 from sweeper.errors import EnvironmentFailure, UsageError
 
-__all__ = [
-    "INTERRUPTIONS",
-    "called",
-    "definition",
-    "find_definition",
-    "overrides",
-    "registration",
-    "retry_strategy",
-    "timeout",
-]
-
 INTERRUPTIONS = ("Host EC2*", "Your Spot Task was interrupted*")
 """Batch's status reasons for a job whose machine was taken away or failed: EC2, and Fargate."""
 _VCPUS, _MEMORY = 1.0, 2048

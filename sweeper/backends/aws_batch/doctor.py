@@ -14,8 +14,6 @@ from sweeper.backends.base import Check
 from sweeper.common.document_reader import Part
 from sweeper.errors import UsageError
 
-__all__ = ["checks"]
-
 _ECR = re.compile(
     r"(\d{12})\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/([^:@]+)(?::([^@]+))?(?:@(.+))?\Z"
 )

@@ -17,8 +17,6 @@ from sweeper.backends.base import Batches, JobSpec, Manifest
 from sweeper.common.sweeper_argv import array_command
 from sweeper.sweep.folder import open_sweep
 
-__all__ = ["Submissions", "manifests"]
-
 _MOST_CHILDREN = 10_000
 """Batch's limit on the children of an array job."""
 

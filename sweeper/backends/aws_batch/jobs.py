@@ -22,8 +22,6 @@ from sweeper.backends.container_jobs import reason_of
 from sweeper.store.documents import timestamp
 from sweeper.sweep.folder import attempt_of
 
-__all__ = ["Jobs", "status_of"]
-
 A_CALL = 100
 MOST_CALLS = 20
 _LIST_SECONDS = 10.0

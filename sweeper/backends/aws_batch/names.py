@@ -12,12 +12,11 @@ import re
 from collections.abc import Sequence
 
 from sweeper.backends.identity import Identity
+from sweeper.common.document_reader import SCHEMA
 from sweeper.errors import NotFound
-from sweeper.store.documents import SCHEMA, encode, read_as
+from sweeper.store.documents import encode, read_as
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.job import read_tokens
-
-__all__ = ["Names", "as_tag"]
 
 _OF_A_SWEEP = re.compile(r"([0-9a-f]{16})-(.+-a[0-9]+|array-[0-9a-f]{24})")
 _NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9 +\-=._:/@]")

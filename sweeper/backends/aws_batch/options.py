@@ -8,8 +8,6 @@ from sweeper.common.document_reader import Part
 from sweeper.errors import UsageError
 from sweeper.fields import config_file
 
-__all__ = ["INDEX", "PLACE", "RESTARTS", "Options", "read_options"]
-
 PLACE = "launch.aws_batch"
 """The place of the options in a plan."""
 

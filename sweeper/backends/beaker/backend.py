@@ -21,8 +21,6 @@ from sweeper.errors import EnvironmentFailure
 if TYPE_CHECKING:
     from beaker.beaker_pb2 import Job, Workload
 
-__all__ = ["BeakerBackend", "open_backend"]
-
 _WHY_SECONDS = 10.0
 """Interval of queries for what jobs wait for."""
 _MOST = 100

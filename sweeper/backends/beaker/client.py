@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     _Page = pb2.ListNodesResponse | pb2.ListWorkloadsResponse
 
-__all__ = ["Refused", "Service"]
-
 _SECONDS = 20.0
 _TRIES = 3
 _AGAIN_SECONDS = 1.0, 15.0

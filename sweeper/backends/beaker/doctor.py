@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from beaker.beaker_pb2 import Cluster
     from google.protobuf.message import Message
 
-__all__ = ["checks"]
-
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _MAY_NOT = "WORKSPACE_PERMISSION_NONE", "WORKSPACE_PERMISSION_READ"
 _LEVELS = ("low", "normal", "high", "urgent", "immediate")

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Required, TypedDict, cast
 
-__all__ = ["APART", "Options", "asked_of", "merged"]
-
 APART = ("image", "docker_image"), ("min_runtime", "preemptible")
 """Pairs of fields that exclude each other."""
 

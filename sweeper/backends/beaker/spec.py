@@ -12,8 +12,6 @@ from sweeper.backends.base import JobSpec
 from sweeper.backends.beaker.options import Options
 from sweeper.backends.identity import Identity
 
-__all__ = ["Names", "spec"]
-
 _SWEEP = re.compile(r"sweeper ([0-9a-f]{16}): ")
 
 

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from beaker.beaker_pb2 import JobStatus as Told
     from google.protobuf.message import Message
 
-__all__ = ["ENDS", "WAITS", "is_over", "status_of", "word"]
-
 WAITS = ("STATUS_SUBMITTED", "STATUS_QUEUED", "STATUS_READY_TO_START", "STATUS_INITIALIZING")
 ENDS = ("STATUS_CANCELED", "STATUS_SUCCEEDED", "STATUS_FAILED")
 _STOPS = ("STATUS_STOPPING", "STATUS_UPLOADING_RESULTS")

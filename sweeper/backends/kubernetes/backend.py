@@ -26,8 +26,6 @@ from sweeper.backends.parallel_requests import for_each
 from sweeper.errors import Unreachable
 from sweeper.sweep.folder import attempt_of
 
-__all__ = ["KubernetesBackend", "open_backend"]
-
 _WHY_SECONDS = 10.0
 """Interval of queries for why jobs have no pod."""
 _ROOM_SECONDS = 5.0, 60.0

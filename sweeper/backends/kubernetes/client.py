@@ -15,8 +15,6 @@ from sweeper.backends.kubernetes.objects import Job, Page, Pod
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.paths import add_extra
 
-__all__ = ["JOBS", "KUEUES", "METADATA", "PODS", "Cluster", "Kind", "Refused"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from sweeper.backends.kubernetes.client import JOBS, KUEUES, METADATA, Cluster, 
 from sweeper.backends.kubernetes.options import Options
 from sweeper.common.json_values import table_of
 
-__all__ = ["NEEDED", "OF_USE", "checks"]
-
 NEEDED = (
     *(("create", "batch", "jobs"), ("get", "batch", "jobs"), ("list", "batch", "jobs")),
     *(("delete", "batch", "jobs"), ("list", "", "pods")),

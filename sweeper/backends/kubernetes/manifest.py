@@ -16,8 +16,6 @@ from sweeper.backends.identity import Identity
 from sweeper.backends.kubernetes.objects import Job
 from sweeper.backends.kubernetes.options import Options
 
-__all__ = ["IDENTITY", "SUBMISSION", "TOKEN", "Names", "manifest", "pod_spec"]
-
 SWEEP, TOKEN, SUBMISSION = "sweeper/sweep", "sweeper/token", "sweeper/submission"
 IDENTITY = "sweeper/identity"
 _MARGIN_SECONDS = 20

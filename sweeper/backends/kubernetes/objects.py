@@ -3,8 +3,6 @@ fields that are not required here."""
 
 from typing import Generic, NotRequired, Required, TypedDict, TypeVar
 
-__all__ = ["Condition", "ContainerState", "Event", "Job", "Metadata", "Page", "Pod", "Workload"]
-
 T = TypeVar("T")
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Required, TypedDict, cast
 
-__all__ = ["Options", "asked_of"]
-
 
 class Options(TypedDict, total=False):
     """The section with its defaults; times in seconds. `secrets` maps variables to `secret/key`.

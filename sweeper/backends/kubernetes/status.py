@@ -16,8 +16,6 @@ from sweeper.backends.kubernetes.objects import (
     Waiting,
 )
 
-__all__ = ["is_over", "status_of"]
-
 _LOST_SECONDS = 60.0
 """How long a pod may outlive its deadline for deletion before its node counts as unreachable."""
 _STARTING = (None, "ContainerCreating", "PodInitializing")

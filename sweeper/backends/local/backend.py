@@ -15,8 +15,6 @@ from sweeper.backends.live_workers import Workers
 from sweeper.common.full_machine import lacking
 from sweeper.errors import NoRoom, Unreachable
 
-__all__ = ["LocalBackend"]
-
 
 class LocalBackend(Backend):
     """See `sweeper.backends.base.Backend`.

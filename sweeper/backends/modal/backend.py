@@ -25,8 +25,6 @@ from sweeper.backends.parallel_requests import for_each
 if TYPE_CHECKING:
     from modal import App, Client, Image
 
-__all__ = ["ModalBackend", "open_backend"]
-
 _ROOM_SECONDS = 5.0, 60.0
 """Backoff of a submission for which there was no room: first and longest wait."""
 _TELLING_SECONDS = 2.0

@@ -25,8 +25,6 @@ from sweeper.paths import add_extra
 if TYPE_CHECKING:
     from modal import App, Client, Image
 
-__all__ = ["Method", "Refused", "Service", "official"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Question = Callable[["Client", "App"], Awaitable[T]]

@@ -15,8 +15,6 @@ from sweeper.backends.modal.spec import required
 if TYPE_CHECKING:
     from modal import App, Client
 
-__all__ = ["checks"]
-
 _BUILD_SECONDS = 900.0
 """How long a launch waits while Modal fetches an image that it does not have yet."""
 

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Required, TypedDict, cast
 
-__all__ = ["Options", "asked_of"]
-
 
 class Options(TypedDict, total=False):
     """The section with its defaults; `memory` in MiB, `timeout_s` in seconds. `secrets` maps

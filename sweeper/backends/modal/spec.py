@@ -12,8 +12,6 @@ from sweeper.backends.base import JobSpec
 from sweeper.backends.identity import Identity
 from sweeper.backends.modal.options import Options
 
-__all__ = ["Names", "Sandbox", "required", "spec"]
-
 _IDENTITY = "sweeper-identity"
 
 

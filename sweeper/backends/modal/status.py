@@ -8,8 +8,6 @@ from sweeper.backends.base import JobState, JobStatus
 from sweeper.backends.container_jobs import process_exit_code, reason_of
 from sweeper.backends.modal.client import Method
 
-__all__ = ["ended"]
-
 _ENDED = JobStatus(JobState.ENDED)
 _SAYS = {
     "TERMINATED": _ENDED._replace(

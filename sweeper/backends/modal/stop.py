@@ -7,8 +7,6 @@ import signal
 import sys
 from contextlib import suppress
 
-__all__ = ["NOBODY", "main"]
-
 NOBODY = 3
 """The exit code if there is no such worker, not yet or no longer."""
 

@@ -17,8 +17,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 
-__all__ = ["ENDS", "Job", "resolved"]
-
 ENDS = b"sweeper"
 """The namespace of ends in the key-value store."""
 _LINES = 50

@@ -15,8 +15,6 @@ from sweeper.backends.ray.messages import About, Asked, Death, Described, Node, 
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.paths import add_extra
 
-__all__ = ["RayBackend", "lacking", "open_backend", "status_of"]
-
 _MEBIBYTE = 1 << 20
 _ABSENT = JobStatus(JobState.ABSENT)
 _WAITS = {"DEPENDENCIES_UNREADY", "PENDING_CREATION"}

@@ -10,8 +10,6 @@ from sweeper.backends.ray.backend import RayBackend, lacking, open_backend
 from sweeper.backends.ray.messages import Node
 from sweeper.paths import add_extra
 
-__all__ = ["checks"]
-
 
 def checks(options: Mapping[str, object]) -> list[Check]:
     """Returns the checks of `sweeper doctor --backend ray`, with a grid's options. If the head does

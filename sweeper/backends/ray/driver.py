@@ -17,8 +17,6 @@ from sweeper.backends.ray.messages import About, Described, Node
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["Cluster"]
-
 _CONNECT_SECONDS, _STOP_SECONDS = 5.0, 10.0
 _PENDING = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
 

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, Required, TypedDict
 
-__all__ = ["About", "Asked", "Death", "Described", "End", "Node", "Options"]
-
 
 class Options(TypedDict, total=False):
     """A plan's `launch.ray`; `memory` in MiB. `secrets` maps variables to `env:NAME` or

@@ -8,8 +8,6 @@ from sweeper.backends.base import JobState
 from sweeper.backends.slurm.commands import Job, Slurm, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
-__all__ = ["Accounting", "forgets"]
-
 _AGAIN_SECONDS = 60.0
 """How long an answer of the database stays valid: it is only asked about ended jobs."""
 _DAYS = 30

@@ -22,8 +22,6 @@ from sweeper.backends.slurm.tables import Tables
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.sweep.folder import attempt_of
 
-__all__ = ["SlurmBackend", "open_backend"]
-
 _ROOM_SECONDS = 30.0, 300.0
 """Backoff of sbatch after it had no room or did not answer: first and longest wait."""
 _LATER = re.compile("nodes are busy|Required node not available|eservation")

@@ -13,8 +13,6 @@ from sweeper.backends.base import JobState, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.store.documents import timestamp
 
-__all__ = ["Closed", "Full", "Job", "Slurm", "accounted_of", "queue_of", "status_of"]
-
 SECONDS = 60.0
 """Timeout of a command, after which it counts as not answered."""
 

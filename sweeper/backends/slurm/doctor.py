@@ -10,8 +10,6 @@ from sweeper.backends.slurm.commands import Slurm
 from sweeper.errors import EnvironmentFailure
 from sweeper.sweep.labels import first_of
 
-__all__ = ["checks"]
-
 _SECONDS = 20.0
 """Timeout of a command here."""
 

@@ -10,8 +10,6 @@ import re
 from sweeper.fields.kinds import Duration, Flag, Integer, Item, Text, Texts
 from sweeper.fields.sections import Field, Reading, Section
 
-__all__ = ["SECTION", "TEXTS"]
-
 _FLAG = re.compile(r"--([a-z][a-z0-9-]*)(=[^\x00-\x1f\x7f]*)?\Z")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _OURS = (

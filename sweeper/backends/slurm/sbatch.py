@@ -14,8 +14,6 @@ from typing import TypedDict, cast
 
 from sweeper.backends.slurm.options import SECTION, TEXTS
 
-__all__ = ["Asked", "asked_of", "options", "requeues", "script"]
-
 _JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
 
 

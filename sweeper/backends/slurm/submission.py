@@ -7,8 +7,6 @@ from sweeper.backends.base import Batches, JobSpec, Manifest
 from sweeper.backends.slurm.sbatch import Asked, asked_of, options, script
 from sweeper.backends.slurm.tables import Tables
 
-__all__ = ["alike", "arguments", "manifests"]
-
 _TABLE = "TABLE"
 """Stands for the name of a table that is not written."""
 _END = "END-OF-SCRIPT"

@@ -21,8 +21,6 @@ from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.store.local import open_regular, refuse_links
 from sweeper.sweep.folder import attempt_of
 
-__all__ = ["Tables"]
-
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 
 

@@ -23,12 +23,9 @@ from sweeper.backends.tmux.server import (
     TmuxServer,
     argument,
     as_shown,
-    socket_name,
 )
 from sweeper.common.sweeper_argv import self_command
 from sweeper.sweep.states import State
-
-__all__ = ["TmuxBackend", "TmuxServer", "ensure_view", "open_backend", "socket_name"]
 
 MOST_PANES = 12
 """The most panes in a group's window; further ones get another window. 12 panes have 50 x 16

@@ -26,8 +26,6 @@ from sweeper.common.sanitize import sanitize
 from sweeper.errors import EnvironmentFailure, NoRoom, Unreachable
 from sweeper.paths import home
 
-__all__ = ["Pane", "Refusal", "TmuxServer", "argument", "as_shown", "socket_name"]
-
 _CONFIGURATION = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tmux.conf")
 
 _INHERITED = {

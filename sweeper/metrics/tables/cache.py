@@ -13,8 +13,6 @@ import numpy as np
 from sweeper.metrics.tables.cache_dir import Folder
 from sweeper.metrics.tables.columns import Columns, Floats, Odd, absent
 
-__all__ = ["Cache", "Kept"]
-
 _MAGIC = b"sweepcol"
 _PREFIX = struct.Struct("<8sIIQ")
 _GUESS = 1 << 13

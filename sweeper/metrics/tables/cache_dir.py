@@ -15,8 +15,6 @@ from collections.abc import Iterable, Mapping
 from sweeper import paths
 from sweeper.common.atomic import atomic_write
 
-__all__ = ["MOMENT", "Folder", "is_fleeting", "number_of"]
-
 _VERSION = "v4"
 MOMENT = 2_000_000_000
 """Nanoseconds after its last change for which a file's time says little: the kernel's clock for

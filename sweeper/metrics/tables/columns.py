@@ -19,23 +19,6 @@ from numpy.typing import NDArray
 
 from sweeper.metrics.rows import as_float, as_number, parse
 
-__all__ = [
-    "ABSENT",
-    "AWKWARD",
-    "EXACT",
-    "Columns",
-    "Floats",
-    "Odd",
-    "absent",
-    "columns_of",
-    "is_text",
-    "join",
-    "line_end",
-    "line_ends",
-    "parse_columns",
-    "present",
-]
-
 Floats = NDArray[np.float64]
 Odd = dict[int, object]
 """Row number -> a value that is no number a float holds exactly."""

@@ -14,8 +14,6 @@ from sweeper.sweep.run_record import RUN_KEY
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Part", "numbers_frame", "numbers_table", "plain_table", "rows_frame"]
-
 _WHOLE = 2.0**53
 
 

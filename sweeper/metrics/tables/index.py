@@ -11,8 +11,6 @@ from typing import Any, TypeVar, cast
 from sweeper.metrics.tables.cache_dir import Folder
 from sweeper.metrics.tables.sources import Stamp
 
-__all__ = ["Index"]
-
 T = TypeVar("T")
 _Known = dict[str, dict[str, list[Any]]]
 """Of each run what is known: what tells its files, and the value."""

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from sweeper.metrics.rows import Point, Row, are_missing, as_float, as_number, parse
 from sweeper.metrics.tables.columns import line_ends
 
-__all__ = ["last_number"]
-
 _BEGINS = re.compile(rb'\{"step": ?(?=[0-9])')
 _STEP = re.compile(rb"[0-9]{1,15}(?=[,}])")
 """A float holds any number of so many digits exactly."""

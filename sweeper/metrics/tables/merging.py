@@ -11,8 +11,6 @@ from sweeper.metrics.rows import as_float, describe
 from sweeper.metrics.tables.columns import ABSENT, Columns, Floats, Odd, absent, join, present
 from sweeper.sweep.labels import plural
 
-__all__ = ["merge_columns", "odd_steps"]
-
 
 def merge_columns(attempts: Sequence[Columns]) -> Columns:
     """The attempts of a run, oldest first, as one history: a row a step, steps ascending, then the

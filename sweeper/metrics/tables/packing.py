@@ -13,8 +13,6 @@ from sweeper.metrics.tables.columns import Columns, Odd, join, parse_columns
 from sweeper.metrics.tables.reading import Reader, chosen
 from sweeper.metrics.tables.sources import Files, Source
 
-__all__ = ["PackedReader", "belongs"]
-
 _SMALL = 1 << 16
 """Bytes up to which a file is packed."""
 _ROOM = 1 << 24

@@ -24,8 +24,6 @@ from sweeper.metrics.tables.sources import Files
 from sweeper.metrics.tables.summaries import SummaryReader
 from sweeper.store.local import LocalStore
 
-__all__ = ["fill", "helped", "rollouts_worth_it", "worth_it"]
-
 _ENOUGH = 250_000_000
 """Bytes to parse from which on the start of a process pays."""
 _LOOKS = 10

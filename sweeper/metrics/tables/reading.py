@@ -14,8 +14,6 @@ from sweeper.metrics.tables.cache import Cache, Kept
 from sweeper.metrics.tables.columns import Columns, line_end, parse_columns
 from sweeper.metrics.tables.sources import Files, Source, Stamp, begins_with
 
-__all__ = ["Reader", "chosen"]
-
 
 class Reader:
     """Reads columns; `cache` None: each time from the file. `parsed` counts the bytes that were not

@@ -20,19 +20,7 @@ from sweeper.metrics.tables.columns import Columns, join, present
 from sweeper.metrics.tables.frames import Part
 from sweeper.metrics.tables.sources import Files, Stamp
 from sweeper.metrics.tables.summaries import SummaryReader
-from sweeper.metrics.tables.summary_rows import COLUMNS, LABELS, SUFFIX, SummaryFile, flat
-
-__all__ = [
-    "COLUMNS",
-    "LABELS",
-    "Recorded",
-    "SummaryFile",
-    "cached_as",
-    "flat",
-    "read_rollouts",
-    "rollout_parts",
-    "summary_files",
-]
+from sweeper.metrics.tables.summary_rows import COLUMNS, LABELS, SUFFIX, SummaryFile
 
 _FOLDER = re.compile(r"iteration_(\d+)")
 _AT_ONCE = 1 << 25

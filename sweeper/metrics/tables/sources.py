@@ -14,8 +14,6 @@ from sweeper.metrics.tables.cache_dir import is_fleeting, number_of
 from sweeper.store.base import Entry, Store
 from sweeper.store.local import open_regular
 
-__all__ = ["Files", "Source", "Stamp", "begins_with", "stamp_of"]
-
 
 class Stamp(NamedTuple):
     """What changes with a file: its bytes, its time (nanoseconds, or what a store has instead),

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import duckdb
     import pandas
 
-__all__ = ["TABLES", "Answer", "ask", "mentioned", "mentions_all"]
-
 TABLES = ("runs", "metrics", "rollouts", "checkpoints", "items")
 
 _LOCKED: dict[str, str | bool | int | float | list[str]] = {

@@ -39,8 +39,6 @@ from sweeper.metrics.tables.summary_rows import (
     metric_column,
 )
 
-__all__ = ["SummaryReader"]
-
 _RECORDED = tuple(key for key in COLUMNS if key not in ("turns", "ob_len", "ac_len", "attempt"))
 """Those that a record has as they are."""
 _TOTALS = ("ob_len", "ac_len")

@@ -12,16 +12,6 @@ from sweeper.common.json_values import list_of, table_of
 from sweeper.metrics.rows import as_float
 from sweeper.sweep.run_record import RUN_KEY
 
-__all__ = [
-    "COLUMNS",
-    "LABELS",
-    "SUFFIX",
-    "SummaryFile",
-    "flat",
-    "labels_of",
-    "metric_column",
-]
-
 COLUMNS = (
     *("iteration", "group_idx", "traj_idx", "total_reward", "final_reward", "turns"),
     *("ob_len", "ac_len", "final_ob_len", "sampling_client_step", "attempt"),
