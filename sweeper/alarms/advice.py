@@ -25,8 +25,8 @@ ADVICE = {
     "paused": "wait, lower launch.max_parallel, or ask for more quota; nothing is lost meanwhile",
     "heartbeat": "is its machine alive, and does it reach the store? the run is taken for lost "
     "once the backend knows its job no more",
-    "metric": "name a recorded key in `metric`, or have the program write it to metrics.jsonl in "
-    "its folder: without it there is no report, and no best run",
+    "metric": "name a recorded key in `metric`, or have the program write it to its metrics "
+    "file: without it there is no report, and no best run",
     "service": "start it again (`sweeper engine start`), or see that it is reached from there; "
     "runs on the engine then go on from their last checkpoints, others by `sweeper retry`",
     "disk": "make room on that machine: `sweeper gc`, older runs, checkpoints",

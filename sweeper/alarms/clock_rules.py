@@ -106,8 +106,8 @@ def _metric(history: History, _: Mapping[str, float]) -> Evidence | None:
 def _not_recorded(wanted: str, history: History) -> str:
     """Describe what a run recorded instead of its metric."""
     recorded = sorted(history.keys - {"step"})
-    lines = plural(history.malformed, "line of metrics.jsonl is", "lines of metrics.jsonl are")
-    unlike = f"; {lines} not JSON objects: {history.unlike}" if history.malformed else ""
+    lines = plural(history.malformed, "line of its metrics file", "lines of its metrics file")
+    unlike = f"; {lines} cannot be read: {history.unlike}" if history.malformed else ""
     if not recorded:
         if history.vitals.lacks_folder and not history.malformed:
             unlike = ": the command has no {log_path}: sweeper cannot find its metrics"

@@ -181,7 +181,7 @@ def _values(parts: _Parts) -> Iterator[str]:
         yield "# Replicates of each cell: they tell how much of a difference is noise."
         yield "seeds: 3"
     yield ""
-    yield "# What decides: a key of the program's metrics.jsonl."
+    yield "# What decides: a key of the program's metrics."
     yield "# metric: {name: loss, goal: minimize, at: last}  # at: last | best | auto"
     yield ""
 

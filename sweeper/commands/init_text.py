@@ -105,7 +105,7 @@ def _ending(recipe: Recipe, fields: list[Field]) -> Iterator[str]:
         yield from textwrap.wrap(text, initial_indent="# ", subsequent_indent="# ", width=_WIDTH)
         yield "seeds: 3" if seed == "seed" else f"seeds: {{field: {seed}, values: 3}}"
     yield ""
-    yield "# What decides: a key of the recipe's metrics.jsonl."
+    yield "# What decides: a key of the recipe's metrics."
     metric = _METRICS.get(recipe.module or "")
     yield (
         f"metric: {metric}"

@@ -118,7 +118,7 @@ def run(arguments: Namespace) -> int:
     for what, count in document["skipped"].items():
         if count:
             lines = plural(count, what.removesuffix("s"))
-            print(f"\n{lines} of metrics.jsonl could not be read")
+            print(f"\n{lines} of its metrics files could not be read")
     return tell_problems(registry.problems)
 
 

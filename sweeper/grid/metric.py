@@ -48,7 +48,7 @@ _LENT = Texts(
     example="a list of sweeps",
 )
 METRIC = Section(
-    Field("name", Text(), "A key of metrics.jsonl.", examples=("test/nll",)),
+    Field("name", Text(), "A key of the metrics that runs record.", examples=("test/nll",)),
     Field("goal", Choice("minimize", "maximize"), "Which is better, less or more."),
     Field(
         "at",

@@ -131,7 +131,7 @@ def _uncounted(planned: Plan) -> list[str]:
     if not named:
         return []
     return [
-        f"budget: {', '.join(named)}: a command is counted by the tokens in its metrics.jsonl "
+        f"budget: {', '.join(named)}: a command is counted by the tokens in its metrics file "
         "(num_tokens, tokens/sampled, ...): one that records none is not stopped; `hours` limits "
         "every program"
     ]

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics.rows import parse
+from sweeper.metrics.files import MetricsFile, metrics_path
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder, find_sweeps
 from sweeper.sweep.labels import first_of
@@ -70,12 +70,14 @@ def _recorded(folder: SweepFolder, recipe: str) -> set[str] | None:
         state = fold(events)
         if state.state is not State.SUCCEEDED:
             continue
-        path = f"{folder.log_path(run, state.attempt)}/metrics.jsonl"
+        path = metrics_path(folder.store, folder.recorded(run, state.attempt))
         try:
             head = folder.store.read_range(path, 0, _BYTES)
             size = os.stat(folder.store.local_path(path) or "").st_size
             tail = folder.store.read_range(path, size - _BYTES, size) if size > _BYTES else b""
         except (NotFound, OSError):
             return set()
-        return {key for part in (head, tail) for row in parse(part).rows for key in row}
+        file = MetricsFile(path)  # the tail begins within a line
+        parsed = (file.parse(head), file.parse(tail, max(size - _BYTES, 1)))
+        return {key for part in parsed for row in part.rows for key in row}
     return None

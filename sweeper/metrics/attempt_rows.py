@@ -1,24 +1,70 @@
-"""Reads the rows that an attempt adds to its metrics: only new bytes, and at most so many at a
-time.
+"""Follow the metrics of one attempt or folder: read only new bytes, and at most so many at a time.
 
 An attempt that resumes starts with copies of the rows before it. They belong to its history, but
 are marked as copies: the attempt that wrote them has had the alarms about them.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.errors import NotFound
-from sweeper.metrics.follow import Growing
-from sweeper.metrics.rows import Parsed, Row, describe_malformed, parse
+from sweeper.metrics.files import MetricsFile, paths_in
+from sweeper.metrics.follow import Added, Find, Growing
+from sweeper.metrics.rows import Parsed, Row
 from sweeper.metrics.tables.sources import Files, Source
+from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
+
+
+class GrowingMetrics:
+    """Follows the metrics in `folder`, whichever file they are in."""
+
+    def __init__(self, store: Store, folder: str) -> None:
+        self._folder = folder
+        self._growing = Growing(store, next(paths_in(folder)))
+        self.file = MetricsFile(self._growing.path)
+
+    @property
+    def begun_path(self) -> str | None:
+        """The path of the file that was read before; None if there was none."""
+        return self.file.path if self._growing.has_begun else None
+
+    def open(self, folder: str) -> None:
+        """Follow another folder from the beginning of its file."""
+        self._folder = folder
+        self._open(next(paths_in(folder)))
+
+    def _open(self, path: str) -> None:
+        self._growing.open(path, again=True)
+        self.file = MetricsFile(path)
+
+    def skip(self, find: Find) -> None:
+        """Skip to the end of the last whole line that is there now. Raises `StoreError`."""
+        self._choose(find)
+        self._growing.skip(find)
+
+    def read(self, find: Find, most: int | None = None) -> Added | None:
+        """Read what was added since the last time, as `Growing.read` does. Raises `StoreError`."""
+        self._choose(find)
+        return self._growing.read(find, most)
+
+    def _choose(self, find: Find) -> None:
+        """Open the file that holds the metrics now: a program may write one that is preferred
+        after another one."""
+        for path in paths_in(self._folder):
+            if path == self.begun_path:
+                return
+            if find(path) is not None:
+                if path != self.file.path:
+                    self._open(path)
+                return
 
 
 class Fresh(NamedTuple):
     """New rows, each with whether it is a copy. `again`: the file was replaced, and these are its
     rows from the start. `more`: more can be read already. `size`: bytes read. `malformed` counts
-    the lines that are no JSON objects, and `unlike` describes them."""
+    the lines that are no rows, and `unlike` describes them."""
 
     rows: list[tuple[Row, bool]]
     again: bool
@@ -29,52 +75,65 @@ class Fresh(NamedTuple):
 
 
 class Tail:
-    """Follows the `metrics.jsonl` of one attempt."""
+    """Follows the metrics of one attempt."""
 
     def __init__(self, folder: SweepFolder, run: str, attempt: int) -> None:
         self._store = folder.store
-        self._file = Growing(folder.store, f"{folder.recorded(run, attempt)}/metrics.jsonl")
-        self._before = f"{folder.recorded(run, attempt - 1)}/metrics.jsonl"
+        self._folder = folder.recorded(run, attempt)
+        self._metrics = GrowingMetrics(folder.store, self._folder)
+        self._before = folder.recorded(run, attempt - 1)
         self._resumed = self._copying = attempt > 1
 
     def read(self, most: int) -> Fresh:
         """Read what was added since the last time, at most `most` bytes. Raises `StoreError`."""
-        added = self._file.read(self._source, most)
+        find = self._finder()
+        added = self._metrics.read(find, most)
         if added is None:
             return Fresh([], False, False, 0)
         if added.again:
             self._copying = self._resumed
-        copied, own = self._parsed(added.data, added.start)
-        rows = [*((row, True) for row in copied.rows), *((row, False) for row in own.rows)]
-        malformed = copied.malformed + own.malformed
-        unlike = describe_malformed(added.data) if malformed else ""
+        copies, written = self._parsed(added.data, added.start, find)
+        rows = [*((row, True) for row in copies.rows), *((row, False) for row in written.rows)]
+        malformed = copies.malformed + written.malformed
+        file = self._metrics.file
+        unlike = file.describe_malformed(added.data, added.start) if malformed else ""
         again = added.again and bool(added.data)
         return Fresh(rows, again, added.more, added.size, malformed, unlike)
 
-    def _source(self, path: str) -> Source | None:
-        """The file as a source. On a remote store its parts are listed first, which are few; the
-        attempt's folder, where iterations may be many, only if there are none."""
-        folder = path.rpartition("/")[0]
-        if self._store.is_remote:
-            parts = Files(self._store, f"{path}.parts").source(path)
-            if parts is not None:
-                return parts
-        return Files(self._store, folder).source(path)
+    def _finder(self) -> Find:
+        """Make the function that finds a file as it is now. On a remote store the parts of the
+        file that was read before are listed first, which are few; the attempt's folder, where
+        iterations may be many, only if there are none, and only once."""
+        files = Files(self._store, self._folder)
+        begun = self._metrics.begun_path if self._store.is_remote else None
 
-    def _parsed(self, whole: bytes, start: int) -> tuple[Parsed, Parsed]:
-        """The copied lines, and those that the attempt wrote itself."""
-        copied = self._copied(whole, start) if self._copying and whole else 0
-        return parse(whole[:copied]), parse(whole[copied:])
+        def find(path: str) -> Source | None:
+            parts = None
+            if path == begun:
+                parts = Files(self._store, f"{path}.parts").source(path)
+            return parts or files.source(path)
 
-    def _copied(self, whole: bytes, start: int) -> int:
-        """How many of these bytes are lines that the attempt before has at the same place."""
+        return find
+
+    def _parsed(
+        self, data: bytes, start: int, find: Callable[[str], Source | None]
+    ) -> tuple[Parsed, Parsed]:
+        """Parse the copied lines, and those that the attempt wrote itself."""
+        copied = self._copied(data, start) if self._copying and data else 0
+        parse = self._metrics.file.parse
+        return parse(data[:copied], start, find), parse(data[copied:], start + copied, find)
+
+    def _copied(self, data: bytes, start: int) -> int:
+        """Count the bytes at the beginning of `data` that are lines which the attempt before has
+        at the same place."""
         before = b""
-        source = self._source(self._before)
+        name = self._metrics.file.path.rpartition("/")[2]
+        source = Files(self._store, self._before).source(f"{self._before}/{name}")
         if source is not None:
             with suppress(NotFound):  # it is being replaced: its rows count as new
-                before = source.read(start, len(whole))[1]
+                before = source.read(start, len(data))[1]
         size = 0
-        for line in whole.splitlines(keepends=True):
+        for line in data.splitlines(keepends=True):
             if before[size : size + len(line)] != line:
                 self._copying = False
                 break

@@ -98,6 +98,11 @@ class Growing:
         self._again = again and not told
         return Added(told, start, again, more, len(data))
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether any version of the file was read or skipped."""
+        return self._stamp is not None
+
     def _is_as_it_was(self) -> bool:
         """Whether a local file is unchanged, by one look at its stamp."""
         if self._full is None or self._stamp is None:

@@ -167,8 +167,12 @@ def describe_malformed(data: bytes) -> str:
         return "it is UTF-16: write it as UTF-8"
     lines = data.split(b"\n")
     first = next((line for line in lines if parse(line + b"\n").malformed), b"")
-    text = first.decode("utf-8", "replace").strip()
-    return f"the first: {text[:_LONGEST]}{'...' if len(text) > _LONGEST else ''}"
+    return f"the first: {shorten(first.decode('utf-8', 'replace').strip())}"
+
+
+def shorten(text: str) -> str:
+    """Cut a text that a message quotes."""
+    return f"{text[:_LONGEST]}{'...' if len(text) > _LONGEST else ''}"
 
 
 def as_step(value: object) -> float | None:

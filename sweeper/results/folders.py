@@ -1,4 +1,4 @@
-"""Finds runs outside sweeps: folders at any depth with a `metrics.jsonl`, or with other files of
+"""Find runs outside sweeps: folders at any depth with a metrics file, or with other files of
 tinker-cookbook's log directories."""
 
 import os
@@ -9,6 +9,7 @@ from typing import TypeVar
 from sweeper.common.decoding import decode
 from sweeper.common.json_values import is_table, table_of
 from sweeper.errors import NotFound, StoreError
+from sweeper.metrics.files import PLACES
 from sweeper.metrics.rows import ends_final
 from sweeper.metrics.tables.cache_dir import Folder
 from sweeper.metrics.tables.index import Index
@@ -20,7 +21,7 @@ from sweeper.sweep.states import NoState, State
 
 T = TypeVar("T")
 
-_MARKS = frozenset({"metrics.jsonl", "metrics.jsonl.parts", "checkpoints.jsonl"})
+_MARKS = PLACES | {"checkpoints.jsonl"}
 _ITERATION = "iteration_"
 _PLAN = "sweep.json"
 _EVAL_INDEX = "runs.jsonl"

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sweeper.errors import StoreError
-from sweeper.metrics.follow import Growing
-from sweeper.metrics.rows import Row, parse
+from sweeper.metrics.attempt_rows import GrowingMetrics
+from sweeper.metrics.rows import Row
 from sweeper.metrics.tables.sources import Files
 from sweeper.results.runs import RecordedRun
 
@@ -22,7 +22,7 @@ class News(NamedTuple):
 
 
 class _Place:
-    """A run, and the file of its newest attempt."""
+    """A run, and the metrics of its newest attempt."""
 
     def __init__(self, run: RecordedRun) -> None:
         self.run = run
@@ -30,18 +30,22 @@ class _Place:
         self.is_folder = run.files.prefix == ""
         """Whether the run belongs to no sweep, and so has no attempts."""
         self.attempt = max(len(run.folders()), 1)
-        self.file = Growing(run.store, self._path())
+        self.metrics = GrowingMetrics(run.store, self._folder())
 
-    def _path(self) -> str:
+    def _folder(self) -> str:
         if self.is_folder:
-            return self.run.metrics_paths()[0]
-        return f"{self.run.sweep_folder.recorded(self.run.id, self.attempt)}/metrics.jsonl"
+            return self.run.folder
+        return self.run.sweep_folder.recorded(self.run.id, self.attempt)
+
+    def follow_anew(self) -> None:
+        """Follow the same attempt from the beginning of its file."""
+        self.metrics.open(self._folder())
 
     def follow(self, folders: set[str]) -> None:
-        """Moves to the newest attempt that has a folder."""
+        """Move to the newest attempt that has a folder."""
         while not self.is_folder and f"{self.run.id}.{self.attempt + 1}" in folders:
             self.attempt += 1
-            self.file.open(self._path(), again=True)
+            self.metrics.open(self._folder())
 
 
 class Follower:
@@ -51,9 +55,9 @@ class Follower:
         self._places = [_Place(run) for run in runs]
         for place, files in self._each():
             try:
-                place.file.skip(files.source)
+                place.metrics.skip(files.source)
             except (StoreError, OSError):
-                place.file.open(place.file.path, again=True)
+                place.follow_anew()
 
     def poll(self) -> list[News]:
         """Reads what was recorded since the last call, or since this object was made. Unreadable
@@ -62,12 +66,13 @@ class Follower:
         trouble: StoreError | OSError | None = None
         for place, files in self._each():
             try:
-                added = place.file.read(files.source)
+                added = place.metrics.read(files.source)
+                parsed = added and place.metrics.file.parse(added.data, added.start, files.source)
             except (StoreError, OSError) as error:
                 trouble = trouble or error
                 continue
-            if added is not None and added.data:
-                found.append(News(place.run, parse(added.data).rows, added.again))
+            if added and added.data and parsed:
+                found.append(News(place.run, parsed.rows, added.again))
         if trouble is not None and not found:
             raise trouble
         return found

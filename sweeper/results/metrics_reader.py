@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TypeVar
 
 from sweeper.errors import NotFound, StoreError
+from sweeper.metrics.files import MetricsFile
 from sweeper.metrics.objective import Judged, counting_rows, missing_rows, reduced
-from sweeper.metrics.rows import describe_malformed, parse
 from sweeper.metrics.tables.cache import Cache
 from sweeper.metrics.tables.cache_dir import Folder
 from sweeper.metrics.tables.columns import Columns, Floats, present
@@ -104,7 +104,7 @@ class Tabulator:
             notes = [f"{note}: {_unlike(run)}" for note in notes]
         notes += odd_steps(attempts)
         for note in notes:
-            self._problems.tell(f"{run.sweep}/{run.name}: metrics.jsonl: {note}")
+            self._problems.tell(f"{run.sweep}/{run.name}: {_names(run)}: {note}")
         return Part(run.key, merged.with_any(keys), tuple(notes))
 
     def _attempts(self, run: RecordedRun, keys: Sequence[str] | None) -> list[Columns]:
@@ -252,10 +252,15 @@ def _unlike(run: RecordedRun) -> str:
         if source is None:
             continue
         with suppress(NotFound):
-            data = source.read(0, _HEAD)[1]
-            if parse(data).malformed:
-                return describe_malformed(data)
-    return "most lines are no JSON objects"
+            data, file = source.read(0, _HEAD)[1], MetricsFile(path)
+            if file.parse(data).malformed:
+                return file.describe_malformed(data)
+    return "most lines are no rows"
+
+
+def _names(run: RecordedRun) -> str:
+    """Return the names of the run's metrics files."""
+    return ", ".join(dict.fromkeys(path.rpartition("/")[2] for path in run.metrics_paths()))
 
 
 def missing_at_end(columns: Columns, key: str) -> int:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from sweeper.errors import NotFound
-from sweeper.metrics.rows import Row, as_float, as_step, parse
+from sweeper.metrics.files import MetricsFile
+from sweeper.metrics.rows import Row, as_float, as_step
 from sweeper.results.runs import RecordedRun
 
 _TAIL = 8192
@@ -46,7 +47,8 @@ def _last_rows(run: RecordedRun) -> list[Row]:
                 data = source.read(start)[1]
             except NotFound:
                 return []
-            rows = parse(data[data.find(b"\n") + 1 if start else 0 :]).rows
+            begin = data.find(b"\n") + 1 if start else 0
+            rows = MetricsFile(path).parse(data[begin:], start + begin, run.files.source).rows
             if not start or any(as_step(row.get("step")) is not None for row in rows):
                 return rows
         return rows

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from sweeper.common.html import table, title
 from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.metrics.files import MetricsFile, metrics_stamp
 from sweeper.metrics.objective import Judged, judged, missing_in
 from sweeper.metrics.rows import (
     NO_ROWS,
@@ -106,8 +107,8 @@ class RecordedRun(ABC):
         return self.folders()
 
     def metrics_paths(self) -> list[str]:
-        """The metrics files of the attempts, oldest first."""
-        return [f"{folder}/metrics.jsonl".lstrip("/") for folder in self.folders()]
+        """Return the paths of the attempts' metrics files as they are now, oldest first."""
+        return [metrics_stamp(self.files, folder)[0] for folder in self.folders()]
 
     @property
     def folder(self) -> str:
@@ -232,21 +233,28 @@ class RecordedRun(ABC):
         if "history" in self.__dict__:
             found = find()
         else:
-            stamps = [self.files.stamp(path) for path in self.metrics_paths()]
+            found_files = [metrics_stamp(self.files, folder) for folder in self.folders()]
+            stamps = [stamp for _, stamp in found_files]
             if not any(stamps):
                 return None
-            files = [(str(number), stamp) for number, stamp in enumerate(stamps, start=1)]
+            files = [
+                (f"{number}{path.rpartition('.')[2]}", stamp)
+                for number, (path, stamp) in enumerate(found_files, start=1)
+            ]
             found = self.index.recall(self.id, f"{goal} {at} {name}", files, find)
         return Judged(*found) if found else None
 
     @functools.cached_property
     def history(self) -> Merged:
         """The metrics of all attempts as rows, read once; see `metrics.merge`."""
-        return merge(self._parsed("metrics.jsonl"))
+        return merge(self._parsed_metrics())
 
     def written_rows(self) -> list[Row]:
         """The rows that each attempt wrote itself; see `metrics.written`."""
-        return written(self._parsed("metrics.jsonl"))
+        return written(self._parsed_metrics())
+
+    def _parsed_metrics(self) -> list[Parsed]:
+        return [MetricsFile(path).parse(self.read(path)) for path in self.metrics_paths()]
 
     @property
     def readable_history(self) -> Merged:
@@ -256,11 +264,8 @@ class RecordedRun(ABC):
     def checkpoint_records(self) -> list[dict[str, object]]:
         """The records in `checkpoints.jsonl` of all attempts, each with its `attempt`, oldest
         first. Of records with equal names only the latest is kept."""
-        return merge_checkpoints(self._parsed("checkpoints.jsonl"))
-
-    def _parsed(self, name: str) -> list[Parsed]:
-        paths = (f"{folder}/{name}".lstrip("/") for folder in self.folders())
-        return [parse(self.read(path)) for path in paths]
+        paths = (f"{folder}/checkpoints.jsonl".lstrip("/") for folder in self.folders())
+        return merge_checkpoints(parse(self.read(path)) for path in paths)
 
     def read(self, path: str) -> bytes:
         """Reads a file of the store, or its parts; empty if there is none."""

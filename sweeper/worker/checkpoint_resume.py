@@ -4,11 +4,12 @@ of the recipe's own files, in tinker-cookbook's names and formats."""
 import json
 import os
 
+from sweeper.metrics.files import NAMES
 from sweeper.metrics.rows import ends_final
 from sweeper.store.local import open_regular
 from sweeper.sweep.folder import SweepFolder
 
-_APPENDED = ("metrics.jsonl", "items.jsonl", "episodes.jsonl", "checkpoints.jsonl")
+_APPENDED = (*NAMES, "items.jsonl", "episodes.jsonl", "checkpoints.jsonl")
 _COPIED = ("config.json",)
 _DEEP = 8
 

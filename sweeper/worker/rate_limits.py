@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from sweeper.metrics.files import local_metrics
 from sweeper.store.documents import timestamp
 
 VOUCHED_SECONDS = 90.0
@@ -30,18 +31,18 @@ class Pause(NamedTuple):
 
 
 class Pauses:
-    """Tracks the pauses of one recipe. `metrics` is a file whose growth shows that the recipe goes
+    """Tracks the pauses of one recipe. `folder` holds its metrics, whose growth shows that it goes
     on. One thread feeds it and another one reads it. `begun` is called in the feeding thread when
     a pause begins. `clock` returns monotonic seconds."""
 
     def __init__(
         self,
-        metrics: str,
+        folder: str,
         *,
         begun: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._metrics = metrics
+        self._folder = folder
         self._tell = begun
         self._heard = False
         self._clock = clock
@@ -85,7 +86,7 @@ class Pauses:
                 self._close(now)
                 self._pause, self._begun = Pause(reason, timestamp()), now
             self._until = now + VOUCHED_SECONDS
-            self._size = _size(self._metrics)
+            self._size = _size(self._folder)
         if is_new:
             self._tell()
 
@@ -111,7 +112,7 @@ class Pauses:
         now = self._clock()
         if now >= self._until:
             self._close(self._until)
-        elif _size(self._metrics) > self._size:
+        elif _size(self._folder) > self._size:
             self._close(now)
 
     def _close(self, at: float) -> None:
@@ -120,9 +121,10 @@ class Pauses:
             self._pause = None
 
 
-def _size(path: str) -> int:
+def _size(folder: str) -> int:
+    """Return the bytes of the metrics in a folder."""
     try:
-        return os.stat(path).st_size
+        return os.stat(local_metrics(folder)).st_size
     except OSError:
         return 0
 

@@ -19,13 +19,14 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
+from sweeper.metrics.files import NAMES
 from sweeper.store.base import Store
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
 from sweeper.worker.checkpoint_resume import has_checkpoints
 from sweeper.worker.syncing import Sync, Syncing, contiguous
 
-_FETCHED = ("config.json", "metrics.jsonl", "checkpoints.jsonl")
+_FETCHED = ("config.json", *NAMES, "checkpoints.jsonl")
 """Files that an attempt may start from; see `checkpoint_resume.py`."""
 _MARKS = "unsynced"
 

@@ -231,7 +231,7 @@ class Sync:
                 file.replaced = True
                 return
             data = _read(full, file.offset, min(status.size - file.offset, _PART))
-            if path.endswith(".jsonl") and len(data) < _PART:
+            if path.endswith((".jsonl", ".csv")) and len(data) < _PART:
                 data = data[: data.rfind(b"\n") + 1]  # leave an incomplete line for the next time
             if not data:
                 return

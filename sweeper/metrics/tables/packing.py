@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from sweeper.errors import NotFound
 from sweeper.metrics.tables.cache import Cache, Kept
-from sweeper.metrics.tables.columns import Columns, Odd, join, parse_columns
-from sweeper.metrics.tables.reading import Reader, chosen
+from sweeper.metrics.tables.columns import Columns, Odd, join
+from sweeper.metrics.tables.reading import Reader, chosen, parse_file
 from sweeper.metrics.tables.sources import Files, Source
 
 _SMALL = 1 << 16
@@ -111,7 +111,7 @@ class _Pack:
                 return None
             if stamp != source.stamp or len(data) != stamp.size:
                 return None
-            columns = parse_columns(data, None, self._hint)
+            columns = parse_file(source.name, data, None, self._hint)
             self._hint = tuple(columns.values)
             self._new[source.name] = source, columns
         known, columns = self._new[source.name]

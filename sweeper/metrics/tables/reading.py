@@ -8,10 +8,12 @@ clock: one changed moments before it was last looked at is compared by the check
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sweeper.errors import NotFound
+from sweeper.metrics.files import MetricsFile
 from sweeper.metrics.tables.cache import Cache, Kept
-from sweeper.metrics.tables.columns import Columns, line_end, parse_columns
+from sweeper.metrics.tables.columns import Columns, columns_of, line_end, parse_columns
 from sweeper.metrics.tables.sources import Files, Source, Stamp, begins_with
 
 
@@ -82,7 +84,7 @@ class Reader:
     def _fresh(self, source: Source, keys: list[str] | None) -> Kept:
         stamp, data = source.view(0)
         self.parsed += len(data)
-        columns = parse_columns(data, keys, self._hint)
+        columns = parse_file(source.name, data, keys, self._hint)
         if keys is None:
             self._hint = tuple(columns.values)
         kept = self.cache is not None and len(data) == stamp.size
@@ -94,7 +96,7 @@ class Reader:
     def _continued(self, source: Source, kept: Kept) -> Kept | None:
         """What was kept with what is new; None when the file is another, or was rewritten."""
         mark = _Mark(kept)
-        if not mark.may_go_on(source):
+        if not mark.may_go_on(source) or MetricsFile(source.name).is_csv:
             return None
         begin = mark.offset if mark.pieces else 0
         stamp, data = source.view(begin)
@@ -156,14 +158,14 @@ class _Mark:
 
 
 def _about(source: Source, stamp: Stamp, data: memoryview, columns: Columns) -> dict[str, object]:
-    offset = line_end(data)
+    offset, is_csv = line_end(data), MetricsFile(source.name).is_csv
     # What has kept still will hardly be compared by its bytes.
     compared = not source.pieces and (stamp.is_fleeting or not source.settled)
     total = zlib.crc32(data[:offset]) if compared else None
     return {
         **_seen({}, stamp),
         "offset": offset,
-        "rows": columns.rows - _rows_after(data, offset),
+        "rows": columns.rows - (0 if is_csv else _rows_after(data, offset)),
         "pieces": source.pieces,
         "sum": total,
         "whole": None if total is None else zlib.crc32(data[offset:], total),
@@ -178,6 +180,18 @@ def _rows_after(data: memoryview, line: int) -> int:
     """The rows in what follows the last whole line: one, if it lacks only its newline."""
     tail = bytes(data[line:])
     return parse_columns(tail).rows if tail.strip() else 0
+
+
+def parse_file(
+    path: str, data: bytes | memoryview, keys: Sequence[str] | None, hint: Sequence[str]
+) -> Columns:
+    """Return the rows in the bytes of the file at `path`, as `parse_columns` does."""
+    file = MetricsFile(path)
+    if not file.is_csv:
+        return parse_columns(data, keys, hint)
+    parsed = file.parse(bytes(data))
+    columns = replace(columns_of(parsed.rows), malformed=parsed.malformed, torn=parsed.torn)
+    return columns.tidy() if keys is None else chosen(columns, keys)
 
 
 def chosen(columns: Columns, keys: Sequence[str]) -> Columns:

@@ -1,0 +1,166 @@
+"""Metrics files: their names, where they lie, and how their bytes become rows.
+
+A folder of metrics holds `metrics.jsonl`, or a CSV file as common loggers write it. No other module
+knows these names. Standard library only: the worker asks too.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+from sweeper.errors import NotFound
+from sweeper.metrics.rows import Parsed, Row, as_step, describe_malformed, parse, shorten
+from sweeper.metrics.tables.sources import Files, Source, Stamp
+from sweeper.store.base import Store
+
+METRICS = "metrics.jsonl"
+NAMES = (METRICS, "metrics.csv", "progress.csv")
+"""Names of metrics files. If a folder holds several, the first of these is read."""
+PLACES = frozenset({*NAMES, *(f"{name}.parts" for name in NAMES)})
+"""Names of files and folders that show that a folder holds metrics."""
+
+_STEPS = (
+    *("step", "global_step", "_step", "training_iteration", "iteration", "iterations", "itr"),
+    *("n_itr", "nupdates", "timesteps_total", "total_timesteps", "timesteps", "epoch"),
+)
+"""Columns of a CSV file that number its rows, in any case and below any prefix (`time/iterations`).
+Of several the first of these is the step."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_BOOLEANS = {"True": True, "true": True, "False": False, "false": False}
+_HEADER_BYTES = 65_536
+
+
+class MetricsFile:
+    """One metrics file, read from its beginning on or from any whole line. Keeps what the lines
+    before say of the next: the columns of a CSV file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.is_csv = path.endswith(".csv")
+        self._columns: list[str] = []
+        self._step: str | None = None
+
+    def parse(
+        self,
+        data: bytes,
+        start: int = 0,
+        find: Callable[[str], Source | None] = lambda _: None,
+    ) -> Parsed:
+        """Return the rows in `data`, which begins `start` bytes after the beginning of the file.
+        `find` finds the file if its header was not read before. Raises `StoreError`."""
+        if not self.is_csv:
+            return parse(data)
+        if not start:
+            self._columns = []
+        elif not self._columns and (source := find(self.path)) is not None:
+            with suppress(NotFound):  # it is being replaced
+                head = source.read(0, _HEADER_BYTES)[1]
+                self._rows(head[: head.find(b"\n") + 1], 0)
+        return self._rows(data, start)
+
+    def describe_malformed(self, data: bytes, start: int = 0) -> str:
+        """Describe why lines in `data`, which was parsed before, are no rows."""
+        if not self.is_csv:
+            return describe_malformed(data)
+        again = MetricsFile(self.path)
+        again._columns = self._columns if start else []
+        for line in data.splitlines(keepends=True):
+            if again._rows(line, start).malformed:
+                return f"the first: {shorten(line.decode('utf-8', 'replace').strip())}"
+        return "its lines do not fit its header"
+
+    def _rows(self, data: bytes, start: int) -> Parsed:
+        lines = data.split(b"\n")
+        torn = bool(lines.pop().strip())  # a number may be cut short: only whole lines count
+        rows: list[Row] = []
+        malformed = 0
+        for line in lines:
+            cells = _cells(line if start or rows else line.removeprefix(b"\xef\xbb\xbf"))
+            if cells == []:
+                continue
+            if cells is None or (not self._is_header(cells) and len(cells) > len(self._columns)):
+                malformed += 1
+            elif self._is_header(cells):
+                self._columns = cells
+                self._step = _step_column(cells)
+            else:
+                rows.append(self._row(cells))
+        return Parsed(rows, malformed, int(torn))
+
+    def _is_header(self, cells: list[str]) -> bool:
+        """Return whether a line names columns. Some loggers write a longer header when they log a
+        new key."""
+        if any(map(_NUMBER.fullmatch, cells)):
+            return False
+        return len({*cells} & {*self._columns}) * 2 >= len(self._columns)
+
+    def _row(self, cells: Sequence[str]) -> Row:
+        """Return a row; an empty cell was not recorded."""
+        row: Row = {
+            key: _value(cell)
+            for key, cell in zip(self._columns, cells, strict=False)
+            if key and cell
+        }
+        if self._step is not None and (step := as_step(row.get(self._step))) is not None:
+            row["step"] = step
+        return row
+
+
+def _cells(line: bytes) -> list[str] | None:
+    """Return the cells of a line; None if it is no CSV, empty for a blank line."""
+    import csv  # most runs write JSON
+
+    try:
+        text = line.decode().rstrip("\r")
+        found: list[str] = next(csv.reader([text], strict=True), list[str]())
+    except (ValueError, csv.Error):
+        return None
+    return [cell.strip() for cell in found] if text.strip() else []
+
+
+def _value(cell: str) -> object:
+    if _NUMBER.fullmatch(cell):
+        try:
+            return int(cell)
+        except ValueError:
+            return float(cell)
+    return _BOOLEANS.get(cell, cell)
+
+
+def _step_column(columns: Sequence[str]) -> str | None:
+    names = {name.lower(): name for name in reversed(columns)}
+    names = {name.rpartition("/")[2].lower(): name for name in reversed(columns)} | names
+    return next((names[step] for step in _STEPS if step in names), None)
+
+
+def metrics_stamp(files: Files, folder: str) -> tuple[str, Stamp | None]:
+    """Return the path of the metrics file in `folder` and its stamp; `metrics.jsonl` and None if
+    there is none."""
+    for path in paths_in(folder):
+        stamp = files.stamp(path)
+        if stamp is not None:
+            return path, stamp
+    return next(paths_in(folder)), None
+
+
+def metrics_source(files: Files, folder: str) -> Source | None:
+    """Return the metrics file in `folder`; its `name` is its path. None if there is none."""
+    return next(filter(None, map(files.source, paths_in(folder))), None)
+
+
+def paths_in(folder: str) -> Iterator[str]:
+    """Yield the paths that metrics in `folder` may have, the preferred one first."""
+    for name in NAMES:
+        yield f"{folder}/{name}" if folder else name
+
+
+def metrics_path(store: Store, folder: str) -> str:
+    """Return the path of the metrics file in `folder`."""
+    return metrics_stamp(Files(store, folder), folder)[0]
+
+
+def local_metrics(folder: str) -> str:
+    """Return the path of the metrics file in a local folder; `metrics.jsonl` if there is none."""
+    paths = [*paths_in(folder)]
+    return next(filter(os.path.exists, paths), paths[0])
