@@ -262,7 +262,7 @@ def _own_keys(data: SweepData) -> list[Finding]:
 
 
 def _is_odd(run: RunData) -> bool:
-    """Whether more is odd about a run's metrics.jsonl than a few skipped lines."""
+    """Whether more is odd about a run's metrics than a few skipped lines."""
     return any(not note.endswith("skipped") for note in run.notes)
 
 
@@ -273,8 +273,8 @@ def _records(data: SweepData) -> list[Finding]:
     if odd:
         cells = tuple(dict.fromkeys(run.cell for run in odd))
         first = f"{odd[0].name or 'the only run'}: {'; '.join(odd[0].notes)}"
-        more = f" (and {plural(len(odd) - 1, 'other run')})" if len(odd) > 1 else ""
-        text = f"Oddities in metrics.jsonl of {first}{more}."
+        more = f" (and {labels.plural(len(odd) - 1, 'other run')})" if len(odd) > 1 else ""
+        text = f"Oddities in the metrics of {first}{more}."
         evidence = {"lines": lines, "runs": {run.name: list(run.notes) for run in odd}}
         # Skipped lines alone are shown further down.
         kind = "odd_records" if any(_is_odd(run) for run in odd) else "unreadable"

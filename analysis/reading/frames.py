@@ -83,7 +83,7 @@ class RunData:
     task, and `unread` the files of answers that are too large to read. `link` is the run's page at
     W&B. `alarms` are those raised while it ran. `origin` is what it executed. `missing` is the
     number of rows at its end that should have a value of the metric and have none: it may have
-    diverged since. `notes` say what is odd about its metrics.jsonl, and `others` describes what
+    diverged since. `notes` say what is odd about its metrics file, and `others` describes what
     it recorded under keys without numbers.
     """
 

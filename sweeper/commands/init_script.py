@@ -11,6 +11,7 @@ from typing import NamedTuple, cast
 from sweeper.commands.init_fields import Field, as_yaml, in_order, values_of
 from sweeper.commands.init_text import comment_of, head, launch_section
 from sweeper.common.json_values import list_of
+from sweeper.metrics.files import METRICS
 
 _FOLDERS = re.compile(
     r"((log|out|output|save|run|exp|result|results|checkpoint)_?(dir|path|folder)|out|output|logdir)\Z"
@@ -150,7 +151,7 @@ def _command(script: str, parts: _Parts, python: str | None) -> Iterator[str]:
     if parts.folder is not None:
         yield from _words(parts.folder.flag, "log_path")
     else:
-        yield "  # No option of the script takes a folder: let it write metrics.jsonl, one JSON"
+        yield f"  # No option of the script takes a folder: let it write {METRICS}, one JSON"
         yield "  # object with a `step` per line, to the folder in the variable SWEEPER_RUN_DIR."
 
 

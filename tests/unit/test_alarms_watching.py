@@ -337,13 +337,13 @@ def test_what_is_left_of_a_machine(tmp_path: Path) -> None:
     [
         (
             "epoch 1 loss 0.5\nepoch 2 loss 0.4\n",
-            "no 'loss' was recorded, nor anything else; 2 lines of metrics.jsonl are not JSON "
-            "objects: the first: epoch 1 loss 0.5",
+            "no 'loss' was recorded, nor anything else; 2 lines of its metrics file "
+            "cannot be read: the first: epoch 1 loss 0.5",
         ),
         (
             "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n",
-            "no 'loss' was recorded, nor anything else; 3 lines of metrics.jsonl are not JSON "
-            "objects: it is a Git LFS pointer, not the file: run `git lfs pull`",
+            "no 'loss' was recorded, nor anything else; 3 lines of its metrics file "
+            "cannot be read: it is a Git LFS pointer, not the file: run `git lfs pull`",
         ),
         ('{"step": 1, "eval": {"loss": 1}}\n', "no 'loss' was recorded; recorded: eval"),
         (

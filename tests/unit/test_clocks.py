@@ -91,7 +91,7 @@ def test_a_worker_whose_clock_is_set_is_not_paused_for_a_year(make_scene: Any) -
 
 def test_how_long_a_pause_lasts_is_the_workers_own_clocks(tmp_path: Path) -> None:
     now = [0.0]
-    pauses = Pauses(str(tmp_path / "metrics.jsonl"), clock=lambda: now[0])
+    pauses = Pauses(str(tmp_path), clock=lambda: now[0])
     pauses.feed(b"Sampling is paused. Reason: concurrent LoRA rate limit hit\n")
     now[0] = 42.0
     pause = pauses.current()

@@ -106,7 +106,7 @@ def test_show_has_everything(capsys: pytest.CaptureFixture[str]):
     assert ask(capsys, "show", "s/lr=3")["skipped"]["malformed lines"] == 1
     assert main(["show", "s/lr=3"]) == 0
     shown = capsys.readouterr().out
-    assert "oom" in shown and "1 malformed line of metrics.jsonl could not be read" in shown
+    assert "oom" in shown and "1 malformed line of its metrics files could not be read" in shown
 
 
 def test_what_show_prints_of_a_configuration_is_a_condition(

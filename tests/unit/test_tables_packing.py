@@ -86,7 +86,7 @@ def test_what_comes_from_a_pack_is_what_is_in_the_files(
     before = pack.stat()
     with monkeypatch.context() as nothing:  # is parsed again
         for module in (packing, reading):
-            nothing.delattr(module, "parse_columns")
+            nothing.delattr(module, "parse_file")
         assert desk.told(keys) == alone
     assert (pack.stat().st_ino, pack.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 

@@ -302,7 +302,7 @@ CAPACITY = (
 @pytest.fixture
 def pauses(tmp_path: Path) -> tuple[Pauses, FakeClock, Path]:
     clock, metrics = FakeClock(), tmp_path / "metrics.jsonl"
-    return Pauses(str(metrics), clock=clock), clock, metrics
+    return Pauses(str(tmp_path), clock=clock), clock, metrics
 
 
 def _reason(pauses: Pauses) -> str | None:
@@ -372,7 +372,7 @@ def test_a_pause_that_is_heard_of_ends_when_it_is_over(
 
 def test_a_pause_is_told_when_it_begins(tmp_path: Path) -> None:
     told: list[int] = []
-    found = Pauses(str(tmp_path / "metrics.jsonl"), begun=lambda: told.append(1))
+    found = Pauses(str(tmp_path), begun=lambda: told.append(1))
     found.feed(b"step 1\n" + TRAINING + TRAINING)
     found.feed(CAPACITY)
     assert told == [1]
