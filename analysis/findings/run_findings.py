@@ -273,7 +273,7 @@ def _records(data: SweepData) -> list[Finding]:
     if odd:
         cells = tuple(dict.fromkeys(run.cell for run in odd))
         first = f"{odd[0].name or 'the only run'}: {'; '.join(odd[0].notes)}"
-        more = f" (and {labels.plural(len(odd) - 1, 'other run')})" if len(odd) > 1 else ""
+        more = f" (and {plural(len(odd) - 1, 'other run')})" if len(odd) > 1 else ""
         text = f"Oddities in the metrics of {first}{more}."
         evidence = {"lines": lines, "runs": {run.name: list(run.notes) for run in odd}}
         # Skipped lines alone are shown further down.
