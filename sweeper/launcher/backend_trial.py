@@ -23,7 +23,7 @@ from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperErro
 from sweeper.launcher.launching import LaunchRequest, User, launch_plan
 from sweeper.launcher.manifest import secret_names
 from sweeper.recipe.reference import RunProcess, find_python, inspect
-from sweeper.scheduler.outcomes import last_words
+from sweeper.scheduler.failures import last_words
 from sweeper.scheduler.progress import Summary
 from sweeper.store.base import Store
 from sweeper.store.opening import open_store

@@ -15,7 +15,7 @@ from functools import partial
 
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.launcher import remote_recovery
-from sweeper.scheduler import account, environment
+from sweeper.scheduler import environment, parallelism
 from sweeper.store.local import refuse_links
 from sweeper.sweep import lock
 from sweeper.sweep.folder import SweepFolder
@@ -73,7 +73,7 @@ def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], ob
     server = TmuxServer()
     ensure_view(server, folder.name, folder.address)
     window = folder.name, folder.address, "launcher", command
-    start_again_or_raise = partial(server.ensure_window, *window, account.handed_on())
+    start_again_or_raise = partial(server.ensure_window, *window, parallelism.handed_on())
     start_again_or_raise()
     return start_again_or_raise
 

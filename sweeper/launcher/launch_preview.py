@@ -22,7 +22,7 @@ from sweeper.sweep.states import ENDED, RunState, State, fold, wants_attempt
 from sweeper.sweep.tracking import NAMES, SECTION
 
 if TYPE_CHECKING:
-    from sweeper.scheduler.job_builder import JobBuilder
+    from sweeper.scheduler.submitter import JobBuilder
 
 GIVEN = (
     *("PYTHONUNBUFFERED", "SWEEPER_ATTEMPT", "SWEEPER_FOLDER", "SWEEPER_KEPT", "SWEEPER_ROOT"),
@@ -120,7 +120,7 @@ def _uncounted(planned: Plan) -> list[str]:
     """Make a warning if a budget depends on what commands record of their tokens."""
     if not planned.has_commands:
         return []
-    from sweeper.scheduler.account_budget import configured_budget  # slow to import
+    from sweeper.scheduler.budgets import configured_budget  # slow to import
 
     account = None
     if planned.service != "none":
@@ -232,7 +232,7 @@ def job_builder(found: LaunchPreview, store: Store) -> "JobBuilder | None":
 
         plan = plan._replace(carried=describe(folder, plan))
     from sweeper.scheduler.environment import env_file
-    from sweeper.scheduler.job_builder import JobBuilder
+    from sweeper.scheduler.submitter import JobBuilder
 
     return JobBuilder(plan, folder, env_file(folder.address))
 

@@ -29,8 +29,8 @@ from sweeper.launcher.manifest import record, secret_names, write_environment
 from sweeper.launcher.placement_guard import Located, located, refuse_another
 from sweeper.launcher.trust import Agree, refuse, require
 from sweeper.money import prices
-from sweeper.scheduler import account, environment
-from sweeper.scheduler.account_budget import configured_budget
+from sweeper.scheduler import environment, parallelism
+from sweeper.scheduler.budgets import configured_budget
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import REPLANNED, Scheduler
 from sweeper.scheduler.progress import Summary, exit_code, printer
@@ -184,7 +184,7 @@ def _check_account(plan: Plan) -> None:
     notify = notify_of(plan)
     if notify is not None:
         require_variables(notify)
-    account.check_place(plan)
+    parallelism.check_place(plan)
     limits = None if plan.service == "none" else configured_budget()
     if limits is not None and limits.budget.usd is not None:
         prices.load()  # which the launcher needs

@@ -16,7 +16,7 @@ from sweeper.engine.access_token import TOKEN
 from sweeper.engine.lifecycle import client_key
 from sweeper.errors import EnvironmentFailure, GridError, UsageError, is_silence
 from sweeper.provenance.snapshot import CodeCopy
-from sweeper.scheduler.job_builder import asked_by
+from sweeper.scheduler.submitter import asked_by
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.labels import first_of

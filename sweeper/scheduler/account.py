@@ -1,146 +1,308 @@
-"""The account whose quota the runs of a sweep use, known by a hash of its key and address; and
-the place where its launchers share what they know."""
+"""What the sweeps of an account share: the learned limit of jobs at once, the division of its slots,
+and the record of both.
 
-import hashlib
+"""
+
+import math
 import os
-from collections.abc import Mapping
-from typing import NamedTuple
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import NamedTuple, Protocol
 
-from sweeper.backends import capabilities_together
-from sweeper.errors import EnvironmentFailure, StoreError
-from sweeper.fields import config_file
-from sweeper.fields.kinds import Integer, Text
-from sweeper.fields.sections import Field, Section
-from sweeper.paths import home
-from sweeper.scheduler.account_record import AccountRecord, PrivateRecord, StoredRecord
-from sweeper.scheduler.context import Context
-from sweeper.scheduler.governor import Governor
-from sweeper.store.opening import open_store
-from sweeper.store.writable import check_root
-from sweeper.sweep.launcher import Service
-from sweeper.sweep.plan import Plan
-from sweeper.sweep.process import this_process
-from sweeper.sweep.quota import Member
-from sweeper.worker.job import read_environment
+from sweeper.errors import AlreadyExists, Damaged, NotFound, StoreError
+from sweeper.store.base import Store
+from sweeper.store.documents import encode, place_of, read_json
+from sweeper.sweep import quota
+from sweeper.sweep.quota import BLANK, Learned, Page
 
-PLACE = "SWEEPER_QUOTA"
-"""The variable with the folder, or the address of a store, in which launchers share quotas."""
-_CONFIG = "XDG_CONFIG_HOME"
-_KEY, _ADDRESS = "TINKER_API_KEY", "TINKER_BASE_URL"
-
-_SECTION = Section(
-    Field("place", Text(), "A folder, or a store that all launchers reach (s3://bucket/quota)."),
-    Field("slots", Integer(1), "What the service takes at once, where that is known."),
-    Field("account", Text(), "A name for the account, where launchers do not see the same key."),
-)
+_WINDOW_SECONDS = 15.0
+"""Three heartbeats of a worker. After this time the effect of a changed limit is known."""
 
 
-class Quota(NamedTuple):
-    """The quota settings of the user's configuration: where quotas are shared, and how large they
-    are."""
+class Load(NamedTuple):
+    """An observation: `busy` running jobs, `paused` of them held back, `wanted` more that could
+    start. `refused`: why one was rejected, a key of `labels.LOWERED`."""
 
-    place: str
-    slots: int | None = None
-    account: str | None = None
-
-
-def quota_settings() -> Quota:
-    """Reads the settings. Raises `EnvironmentFailure` for mistakes in the configuration file."""
-    node, problems = config_file.table("quota")
-    found = _SECTION.read(node, "quota", problems).values
-    config_file.refuse(problems)
-    if chosen := os.environ.get(PLACE):
-        place = _absolute(chosen, os.getcwd())
-    elif found.get("place"):
-        place = _absolute(str(found["place"]), os.path.dirname(config_file.file()))
-    else:
-        place = os.path.join(home(), "quota")
-    return Quota(place, found.get("slots"), found.get("account"))
+    busy: int
+    paused: int = 0
+    wanted: int = 0
+    refused: str | None = None
 
 
-def handed_on() -> dict[str, str]:
-    """The variables that give a launcher elsewhere on this machine the same settings."""
-    found = {name: os.environ[name] for name in (PLACE, _CONFIG) if os.environ.get(name)}
-    return {name: _absolute(value, os.getcwd()) for name, value in found.items()}
+class Limiter:
+    """One launcher's view of how a limit developed. `clock` gives monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seen: Learned | None = None
+        self._cut_at = -math.inf
+        self._quiet_since = clock()
+
+    def see(self, learned: Learned, load: Load) -> Learned:
+        """The state that follows from an observation. It counts once it is passed to the next
+        call."""
+        now = self._clock()
+        self._note(learned, now)
+        if load.paused or load.refused is not None:
+            self._quiet_since = now
+            return _cut(learned, load) if now - self._cut_at >= _WINDOW_SECONDS else learned
+        limit = learned.limit
+        if limit is None or not load.wanted or load.busy < limit:
+            return learned  # nothing is kept from starting by it
+        if now - self._quiet_since < _WINDOW_SECONDS:
+            return learned
+        step = min(learned.step, limit)
+        return learned._replace(limit=limit + step, step=2 * step)
+
+    def _note(self, learned: Learned, now: float) -> None:
+        """Records when the limit was changed, by any launcher."""
+        before, self._seen = self._seen, learned
+        if before is None or before == learned:
+            return
+        self._quiet_since = now
+        if before.cuts != learned.cuts:
+            self._cut_at = now
 
 
-def _absolute(place: str, base: str) -> str:
-    """A folder as an absolute path, relative to `base` if needed; the address of a store is
-    unchanged."""
-    if "://" in place:
-        return place
-    return os.path.normpath(os.path.join(base, os.path.expanduser(place)))
+def _cut(learned: Learned, load: Load) -> Learned:
+    """The state after something was held back. While more jobs run than the limit allows, as
+    after a cut, that many are expected to be held back."""
+    limit = max(1, load.busy) if learned.limit is None else learned.limit
+    half = max(1, min(limit, load.busy) // 2)
+    expected = max(0, load.busy - limit)
+    if load.refused is not None:
+        return Learned(min(limit, half), 1, learned.cuts + 1, load.refused)
+    if load.paused <= expected:
+        return learned
+    return Learned(max(half, min(limit, load.busy) - (load.paused - expected)), 1, learned.cuts + 1)
 
 
-def check_place(plan: Plan) -> None:
-    """Checks that a launch of this plan can share its quota and its account's budget. Raises
-    `EnvironmentFailure`."""
-    if plan.service == "none":
-        return
-    settings = quota_settings()
-    try:
-        check_root(open_store(settings.place))
-    except StoreError as error:
-        raise EnvironmentFailure(
-            f"quotas are shared in {settings.place} ({_source()}): {error}"
-        ) from error
+_ALMOST = 1e-9
 
 
-def _source() -> str:
-    """Names, for people, the setting that says where quotas are shared."""
-    if os.environ.get(PLACE):
-        return f"${PLACE}"
-    return f"quota.place in {config_file.file()}, or else in sweeper's home"
+class Claim(NamedTuple):
+    """A member holds `held` slots and could use `wants` more."""
+
+    weight: float
+    held: int
+    wants: int
+    turn: float = 0.0
 
 
-def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
-    """The account of a plan's runs: 16 hexadecimal digits, or None without a known service."""
-    if plan.service == "none":
+class Grant(NamedTuple):
+    """How many slots a member may take now, and its turn afterwards."""
+
+    slots: int
+    turn: float
+
+
+def shares(limit: float, claims: Mapping[str, Claim]) -> dict[str, float]:
+    """Each member's share of `limit` slots. The sum does not exceed `limit`."""
+    found: dict[str, float] = dict.fromkeys(claims, 0.0)
+    left = dict(claims)
+    while left and limit > _ALMOST:
+        each = limit / sum(claim.weight for claim in left.values())
+        full = [name for name, c in left.items() if c.held + c.wants <= each * c.weight + _ALMOST]
+        if not full:
+            return found | {name: each * claim.weight for name, claim in left.items()}
+        for name in full:
+            claim = left.pop(name)
+            found[name] = float(claim.held + claim.wants)
+            limit -= found[name]
+    return found
+
+
+def grant(limit: int | None, claims: Mapping[str, Claim], who: str) -> Grant:
+    """How many of `limit` slots (None: unlimited) the member `who` may take now."""
+    own = claims[who]
+    if limit is None:
+        return Grant(own.wants, own.turn)
+    parts = shares(limit, claims)
+    whole = {name: int(part + _ALMOST) for name, part in parts.items()}
+    free = limit - sum(claim.held for claim in claims.values())
+    may = max(0, whole[who] - own.held)
+    turn = own.turn
+    if who in _in_turn(parts, whole, claims):
+        may += 1
+        turn += 1.0 / (parts[who] - whole[who])
+    taken = max(0, min(may, own.wants, free))
+    return Grant(taken, turn if taken and own.held + taken > whole[who] else own.turn)
+
+
+def _in_turn(
+    parts: Mapping[str, float], whole: Mapping[str, int], claims: Mapping[str, Claim]
+) -> list[str]:
+    """The members that may take one slot more than the whole part of their share."""
+    over = sum(min(1, max(0, c.held - whole[name])) for name, c in claims.items())
+    left = round(sum(parts.values()) + _ALMOST) - sum(whole.values()) - over
+    wait = [
+        name
+        for name, claim in claims.items()
+        if parts[name] - whole[name] > _ALMOST and claim.held <= whole[name] and claim.wants
+    ]
+    wait.sort(key=lambda name: (claims[name].turn, name))
+    return wait[: max(0, left)]
+
+
+_CHANCE = random.SystemRandom()
+_TRIES = 20
+_KEPT = 20
+_PAUSE_SECONDS = 0.02
+"""The longest random wait before a page is written again, so that launchers that collided do not
+collide again."""
+
+
+class AccountRecord(Protocol):
+    """The place of an account's pages."""
+
+    is_remote: bool
+    is_shared: bool
+
+    def look(self) -> Page:
+        """The newest page. Raises `StoreError`."""
+        ...
+
+    def write(self, change: Callable[[Page], Page]) -> Page:
+        """Writes the page that `change` makes of the newest one, if it differs. `change` may be
+        called several times. Returns the page that counts now. Raises `StoreError`."""
+        ...
+
+    def beat(self, member: str) -> None:
+        """Writes a member's heartbeat. Raises `StoreError`."""
+        ...
+
+    def forget(self, members: Iterable[str]) -> None:
+        """Removes the heartbeats of former members."""
+        ...
+
+    def stamps(self) -> dict[str, int]:
+        """The stamps of all members' heartbeats at the last look."""
+        ...
+
+
+class PrivateRecord:
+    """The record of a launcher that shares its quota with nobody."""
+
+    is_remote = False
+    is_shared = False
+
+    def __init__(self) -> None:
+        self._page = BLANK
+
+    def look(self) -> Page:
+        return self._page
+
+    def write(self, change: Callable[[Page], Page]) -> Page:
+        self._page = change(self._page)
+        return self._page
+
+    def beat(self, member: str) -> None:
+        del member
+
+    def forget(self, members: Iterable[str]) -> None:
+        del members
+
+    def stamps(self) -> dict[str, int]:
+        return {}
+
+
+class StoredRecord:
+    """The record of an account in a store."""
+
+    is_shared = True
+
+    def __init__(self, store: Store, account: str) -> None:
+        self._store = store
+        self._pages, self._beats = f"{account}/pages", f"{account}/beats"
+        self.is_remote = store.is_remote
+        self._page = BLANK
+        self._stamps: dict[str, int] = {}
+        self._beaten = 0
+
+    def look(self) -> Page:
+        beats = self._store.list(self._beats)
+        self._stamps = {entry.path.rpartition("/")[2]: entry.stamp for entry in beats}
+        numbers = self._numbers()
+        if numbers and numbers[-1] != self._page.number:
+            with suppress(NotFound):  # it is so old by now that it was removed
+                self._page = self._newest(numbers)
+        return self._page
+
+    def _numbers(self) -> list[int]:
+        """The numbers of all pages, the newest last."""
+        names = (path.rpartition("/")[2] for path in self._store.names(self._pages))
+        return sorted(filter(None, map(_number, names)))
+
+    def _newest(self, numbers: list[int]) -> Page:
+        """The newest readable page, with the number of the newest page: the next page replaces
+        all damaged ones. If none is readable, the account starts anew: each launcher adds itself
+        again, and the limit is learned again."""
+        for number in reversed(numbers):
+            if number == self._page.number:
+                return self._page._replace(number=numbers[-1])
+            with suppress(Damaged):
+                return self._read(number)._replace(number=numbers[-1])
+        return BLANK._replace(number=numbers[-1])
+
+    def write(self, change: Callable[[Page], Page]) -> Page:
+        for number in range(_TRIES):
+            if number:
+                time.sleep(_CHANCE.uniform(0, _PAUSE_SECONDS))
+            known = self.look()
+            page = change(known)
+            if (page.learned, page.members) == (known.learned, known.members):
+                return known
+            page = page._replace(number=known.number + 1, mark=os.urandom(8).hex())
+            if self._add(page):
+                return page
+        raise StoreError(f"{place_of(self._store, self._pages)}: too many launchers write at once")
+
+    def _add(self, page: Page) -> bool:
+        """Writes the next page. Returns whether it is known to count; if not, the newest page is
+        read again."""
+        try:
+            self._store.create(self._path(page.number), encode(page.document()))
+        except AlreadyExists:
+            if self._mark_of(page.number) != page.mark:  # else it is ours: the reply was lost
+                return False
+        # We may have slept so long that the page which had this number was removed meanwhile.
+        numbers = self._numbers()
+        if numbers and numbers[-1] > page.number:
+            return False
+        self._page = page
+        old = [number for number in numbers if number <= page.number - _KEPT]
+        with suppress(StoreError):  # the next page is soon to come
+            self._store.remove([self._path(number) for number in old])
+        return True
+
+    def _mark_of(self, number: int) -> str | None:
+        with suppress(NotFound, Damaged):
+            return self._read(number).mark
         return None
-    if settings.account is not None:
-        return _hash("named", settings.account)
-    given = {**_kept(service), **plan.launch.env}
-    capabilities = capabilities_together(plan.launch)
-    if plan.service == "local" and _ADDRESS not in plan.launch.env and capabilities.here:
-        # The engine's address changes when it is started again.
-        return _hash("engine", service.home or home())
-    address = service.engine or given.get(_ADDRESS, "")
-    return _hash(given.get(_KEY) or _handed_over(plan), address.rstrip("/"))
+
+    def beat(self, member: str) -> None:
+        self._beaten += 1
+        text = f"{os.getpid()} {self._beaten}\n".encode()
+        self._store.replace(f"{self._beats}/{member}", text, durable=False)
+
+    def forget(self, members: Iterable[str]) -> None:
+        self._store.remove([f"{self._beats}/{member}" for member in members])
+
+    def stamps(self) -> dict[str, int]:
+        return self._stamps
+
+    def _read(self, number: int) -> Page:
+        path = self._path(number)
+        document = read_json(self._store, path)
+        return quota.read(document, place_of(self._store, path), number)
+
+    def _path(self, number: int) -> str:
+        return f"{self._pages}/{number}.json"
 
 
-def _kept(service: Service) -> Mapping[str, str]:
-    try:
-        return read_environment(service.env_file)
-    except EnvironmentFailure:
-        return {}  # the runs cannot read it either
-
-
-def _handed_over(plan: Plan) -> str:
-    """Where jobs find the key, for a backend that hands it to them."""
-    for options in plan.launch.options.values():
-        secrets = options.get("secrets")
-        if isinstance(secrets, Mapping) and _KEY in secrets:
-            return str(secrets[_KEY])  # pyright: ignore[reportUnknownArgumentType]
-    return ""
-
-
-def _hash(key: str, address: str) -> str:
-    return hashlib.sha256(f"{key}\n{address}".encode()).hexdigest()[:16]
-
-
-def governor_of(context: Context, service: Service) -> Governor:
-    """Makes the governor of a sweep's launcher. Raises `EnvironmentFailure`, `StoreError`."""
-    plan = context.plan
-    settings = Quota("") if plan.service == "none" else quota_settings()
-    account = account_of(plan, service, settings)
-    record: AccountRecord = PrivateRecord()
-    if account is not None:
-        record = StoredRecord(open_store(settings.place), account)
-    own = Member(
-        context.store.root,
-        context.sweep,
-        this_process(),
-        plan.launch.priority,
-        id="" if account is None else context.folder.ensure_identity(),
-    )
-    return Governor(record, own, clock=context.clock, most=settings.slots)
+def _number(name: str) -> int:
+    """The number of a page, from its file name; 0 if it is not a page."""
+    stem, _, ending = name.partition(".")
+    return int(stem) if ending == "json" and stem.isdecimal() else 0

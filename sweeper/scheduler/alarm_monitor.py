@@ -18,7 +18,7 @@ from sweeper.common.sanitize import sanitize
 from sweeper.errors import NotFound, StoreError
 from sweeper.scheduler.alarm_actions import AlarmActions
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.outcomes import Outcomes
+from sweeper.scheduler.failures import Outcomes
 from sweeper.scheduler.run_table import RunTable
 from sweeper.store.documents import encode, read_as, timestamp
 from sweeper.sweep.heartbeats import Heartbeats

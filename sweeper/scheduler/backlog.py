@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Iterator
 
-from sweeper.scheduler.failure_policy import FailurePolicy
+from sweeper.scheduler.budgets import Spending
+from sweeper.scheduler.failures import FailurePolicy
 from sweeper.scheduler.requests import Requests
 from sweeper.scheduler.run_table import RunTable
-from sweeper.scheduler.spending import Spending
 from sweeper.scheduler.stages import Stages
 from sweeper.sweep.states import State
 

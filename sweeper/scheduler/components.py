@@ -2,25 +2,20 @@
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.scheduler import engine_watch
-from sweeper.scheduler.account_budget import account_budget
 from sweeper.scheduler.alarm_monitor import AlarmMonitor
-from sweeper.scheduler.attempt_usage import AttemptUsage, SweepUsageWatch
 from sweeper.scheduler.backlog import Backlog
-from sweeper.scheduler.cancellations import Cancellations
+from sweeper.scheduler.budgets import AttemptUsage, Spending, SweepUsageWatch, account_budget
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.failure_policy import FailurePolicy
+from sweeper.scheduler.failures import FailurePolicy, Outcomes
 from sweeper.scheduler.lost_workers import LostWorkers
 from sweeper.scheduler.notifier import notifier
-from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.parallelism import Parallelism
-from sweeper.scheduler.places import Places
-from sweeper.scheduler.requests import Requests
+from sweeper.scheduler.places import Places, Withdrawals
+from sweeper.scheduler.progress import Publisher, StatusDisplay
+from sweeper.scheduler.requests import Cancellations, Requests
 from sweeper.scheduler.run_table import RunTable
-from sweeper.scheduler.spending import Spending
 from sweeper.scheduler.stages import Stages
-from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
 from sweeper.scheduler.submitter import Submitter
-from sweeper.scheduler.withdrawals import Withdrawals
 from sweeper.sweep.heartbeats import Heartbeats
 from sweeper.sweep.launcher import Service
 

@@ -18,9 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.scheduler.account_record import AccountRecord
-from sweeper.scheduler.limiter import Limiter, Load
-from sweeper.scheduler.shares import Claim, grant, shares
+from sweeper.scheduler.account import AccountRecord, Claim, Limiter, Load, grant, shares
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.heartbeats import Heartbeats

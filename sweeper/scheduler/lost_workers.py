@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.outcomes import last_words
+from sweeper.scheduler.failures import last_words
 from sweeper.scheduler.run_table import RunTable
 from sweeper.sweep.folder import attempt_of, token
 from sweeper.sweep.heartbeats import Heartbeats

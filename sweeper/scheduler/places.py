@@ -1,21 +1,20 @@
-"""The places of a sweep: at which backend each attempt is, and where the next ones go.
+"""The places of a sweep: at which backend each attempt is, where the next ones go, and which attempts
+leave a place that keeps them waiting.
 
-An attempt's intent names its place, and is on record before that backend is asked for anything. So
-whoever is killed, at whatever instruction, an attempt is looked for and submitted at that place and
-at no other. A run goes to another place by another attempt alone: after one that was preempted or
-lost, or that was withdrawn because its place did not take it (`RunTable.withdraw`).
-"""
+An attempt's intent names its place before that backend is asked for anything. So after a kill at any
+instruction, the attempt is looked up and submitted at that place and nowhere else."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from sweeper.backends.base import Backend, JobSpec
 from sweeper.errors import Damaged, EnvironmentFailure, NoRoom, StoreError, Unreachable
 from sweeper.scheduler.context import Context
+from sweeper.scheduler.failures import FailurePolicy
 from sweeper.scheduler.run_table import RunTable
 from sweeper.sweep.folder import token
-from sweeper.sweep.states import State
+from sweeper.sweep.states import Event, State
 
 TryCall: TypeAlias = Callable[[Callable[[], None]], bool]
 """Calls a function that asks a backend. Returns whether there was an answer."""
@@ -196,3 +195,52 @@ class Places:
         # Of one that is silent since, what it said last still holds.
         refused = not self.takes(place) and (since is None or place in self._full)
         return "it took no more jobs" if refused else None
+
+
+class Withdrawals:
+    """Withdraws attempts, and has their runs started again at another place. With
+    `starting=False` none is withdrawn."""
+
+    def __init__(
+        self, run_table: RunTable, places: Places, policy: FailurePolicy, *, starting: bool
+    ) -> None:
+        self._run_table = run_table
+        self._places = places
+        self._policy = policy
+        self._starting = starting
+
+    def look(self, place: str, runs: Iterable[str], unsubmitted: set[str]) -> list[str]:
+        """Withdraws the opened attempts of these runs, if their place keeps them waiting and
+        another has room. They leave `unsubmitted`, the runs whose opened attempts are not
+        running. Returns those that stay."""
+        runs = list(runs)
+        room = self._places.room(unsubmitted)
+        left = sum(room.values()) - room[place]
+        why = self._places.why_leave(place, room)
+        if why is None or not self._starting:
+            return runs
+        staying: list[str] = []
+        for run in runs:
+            attempt = self._run_table.views[run].state.opened
+            asked = self._run_table.is_cancelled(run, attempt)
+            if asked or run in self._run_table.retired or left <= 0:
+                staying.append(run)
+            else:
+                left -= 1
+                if self._run_table.withdraw(run, attempt, f"{place}: {why}"):
+                    self.start_elsewhere(run, attempt)
+                unsubmitted.discard(run)
+        return staying
+
+    def finish(self) -> None:
+        """Ends the attempts that a killed launcher was withdrawing. No worker has them, and none
+        will."""
+        for run, view in self._run_table.views.items():
+            claimed = view.state.event is Event.CLAIMED and self._starting
+            if claimed and self._run_table.finish_withdrawal(run, view.state.attempt):
+                self.start_elsewhere(run, view.state.attempt)
+
+    def start_elsewhere(self, run: str, attempt: int) -> None:
+        """Starts a run again whose attempt was withdrawn, unless a user has cancelled it since."""
+        if not self._run_table.is_cancelled(run, attempt):
+            self._policy.excuse(run, attempt, "since its place did not take it")

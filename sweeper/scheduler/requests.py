@@ -1,9 +1,15 @@
-"""Reads what users ask of a launcher: to pause, to end, to run more or fewer jobs at once, or to
-continue with another plan. The requests are in the store, so that the next launcher reads them
-too."""
+"""What users ask of a launcher (pause, stop, parallel, a new plan, cancel), read from the store so
+that the next launcher reads it too; and the jobs that backends are told to stop."""
 
+from functools import partial
+
+from sweeper.scheduler.budgets import Spending
 from sweeper.scheduler.context import Context
+from sweeper.scheduler.engine_watch import EngineWatch
+from sweeper.scheduler.places import Places, TryCall
+from sweeper.scheduler.run_table import RunTable
 from sweeper.sweep import sweep_requests
+from sweeper.sweep.folder import token
 from sweeper.sweep.request import Asked, Pause
 
 _NAMES = ("pause", "parallel", "stop", "plan", "cancel")
@@ -44,3 +50,59 @@ class Requests:
         self.cancel = sweep_requests.asked_cancel(self._folder) if "cancel" in stamps else None
         self.replanned = "plan" in stamps
         self._stamps = stamps
+
+
+NOT_YET_SECONDS = 5.0
+"""Wait before a backend is asked again to stop a job that it could not stop yet."""
+
+
+class Cancellations:
+    """Has jobs stopped. `stopping`: the tokens of those whose backend was told so. `spending` and
+    `engine` are None where no job is stopped for their sake."""
+
+    def __init__(
+        self,
+        context: Context,
+        run_table: RunTable,
+        places: Places,
+        requests: Requests,
+        spending: Spending | None,
+        engine: EngineWatch | None,
+    ) -> None:
+        self._clock = context.clock
+        self._run_table = run_table
+        self._places = places
+        self._requests = requests
+        self._spending = spending
+        self._engine = engine
+        self._not_yet: dict[str, float] = {}  # jobs to retry, and when
+        self.stopping: set[str] = set()
+
+    def look(self, try_call: TryCall, *, away: bool) -> None:
+        """Tell the backends of the jobs that are to be stopped: once, but for those that they
+        cannot stop yet. Their workers look for the request as well. While the engine is `away`
+        nobody knows which jobs have lost it."""
+        opened = self._run_table.open()
+        asked = {token(run, n) for run, n in opened.items() if self._run_table.views[run].cancel}
+        if self._engine is not None and not away:
+            asked |= {token(run, n) for run, n in opened.items() if self._engine.orphaned(run, n)}
+        if self._spending is not None and self._spending.is_over:
+            asked |= {token(run, n) for run, n in opened.items()}
+        if self._requests.pause is not None and self._requests.pause.runs:
+            asked |= {token(run, n) for run, n in opened.items()}
+        self.stopping &= asked
+        now = self._clock()
+        waiting = {job for job, due in self._not_yet.items() if now < due}
+        fresh = asked - self.stopping - waiting
+        if not fresh:
+            return
+        self._not_yet = {job: self._not_yet[job] for job in waiting}
+        for place, jobs_there in self._places.of_each(opened).items():
+            if jobs := sorted(fresh & jobs_there.keys()):
+                try_call(partial(self._cancel, place, jobs))
+
+    def _cancel(self, place: str, jobs: list[str]) -> None:
+        """Ask one place's backend to stop jobs. Raises `Unreachable`."""
+        not_yet = set(self._places.ask(place, lambda backend: backend.cancel(jobs)) or ())
+        self._not_yet |= dict.fromkeys(not_yet, self._clock() + NOT_YET_SECONDS)
+        self.stopping |= set(jobs) - not_yet

@@ -1,18 +1,20 @@
-"""Handles the stages of a running sweep: which runs wait for which, which runs of a finished
-stage are taken, and what a run gets from those that it starts from.
+"""The stages of a running sweep: which runs wait for which, which runs of a finished stage are
+chosen, and which checkpoints a later run gets.
 
-A choice is recorded exclusively before any run that follows from it is made. So a launcher that
-restarts after a kill, or a second one, uses the same choice.
-"""
+A choice is recorded exclusively before any run that follows from it is made, so a launcher that is
+killed and the next one agree."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from sweeper.errors import AlreadyExists, StoreError
+from sweeper.errors import AlreadyExists, StoreError, SweeperError
+from sweeper.metrics.objective import sign_of
+from sweeper.results.cells import choose_scale, mean
+from sweeper.results.runs import RecordedRun
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.pinning import Pins
 from sweeper.scheduler.run_table import RunTable, View
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.hint import hint
@@ -27,6 +29,101 @@ from sweeper.sweep.states import OPEN, State
 
 if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep
+
+
+def choose(
+    choice: Choice, runs: Mapping[str, RecordedRun], succeeded: Collection[str]
+) -> tuple[tuple[str, float], ...]:
+    """The chosen runs, best first, each with its value. Among equal values the first in the plan
+    wins. Runs without a finite value are left out. Runs of which the metric is missing at the end
+    come after all others, since they may have diverged. Empty if no run has a value."""
+    metric = choice.metric._asdict()
+    values: dict[str, float] = {}
+    missing: set[str] = set()
+    for run in choice.candidates:
+        point = runs[run].value(metric) if run in succeeded and run in runs else None
+        if point is not None and math.isfinite(point.value):
+            values[run] = point.value
+            missing |= {run} if point.missing else set()
+    sign = sign_of(choice.metric.goal)
+    if choice.take.how == "best-cell":
+        return _of_best_cell(choice, runs, values, missing, sign)
+    # `best` is the first of these, `top` so many of them.
+    ordered = sorted(values, key=lambda run: (run in missing, sign * values[run]))
+    return tuple((run, values[run]) for run in ordered[: choice.take.number])
+
+
+def _of_best_cell(
+    choice: Choice,
+    runs: Mapping[str, RecordedRun],
+    values: Mapping[str, float],
+    missing: Collection[str],
+    sign: float,
+) -> tuple[tuple[str, float], ...]:
+    """All runs of the cell with the best mean. A cell with a run that has no value comes after
+    complete cells, unless failures count for nothing; before it come those with a run whose metric
+    is missing at the end."""
+    planned: dict[str, list[str]] = {}
+    for run in choice.candidates:
+        if run in runs:
+            planned.setdefault(runs[run].cell, []).append(run)
+    cells = {cell: [run for run in mine if run in values] for cell, mine in planned.items()}
+    cells = {cell: mine for cell, mine in cells.items() if mine}
+    if not cells:
+        return ()
+    scale = choose_scale([values[run] for run in mine] for mine in cells.values())
+
+    def rank(cell: str) -> tuple[bool, bool, float]:
+        torn = choice.metric.failed != "drop" and len(cells[cell]) < len(planned[cell])
+        doubtful = any(run in missing for run in cells[cell])
+        return torn, doubtful, sign * mean(_values(values, cells[cell]), scale)
+
+    best = min(cells, key=rank)
+    return tuple((run, values[run]) for run in cells[best])
+
+
+def _values(values: Mapping[str, float], runs: Sequence[str]) -> list[float]:
+    return [values[run] for run in runs]
+
+
+_SCHEME = "tinker://"
+
+Pinned = Literal["kept", "gone", "unknown"]
+
+
+class Pins:
+    """The checkpoints that the service was asked to keep. `service` is its name, and `env_file`
+    has the environment of the launch. A service that cannot be asked is not asked again."""
+
+    def __init__(self, service: str, env_file: str | None) -> None:
+        self._name, self._env_file = service, env_file
+        self._found: dict[str, Pinned] = {}
+        self._away = False
+
+    def keep(self, path: str) -> Pinned:
+        """Asks the service to keep a checkpoint for good. `gone`: the service has no such
+        checkpoint. `unknown`: the service cannot be asked, or the path belongs to no service."""
+        if not path.startswith(_SCHEME):
+            return "unknown"
+        if path not in self._found and not self._away:
+            try:
+                self._found[path] = self._ask(path)
+            except SweeperError:
+                self._away = True
+        return self._found.get(path, "unknown")
+
+    def _ask(self, path: str) -> Pinned:
+        from sweeper.results import kept_checkpoints
+        from sweeper.results.service_requests import of_service
+        from sweeper.worker.job import read_environment
+
+        service = of_service(self._name, read_environment(self._env_file))
+        return (
+            "kept"
+            if kept_checkpoints.expire(service, kept_checkpoints.Kept(path, 0, None, None), None)
+            else "gone"
+        )
+
 
 _PATHS = {"checkpoint.state": "state_path", "checkpoint.sampler": "sampler_path"}
 
@@ -255,7 +352,6 @@ class Stages:
             return False
         if holds_back(choice, fates) or "open" in fates.values():
             return False
-        from sweeper.scheduler.stage_choice import choose
 
         recorded = {run.id: run for run in self._sweep().runs}
         taken = choose(choice, recorded, [run for run, one in fates.items() if one == "succeeded"])

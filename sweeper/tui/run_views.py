@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from sweeper.scheduler.retry_delay import EXCUSED
+from sweeper.scheduler.failures import EXCUSED
 from sweeper.sweep import labels
 from sweeper.sweep.event import Outcome
 from sweeper.sweep.heartbeats import Beat

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from harness.shared import Account, dealing
 
-from sweeper.scheduler.account_record import StoredRecord
+from sweeper.scheduler.account import StoredRecord
 
 
 def test_slots_are_shared_by_weight_and_none_is_idle(memory: Path) -> None:

@@ -18,7 +18,7 @@ from sweeper.engine.lora import LoraConfig
 from sweeper.errors import StoreError
 from sweeper.results.status import read_status
 from sweeper.results.sweeps import Sweep
-from sweeper.scheduler.retry_delay import SERVICE_TRIES, backoff
+from sweeper.scheduler.failures import SERVICE_TRIES, backoff
 from sweeper.store.remote import open_remote
 from sweeper.sweep.states import Event
 from sweeper.worker.rate_limits import Pauses

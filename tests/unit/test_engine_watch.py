@@ -9,7 +9,7 @@ import pytest
 from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.scheduler import engine_watch, environment
-from sweeper.scheduler.retry_delay import SERVICE_TRIES
+from sweeper.scheduler.failures import SERVICE_TRIES
 from sweeper.store.documents import encode, read_json
 from sweeper.sweep import job as job_model
 from sweeper.sweep.states import Event, State

@@ -11,10 +11,10 @@ from sweeper.backends import open_backend
 from sweeper.cli import main
 from sweeper.results.forecast import forecast_of
 from sweeper.results.registry import Registry
-from sweeper.scheduler.attempt_usage import AttemptUsage, SweepUsageWatch
+from sweeper.scheduler.budgets import AttemptUsage, SweepUsageWatch
 from sweeper.scheduler.context import Context
+from sweeper.scheduler.progress import Publisher
 from sweeper.scheduler.run_table import RunTable
-from sweeper.scheduler.status_publisher import Publisher
 from sweeper.store.documents import encode
 from sweeper.store.local import LocalStore
 from sweeper.store.opening import open_store

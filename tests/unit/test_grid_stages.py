@@ -10,7 +10,7 @@ from sweeper.commands import plan_text
 from sweeper.errors import GridError
 from sweeper.launcher import launch_preview
 from sweeper.planner.plan import plan
-from sweeper.scheduler.job_builder import asked_by
+from sweeper.scheduler.submitter import asked_by
 from sweeper.store.local import LocalStore
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.plan_file import read

@@ -12,7 +12,7 @@ from sweeper.commands import plan_text
 from sweeper.errors import StoreError
 from sweeper.launcher import launch_preview
 from sweeper.planner.plan import plan
-from sweeper.scheduler.job_builder import asked_by
+from sweeper.scheduler.submitter import asked_by
 from sweeper.store.documents import encode, strict
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder

@@ -9,8 +9,7 @@ import pytest
 
 from sweeper.errors import NoRoom, NotFound, StoreError
 from sweeper.scheduler import progress
-from sweeper.scheduler.circuit_breaker import CircuitBreaker, Failure, normalised
-from sweeper.scheduler.retry_delay import SERVICE_TRIES, backoff
+from sweeper.scheduler.failures import SERVICE_TRIES, CircuitBreaker, Failure, backoff, normalised
 from sweeper.store.documents import encode
 from sweeper.sweep.folder import token
 from sweeper.sweep.states import OPEN, Event, State, fold

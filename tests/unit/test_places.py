@@ -28,7 +28,7 @@ from sweeper.launcher.trust import sealed
 from sweeper.planner.plan import plan
 from sweeper.results.sweeps import Sweep
 from sweeper.scheduler import environment
-from sweeper.scheduler.retry_delay import SERVICE_TRIES
+from sweeper.scheduler.failures import SERVICE_TRIES
 from sweeper.store.documents import encode, read_json
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.launch import Launch, Share

@@ -12,11 +12,17 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import EnvironmentFailure, StoreError
-from sweeper.scheduler import account, governor
-from sweeper.scheduler.account_record import PrivateRecord, StoredRecord
+from sweeper.scheduler import governor, parallelism
+from sweeper.scheduler.account import (
+    Claim,
+    Limiter,
+    Load,
+    PrivateRecord,
+    StoredRecord,
+    grant,
+    shares,
+)
 from sweeper.scheduler.governor import Governor, Jobs
-from sweeper.scheduler.limiter import Limiter, Load
-from sweeper.scheduler.shares import Claim, grant, shares
 from sweeper.store.base import Store
 from sweeper.store.documents import encode
 from sweeper.store.local import LocalStore
@@ -554,27 +560,30 @@ def test_who_shares_with_nobody_needs_no_place() -> None:
 def test_the_place_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("SWEEPER_HOME", "/home/of/mine")
-    monkeypatch.delenv(account.PLACE, raising=False)
-    assert account.quota_settings() == ("/home/of/mine/quota", None, None)
+    monkeypatch.delenv(parallelism.PLACE, raising=False)
+    assert parallelism.quota_settings() == ("/home/of/mine/quota", None, None)
     (tmp_path / "sweeper").mkdir()
     file = tmp_path / "sweeper" / "config.toml"
     file.write_text('[quota]\nplace = "s3://bucket/quota"\nslots = 50\naccount = "team"\n')
-    assert account.quota_settings() == ("s3://bucket/quota", 50, "team")
-    monkeypatch.setenv(account.PLACE, "/elsewhere")
-    assert account.quota_settings().place == "/elsewhere"
-    assert account.handed_on() == {account.PLACE: "/elsewhere", "XDG_CONFIG_HOME": str(tmp_path)}
+    assert parallelism.quota_settings() == ("s3://bucket/quota", 50, "team")
+    monkeypatch.setenv(parallelism.PLACE, "/elsewhere")
+    assert parallelism.quota_settings().place == "/elsewhere"
+    assert parallelism.handed_on() == {
+        parallelism.PLACE: "/elsewhere",
+        "XDG_CONFIG_HOME": str(tmp_path),
+    }
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(account.PLACE, "shared/quota")
+    monkeypatch.setenv(parallelism.PLACE, "shared/quota")
     there = f"{tmp_path}/shared/quota"
-    assert account.quota_settings().place == account.handed_on()[account.PLACE] == there
-    monkeypatch.delenv(account.PLACE)
+    assert parallelism.quota_settings().place == parallelism.handed_on()[parallelism.PLACE] == there
+    monkeypatch.delenv(parallelism.PLACE)
     file.write_text('[quota]\nplace = "quota"\n')
     monkeypatch.chdir("/")
-    assert account.quota_settings().place == f"{tmp_path}/sweeper/quota"
-    assert account.handed_on() == {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert parallelism.quota_settings().place == f"{tmp_path}/sweeper/quota"
+    assert parallelism.handed_on() == {"XDG_CONFIG_HOME": str(tmp_path)}
     file.write_text("[quota]\nslot = 50\nslots = 0\n")
     with pytest.raises(EnvironmentFailure) as told:
-        account.quota_settings()
+        parallelism.quota_settings()
     assert f"{file}: quota.slot: unknown key 'slot' in quota (did you mean 'slots'?)" in str(
         told.value
     )

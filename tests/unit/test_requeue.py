@@ -11,7 +11,7 @@ from sweeper.backends.base import Counter
 from sweeper.errors import UsageError
 from sweeper.launcher import preflight
 from sweeper.provenance.snapshot import CodeCopy
-from sweeper.scheduler import job_builder
+from sweeper.scheduler import submitter
 from sweeper.store.documents import encode, read_json
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
@@ -168,15 +168,13 @@ def test_what_a_job_elsewhere_is_told() -> None:
         "cwd": "/here",
     }
     job = read(about, "job.json")
-    told = job_builder.job_for(ELSEWHERE, job, "http://10.0.0.1:8000")
+    told = submitter.job_for(ELSEWHERE, job, "http://10.0.0.1:8000")
     assert told.recipe.python == "python"
     assert told.env == {"A": "1", "TINKER_BASE_URL": "http://10.0.0.1:8000"}
     assert (told.env_file, told.cwd) == (None, ".")
-    assert job_builder.job_for(Capabilities(), job, None) == job
+    assert submitter.job_for(Capabilities(), job, None) == job
     capabilities = ELSEWHERE._replace(restarts=BATCH)
-    argv = job_builder.worker_argv(
-        capabilities, SweepFolder(_S3(), "s"), "t-a1", "/here/secret.json"
-    )  # type: ignore[arg-type]
+    argv = submitter.worker_argv(capabilities, SweepFolder(_S3(), "s"), "t-a1", "/here/secret.json")  # type: ignore[arg-type]
     assert argv[0] == "python"
     assert argv[-6:-2] == ["--restarts", BATCH.variable, "--first", "1"]
     assert argv[-2:] == ["s3://bucket/x/s", "t-a1"]

@@ -11,13 +11,17 @@ import pytest
 
 from sweeper.backends import open_backend
 from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
-from sweeper.scheduler import account
-from sweeper.scheduler.account_budget import AccountBudget, Limits, configured_budget
-from sweeper.scheduler.attempt_usage import AttemptUsage
+from sweeper.scheduler import parallelism
+from sweeper.scheduler.budgets import (
+    AccountBudget,
+    AttemptUsage,
+    Limits,
+    Spending,
+    configured_budget,
+)
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.governor import name_of
 from sweeper.scheduler.run_table import RunTable
-from sweeper.scheduler.spending import Spending
 from sweeper.store.documents import encode, read_json
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
@@ -192,7 +196,7 @@ def test_a_sweep_that_was_removed_and_made_anew_counts_both(
     plan = sweep.context.plan._replace(created="later")
     account = spending._account
     assert account is not None
-    account._context.__dict__["plan"] = plan
+    parallelism._context.__dict__["plan"] = plan
     assert "1,100 of 1,000 tokens" in (accounts.reached((sweep, spending)) or "")
 
 
@@ -326,13 +330,13 @@ def test_a_launcher_that_does_not_know_what_is_left_starts_nothing_and_goes_on(
 ) -> None:
     scene = make_scene()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv(account.PLACE, str(tmp_path / "quota"))
+    monkeypatch.setenv(parallelism.PLACE, str(tmp_path / "quota"))
     (tmp_path / "config" / "sweeper").mkdir(parents=True)
     (tmp_path / "config" / "sweeper" / "config.toml").write_text("[budget]\ntokens = 1000\n")
     plan = read_json(scene.store, scene.folder.plan) | {"service": "tinker"}
     scene.store.replace(scene.folder.plan, encode(plan))
     scene.scheduler = scene.new_scheduler()
-    of_account = account.account_of(scene.folder.read_plan(), Service(), account.Quota(""))
+    of_account = parallelism.account_of(scene.folder.read_plan(), Service(), parallelism.Quota(""))
     damaged = tmp_path / "quota" / str(of_account) / "spent" / "other.json"
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{")

@@ -104,14 +104,14 @@ def worker(spec: Spec, folder: str, token: str) -> int:
 
 def _prepare_launcher(spec: Spec) -> None:
     from sweeper.launcher import launching
-    from sweeper.scheduler import retry_delay
+    from sweeper.scheduler import failures
 
     _set_clock(spec)
     set_everywhere("POLL_SECONDS", spec.get("poll"))
     set_everywhere("SETTLE_SECONDS", spec.get("settle"))
     set_everywhere("ORPHAN_SECONDS", spec.get("engine_patience"))
     set_everywhere("_WINDOW_SECONDS", spec.get("window"))
-    true_backoff, scale = retry_delay.backoff, spec.get("backoff", 1.0)
+    true_backoff, scale = failures.backoff, spec.get("backoff", 1.0)
     set_everywhere("backoff", lambda *about: scale * true_backoff(*about))
     told = json.dumps(spec.get("worker", {}))
 

@@ -68,7 +68,7 @@ def _shorten() -> None:
     """Shorten waits, for all that is forked from here."""
     from harness.entry import set_everywhere
     from sweeper.launcher import plan_arguments
-    from sweeper.scheduler import retry_delay
+    from sweeper.scheduler import failures
     from sweeper.store import remote
     from sweeper.worker import claim, syncing
 
@@ -83,7 +83,7 @@ def _shorten() -> None:
         ("open_backend", _open_cluster),
     ):
         set_everywhere(name, value)
-    true_backoff = retry_delay.backoff
+    true_backoff = failures.backoff
     true_plan = plan_arguments.planned_by
     set_everywhere("planned_by", lambda arguments: _leased(true_plan(arguments)))
     set_everywhere("backoff", lambda *about: 0.1 * true_backoff(*about))

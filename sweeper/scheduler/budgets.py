@@ -1,0 +1,413 @@
+"""What the runs of a sweep and of its account have used, compared with their budgets."""
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from sweeper.errors import NotFound, StoreError, Unreachable
+from sweeper.fields import config_file
+from sweeper.grid.budget import ACCOUNT
+from sweeper.metrics.recorded_usage import AttemptRecords
+from sweeper.money import prices
+from sweeper.results.forecast import Going, forecast, not_known_yet, settings_of
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.governor import name_of
+from sweeper.scheduler.parallelism import account_of, quota_settings
+from sweeper.scheduler.run_table import RunTable
+from sweeper.store.base import Store
+from sweeper.store.documents import encode, read_as, timestamp
+from sweeper.store.opening import open_store
+from sweeper.sweep import daily_spending
+from sweeper.sweep.daily_spending import NOTHING, Spent, SweepSpent
+from sweeper.sweep.heartbeat import Heartbeat
+from sweeper.sweep.heartbeats import Heartbeats, read_heartbeat
+from sweeper.sweep.launcher import Service
+from sweeper.sweep.plan import Budget, Plan
+from sweeper.sweep.states import OUTCOMES, Event, State
+from sweeper.sweep.usage import NO_USAGE, SweepUsage, Usage, total
+from sweeper.worker.usage import FOLDER, UsageFiles
+
+_SUM_SECONDS = 10.0
+"""The interval between two sums of a sweep's usage."""
+_REMOTE_LOOKS = 10
+"""The most outcomes that are read for one sum, where each read is slow."""
+
+Attempt = tuple[str, int]
+
+
+class Used(NamedTuple):
+    """The usage of one attempt, and how long it worked, without pauses."""
+
+    usage: Usage = NO_USAGE
+    seconds: float = 0.0
+
+
+class AttemptUsage:
+    """The usage of all attempts of a sweep. Usage that was once read counts even if it cannot be
+    read for a moment."""
+
+    def __init__(self, context: Context, run_table: RunTable, heartbeats: Heartbeats) -> None:
+        self._context = context
+        self._run_table, self._heartbeats = run_table, heartbeats
+        self._seen: dict[Attempt, Used] = {}
+        self._final: set[Attempt] = set()
+        self._files: dict[Attempt, UsageFiles] = {}
+        self._records: dict[Attempt, tuple[float, AttemptRecords]] = {}
+
+    def look(self, most: int | None = None) -> Mapping[Attempt, Used]:
+        """The current usage of each attempt. Reads at most `most` unknown attempts; the others
+        are missing from the result."""
+        for run, view in self._run_table.views.items():
+            for attempt in range(1, view.state.opened + 1):
+                key = run, attempt
+                if key in self._final or (most == 0 and key not in self._seen):
+                    continue
+                most = most if most is None or key in self._seen else most - 1
+                self._look_at(run, attempt)
+        return self._seen
+
+    def _look_at(self, run: str, attempt: int) -> None:
+        """Records the current usage of an attempt, unless a larger usage is known."""
+        key = run, attempt
+        happened = self._run_table.events(run)
+        event = next((event for event in OUTCOMES if (attempt, event) in happened), None)
+        found = self._ended(key, event) if event is not None else self._at_work(key)
+        if found.usage == NO_USAGE:
+            found = found._replace(usage=self._recorded(key, ended=key in self._final))
+        before = self._seen.get(key, Used())
+        usage = max(before.usage, found.usage, key=lambda usage: usage.counts.tokens)
+        self._seen[key] = Used(usage, max(before.seconds, found.seconds))
+
+    def _at_work(self, key: Attempt) -> Used:
+        """The usage of an attempt without an outcome: its heartbeat, and the counts since."""
+        beat = self._heartbeats.known.get(key)
+        if beat is not None:
+            return self._counted(key, _of(beat.body))
+        if key in self._seen:  # of a lost one there is nothing new
+            return Used()
+        return self._counted(key, self._said(key))
+
+    def _ended(self, key: Attempt, event: Event) -> Used:
+        """The usage of an ended attempt, from its outcome."""
+        try:
+            outcome = self._context.folder.read_event(*key, event)
+        except (NotFound, StoreError):
+            return Used()  # it is read again in the next round
+        self._final.add(key)
+        seconds = max(0.0, (outcome.wall_s or 0.0) - (outcome.paused_s or 0.0))
+        used = Used(outcome.usage, seconds)
+        if outcome.usage == NO_USAGE and self._recipe_counts():
+            used = self._counted(key, self._said(key)._replace(seconds=seconds))
+        self._files.pop(key, None)
+        return used
+
+    def _recorded(self, key: Attempt, *, ended: bool) -> Usage:
+        """What an attempt without a meter has recorded. On a remote store it is read every few
+        seconds, and once more when the attempt has ended."""
+        now, store = self._context.clock(), self._context.store
+        records = AttemptRecords(self._context.folder, *key)
+        at, records = self._records.get(key, (now - _SUM_SECONDS, records))
+        if store.is_remote and not ended and now - at < _SUM_SECONDS:
+            return NO_USAGE  # what was read before counts
+        try:
+            usage = records.read(self._run_table.runs[key[0]].config)
+        except StoreError:
+            self._final.discard(key)  # it is read again in the next round
+            return NO_USAGE
+        self._records[key] = now, records
+        if ended:
+            del self._records[key]
+        return usage
+
+    def _recipe_counts(self) -> bool:
+        return any(part.recipe.kind != "command" for part in self._context.plan.parts)
+
+    def _said(self, key: Attempt) -> Used:
+        """The usage that the worker last reported."""
+        return _of(read_heartbeat(self._context.store, self._context.folder.heartbeat(*key)))
+
+    def _counted(self, key: Attempt, said: Used) -> Used:
+        """What the recipe has counted, where its files can be read here: a heartbeat is some
+        seconds old."""
+        files = self._files.get(key)
+        if files is None:
+            folder = self._context.store.local_path(self._context.folder.attempt(*key))
+            if folder is None:
+                return said
+            files = self._files[key] = UsageFiles(os.path.join(folder, FOLDER))
+        counted = files.read()
+        return said if counted == NO_USAGE else said._replace(usage=counted)
+
+
+def _of(body: Heartbeat) -> Used:
+    return Used(body.usage, max(0.0, (body.up_s or 0.0) - body.paused_s))
+
+
+class SweepUsageWatch:
+    """Adds up the usage of a sweep's attempts every few seconds and publishes it, so that readers
+    need not query each run."""
+
+    def __init__(self, context: Context, run_table: RunTable, attempts: AttemptUsage) -> None:
+        self._context, self._run_table, self._attempts = context, run_table, attempts
+        self._at: float | None = None
+        self._events = 0
+        self._known: SweepUsage | None = None
+
+    def look(self, plan: Plan) -> SweepUsage | None:
+        """The sum; as it was a moment ago where runs are at work, or nothing has happened since.
+        None while nothing was counted, or not all is known."""
+        now, views = self._context.clock(), self._run_table.views.values()
+        events = sum(view.size for view in views)
+        happened = events != self._events or self._known is None
+        busy = any(view.state.at_work for view in views)
+        if self._at is None or now - self._at >= _SUM_SECONDS or (happened and not busy):
+            self._at, self._events = now, events
+            found = self._sum(plan)
+            before = self._known and self._known._replace(time=None)
+            if found != before:
+                self._known = None if found is None else found._replace(time=timestamp())
+        return self._known
+
+    def _sum(self, plan: Plan) -> SweepUsage | None:
+        known = self._attempts.look(_REMOTE_LOOKS if self._context.store.is_remote else None)
+        runs = [Going(settings) for settings in not_known_yet(plan)]
+        for run, view in self._run_table.views.items():
+            planned, state = self._run_table.runs[run], view.state
+            attempts = [(run, attempt) for attempt in range(1, state.opened + 1)]
+            if any(key not in known for key in attempts):
+                return None
+            wants = view.wants and run not in self._run_table.retired
+            runs.append(
+                Going(
+                    settings_of(planned.config, plan.recipe_of(planned.stage)),
+                    total(known[key].usage for key in attempts),
+                    finished=not (wants or state.at_work),
+                    example=state.state is State.SUCCEEDED and state.opened == 1,
+                )
+            )
+        return forecast(runs)
+
+
+_WRITE_SECONDS = 1.0
+_REMOTE_SECONDS = 5.0
+
+
+class Limits(NamedTuple):
+    """The limits, and the period that they apply to: `day`, `month` or `all`."""
+
+    budget: Budget
+    per: str = "all"
+
+
+def configured_budget() -> Limits | None:
+    """The table `budget` of the configuration; None without one. Raises `EnvironmentFailure` for
+    mistakes in it."""
+    node, problems = config_file.table("budget")
+    if not node.entries:
+        return None
+    found = dict(ACCOUNT.read(node, "budget", problems).values)
+    config_file.refuse(problems)
+    per = found.pop("per", "all")
+    return Limits(Budget(**found), per)
+
+
+def account_budget(context: Context, service: Service) -> "AccountBudget | None":
+    """The budget of the account that a sweep uses; None if it has none. Raises
+    `EnvironmentFailure`, `StoreError`."""
+    limits = None if context.plan.service == "none" else configured_budget()
+    if limits is None:
+        return None
+    settings = quota_settings()
+    account = account_of(context.plan, service, settings)
+    return AccountBudget(context, open_store(settings.place), f"{account}/spent", limits)
+
+
+def _tokens(one: Spent) -> int:
+    return one.usage.counts.tokens
+
+
+class AccountBudget:
+    """A launcher's knowledge of its account's spending. `trouble`: why that may be incomplete.
+    Raises `StoreError`."""
+
+    def __init__(self, context: Context, store: Store, folder: str, limits: Limits) -> None:
+        self.limits = limits
+        self._context, self._store, self._folder = context, store, folder
+        root, sweep, self._created = context.store.root, context.sweep, context.plan.created
+        self._identity = context.folder.ensure_identity()
+        self._own = f"{folder}/{name_of(root, sweep, self._identity)}.json"
+        self._before = f"{folder}/{name_of(root, sweep)}.json"
+        self._seconds = _REMOTE_SECONDS if store.is_remote else _WRITE_SECONDS
+        self._next = context.clock()
+        self._known: dict[str, tuple[int, SweepSpent]] = {}
+        self._mine: SweepSpent | None = None
+        self.spent = NOTHING
+        self.trouble: str | None = None
+
+    def look(self, now: Spent) -> Spent:
+        """What all sweeps used in the period, given that this sweep has used `now` in total. It
+        may be incomplete (`trouble`)."""
+        if self._context.clock() >= self._next:
+            self._next = self._context.clock() + self._seconds
+            self.exchange(now)
+        several = [one for _, one in self._known.values()]
+        several.append(self._with_ours(now))
+        days = (item for sweep in several for item in sweep.days.items())
+        self.spent = daily_spending.together([one for day, one in days if self._counts(day)])
+        return self.spent
+
+    def exchange(self, now: Spent) -> None:
+        """Writes our own usage, and reads that of other sweeps."""
+        self.trouble = None
+        try:
+            self._write(now)
+        except StoreError as error:
+            self.trouble = f"spending of this sweep cannot be told to the account: {error}"
+        try:
+            self._read()
+        except StoreError as error:
+            self.trouble = f"spending of the account cannot be read: {error}"
+
+    def _with_ours(self, now: Spent) -> SweepSpent:
+        """The usage of this sweep, including what is not written yet."""
+        known = self._mine or SweepSpent(self._context.sweep)
+        return known.plus(now, self._created, self._today())
+
+    def _write(self, now: Spent) -> None:
+        if self._mine is None:
+            self._mine = self._recorded(now)
+        found = self._with_ours(now)
+        if found != self._mine:
+            self._store.replace(self._own, encode(found.document()))
+            self._mine = found
+
+    def _recorded(self, now: Spent) -> SweepSpent:
+        """The usage that earlier launchers of this sweep recorded. Usage recorded by version 0.1,
+        or by the same sweep in a folder from which it was moved or copied, stays in its file and
+        is not recorded again."""
+        try:
+            return read_as(self._store, self._own, daily_spending.read)._replace(
+                identity=self._identity
+            )
+        except NotFound:
+            fresh = SweepSpent(self._context.sweep, identity=self._identity)
+        with suppress(StoreError):  # of those that cannot be read `exchange` tells
+            self._read()
+        told = [
+            one.counted
+            for path, (_, one) in self._known.items()
+            if one.created == self._created
+            and (path == self._before or one.identity == self._identity)
+        ]
+        if not told:
+            return fresh
+        # Of several copies that went on each by itself, this one comes from one that had less.
+        before = [one for one in told if _tokens(one) <= _tokens(now)] or told
+        counted = daily_spending.least(now, max(before, key=_tokens))
+        return fresh._replace(created=self._created, counted=counted)
+
+    def _read(self) -> None:
+        """Reads the files of other sweeps, each separately. Raises `StoreError` for unreadable
+        ones."""
+        listed = {entry.path: entry.stamp for entry in self._store.list(self._folder)}
+        listed.pop(self._own, None)
+        self._known = {path: one for path, one in self._known.items() if path in listed}
+        failed: StoreError | None = None
+        for path, stamp in listed.items():
+            known = self._known.get(path)
+            if known is not None and known[0] == stamp:
+                continue
+            try:
+                self._known[path] = (stamp, read_as(self._store, path, daily_spending.read))
+            except NotFound:  # removed meanwhile
+                self._known.pop(path, None)
+            except StoreError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _today(self) -> str:
+        return time.strftime("%Y-%m-%d", time.gmtime(self._context.wall()))
+
+    def _counts(self, day: str) -> bool:
+        today = self._today()
+        per = self.limits.per
+        return per == "all" or (day == today if per == "day" else day[:7] == today[:7])
+
+
+_SECONDS_AN_HOUR = 3600.0
+_PER = {"all": "", "month": " for this month", "day": " for today"}
+_RAISED = "a relaunch with more in {}"
+
+
+class Spending:
+    """The usage of all attempts of a sweep, and its limits: the sweep's own `budget` and that of
+    its `account`. Raises `UsageError` for a budget in dollars if the prices cannot be read."""
+
+    def __init__(
+        self,
+        budget: Budget | None,
+        attempts: AttemptUsage,
+        account: AccountBudget | None = None,
+    ) -> None:
+        self._attempts, self._account = attempts, account
+        self._budget = budget or Budget()
+        limits = [self._budget] + ([] if account is None else [account.limits.budget])
+        in_dollars = any(one.usd is not None for one in limits)
+        self._prices = prices.load() if in_dollars else None
+        self.reached: str | None = None
+        self.is_over = False
+        """Whether running jobs are to be stopped."""
+
+    def look(self) -> None:
+        """Adds up the usage and compares it with the limits. Raises `Unreachable` if the
+        account's usage is unknown; then nothing more may start."""
+        used = self._used()
+        self.reached, self.is_over = None, False
+        if self._account is not None:
+            limits, per = self._account.limits
+            what = "the budget of your account" + _PER[per]
+            self._judge(limits, self._account.look(used), what, _RAISED.format(config_file.file()))
+        self._judge(self._budget, used, "the budget", "`sweeper launch` with a larger budget")
+        if self._account is not None and self._account.trouble and self.reached is None:
+            raise Unreachable(self._account.trouble)
+
+    def end(self) -> None:
+        """Reports the final usage to the account."""
+        if self._account is not None:
+            with suppress(OSError):  # then what was told before holds
+                self._account.exchange(self._used())
+
+    def _used(self) -> Spent:
+        """The current usage of all attempts."""
+        found = self._attempts.look().values()
+        return Spent(total(one.usage for one in found), sum(one.seconds for one in found))
+
+    def _judge(self, limits: Budget, used: Spent, what: str, how: str) -> None:
+        """Records which limits are reached. A limit that stops runs takes precedence."""
+        why = self._over(limits, used, what)
+        if why is None or self.is_over:
+            return
+        self.is_over = limits.on_reach == "stop"
+        stopped = ", and what runs is stopped" if self.is_over else ""
+        self.reached = f"{why}: nothing else is started{stopped}; {how} goes on"
+
+    def _over(self, limits: Budget, used: Spent, what: str) -> str | None:
+        """The reached limit, for people; None if there is none."""
+        hours, tokens = used.seconds / _SECONDS_AN_HOUR, used.usage.counts.tokens
+        if limits.tokens is not None and tokens >= limits.tokens:
+            return f"{what} is spent ({tokens:,} of {limits.tokens:,.0f} tokens)"
+        if limits.hours is not None and hours >= limits.hours:
+            return f"{what} is spent ({hours:,.2f} of {limits.hours:,.2f} hours of runs)"
+        if limits.usd is None or self._prices is None:
+            return None
+        amount = prices.amount(used.usage, self._prices)
+        if amount.unpriced:
+            models = ", ".join(amount.unpriced)
+            return f"{what} is in dollars, and no price is known of {models}"
+        if amount.usd >= limits.usd:
+            spent = f"{prices.money(amount.usd)} of {prices.money(limits.usd)} dollars"
+            return f"{what} is spent ({spent}, by {self._prices.told})"
+        return None

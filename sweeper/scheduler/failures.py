@@ -1,0 +1,402 @@
+"""How attempts ended and what follows: when a run is retried, which failures are excused, and when
+so many first runs fail alike that nothing more is started."""
+
+import calendar
+import hashlib
+import math
+import re
+import time
+from collections import Counter, deque
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from sweeper.backends.base import Backend
+from sweeper.common.last_line import cause, last_line
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.run_table import RunTable
+from sweeper.sweep.event import NOTHING, Outcome
+from sweeper.sweep.states import OPEN, RETRIES, Event, RunState, State
+from sweeper.worker.outcome import LIMIT
+
+EXCUSED = {"quota": "of the quota", "service": "its engine went away"}
+"""Reasons of failures that are the service's fault and cost no retry, with words for people."""
+SERVICE_TRIES = 20
+"""How often a run is started again after such failures, before it counts as failed."""
+
+
+class _Wait(NamedTuple):
+    base: float
+    most: float
+
+
+_WAITS = {
+    Event.FAILED: _Wait(5.0, 300.0),
+    Event.PREEMPTED: _Wait(2.0, 120.0),
+    Event.LOST: _Wait(2.0, 120.0),
+}
+_QUOTA = _Wait(30.0, 900.0)
+_ONCE = 30  # doublings: more would only make the number overflow
+
+
+def backoff(event: Event | None, reason: str | None, ends: int, run: str, attempt: int) -> float:
+    """Seconds from the end of `attempt`, which ended by `event` for `reason`, to the next. `ends`
+    is how many attempts of the run have ended by that event, this one included."""
+    wait = _QUOTA if reason == "quota" else _WAITS.get(event) if event is not None else None
+    if wait is None:
+        return 0.0
+    if event is not Event.FAILED and ends <= 1 and reason != LIMIT:
+        return 0.0
+    digest = hashlib.sha256(f"{run}.{attempt}".encode()).digest()
+    spread = 0.5 + int.from_bytes(digest[:4]) / 2**32
+    return min(wait.most, wait.base * 2.0 ** min(max(ends, 1) - 1, _ONCE) * spread)
+
+
+NEEDED = 3
+"""The number of first runs that must fail alike to stop the sweep."""
+
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{12,}\b|\d+(?:[.,:]\d+)*(?:e[+-]?\d+)?")
+_PATH = re.compile(r"(?:[A-Za-z]+:/)?(?:/[^\s/'\":,;()<>]+)+/?")
+
+
+class Failure(NamedTuple):
+    """Why a run failed: two runs failed alike when these are equal but for numbers and paths."""
+
+    reason: str | None
+    code: int | None
+    line: str
+
+    def alike(self, other: "Failure") -> bool:
+        """Returns whether both failures seem to have the same cause."""
+        return (self.reason, self.code, normalised(self.line)) == (
+            other.reason,
+            other.code,
+            normalised(other.line),
+        )
+
+
+class CircuitBreaker:
+    """Remembers how the first runs of a launch ended, and their first attempts. A failure of None
+    stands for an end without one."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Failure | None] = {}
+        self._attempts: dict[str, Failure | None] = {}
+
+    def attempt_ended(self, run: str, failure: Failure | None) -> None:
+        """Note the end of an attempt of a run that may have others. A success clears the run's
+        earlier failure."""
+        if failure is None:
+            self._attempts[run] = None
+        elif len(self._attempts) < NEEDED:
+            self._attempts.setdefault(run, failure)
+
+    def run_ended(self, run: str, failure: Failure | None) -> None:
+        """Note the end of a run that has no attempts left."""
+        if len(self._runs) < NEEDED:
+            self._runs.setdefault(run, failure)
+
+    def suspects(self) -> Collection[str]:
+        """The runs that will stop the sweep unless a retry of theirs succeeds: their attempts were
+        the first to end, and all failed alike."""
+        if len(self._attempts) < NEEDED or _common(self._attempts.values()) is None:
+            return ()
+        return self._attempts.keys()
+
+    def tripped(self, runs: int) -> Failure | None:
+        """The common failure, once enough of the sweep's `runs` runs have ended by it; else
+        None."""
+        return None if len(self._runs) < min(NEEDED, runs) else _common(self._runs.values())
+
+    def reset(self) -> None:
+        """Forget everything: a user has asked for another try."""
+        self._runs.clear()
+        self._attempts.clear()
+
+
+def _common(failures: Iterable[Failure | None]) -> Failure | None:
+    """The last of failures that are all alike; None where one is not."""
+    last: Failure | None = None
+    for failure in failures:
+        if failure is None or (last is not None and not failure.alike(last)):
+            return None
+        last = failure
+    return last
+
+
+def normalised(line: str) -> str:
+    """Strip a line of a log of what differs from run to run: numbers, hashes, folders."""
+    return _NUMBER.sub("#", _PATH.sub("/", line)).strip()
+
+
+def failure_of(outcome: Outcome, line: str) -> Failure:
+    """Make a `Failure` of a failed attempt's outcome, and of the last line that it printed, which
+    counts where the outcome gives no details."""
+    return Failure(outcome.reason, outcome.code, outcome.detail or line)
+
+
+_TAIL_BYTES = 16_384
+_LAST_LINES = 50
+_TRIES = 5
+_SET_SECONDS = 2.0
+
+
+def last_words(backend: Backend, token: str) -> str:
+    """The last line that a job printed, from its backend. A job whose worker never began has no
+    other log. Empty if there is none."""
+    lines: deque[str] = deque(maxlen=_LAST_LINES)
+    with suppress(EnvironmentFailure):
+        lines.extend(backend.logs(token))
+    return last_line("\n".join(lines).encode("utf-8", "replace"))
+
+
+class End(NamedTuple):
+    """The end of a run's latest attempt, and the time when the next may start: `due` by the
+    launcher's monotonic clock, `until` in Unix seconds."""
+
+    state: RunState
+    reason: str | None
+    outcome: Outcome
+    due: float
+    until: float
+
+
+class Outcomes:
+    """Reads each outcome once.
+
+    The times in outcomes come from workers, whose clocks may be wrong by hours. So an attempt is
+    taken to have ended after the last look that saw it running.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
+        self._sweep = context.sweep
+        self._folder = context.folder
+        self._clock = context.clock
+        self._wall = context.wall
+        self._ends: dict[str, End] = {}
+        self._looks = (-math.inf, -math.inf)  # when the last two began
+        self._not_before: dict[str, tuple[RunState, float]] = {}
+        self._unread: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Begins a look at all runs. Attempts that it finds ended have ended since the look
+        before."""
+        self._looks = (self._looks[1], self._clock())
+
+    def note(self, run: str, state: RunState, events: set[tuple[int, Event]]) -> bool:
+        """Records that the latest attempt of a run has ended. Returns whether that is new."""
+        known = self._ends.get(run)
+        if known is not None and known.state == state and run not in self._unread:
+            return False
+        outcome = NOTHING
+        if state.state in (State.FAILED, State.PREEMPTED, State.LOST):
+            with suppress(StoreError):  # unreadable for a moment, or damaged: it is tried again
+                outcome = self._folder.read_outcome(run, state)
+            tries = self._unread.pop(run, 0)
+            if outcome is NOTHING and tries < _TRIES:
+                self._unread[run] = tries + 1
+        reason = outcome.reason
+        kinds = Counter(event for _, event in events)
+        count = kinds[state.event] if state.event is not None else 0
+        delay = backoff(state.event, reason, count, run, state.attempt)
+        seen, since = self._not_before.get(run, (None, 0.0))
+        if seen != state:
+            since = self._looks[0]
+            self._not_before[run] = (state, since)
+        most = min(delay, self._clock() - since)
+        left = delay - self._passed(outcome, most)
+        self._ends[run] = End(state, reason, outcome, self._clock() + left, self._wall() + left)
+        return run not in self._unread
+
+    def end(self, run: str) -> End | None:
+        """The end of a run's latest attempt, if it was recorded."""
+        return self._ends.get(run)
+
+    def waits(self, run: str) -> End | None:
+        """The end after which a run must still wait; None if it may start."""
+        end = self._ends.get(run)
+        left = 0.0 if end is None else end.due - self._clock()
+        if end is None or left <= 0.0:
+            return None
+        until = self._wall() + left
+        if abs(until - end.until) > _SET_SECONDS:  # somebody has set the clock
+            end = self._ends[run] = end._replace(until=until)
+        return end
+
+    def hurry(self, run: str) -> None:
+        """Ends a run's wait because a user wants it started now. A run that the service stopped
+        waits anyway."""
+        end = self._ends.get(run)
+        if end is not None and end.reason not in EXCUSED and end.due > self._clock():
+            self._ends[run] = end._replace(due=self._clock())
+
+    def failure(self, run: str) -> Failure:
+        """Why a run failed: from its outcome, or else from the last lines of its log."""
+        end = self._ends[run]
+        log = self._folder.log(run, end.state.attempt)
+        line = "" if end.outcome.detail else cause(self._tail(log))
+        return failure_of(end.outcome, line)
+
+    def _passed(self, outcome: Outcome, most: float) -> float:
+        """How many seconds of a delay have passed, by the time in the outcome, at most `most`. A
+        time in the future counts as now."""
+        text = outcome.ended or outcome.time
+        with suppress(ValueError, TypeError, OverflowError):
+            ended = calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ"))
+            passed = self._wall() - ended
+            return min(passed, most) if passed >= 0 else 0.0
+        return 0.0
+
+    def _tail(self, path: str) -> bytes:
+        """The end of a log; empty if it cannot be read."""
+        folder = path.rpartition("/")[0]
+        with suppress(NotFound, StoreError):
+            for entry in self._store.list(folder):
+                if entry.path == path:
+                    start = max(0, entry.size - _TAIL_BYTES)
+                    return self._store.read_range(path, start, entry.size)
+        return b""
+
+
+class FailurePolicy:
+    """Judges ended attempts once per step.
+
+    `held` says, in a line for people, why nothing more is started; None if there is no problem.
+    With `smoke` only the run `first` may start until it succeeds; then `smoke` becomes false.
+    Attempts that had ended before the first look belong to an earlier launch and do not count.
+    """
+
+    def __init__(self, run_table: RunTable, outcomes: Outcomes, *, smoke: bool) -> None:
+        self._run_table = run_table
+        self._outcomes = outcomes
+        self._breaker = CircuitBreaker()
+        self._begun = False
+        self._known: set[tuple[str, int]] = set()
+        # Outcomes in this launch after which the run was to be started again, until a user says no.
+        self._open: dict[str, RunState] = {}
+        self.smoke = smoke
+        self.first: str | None = None
+        self.held: str | None = None
+
+    def started(self, runs: list[str]) -> None:
+        """Records that these runs are about to start. With `smoke`, one of them is the first."""
+        if self.smoke and runs:
+            self.first = runs[0]
+
+    def look(self) -> str | None:
+        """Judges the attempts that ended since the last look. Returns what stopped one of them
+        through no fault of its own, as a key of `labels.LOWERED`; None if nothing did."""
+        refused: str | None = None
+        self._outcomes.begin()
+        for run, view in self._run_table.views.items():
+            state = view.state
+            if not state.attempt or state.at_work:
+                continue
+            fresh = self._outcomes.note(run, state, self._run_table.events(run))
+            if view.retry:
+                self._outcomes.hurry(run)
+            end = self._outcomes.end(run)
+            if fresh and end is not None and end.reason in EXCUSED:
+                if self._begun and end.reason == "quota":
+                    refused = "service"
+                if self._has_tries(run):
+                    self.excuse(run, state.attempt, f"because {EXCUSED[end.reason]}")
+            if fresh and end is not None and end.reason == LIMIT and self._begun:
+                refused = refused or "machine"
+            if fresh and self._begun:
+                self._open[run] = state
+                self._try(run, state.state)
+            if self._open.get(run) == state and not self._run_table.views[run].wants:
+                del self._open[run]
+                self._learn(run, state.state)
+        self._go_on()
+        self._hold()
+        self._begun = True
+        return refused
+
+    def excuse(self, run: str, attempt: int, why: str) -> None:
+        """Starts a run again that was stopped through no fault of its own, if it is still wanted,
+        without using up a retry. A user's `cancel` at this very moment would count as one before
+        the retry, so it then applies to the next attempt."""
+        if run not in self._run_table.retired and not self._run_table.views[run].cancel:
+            body = {"by": f"the launcher, {why}"}
+            fresh = self._run_table.add(run, attempt, Event.RETRY, body)
+            self._known.add((run, attempt))
+            if fresh and self._run_table.is_cancelled(run, attempt):
+                self._run_table.add(run, attempt + 1, Event.CANCEL, body)
+
+    def _has_tries(self, run: str) -> bool:
+        """Whether a run may start again after a failure of the service: only a limited number of
+        times. Withdrawn attempts did nothing and do not count."""
+        events = self._run_table.events(run)
+        tries = sum(
+            event is Event.RETRY and (attempt, Event.FAILED) in events for attempt, event in events
+        )
+        return tries < SERVICE_TRIES
+
+    @property
+    def waiting_for_retries(self) -> bool:
+        """Whether the first attempts failed alike and their retries are still to come. Until then
+        no new run is started."""
+        suspects = self._breaker.suspects() if self.held is None else ()
+        unknown = self._run_table.unacknowledged()
+        views = {run: self._run_table.views[run] for run in suspects}
+        return any(v.wants or v.state.state in OPEN or r in unknown for r, v in views.items())
+
+    def _try(self, run: str, state: State) -> None:
+        """Tells the circuit breaker that an attempt of this launch has ended."""
+        if state is State.SUCCEEDED:
+            self._breaker.attempt_ended(run, None)
+        elif state is State.FAILED and self._outcomes.failure(run).reason not in EXCUSED:
+            self._breaker.attempt_ended(run, self._outcomes.failure(run))
+
+    def _learn(self, run: str, state: State) -> None:
+        """Tells the circuit breaker that a run has ended for good in this launch, and checks
+        whether it was the one that had to succeed first."""
+        if state is State.SUCCEEDED:
+            self.smoke, self.first = False, None
+            self._breaker.run_ended(run, None)
+        elif state is State.FAILED:
+            self._breaker.run_ended(run, self._outcomes.failure(run))
+        if self.smoke and self.held is None:
+            failure = self._outcomes.failure(run) if state is State.FAILED else None
+            why = f" ({failure.line or _cause(failure)})" if failure else ""
+            name = self._run_table.runs[run].name
+            self.held = f"the first run, {name}, is {state.value}{why}: nothing else is started"
+
+    def _go_on(self) -> None:
+        """Resets the judgement if a user has asked for a retry since the last look."""
+        asked = {
+            (run, attempt)
+            for run, view in self._run_table.views.items()
+            if view.retry
+            for attempt, event in self._run_table.events(run)
+            if event in RETRIES
+        }
+        if self._begun and asked - self._known:
+            self.first = self.held = None
+            self._breaker.reset()
+        self._known |= asked
+
+    def _hold(self) -> None:
+        alive = len(self._run_table.runs) - len(self._run_table.retired)
+        cause = self._breaker.tripped(alive)
+        if cause is not None and self.held is None and self._left():
+            self.held = (
+                f"the first runs to end all failed alike ({_cause(cause)}): nothing "
+                "else is started; `sweeper logs` shows more, a relaunch or `sweeper retry` goes on"
+            )
+
+    def _left(self) -> bool:
+        """Whether any run is still to be started, and so could be held back."""
+        wanting = any(view.wants for view in self._run_table.views.values())
+        return wanting or bool(self._run_table.unacknowledged())
+
+
+def _cause(failure: Failure) -> str:
+    """Describes a failure briefly. Its last line says more than its exit code."""
+    if failure.line or failure.code is None:
+        return ": ".join(filter(None, (failure.reason, failure.line)))
+    return f"{failure.reason}: exit code {failure.code}, and nothing printed"
