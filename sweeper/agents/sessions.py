@@ -133,7 +133,7 @@ class Sessions:
         return self.ensure_running(self.find(f"{plan.name}/{mine.name}"))
 
     def _launch(self, plan: Plan, asked: Mapping[str, float]) -> None:
-        from sweeper.launcher.launch_preview import survey
+        from sweeper.launcher.preview import survey
 
         self._workspace.launch(GridPreview(survey(plan, self._store), {}), asked)
 

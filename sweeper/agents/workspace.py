@@ -9,7 +9,7 @@ from sweeper.agents import allowance
 from sweeper.agents.allowance import Limits
 from sweeper.agents.grids import Recorded, planned_for, recorded_elsewhere
 from sweeper.errors import NotFound, SweeperError, UsageError
-from sweeper.launcher.launch_preview import LaunchPreview, survey
+from sweeper.launcher.preview import LaunchPreview, survey
 from sweeper.results.registry import Registry
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder

@@ -147,7 +147,7 @@ class Capabilities(NamedTuple):
     environment. `python`: the interpreter for the worker and the recipe (None: the one used here).
     `secrets`: the names of the secrets that the backend itself passes to its jobs. `restarts`: the
     variable that counts how often the backend has restarted a job by itself (None: it never does;
-    see `sweeper/worker/requeue.py`). `credentials`: the variables that the launcher needs to reach
+    see `sweeper/worker/claim.py`). `credentials`: the variables that the launcher needs to reach
     the backend. Runs do not get one of them unless their grid names it in `secrets:`.
     """
 

@@ -140,7 +140,7 @@ def _store(root: str) -> str:
     """Check that sweeps can be kept at the root, by what a launch does there."""
     store = open_store(root)
     if store.is_remote:
-        from sweeper.launcher.remote_recovery import check
+        from sweeper.launcher.background import check
 
         check(SweepFolder(store, ".doctor"))
         return f"{root}, creates exclusively, lists and reads"

@@ -218,7 +218,7 @@ def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]])
 
 
 def _logs_in_use(registry: Registry) -> set[str]:
-    from sweeper.launcher.remote_recovery import launcher_log
+    from sweeper.launcher.background import launcher_log
 
     stores = [open_store(root) for root in registry.roots if "://" in root]
     sweeps = [SweepFolder(store, name) for store in stores for name in find_sweeps(store)]

@@ -44,10 +44,9 @@ def run(arguments: Namespace) -> int:
 
 def _run(arguments: Namespace) -> int:
     from sweeper.commands.trust_prompt import agreeing, dropping
-    from sweeper.launcher.engine import service_warnings
-    from sweeper.launcher.launch_preview import later_warnings
     from sweeper.launcher.launching import LaunchRequest, User
-    from sweeper.launcher.plan_arguments import planned_by
+    from sweeper.launcher.preflight import service_warnings
+    from sweeper.launcher.preview import later_warnings, planned_by
 
     planned, store = planned_by(arguments), open_store(arguments.root or default_root())
     arguments.sweep = planned.name
@@ -121,7 +120,7 @@ def _launch_here(request: "LaunchRequest", user: "User", *, plain: bool) -> int:
 def _before(planned: "Plan", root: str) -> tuple[str, bool]:
     """Describe what an earlier launch has left to do (`: 2 to start, 16 succeeded`; "" without
     one), and return whether nothing is left."""
-    from sweeper.launcher.launch_preview import counts, estimate_of, survey
+    from sweeper.launcher.preview import counts, estimate_of, survey
     from sweeper.sweep.states import OPEN
 
     found = survey(planned, open_store(root))

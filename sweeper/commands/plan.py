@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sweeper.commands import arguments as shared
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import SweeperError, UsageError
-from sweeper.launcher.plan_arguments import planned_by
+from sweeper.launcher.preview import planned_by
 from sweeper.store.base import Store
 from sweeper.store.opening import default_root, open_store
 from sweeper.sweep.metric import lenders
@@ -17,7 +17,7 @@ from sweeper.sweep.states import State
 from sweeper.terminal import print_json, warn
 
 if TYPE_CHECKING:
-    from sweeper.launcher.launch_preview import LaunchPreview
+    from sweeper.launcher.preview import LaunchPreview
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--manifest and --json do not go together: take one of them out")
     planned = planned_by(arguments)
     from sweeper.commands.plan_text import full, short
-    from sweeper.launcher.launch_preview import document, survey
+    from sweeper.launcher.preview import document, survey
 
     store = open_store(arguments.root or default_root())
     found = survey(planned, store)
@@ -74,7 +74,7 @@ def _power(found: "LaunchPreview", root: str) -> str | None:
 
 
 def _manifest(found: "LaunchPreview", store: Store) -> int:
-    from sweeper.launcher.submissions import manifests, text  # slow to load
+    from sweeper.launcher.preview import manifests, text  # slow to load
 
     for manifest in manifests(found, store):
         sys.stdout.writelines(f"{sanitize(line)}\n" for line in text(manifest))

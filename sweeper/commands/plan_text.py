@@ -12,8 +12,7 @@ from sweeper.common.sanitize import sanitize
 from sweeper.fields.nodes import is_plain
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
-from sweeper.launcher.dropped_runs import sentence as sentence_of_dropped
-from sweeper.launcher.launch_preview import (
+from sweeper.launcher.preview import (
     LaunchPreview,
     RunPreview,
     command,
@@ -22,6 +21,7 @@ from sweeper.launcher.launch_preview import (
     estimate_of,
     log_path,
 )
+from sweeper.launcher.trust import sentence as sentence_of_dropped
 from sweeper.results.stage_graph import graph, of_stage, size
 from sweeper.store.base import Store
 from sweeper.sweep.labels import plural

@@ -2,7 +2,7 @@
 
 A launch that cannot work leaves nothing behind. It first checks all requirements, then starts the
 engine, then writes the plan, then runs the launcher: in this process, in a tmux window, or detached
-with a log file (`detached.py`).
+with a log file (`background.py`).
 
 Run as a module with the sweep's folder as its argument, this file is the detached launcher.
 """
@@ -19,15 +19,17 @@ from sweeper.backends.base import Backend
 from sweeper.common.document_reader import Part
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.grid.notify import notify_of, require_variables
-from sweeper.launcher import hand_over, preflight, remote_recovery
-from sweeper.launcher.detached import start_detached
-from sweeper.launcher.dropped_runs import require_consent
-from sweeper.launcher.engine import engine_for, ensure_engine
-from sweeper.launcher.environment_cleanup import remove_unneeded_environment
-from sweeper.launcher.hand_over import Offer, offer
-from sweeper.launcher.manifest import record, secret_names, write_environment
+from sweeper.launcher import background, preflight
+from sweeper.launcher.background import Offer, offer, start_detached
+from sweeper.launcher.manifest import (
+    record,
+    remove_unneeded_environment,
+    secret_names,
+    write_environment,
+)
 from sweeper.launcher.placement_guard import Located, located, refuse_another
-from sweeper.launcher.trust import Agree, refuse, require
+from sweeper.launcher.preflight import engine_for, ensure_engine
+from sweeper.launcher.trust import Agree, refuse, require, require_consent
 from sweeper.money import prices
 from sweeper.scheduler import environment, parallelism
 from sweeper.scheduler.budgets import configured_budget
@@ -141,7 +143,7 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     check_root(store)
     folder = SweepFolder(store, planned.name)
     if store.is_remote:
-        remote_recovery.check(folder)
+        background.check(folder)
     with suppress(NotFound):  # at the first launch
         require(folder.read_plan().recorded, folder.address, user.agree)
     require_consent(store, planned, user.drop)
@@ -312,7 +314,7 @@ def _drive(
     check: Callable[[], None] = lambda: None,
 ) -> Summary:
     while True:
-        hand_over.take_up(folder)
+        background.take_up(folder)
         summary = _drive_plan(folder, notify, smoke, check)
         if summary.ends != REPLANNED:
             return summary
@@ -332,7 +334,7 @@ def _drive_plan(
 
     def bring_home(*, over: bool = True) -> None:
         if folder.store.is_remote:
-            remote_recovery.recover(folder, over=over)
+            background.recover(folder, over=over)
 
     bring_home(over=False)
     context = Context(folder, backends)

@@ -1,26 +1,30 @@
-"""Makes sure that users execute only sweeps that they trust. A launch or a retry executes the
-commands in `sweep.json` with the user's environment, so the user must have written the document or
-have agreed to it.
+"""Makes sure that users execute only sweeps that they trust, and drop finished runs only knowingly.
+A launch or a retry executes the commands in `sweep.json` with the user's environment, so the user
+must have written the document or have agreed to it.
 
 Documents written from this home carry a seal: a keyed hash of the whole document. The key is in the
 home, or in $SWEEPER_IDENTITY, so that one person can use several machines. A sealed document stays
 trusted if its folder is moved, but not if anybody else changes it. If a user agrees to another
-user's document, the home remembers this for as long as the document stays the same.
-"""
+user's document, the home remembers this for as long as the document stays the same."""
 
 import hashlib
 import hmac
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from sweeper.common.atomic import atomic_create
 from sweeper.common.json_values import list_of, table_of
-from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.paths import home
 from sweeper.provenance.redaction import is_secret_name
+from sweeper.store.base import Store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.labels import plural
+from sweeper.sweep.plan import Plan, Run
+from sweeper.sweep.states import State
 
 Agree = Callable[[Sequence[str]], bool]
 """Called with lines about what would be executed; returns whether the user allows it."""
@@ -165,3 +169,32 @@ def _remember(document: Mapping[str, object]) -> None:
         os.makedirs(home(), mode=0o700, exist_ok=True)
         with open(os.path.join(home(), "trusted"), "a", encoding="ascii") as file:
             file.write(f"{_digest(document)}\n")
+
+
+def dropped(store: Store, old: Plan, kept: Container[str]) -> list[Run]:
+    """Return the runs of a recorded plan that succeeded and are not among the ids `kept`."""
+    left = [run for run in old.runs if not run.retired and run.id not in kept]
+    states = SweepFolder(store, old.name).read_states() if left else {}
+    return [r for r in left if r.id in states and states[r.id].state is State.SUCCEEDED]
+
+
+def sentence(count: int) -> str:
+    """Say that a launch would drop finished runs."""
+    return (
+        f"{plural(count, 'finished run')} of this sweep not in the grid now:"
+        " a launch drops them from its status and its report"
+    )
+
+
+def require_consent(store: Store, new: Plan, agree: Agree) -> None:
+    """Ask before finished runs leave their sweep. Raises `UsageError` if the answer is no."""
+    folder = SweepFolder(store, new.name)
+    with suppress(NotFound):  # at the first launch
+        old = folder.read_plan()
+        kept = {run.id for run in folder.with_chosen(new).runs}
+        gone = dropped(store, old, kept)
+        if gone and not agree([f"{new.name}: {sentence(len(gone))}"]):
+            raise UsageError(
+                f"{new.name}: {sentence(len(gone))}. Launch with --drop if you mean that; else"
+                " keep their values in the grid, or give the grid another name"
+            )

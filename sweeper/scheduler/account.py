@@ -1,7 +1,13 @@
-"""What the sweeps of an account share: the learned limit of jobs at once, the division of its slots,
-and the record of both.
+"""The record that the launchers of an account share, and the arithmetic on it: the learned limit of
+jobs at once and the division of its slots.
 
-"""
+`<account>/pages/<number>.json` is created exclusively: if two launchers write a page, one comes
+first, and the other reads it and decides again. Only the newest page counts.
+`<account>/beats/<member>` is replaced every few seconds by each launcher.
+
+Each page is made from the one before it, so the newest is correct after a kill at any time, in a
+folder as well as on S3. Older pages are removed except for a few, since another launcher may be
+reading them, and if the newest is damaged, the one before it counts."""
 
 import math
 import os
@@ -32,7 +38,19 @@ class Load(NamedTuple):
 
 
 class Limiter:
-    """One launcher's view of how a limit developed. `clock` gives monotonic seconds."""
+    """One launcher's view of how a limit developed. `clock` gives monotonic seconds.
+
+    While some jobs are held back (a recipe is paused, a run failed by its quota, the machine has no
+    process left), the limit is lowered to the jobs at work that are not held back, but to at least
+    half of those at work, and once in a window. Running jobs are left alone, so more may be held
+    back for a while, which says nothing new. When nothing was held back for a window and more is
+    wanted, the limit grows: by 1, then by 2, 4 and so on, until something is held back again. So it
+    stays within one or two of a constant limit, and follows a changing one within a few windows.
+    (Chiu and Jain 1989, "Analysis of the increase and decrease algorithms for congestion avoidance
+    in computer networks", explain why several limiters come to equal parts.)
+
+    What was learned may be shared: each launcher measures time by its own clock, from when it saw a
+    change."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -115,7 +133,12 @@ def shares(limit: float, claims: Mapping[str, Claim]) -> dict[str, float]:
 
 
 def grant(limit: int | None, claims: Mapping[str, Claim], who: str) -> Grant:
-    """How many of `limit` slots (None: unlimited) the member `who` may take now."""
+    """Return how many of `limit` slots (None: unlimited) the member `who` may take now.
+
+    Shares are weighted max-min fair. A member owns the whole part of a fractional share. The
+    remaining slots rotate: the member with the lowest `turn` gets the next one, and its turn rises
+    by one over its missing fraction (stride scheduling, Waldspurger 1995), so that in time each
+    member has its share."""
     own = claims[who]
     if limit is None:
         return Grant(own.wants, own.turn)

@@ -41,8 +41,13 @@ _ONCE = 30  # doublings: more would only make the number overflow
 
 
 def backoff(event: Event | None, reason: str | None, ends: int, run: str, attempt: int) -> float:
-    """Seconds from the end of `attempt`, which ended by `event` for `reason`, to the next. `ends`
-    is how many attempts of the run have ended by that event, this one included."""
+    """Return the seconds from the end of `attempt`, which ended by `event` for `reason`, to the
+    next. `ends` is how many attempts of the run have ended by that event, this one included.
+
+    The wait is `base * 2 ** (ends - 1) * (0.5 + u)`, at most `most`. u, in [0, 1), is a hash of the
+    run and the attempt: runs that failed together do not come back together, and a restarted
+    launcher computes the same wait. After a first preemption or loss there is none, unless the
+    machine was full."""
     wait = _QUOTA if reason == "quota" else _WAITS.get(event) if event is not None else None
     if wait is None:
         return 0.0

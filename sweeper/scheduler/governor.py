@@ -1,8 +1,8 @@
 """How many jobs of a sweep may be at work: as many as it holds slots of its account.
 
-The launchers of an account share its slots through one record (`account_record.py`). Each takes
+The launchers of an account share its slots through one record (`account.py`). Each takes
 slots before it starts runs, and gives them back when runs have ended: in the same write in which it
-reports its own load. What was learned of the service's limit (`limiter.py`) belongs to all of them.
+reports its own load. What was learned of the service's limit (`Limiter`) belongs to all of them.
 
 A sweep whose launcher was killed keeps its slots for as long as its runs are at work, which any
 other launcher of the account may find out; its next launcher takes them over. Nothing is taken by

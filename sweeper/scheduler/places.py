@@ -1,8 +1,10 @@
-"""The places of a sweep: at which backend each attempt is, where the next ones go, and which attempts
-leave a place that keeps them waiting.
+"""The places of a sweep: at which backend each attempt is, where the next ones go, and which
+attempts leave a place that keeps them waiting.
 
-An attempt's intent names its place before that backend is asked for anything. So after a kill at any
-instruction, the attempt is looked up and submitted at that place and nowhere else."""
+An attempt's intent names its place, and is on record before that backend is asked for anything. So
+after a kill at any instruction, the attempt is looked up and submitted at that place and at no
+other. A run goes to another place only by another attempt: after one that was preempted, lost, or
+withdrawn because its place did not take it (`RunTable.withdraw`)."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""The progress of a sweep: as values, as a line, as a bar on a terminal, and as observations published
-for readers of the store and for a backend with a display. A failure to publish never affects the
-sweep."""
+"""The progress of a sweep: as values, as a line, as a bar on a terminal, and as observations
+published for readers of the store and for a backend with a display. A failure to publish never
+affects the sweep."""
 
 import os
 import sys

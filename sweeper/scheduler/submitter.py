@@ -1,5 +1,5 @@
-"""Submits runs as jobs: builds the job descriptions for backend and worker, records what an attempt is
-to do, then hands it to the backend."""
+"""Submits runs as jobs: builds the job descriptions for backend and worker, records what an attempt
+is to do, then hands it to the backend."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,17 +1,25 @@
-"""Claims an attempt. A backend may start several workers for an attempt, and only one may train."""
+"""Claims an attempt for one of its workers (a backend may start several), and opens the next
+attempt when the backend itself has restarted a job.
+
+A restarted job's token still names the submitted attempt: it executes that number plus one for each
+restart. The worker opens this attempt with the same description, and records the end of the
+previous one, since nothing else will. If the launcher has opened the same attempt for its own
+reasons, one of the two jobs claims it, as always."""
 
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Never, TypeVar
 
 from sweeper.common.document_reader import SCHEMA
-from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.store.documents import encode, read_as, timestamp
+from sweeper.errors import AlreadyExists, Damaged, NotFound, StoreError
+from sweeper.store.base import Store
+from sweeper.store.documents import encode, read_as, read_json, timestamp
 from sweeper.sweep import event
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.states import Event
+from sweeper.sweep.states import ENDED, Event, RunState, State, fold, parse_name, wants_attempt
 
 T = TypeVar("T")
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
@@ -67,3 +75,108 @@ def newer_attempt(folder: SweepFolder, run: str, attempt: int) -> bool:
     """Return whether the next attempt is open, which means that the launcher has given this one
     up."""
     return folder.store.exists(folder.event(run, attempt + 1, Event.INTENT))
+
+
+_GO_ON = (State.PLANNED, State.SUBMITTED, State.RUNNING, State.LOST, State.PREEMPTED)
+
+
+def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.environ) -> int:
+    """Return how often the backend has restarted this job. `variable` holds the backend's counter,
+    and `first` is its value at the first start. Older launchers do not give `first`: then attempts
+    are counted from 1, and restarts from 0."""
+    text = environ.get(variable, "")
+    if first is None:
+        first = 1 if variable.endswith("_ATTEMPT") else 0
+    return max(0, int(text) - first) if text.isdecimal() else 0
+
+
+def reopen(folder: SweepFolder, run: str, submitted: int, attempt: int) -> bool:
+    """Open `attempt` for a job that was submitted for the attempt `submitted`, unless it is open.
+    Returns False if there is nothing to continue: the run has ended, or is to be stopped. Can be
+    repeated."""
+    events = with_retries(lambda: _events(folder, run))
+    if (attempt, Event.INTENT) not in events:
+        # If later attempts are open, this one was given up. The claim will notice that.
+        state = fold(events)
+        preempted = events | {(state.opened, Event.PREEMPTED)}
+        if state.state not in _GO_ON or not wants_attempt(preempted, 0):
+            return False  # it has ended, or was restarted too often
+        if _anothers(folder, run, submitted, state, events):
+            return False
+        # Open the attempts between too, though they have no worker: a worker that was wrongly
+        # taken for dead looks for the attempt after its own.
+        opened = {number for number, event in events if event is Event.INTENT}
+        for number in range(submitted + 1, attempt + 1):
+            if number not in opened:
+                _open(folder, run, submitted, number)
+    earlier = {event for number, event in events if number == attempt - 1}
+    if Event.CLAIMED in earlier and not earlier & {*ENDED, Event.LOST}:
+        # Its worker died without recording an outcome. If it is alive after all, it finds a newer
+        # attempt and stops. Its own outcome then takes precedence over this one, or is the same.
+        body = {"schema": SCHEMA, "time": timestamp(), "reason": "restarted"}
+        body |= {"detail": "the backend started the job again", "code": None, "signal": None}
+        body |= dict.fromkeys(("started", "ended", "wall_s", "max_rss_bytes", "host"))
+        with_retries(
+            lambda: _create(folder.store, folder.event(run, attempt - 1, Event.PREEMPTED), body)
+        )
+    return True
+
+
+def _anothers(
+    folder: SweepFolder,
+    run: str,
+    submitted: int,
+    state: RunState,
+    events: set[tuple[int, Event]],
+) -> bool:
+    """Return whether another job, submitted by a launcher, is executing the newest attempt."""
+    number = state.opened
+    ended = {event for n, event in events if n == number} & {*ENDED, Event.LOST}
+    if number <= submitted or (number, Event.CLAIMED) not in events or ended:
+        return False
+    path = folder.event(run, number, Event.CLAIMED)
+    owner = with_retries(lambda: read_as(folder.store, path, event.read)).submitted
+    return owner not in (None, submitted)
+
+
+def _open(folder: SweepFolder, run: str, submitted: int, attempt: int) -> None:
+    launch = with_retries(lambda: _describe(folder, run, submitted, attempt))
+    body = {"schema": SCHEMA, "time": timestamp(), "by": "the backend, which started it again"}
+    place = with_retries(lambda: _place(folder, run, submitted))
+    body |= {} if place is None else {"place": place}  # the job's place has not changed
+    body |= {} if launch is None else {"launch": launch}
+    with_retries(lambda: _create(folder.store, folder.event(run, attempt, Event.INTENT), body))
+
+
+def _place(folder: SweepFolder, run: str, submitted: int) -> str | None:
+    """Return where the job runs, or None if that record is missing or damaged."""
+
+    with suppress(Damaged):
+        return folder.place_of(run, submitted)
+    return None
+
+
+def _events(folder: SweepFolder, run: str) -> set[tuple[int, Event]]:
+    states = f"{folder.state}/{run}"
+    names = (parse_name(path.rpartition("/")[2]) for path in folder.store.names(states))
+    return {found for found in names if found is not None}
+
+
+def _describe(folder: SweepFolder, run: str, submitted: int, attempt: int) -> object:
+    """Describe the attempt like the submitted one. Return the launch that it belongs to."""
+    job = read_json(folder.store, folder.job(run, submitted))
+    folder.store.replace(folder.job(run, attempt), encode(job | {"attempt": attempt}))
+    path = f"{folder.log_path(run, submitted)}/code.diff"
+    try:
+        diff = folder.store.read(path)
+    except NotFound:
+        return job.get("launch")  # the code had no changes to its commit
+    folder.store.replace(f"{folder.log_path(run, attempt)}/code.diff", diff, durable=False)
+    return job.get("launch")
+
+
+def _create(store: Store, path: str, body: Mapping[str, object]) -> None:
+    try:
+        store.create(path, encode({**body}))
+    except AlreadyExists:
+        return  # ours, whose reply was lost, or one by somebody who knew more

@@ -23,8 +23,7 @@ from sweeper import paths
 from sweeper.common.sweeper_argv import BOOTSTRAP
 from sweeper.provenance.redaction import secret_values
 from sweeper.sweep.job import Job
-from sweeper.worker.child import take_default_signals
-from sweeper.worker.guard import Guard
+from sweeper.worker.child import Guard, take_default_signals
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:

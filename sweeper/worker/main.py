@@ -34,10 +34,8 @@ from sweeper.sweep.job import Job
 from sweeper.sweep.states import Event
 from sweeper.sweep.worker_lock import hold
 from sweeper.worker import checkpoint_resume, fork_client
-from sweeper.worker.child import Child, spawn
-from sweeper.worker.claim import claim, with_retries
-from sweeper.worker.engine import blame
-from sweeper.worker.guard import Guard
+from sweeper.worker.child import Child, Guard, spawn
+from sweeper.worker.claim import claim, reopen, restarts, with_retries
 from sweeper.worker.heartbeat import BEAT_SECONDS, Heartbeat
 from sweeper.worker.job import (
     Prepared,
@@ -47,11 +45,10 @@ from sweeper.worker.job import (
     read_environment,
     usage_folder,
 )
-from sweeper.worker.outcome import Ending, Judged, MemoryKills, crowded_out, failure, judge
+from sweeper.worker.outcome import Ending, Judged, MemoryKills, blame, crowded_out, failure, judge
 from sweeper.worker.output import Output, last_word, say, set_blocking
 from sweeper.worker.rate_limits import Pauses
 from sweeper.worker.requests import Requests
-from sweeper.worker.requeue import reopen, restarts
 from sweeper.worker.usage import UsageFiles
 
 if TYPE_CHECKING:

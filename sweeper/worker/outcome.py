@@ -1,20 +1,20 @@
 """Decides how an attempt ended: its event and reason. Pure, except for the count of out-of-memory
-kills.
+kills and the check of the engine.
 
 Reasons of `failed`: `error` (the recipe's exit code; the detail is its exception or its last
 output), `killed` (by a signal that was not ours), `oom` (killed by the kernel for memory),
 `timeout`, `incomplete` (exit 0 without a final checkpoint), `start` (it could not be started),
-`quota` (the service refused further requests), `service` (its engine went away: `engine.blame`).
+`quota` (the service refused further requests), `service` (its engine went away, see `blame`).
 Reasons of `preempted`: `terminated`, `superseded` by a newer attempt, `limit` (the machine had no
 process, thread, file or disk space left for it). Reasons of `cancelled`: `cancelled` on request,
-`interrupted` at the keyboard.
-"""
+`interrupted` at the keyboard."""
 
 import os
 import signal
 from typing import NamedTuple, NotRequired, TypedDict
 
 from sweeper.common.last_line import cause
+from sweeper.sweep.job import Job
 from sweeper.sweep.states import Event
 from sweeper.worker.rate_limits import is_quota_error
 
@@ -191,3 +191,23 @@ def _counter(groups: str, membership: str) -> str | None:
             if os.path.exists(path := os.path.join(folder, name)):
                 return path
     return None
+
+
+_REASONS = frozenset({"error", "incomplete", "timeout"})
+_ASK_SECONDS = 5.0
+
+
+def blame(job: Job, outcome: Judged) -> Judged:
+    """Correct a failed attempt's outcome. If its engine has gone or has been restarted since the
+    attempt began, the reason becomes `service`."""
+    began = job.engine
+    if began is None or outcome["event"] is not Event.FAILED or outcome["reason"] not in _REASONS:
+        return outcome
+    from sweeper.engine.lifecycle import knock  # not needed by most workers
+
+    url = began.url
+    started = knock(url, _ASK_SECONDS)
+    if started == began.started:
+        return outcome
+    how = "does not answer any more" if started is None else "was started again meanwhile"
+    return {**outcome, "reason": "service", "detail": f"the engine at {url} {how}"}

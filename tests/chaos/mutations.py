@@ -122,7 +122,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a worker that is killed leaves its recipe running",
-        "sweeper/worker/guard.py",
+        "sweeper/worker/child.py",
         "            os.killpg(groups[-1], signal.SIGKILL)\n",
         "            pass\n",
         WORKERS + "test_a_recipe_that_was_orphaned_goes_within_a_moment",

@@ -14,7 +14,7 @@ import pytest
 
 from sweeper.engine import lifecycle
 from sweeper.errors import EngineError
-from sweeper.launcher.engine import ensure_engine
+from sweeper.launcher.preflight import ensure_engine
 
 pytestmark = [
     pytest.mark.e2e,

@@ -20,7 +20,7 @@ from sweeper.store.documents import read_as
 from sweeper.sweep import job as jobs
 from sweeper.sweep.states import State
 from sweeper.worker import fork_client
-from sweeper.worker.guard import Guard
+from sweeper.worker.child import Guard
 
 pytestmark = [
     pytest.mark.e2e,

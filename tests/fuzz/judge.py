@@ -45,7 +45,7 @@ def load() -> Any:
     import sweeper.recipes.sft  # noqa: F401
     from sweeper import cli
     from sweeper.commands import plan, plan_text  # noqa: F401
-    from sweeper.launcher import launch_preview, manifest  # noqa: F401
+    from sweeper.launcher import manifest, preview  # noqa: F401
     from sweeper.recipe import (
         checking,  # noqa: F401
         inspection,  # noqa: F401

@@ -16,7 +16,7 @@ from sweeper.metrics.attempt_rows import Tail
 from sweeper.store.local import LocalStore
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
-from sweeper.worker import machine
+from sweeper.worker import heartbeat
 
 NAN = '{"step": 1, "loss": NaN}\n'
 
@@ -317,19 +317,19 @@ def test_records_are_read_once_where_the_caller_remembers(folder: Folder) -> Non
 
 
 def test_what_is_left_of_a_machine(tmp_path: Path) -> None:
-    found = machine.facts(str(tmp_path))
+    found = heartbeat.facts(str(tmp_path))
     assert 0 < found["disk_free_bytes"] <= found["disk_total_bytes"]
     assert 0 < found["memory_free_bytes"] <= found["memory_total_bytes"]
-    assert "disk_free_bytes" not in machine.facts(str(tmp_path / "none"))
+    assert "disk_free_bytes" not in heartbeat.facts(str(tmp_path / "none"))
     (tmp_path / "job/step").mkdir(parents=True)
     (tmp_path / "own").write_text("1:cpu:/x\n0::/job/step\n")
     for name, limit, used in (("job", "1000", "700"), ("job/step", "max", "600")):
         (tmp_path / name / "memory.max").write_text(limit + "\n")
         (tmp_path / name / "memory.current").write_text(used + "\n")
         (tmp_path / name / "memory.stat").write_text("anon 5\ninactive_file 50\n")
-    assert machine._container(str(tmp_path), str(tmp_path / "own")) == (350, 1000)
+    assert heartbeat._container(str(tmp_path), str(tmp_path / "own")) == (350, 1000)
     (tmp_path / "own").write_text("0::/elsewhere\n")
-    assert machine._container(str(tmp_path), str(tmp_path / "own")) is None
+    assert heartbeat._container(str(tmp_path), str(tmp_path / "own")) is None
 
 
 @pytest.mark.parametrize(

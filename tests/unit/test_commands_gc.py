@@ -18,8 +18,8 @@ from sweeper.backends.base import JobSpec
 from sweeper.backends.slurm.tables import Tables
 from sweeper.cli import main
 from sweeper.commands import gc
-from sweeper.launcher import detached
-from sweeper.launcher.remote_recovery import launcher_log
+from sweeper.launcher import background
+from sweeper.launcher.background import launcher_log
 from sweeper.paths import built, home, sources
 from sweeper.scheduler import environment
 from sweeper.store.base import Store
@@ -256,7 +256,7 @@ def test_the_log_of_a_living_launcher_of_another_root_stays(
     go = tmp_path / "go"
     program = "import os, time\nprint('begun', flush=True)\n"
     program += f"while not os.path.exists({str(go)!r}):\n    time.sleep(0.05)\n"
-    poll = detached._on_its_own([sys.executable, "-c", program], str(log))
+    poll = background._on_its_own([sys.executable, "-c", program], str(log))
     try:
         while "begun" not in log.read_text():
             time.sleep(0.05)

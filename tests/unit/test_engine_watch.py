@@ -13,8 +13,7 @@ from sweeper.scheduler.failures import SERVICE_TRIES
 from sweeper.store.documents import encode, read_json
 from sweeper.sweep import job as job_model
 from sweeper.sweep.states import Event, State
-from sweeper.worker.engine import blame
-from sweeper.worker.outcome import Judged
+from sweeper.worker.outcome import Judged, blame
 
 FIRST, SECOND = "http://127.0.0.1:1111", "http://127.0.0.1:2222"
 

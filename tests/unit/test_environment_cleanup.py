@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.launcher.environment_cleanup import remove_unneeded_environment
+from sweeper.launcher.manifest import remove_unneeded_environment
 from sweeper.scheduler import environment
 from sweeper.sweep import lease
 from sweeper.sweep.folder import SweepFolder, token

@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.commands import plan_text
 from sweeper.errors import GridError
-from sweeper.launcher import launch_preview
+from sweeper.launcher import preview
 from sweeper.planner.plan import plan
 from sweeper.scheduler.submitter import asked_by
 from sweeper.store.local import LocalStore
@@ -389,7 +389,7 @@ def test_plan_draws_the_graph_with_counts(tmp_path: Path) -> None:
         ev=_stage(grid=None, seeds=None)
         | {"from": [{"stage": "dpo", "take": "each"}, {"base": True}]},
     )
-    found = launch_preview.survey(planned, LocalStore(str(tmp_path)))
+    found = preview.survey(planned, LocalStore(str(tmp_path)))
     said = list(plan_text.short(found))
     assert said[:6] == [
         "p: 3 stages on tmux, service none, at most 8 at once",

@@ -10,7 +10,7 @@ from sweeper.backends import options_of
 from sweeper.cli import main
 from sweeper.commands import plan_text
 from sweeper.errors import StoreError
-from sweeper.launcher import launch_preview
+from sweeper.launcher import preview
 from sweeper.planner.plan import plan
 from sweeper.scheduler.submitter import asked_by
 from sweeper.store.documents import encode, strict
@@ -44,7 +44,7 @@ def happen(store: LocalStore, planned: Plan, run: int, *events: tuple[int, Event
 
 
 def text(planned: Plan, store: LocalStore) -> str:
-    return "\n".join(plan_text.short(launch_preview.survey(planned, store)))
+    return "\n".join(plan_text.short(preview.survey(planned, store)))
 
 
 def test_a_plan_that_was_never_launched(store: LocalStore) -> None:
@@ -75,12 +75,12 @@ def test_what_is_there_already(store: LocalStore) -> None:
     happen(store, planned, 2, *done, (1, Event.FAILED), *again)
     happen(store, planned, 3, *done)
     happen(store, planned, 4, (1, Event.INTENT))  # its launcher died before it was submitted
-    found = launch_preview.survey(planned, store)
+    found = preview.survey(planned, store)
     assert [preview.attempt for preview in found.previews] == [0, 2, 0, 0, 1, 1]
-    assert launch_preview.counts(found) == (
+    assert preview.counts(found) == (
         "3 to start (2 of them again), 1 succeeded, 1 failed and left alone, 1 running"
     )
-    runs = launch_preview.document(found, store)["runs"]
+    runs = preview.document(found, store)["runs"]
     assert [run["job"] and run["job"]["attempt"] for run in runs] == [None, 2, None, None, 1, 1]
     assert [run["state"] for run in runs[:4]] == ["succeeded", "failed", "failed", "running"]
     assert [(run["attempts"], run["reason"]) for run in runs[1:4]] == [
@@ -94,7 +94,7 @@ def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
     old = plan(GRID | {"grid": {"lr": [0.1]}})
     store.replace(SweepFolder(store, "toys").plan, encode(old.document() | {"created": "x"}))
     planned = plan(GRID)
-    found = launch_preview.survey(planned, store)
+    found = preview.survey(planned, store)
     assert [preview.run.name for preview in found.previews] == [
         "seed=0",
         "seed=1",
@@ -102,7 +102,7 @@ def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
         "lr=0.2,seed=1",
     ]
     happen(store, old, 0, (1, Event.INTENT), (1, Event.SUCCEEDED))
-    smaller = launch_preview.survey(plan(GRID | {"grid": {"lr": [0.2]}}), store)
+    smaller = preview.survey(plan(GRID | {"grid": {"lr": [0.2]}}), store)
     assert smaller.retired == 2
     # `seed=0` is the name of a finished run that the grid no longer has; `seed=1` never started.
     assert smaller.previews[0].run.name == f"seed=0~{smaller.previews[0].run.id[:6]}"
@@ -112,21 +112,21 @@ def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
 
 def test_the_document_says_what_is_submitted(store: LocalStore) -> None:
     planned = plan(GRID)
-    said = launch_preview.document(launch_preview.survey(planned, store), store)
+    said = preview.document(preview.survey(planned, store), store)
     run = said["runs"][1]
     folder = f"{store.root}/toys/runs/{run['id']}.1"
     assert run["job"]["command"] == ["echo", "--lr=0.1", folder, "1", "1", run["id"]]
     assert run["job"]["log_path"] == folder
     assert run["job"]["token"] == f"{run['id']}-a1"
     assert run["job"]["argv"][-2:] == [f"{store.root}/toys", f"{run['id']}-a1"]
-    assert said["environment"] == sorted([*launch_preview.GIVEN, "A", "KEY"])
+    assert said["environment"] == sorted([*preview.GIVEN, "A", "KEY"])
     assert (said["schema"], said["secrets"]) == (1, ["KEY"])
     assert said["recipe"]["command"] == GRID["command"]
 
 
 def test_full_shows_every_value_as_it_is_given(store: LocalStore) -> None:
     planned = plan(GRID | {"base": {"fixed": "a\x1b[31m\u202eb", "small": 1e-20}})
-    said = "\n".join(plan_text.full(launch_preview.survey(planned, store), store))
+    said = "\n".join(plan_text.full(preview.survey(planned, store), store))
     assert "  small: 1e-20\n" in said
     assert "\x1b" not in said
     assert "\u202e" not in said
@@ -140,7 +140,7 @@ def test_texts_that_look_like_other_values_are_quoted(store: LocalStore) -> None
     planned = plan({"name": "g", "command": ["echo", "{x}", "{log_path}"], "grid": {"x": values}})
     said = text(planned, store)
     assert 'true, "true", null, "null", 1, "1", "a, b", a b, "", ".nan", .nan' in said
-    document = launch_preview.document(launch_preview.survey(planned, store), store)
+    document = preview.document(preview.survey(planned, store), store)
     assert strict(document)["axes"]["x"][-2:] == [".nan", "NaN"]  # as in all JSON
 
 
@@ -235,15 +235,15 @@ def test_runs_that_only_give_a_default_are_warned_of(store: LocalStore) -> None:
     planned = plan(GRID | {"base": {"fixed": "x", "rank": 8}})
     takes = {"rank": {"type": "int", "default": 8}}
     planned = planned._replace(recipe=planned.recipe._replace(takes=takes), warnings=("first",))
-    found = launch_preview.survey(planned, store)
+    found = preview.survey(planned, store)
     warning = (
         "runs that differ from recorded ones only in giving rank, with the recipe's default: 4;"
         " they are other runs, and train again"
     )
     assert found.plan.warnings == ("first", warning)
-    assert launch_preview.document(found, store)["warnings"] == ["first", warning]
+    assert preview.document(found, store)["warnings"] == ["first", warning]
     store.replace(SweepFolder(store, "toys").plan, encode(planned.document() | {"created": "x"}))
-    assert launch_preview.survey(planned, store).plan.warnings == ("first",)
+    assert preview.survey(planned, store).plan.warnings == ("first",)
 
 
 def test_what_cannot_work_here_is_told_with_the_other_mistakes(tmp_path, capsys):
@@ -285,7 +285,7 @@ def test_a_metric_that_earlier_runs_did_not_record(tmp_path, written):
         metric = {"name": name, "goal": "minimize"}
         made = plan({"name": "n", "command": ["echo", "{log_path}"], "metric": metric})
         made = made._replace(recipe=made.recipe._replace(reference=reference))
-        return launch_preview.survey(made, store).plan.warnings
+        return preview.survey(made, store).plan.warnings
 
     assert warnings("test/nll") == warnings("nothing", "another") == ()
     assert warnings("test/nl") == (

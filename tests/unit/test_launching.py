@@ -14,7 +14,7 @@ from sweeper.engine import access_token
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.grid.launch import SECTION
-from sweeper.launcher import detached, launching
+from sweeper.launcher import background, launching
 from sweeper.launcher.manifest import _refuse_secrets, changes, merge
 from sweeper.scheduler import environment
 from sweeper.scheduler.progress import Summary, exit_code, line
@@ -201,7 +201,7 @@ def test_what_a_launcher_says_that_does_not_start(tmp_path: Path) -> None:
         ("echo begun; echo 'sweeper: the queue is closed'; exit 6", "the queue is closed"),
         ("exit 1", "the launcher ended with 1"),
     ):
-        see_to_it = detached._on_its_own(["sh", "-c", program], str(log))
+        see_to_it = background._on_its_own(["sh", "-c", program], str(log))
         with pytest.raises(EnvironmentFailure, match=f"^{said}$"):
             while True:
                 see_to_it()
@@ -209,16 +209,16 @@ def test_what_a_launcher_says_that_does_not_start(tmp_path: Path) -> None:
 
 def test_a_launcher_that_gave_up_has_not_begun(tmp_path: Path) -> None:
     folder = SweepFolder(LocalStore(str(tmp_path)), "s")
-    before = detached._published(folder)
-    assert not detached._has_begun(folder, before)
+    before = background._published(folder)
+    assert not background._has_begun(folder, before)
     folder.store.replace(folder.observations, b'{"held": null}')
-    assert detached._has_begun(folder, before)
+    assert background._has_begun(folder, before)
     said = "no such queue"
     older = {"held": f"the launcher gave up: {said}"}  # as it was published until 0.1
     for document in ({"held": said, "gave_up": True}, older):
         folder.store.replace(folder.observations, json.dumps(document).encode())
         with pytest.raises(EnvironmentFailure, match=r"^no such queue$"):
-            detached._has_begun(folder, before)
+            background._has_begun(folder, before)
 
 
 def test_what_has_changed_since_the_last_launch_is_told() -> None:
@@ -314,6 +314,6 @@ def test_a_launcher_in_a_window_has_the_quota_of_who_launched(
     given: list[Any] = []
     monkeypatch.setattr(tmux, "ensure_view", lambda *_: None)
     monkeypatch.setattr(tmux.TmuxServer, "ensure_window", lambda _, *each: given.append(each[-1]))
-    detached._in_a_window(SweepFolder(LocalStore(str(tmp_path)), "s"), ["true"])
+    background._in_a_window(SweepFolder(LocalStore(str(tmp_path)), "s"), ["true"])
     expected = {"SWEEPER_QUOTA": "s3://bucket/quota", "XDG_CONFIG_HOME": f"{tmp_path}/config"}
     assert given == [expected]

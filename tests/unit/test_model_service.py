@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sweeper.common.last_line import cause, last_line
-from sweeper.launcher.launch_preview import survey
+from sweeper.launcher.preview import survey
 from sweeper.planner.plan import plan
 from sweeper.store.local import LocalStore
 

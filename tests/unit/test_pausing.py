@@ -10,7 +10,7 @@ import pytest
 
 from sweeper.backends import capabilities_of
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, UsageError
-from sweeper.launcher import hand_over, launching, pausing
+from sweeper.launcher import background, launching, pausing
 from sweeper.launcher.trust import sealed
 from sweeper.scheduler.loop import REPLANNED
 from sweeper.store.documents import read_json
@@ -216,9 +216,9 @@ def test_another_plan_is_taken_up_whoever_is_killed(make_scene: Any, home: Path)
         assert scene.scheduler.step().ends == REPLANNED
         faults = Faults({number: Fault.KILL_AFTER})
         try:
-            hand_over.take_up(SweepFolder(FaultyStore(scene.store, faults), "s"))
+            background.take_up(SweepFolder(FaultyStore(scene.store, faults), "s"))
         except Killed:
-            hand_over.take_up(scene.folder)
+            background.take_up(scene.folder)
         plan = scene.folder.read_plan()
         assert [run.name for run in plan.runs] == ["x=0", "x=9"]
         assert len(plan.launches) == 1
@@ -232,14 +232,14 @@ def test_another_plan_is_taken_up_whoever_is_killed(make_scene: Any, home: Path)
 
 def test_a_plan_that_somebody_else_has_put_there_is_not_taken(scene: Scene, home: Path) -> None:
     sweep_requests.propose_plan(scene.folder, _wider(scene) | {"seal": "0" * 64})
-    hand_over.take_up(scene.folder)
+    background.take_up(scene.folder)
     assert len(scene.folder.read_plan().runs) == 3
     assert scene.step().ends is None
 
 
 def _offer(scene: Scene, document: dict[str, Any]) -> bool:
-    found = hand_over.Offer(None, capabilities_of("fake", {}), [{"backend": "fake"}])
-    return hand_over.offer(
+    found = background.Offer(None, capabilities_of("fake", {}), [{"backend": "fake"}])
+    return background.offer(
         SweepFolder(scene.store, read(document, "plan").name),
         read(document, "plan"),
         found,

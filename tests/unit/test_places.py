@@ -34,8 +34,7 @@ from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.launch import Launch, Share
 from sweeper.sweep.states import Event, State
 from sweeper.testing import FakeBackend, FakeClock
-from sweeper.worker.claim import claim
-from sweeper.worker.requeue import reopen
+from sweeper.worker.claim import claim, reopen
 
 BOTH = [{"backend": "fake", "max_parallel": 1}, {"backend": "spare", "max_parallel": None}]
 

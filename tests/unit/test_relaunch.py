@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.cli import main
 from sweeper.errors import UsageError
-from sweeper.launcher import launch_preview
+from sweeper.launcher import preview
 from sweeper.launcher.launching import launch
 from sweeper.planner.plan import plan
 from sweeper.store.local import LocalStore
@@ -40,9 +40,7 @@ def names(retired: bool = False) -> list[str]:
 
 def test_a_mended_command_takes_over_the_names_of_runs_that_all_failed() -> None:
     launch(grid(BROKEN, 1, 2))
-    assert [
-        p.run.name for p in launch_preview.survey(plan(grid(OK, 1, 2)), LocalStore("sweeps"))[2]
-    ] == [
+    assert [p.run.name for p in preview.survey(plan(grid(OK, 1, 2)), LocalStore("sweeps"))[2]] == [
         "lr=1",
         "lr=2",
     ]
@@ -68,7 +66,7 @@ def test_a_launch_that_would_drop_finished_runs_is_refused_without_consent(
     with pytest.raises(UsageError, match="1 finished run of this sweep not in the grid now"):
         launch(grid(OK, 1))
     assert names() == ["lr=1", "lr=2"]
-    found = launch_preview.survey(plan(grid(OK, 1)), LocalStore("sweeps"))
+    found = preview.survey(plan(grid(OK, 1)), LocalStore("sweeps"))
     assert (found.retired, found.dropped) == (1, 1)
     Path("g.yaml").write_text(
         f"command: [{sys.executable}, -c, pass, '{{lr}}', '{{log_path}}']\n"

@@ -18,7 +18,7 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.job import read
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.states import Event, State, fold
-from sweeper.worker.requeue import reopen, restarts
+from sweeper.worker.claim import reopen, restarts
 
 RUN = "aaaaaaaaaaaa"
 BATCH = Counter("AWS_BATCH_JOB_ATTEMPT", first=1)

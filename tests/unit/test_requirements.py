@@ -9,7 +9,7 @@ import pytest
 
 from sweeper import plan
 from sweeper.errors import GridError, UsageError
-from sweeper.launcher.launch_preview import document, job_builder, survey
+from sweeper.launcher.preview import document, job_builder, survey
 from sweeper.provenance import job_bundle, snapshot
 from sweeper.provenance.requirements import read
 from sweeper.store.opening import open_store

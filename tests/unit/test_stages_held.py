@@ -12,7 +12,7 @@ import pytest
 from sweeper.alarms.records import Alarm
 from sweeper.errors import GridError
 from sweeper.launcher.control import cancel_runs, request_retries
-from sweeper.launcher.launch_preview import gone_baselines
+from sweeper.launcher.preview import gone_baselines
 from sweeper.planner.plan import plan
 from sweeper.results import kept_checkpoints
 from sweeper.results import sweeps as recorded

@@ -1,20 +1,29 @@
-"""Previews a launch: the jobs it would submit, and the results already stored. Writes nothing."""
+"""Previews a launch: its plan with overrides from the command line, the jobs that it would submit
+(also in the backend's own format) and the results already stored. Writes nothing."""
 
+import argparse
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from sweeper.backends import capabilities_together
-from sweeper.backends.base import JobSpec
-from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
-from sweeper.launcher.dropped_runs import dropped
-from sweeper.launcher.engine import service_warnings
-from sweeper.launcher.estimate import Estimate, estimate, sentence
-from sweeper.launcher.metric_check import unrecorded_metric
-from sweeper.planner.plan import repeats_by_default
+from sweeper.backends import backend_type, capabilities_together, every_backend, options_of
+from sweeper.backends.base import JobSpec, Manifest
+from sweeper.errors import GridError, NotFound, StoreError, SweeperError, UsageError
+from sweeper.fields.data import from_python
+from sweeper.fields.nodes import Problems
+from sweeper.grid.budget import read_caps
+from sweeper.grid.overrides import flow
+from sweeper.launcher.estimate import Estimate, estimate, sentence, unrecorded_metric
+from sweeper.launcher.manifest import secret_names
+from sweeper.launcher.preflight import admit, service_warnings
+from sweeper.launcher.trust import dropped
+from sweeper.planner.plan import plan, repeats_by_default
 from sweeper.recipe.command_template import render_command
 from sweeper.store.base import Store
+from sweeper.store.opening import default_root, open_store
+from sweeper.store.writable import check_root
 from sweeper.sweep.event import NOTHING
 from sweeper.sweep.folder import Events, SweepFolder
 from sweeper.sweep.plan import Plan, Run
@@ -23,6 +32,47 @@ from sweeper.sweep.tracking import NAMES, SECTION
 
 if TYPE_CHECKING:
     from sweeper.scheduler.submitter import JobBuilder
+
+
+def planned_by(arguments: argparse.Namespace) -> Plan:
+    """Make the plan for the arguments of a command line. Raises `GridError`, and `StoreError` for a
+    root that cannot hold sweeps."""
+    overrides = list(arguments.overrides)
+    if arguments.backend:
+        overrides.append(f"launch.backend={arguments.backend}")
+    if arguments.max_parallel is not None:
+        overrides.append(f"launch.max_parallel={arguments.max_parallel}")
+    store = open_store(arguments.root or default_root())
+    try:
+        planned = plan(arguments.grid, overrides, validate=not arguments.no_validate)
+    except GridError as error:
+        try:
+            check_root(store)
+        except StoreError as other:  # report all problems at once
+            raise GridError([*error.problems, str(other)]) from error
+        raise
+    check_root(store)
+    return _with_budget(planned, arguments.budget) if arguments.budget else planned
+
+
+def _with_budget(planned: Plan, text: str) -> Plan:
+    """Replace limits of the plan's budget by those of `--budget`. Raises `GridError`."""
+    problems = Problems()
+    given = {key.strip(): value for key, _, value in (p.partition("=") for p in text.split(","))}
+    before = {} if planned.budget is None else planned.budget.document()
+    node = from_python(before | {k: _number(v) for k, v in given.items()}, "--budget", problems)
+    budget = read_caps(node, "budget", problems)
+    if problems:
+        raise problems.error()
+    return planned._replace(budget=budget)
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text.strip()
+
 
 GIVEN = (
     *("PYTHONUNBUFFERED", "SWEEPER_ATTEMPT", "SWEEPER_FOLDER", "SWEEPER_KEPT", "SWEEPER_ROOT"),
@@ -291,3 +341,74 @@ def counts(found: LaunchPreview) -> str:
         tail = "" if state in (State.SUCCEEDED, State.RUNNING) else " and left alone"
         parts.append(f"{left.count(state)} {state.value}{tail}")
     return ", ".join(parts)
+
+
+_SEVERAL = (
+    "as if all runs went there; a launch gives each place its share (`--backend` shows one alone)"
+)
+_NONE = "its jobs have no manifests"
+
+_PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z][A-Za-z0-9_./-]*\Z", re.I)
+
+
+def manifests(found: LaunchPreview, store: Store) -> Iterator[Manifest | str]:
+    """Manifests of all runs that a launch would start, in the batches in which they would be
+    submitted. If there are several places, each is shown after a remark, as if all runs went there,
+    because the place of a run is chosen only when it starts. Raises `UsageError` if no place has a
+    format of its own, or if offline checks would refuse the launch."""
+    plan = found.plan
+    launch = plan.launch
+    if all(backend_type(place).manifests is None for place in launch.places):
+        others = ", ".join(one.name for one in every_backend() if one.manifests is not None)
+        raise UsageError(
+            f"--manifest: jobs of {' and '.join(launch.places)} have no manifests: `--json` shows "
+            f"each job; {others} have some"
+        )
+    admit(launch, store, plan.service, secret_names(plan.secrets, plan.service), live=False)
+    builder = job_builder(found, store)
+    for share in launch.shares:
+        kind = backend_type(share.backend)
+        if launch.backends:
+            yield f"{kind.name}: {_SEVERAL if kind.manifests is not None else _NONE}"
+        if kind.manifests is not None:
+            specs = list(jobs(found, builder, kind.name).values())
+            most = min(share.max_parallel or launch.max_parallel, launch.max_parallel)
+            batches = [specs[start : start + most] for start in range(0, len(specs), most)]
+            folder, options = f"{store.root}/{plan.name}", options_of(launch, kind.name)
+            yield from kind.manifests(plan.name, folder, options, batches)
+
+
+def text(manifest: Manifest | str) -> Iterator[str]:
+    """The lines of a manifest (a document becomes YAML that begins with `---`) or of a remark."""
+    if isinstance(manifest, str):
+        yield f"# {manifest}"
+        return
+    if isinstance(manifest.content, str):
+        yield f"# {manifest.about}"
+        yield from manifest.content.splitlines()
+        return
+    yield "---"
+    yield f"# {manifest.about}"
+    yield from _block(manifest.content, "")
+
+
+def _block(value: object, indent: str) -> Iterator[str]:
+    """The lines of a non-empty mapping or list. Every string value is quoted, so that all versions
+    of YAML read it as a string."""
+    if isinstance(value, Mapping):
+        for key, inner in cast("Mapping[str, object]", value).items():
+            name = key if _PLAIN.match(key) else flow(key)
+            if _is_flat(inner):
+                yield f"{indent}{name}: {flow(inner)}"
+            else:
+                yield f"{indent}{name}:"
+                yield from _block(inner, f"{indent}  ")
+        return
+    for inner in cast("Sequence[object]", value):
+        first, *rest = [f"  {flow(inner)}"] if _is_flat(inner) else _block(inner, "  ")
+        yield f"{indent}- {first[2:]}"
+        yield from (f"{indent}{line}" for line in rest)
+
+
+def _is_flat(value: object) -> bool:
+    return isinstance(value, str) or not isinstance(value, Mapping | Sequence) or not value

@@ -1,0 +1,287 @@
+"""Launchers in the background. Starts one that outlives the command (in a tmux window, or as a
+process with a log file), hands a new plan to the one at work, and uploads what dead workers of a
+remote store left on this machine.
+
+A new plan is stored next to the sweep's after everything was checked and the environment and the
+code were saved. The launcher finds it within a round, makes it the sweep's plan, and starts over
+with it, as after a restart. If either process is killed, the next launcher takes up the stored
+plan."""
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from sweeper.backends import Capabilities
+from sweeper.errors import (
+    AnotherLauncher,
+    Damaged,
+    EnvironmentFailure,
+    NotFound,
+    StoreError,
+    SweeperError,
+    UsageError,
+)
+from sweeper.launcher.manifest import keep_environment, merged, tell_changes, with_code
+from sweeper.launcher.placement_guard import Located, is_same
+from sweeper.launcher.preflight import environment_in_store
+from sweeper.launcher.trust import is_ours, sealed
+from sweeper.paths import home
+from sweeper.planner.plan import repeats_by_default
+from sweeper.scheduler import environment, parallelism
+from sweeper.store.documents import encode
+from sweeper.store.local import refuse_links
+from sweeper.store.writable import probe
+from sweeper.sweep import lock
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.hint import hint
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.sweep_requests import asked_plan, asked_stop, forget, propose_plan
+
+
+def check(folder: SweepFolder) -> None:
+    """Check that a sweep can be launched in a store. Raises `UsageError` for a store in this
+    process's memory, `StoreError` for one that does not answer or fails the probe."""
+    if folder.store.root.startswith("memory://"):
+        raise UsageError(
+            f"{folder.store.root}: lies in the memory of one process, where no job finds it: "
+            "use a folder"
+        )
+    probe(folder.store, folder.launcher)
+
+
+def recover(folder: SweepFolder, *, over: bool) -> None:
+    """Upload what dead workers of the sweep left on this machine. If the sweep is `over`, remove
+    local copies of stored files. If the store does not answer, this is left for the next call."""
+    from sweeper.worker import spool
+
+    local = folder.at(spool.place(folder.store.root, home()))
+    with suppress(SweeperError):
+        spool.recover(folder.store, local)
+    if over:
+        spool.tidy(local)
+
+
+def launcher_log(folder: SweepFolder) -> str:
+    """The path of a detached launcher's log on this machine."""
+    logs = os.path.join(home(), "launchers")
+    os.makedirs(logs, exist_ok=True)
+    name = hashlib.sha256(folder.address.encode()).hexdigest()[:16]
+    return os.path.join(logs, f"{name}.log")
+
+
+_START_SECONDS = 60.0
+"""Time limit for a detached launcher to take its sweep's lock, which is slow on a busy machine. A
+launcher that fails earlier is reported at once."""
+_FIRST_SECONDS = 3.0
+"""Time limit for the first step of a detached launcher. A backend may refuse the sweep in it."""
+_ENDS = (0, 3, 4)
+"""Exit codes of a launcher that did its work."""
+
+
+def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = False) -> None:
+    """Start a launcher that outlives this process, and wait until it has taken over. Raises
+    `EnvironmentFailure` if it failed or gave up, `StoreError` if it did not start."""
+    before = _published(folder)
+    command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", folder.address]
+    command += ["--smoke"] if smoke else []
+    if folder.store.is_remote:
+        command += ["--env", environment.env_file(folder.address)]
+    if "tmux" in places:
+        where = f"its window: `{hint('attach', folder.name, root=folder.store.root)}`"
+        start_again_or_raise = _in_a_window(folder, command)
+    else:
+        kept = folder.store.local_path(folder.launcher_log)
+        if kept is not None:
+            refuse_links(folder.address, kept)
+        where = kept or launcher_log(folder)
+        start_again_or_raise = _on_its_own(command, where)
+    pause = 0.05 if not folder.store.is_remote else 0.5
+    deadline, again = time.monotonic() + _START_SECONDS, time.monotonic() + 1
+    held = False
+    while time.monotonic() < deadline:
+        if _has_begun(folder, before):
+            return
+        if not held and lock.is_held(folder):
+            held, deadline = True, time.monotonic() + _FIRST_SECONDS
+        time.sleep(pause)
+        if not held and time.monotonic() >= again:
+            start_again_or_raise()
+            again += 1
+    if not lock.is_held(folder):
+        start_again_or_raise()
+        raise StoreError(f"the launcher of {folder.name!r} did not start: see {where}")
+
+
+def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], object]:
+    """Start the launcher in a tmux window. Returns a function that starts it again, since an
+    earlier launcher that was about to exit may have been in the window."""
+    from sweeper.backends.tmux.backend import ensure_view
+    from sweeper.backends.tmux.server import TmuxServer
+
+    server = TmuxServer()
+    ensure_view(server, folder.name, folder.address)
+    window = folder.name, folder.address, "launcher", command
+    start_again_or_raise = partial(server.ensure_window, *window, parallelism.handed_on())
+    start_again_or_raise()
+    return start_again_or_raise
+
+
+def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
+    """Start the launcher with a log file. Returns a function that raises `EnvironmentFailure` with
+    the log's last line if the launcher has failed."""
+    with open(where, "ab") as log:
+        with suppress(OSError):  # a disk without locks
+            # The launcher inherits the lock, which keeps `sweeper gc` from removing its log.
+            fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        begin = log.tell()
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+    def start_again_or_raise() -> None:
+        if process.poll() in (None, *_ENDS):
+            return
+        with open(where, "rb") as log:
+            log.seek(begin)
+            said = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise EnvironmentFailure(
+            said.removeprefix("sweeper: ") or f"the launcher ended with {process.returncode}"
+        )
+
+    return start_again_or_raise
+
+
+def _published(folder: SweepFolder) -> object:
+    """The last launcher's observations, which change when another launcher begins."""
+    with suppress(NotFound):
+        return folder.store.read(folder.observations)
+    return None
+
+
+def _has_begun(folder: SweepFolder, before: object) -> bool:
+    """Whether the published observations differ from `before`. Raises `EnvironmentFailure` if they
+    say why the launcher gave up."""
+    if _published(folder) == before:
+        return False
+    seen = folder.read_observations()
+    if seen.gave_up:
+        raise EnvironmentFailure(str(seen.held))
+    return True
+
+
+_WAIT_SECONDS = 60.0
+"""Time limit for a launcher's round, in which it may wait for its backend or its store."""
+_QUIET_SECONDS = 5.0
+_POLL_SECONDS = 0.2
+_REMOTE_POLL_SECONDS = 2.0
+_OF_A_LAUNCH = ("created", "provenance", "launches", "snapshot", "seal", "grid_path")
+"""Fields that differ between launches of the same grid."""
+
+
+class Offer(NamedTuple):
+    """What a launch determined: its engine's address, the capabilities and locations of its places,
+    and whether it is `--live`."""
+
+    url: str | None
+    capabilities: Capabilities
+    places: Located
+    live: bool = False
+
+
+def offer(folder: SweepFolder, plan: Plan, found: Offer, tell: Callable[[str], None]) -> bool:
+    """Give a plan to the launcher at work, unless it has the same already, and wait until it takes
+    the plan up. Returns False if the launcher ended instead, so that the sweep is free. Raises
+    `AnotherLauncher` if the launcher cannot continue with the plan."""
+    try:
+        before = folder.read_plan()
+    except NotFound as error:  # another launch is about to write it
+        raise AnotherLauncher.at_work(plan.name, folder.store.root) from error
+    plan = folder.with_chosen(plan)
+    if asked_stop(folder) is not None or folder.store.exists(folder.deletion):
+        return False  # it is about to end, or a deletion holds the lock
+    if not folder.read_observations().starting:  # a `cancel` is at work
+        raise AnotherLauncher.at_work(plan.name, folder.store.root)
+    is_same_grid = _essence(merged(folder.store, before, plan)) == _essence(before)
+    if not is_same_grid:
+        _refuse(folder, plan, before, found)
+    now = with_code(folder, plan, live=found.live, tell=tell)
+    if is_same_grid:
+        if _code_of(now) == _code_of(before):
+            return True
+        _refuse(folder, plan, before, found)
+    keep_environment(folder, plan, found.url, found.capabilities)
+    tell_changes(folder.store, before, merged(folder.store, before, now), tell)
+    for warning in repeats_by_default(plan, before):
+        tell(warning)
+    propose_plan(folder, sealed(now.document()))
+    begun, is_told = time.monotonic(), False
+    while folder.store.exists(folder.request("plan")):
+        waited = time.monotonic() - begun
+        if waited > _WAIT_SECONDS or not lock.is_held(folder):
+            forget(folder, "plan")
+            break
+        if waited > _QUIET_SECONDS and not is_told:
+            tell("waiting for the launcher at work to continue with this plan")
+            is_told = True
+        time.sleep(_REMOTE_POLL_SECONDS if folder.store.is_remote else _POLL_SECONDS)
+    if folder.read_plan().provenance == now.provenance:
+        return True
+    if lock.is_held(folder):
+        raise AnotherLauncher.at_work(plan.name, folder.store.root)
+    return False
+
+
+def _code_of(plan: Plan) -> str | None:
+    """Return the hash of the copy of the code that the plan's runs execute."""
+    return None if plan.snapshot is None else plan.snapshot.hash
+
+
+def _essence(plan: Plan) -> dict[str, object]:
+    return {key: value for key, value in plan.document().items() if key not in _OF_A_LAUNCH}
+
+
+def _refuse(folder: SweepFolder, plan: Plan, before: Plan, found: Offer) -> None:
+    """Raise `AnotherLauncher` if the plan changes something that a launcher at work cannot
+    change."""
+    stop = hint("stop", plan.name, root=folder.store.root)
+    try:
+        service = folder.read_service()
+    except Damaged as error:
+        raise Damaged(
+            f"{error}; end the launcher at work with `{stop}`: the next launch writes it anew"
+        ) from error
+    elsewhere = False
+    if folder.store.is_remote:
+        from sweeper.sweep.lease import is_elsewhere
+
+        elsewhere = is_elsewhere(folder)
+    own_files = (environment.env_file(folder.address), environment_in_store(folder))
+    foreign = service.env_file is None or service.env_file not in own_files
+    moved = bool(service.places) and not is_same(service.places, found.places)
+    other = (before.launch.backend, before.service) != (plan.launch.backend, plan.service)
+    if elsewhere or moved or other or foreign:
+        raise AnotherLauncher(
+            f"{AnotherLauncher.at_work(plan.name, folder.store.root)}, or end it with `{stop}`: "
+            "only one on this machine, for the same backend and service, can go on with another "
+            "plan"
+        )
+
+
+def take_up(folder: SweepFolder) -> None:
+    """Replace the sweep's plan by the proposed plan, if this user proposed one. The caller holds
+    the sweep's lock. Raises `StoreError`."""
+    proposed = asked_plan(folder)
+    if proposed is not None and proposed.name == folder.name and is_ours(proposed.recorded):
+        before = folder.read_plan()
+        if before.provenance != proposed.provenance:  # else a killed launcher already took it up
+            now = merged(folder.store, before, folder.with_chosen(proposed))
+            folder.store.replace(folder.plan, encode(sealed(now.document())))
+        forget(folder, "parallel", "cancel")
+    forget(folder, "plan")
