@@ -196,7 +196,7 @@ def test_a_sweep_that_was_removed_and_made_anew_counts_both(
     plan = sweep.context.plan._replace(created="later")
     account = spending._account
     assert account is not None
-    parallelism._context.__dict__["plan"] = plan
+    account._context.__dict__["plan"] = plan
     assert "1,100 of 1,000 tokens" in (accounts.reached((sweep, spending)) or "")
 
 
