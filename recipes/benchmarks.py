@@ -40,16 +40,16 @@ class Played(NamedTuple):
 
     def row(self) -> dict[str, Any]:
         """Return the fields of its row in `items.jsonl`, apart from those of its item."""
-        said: dict[str, Any] = {
+        row: dict[str, Any] = {
             "sample": 0,
             "text": self.text,
             "tokens": self.tokens,
             "ended": self.ended,
         }
         if self.expected:
-            said["answer"] = self.expected
+            row["answer"] = self.expected
         judged = {"score": self.score, "grader": GRADER, "error": self.error}
-        return {"prompt": self.prompt, **said, **judged}
+        return {"prompt": self.prompt, **row, **judged}
 
 
 class Waited(NamedTuple):
@@ -154,18 +154,18 @@ class Benchmarks:
         """Return the environments of all examples for one sample of each, by the example's id."""
         if (name, sample) not in self._made:
             config, benchmark = self._config, self._named[name]
-            asked = _cookbook("eval.benchmarks").BenchmarkConfig(
+            benchmark_config = _cookbook("eval.benchmarks").BenchmarkConfig(
                 max_examples=config.max_items,
                 max_tokens=config.max_tokens,
                 temperature=config.temperature,
                 system_prompt=benchmark.recommended_system_prompt,
             )
             try:
-                made = benchmark.make_envs(self._renderer, asked)
+                made = benchmark.make_envs(self._renderer, benchmark_config)
             except Exception as error:
                 reason = " ".join(str(error).split())[:300]
-                told = f"suite={PREFIX}{name}: {type(error).__name__}: {reason}"
-                raise RecipeError(told) from error
+                message = f"suite={PREFIX}{name}: {type(error).__name__}: {reason}"
+                raise RecipeError(message) from error
             if not made:  # some of them only log why
                 raise RecipeError(f"suite={PREFIX}{name}: its data set has no examples here")
             self._made[name, sample] = {
@@ -200,8 +200,8 @@ class Benchmarks:
             try:
                 step = await environment.step(list(sequence.tokens), extra=extra)
             except Exception as error:  # noqa: BLE001  (as its own runner: an example that is lost)
-                told = f"{type(error).__name__}: {error}"[:300]
-                return Played(prompt, "\n".join(texts), tokens, False, 0.0, "", told)
+                message = f"{type(error).__name__}: {error}"[:300]
+                return Played(prompt, "\n".join(texts), tokens, False, 0.0, "", message)
             reward, turn = reward + step.reward, turn + 1
             if step.episode_done:
                 ended = sequence.stop_reason == "stop"

@@ -48,14 +48,14 @@ def render(tokenizer: Any, conversation: Conversation) -> list[Example]:
 
 def render_answer(tokenizer: Any, before: Conversation, answer: str) -> Example:
     """Return a question with an answer; only the answer's tokens have weight."""
-    prompt, said = _turn(tokenizer, before, answer)
-    return Example(prompt + said, [0.0] * len(prompt) + [1.0] * len(said), len(prompt))
+    prompt, reply = _turn(tokenizer, before, answer)
+    return Example(prompt + reply, [0.0] * len(prompt) + [1.0] * len(reply), len(prompt))
 
 
 def render_prompt(tokenizer: Any, messages: Conversation) -> tuple[list[int], int]:
     """Return the tokens of a prompt, and the token that ends its answer."""
-    prompt, said = _turn(tokenizer, messages, "x")
-    return prompt, said[-1]
+    prompt, reply = _turn(tokenizer, messages, "x")
+    return prompt, reply[-1]
 
 
 def render_reply(tokenizer: Any, text: str) -> list[int]:
@@ -66,9 +66,9 @@ def render_reply(tokenizer: Any, text: str) -> list[int]:
         return _encode(tokenizer, f"\nuser: {text}\nassistant:")
     before = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
     after = [*before, {"role": "user", "content": text}]
-    _, said = _turn(tokenizer, before[:1], "x")
+    _, reply = _turn(tokenizer, before[:1], "x")
     head = tokenizer.apply_chat_template(before[:1], tokenize=False, add_generation_prompt=True)
-    head += tokenizer.decode(said)
+    head += tokenizer.decode(reply)
     whole: str = tokenizer.apply_chat_template(after, tokenize=False, add_generation_prompt=True)
     if not whole.startswith(head):
         raise RecipeError(
@@ -97,15 +97,15 @@ def render_all(
 
 def short_enough(items: Sequence[T], sizes: Sequence[int], max_length: int, kind: str) -> list[T]:
     """Return the items of at most `max_length` tokens. Raises RecipeError if none is left."""
-    kept = [item for item, size in zip(items, sizes, strict=True) if size <= max_length]
-    if not kept:
+    short = [item for item, size in zip(items, sizes, strict=True) if size <= max_length]
+    if not short:
         raise RecipeError(
             f"max_length={max_length} leaves nothing: the shortest {kind} has {min(sizes)} tokens"
         )
-    if len(kept) < len(items):
-        count = f"{len(items) - len(kept)} of {len(items)} {kind}s"
+    if len(short) < len(items):
+        count = f"{len(items) - len(short)} of {len(items)} {kind}s"
         print(f"{count} left out: longer than max_length={max_length}", flush=True)
-    return kept
+    return short
 
 
 def to_datum(example: Example) -> "tinker.Datum":
@@ -132,9 +132,9 @@ def _turn(tokenizer: Any, before: Conversation, answer: str) -> tuple[list[int],
     """Return the tokens of the prompt, and of the answer with its end token."""
     if tokenizer.chat_template is None:
         return _plain_turn(tokenizer, before, answer)
-    said = [*before, {"role": "assistant", "content": answer}]
+    conversation = [*before, {"role": "assistant", "content": answer}]
     prompt = _by_template(tokenizer, before, add_generation_prompt=True)
-    whole = _by_template(tokenizer, said)
+    whole = _by_template(tokenizer, conversation)
     if not whole.startswith(prompt):
         raise RecipeError(
             "the model's chat template does not continue its own prompt, so that the "

@@ -115,31 +115,31 @@ class Row:
         if role != "assistant":
             trainable = None
         content = self.text(message["content"], f"{name}.content")
-        found: Message = {"role": role, "content": content}
-        return found | {"trainable": False} if trainable is False else found
+        result: Message = {"role": role, "content": content}
+        return result | {"trainable": False} if trainable is False else result
 
 
 def read(path: str, parse: Callable[[Row], T]) -> list[T]:
     """Parse every line of a file that is not blank. Prints which keys are not used. Raises
     RecipeError, with the place, for an unreadable file or an invalid line."""
-    found: list[T] = []
+    rows: list[T] = []
     unused: Counter[str] = Counter()
     for row, _ in _rows(path):
-        found.append(parse(row))
+        rows.append(parse(row))
         unused.update(row.unused())
     if unused:
         print(_not_used(path, unused), flush=True)
-    return found
+    return rows
 
 
 def sample(path: str, parse: Callable[[Row], T]) -> tuple[list[T], float]:
     """Return the first lines of a file, and about how many times as many it has."""
-    found: list[T] = []
+    chosen: list[T] = []
     for row, end in _rows(path):
-        found.append(parse(row))
-        if _enough(len(found), end):
-            return found, max(1.0, os.path.getsize(path) / end)
-    return found, 1.0
+        chosen.append(parse(row))
+        if _enough(len(chosen), end):
+            return chosen, max(1.0, os.path.getsize(path) / end)
+    return chosen, 1.0
 
 
 def _enough(lines: int, size: int) -> bool:
@@ -183,19 +183,19 @@ def _checked(
     del stamp  # part of the cache's key
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         return Checked(None, (f"{path} is no regular file: not checked",))
-    found: list[Any] = []
+    items: list[Any] = []
     unused: Counter[str] = Counter()
     notes: list[str] = []
     try:
         for row, end in _rows(path):
-            found.append(parse(row))
+            items.append(parse(row))
             unused.update(row.unused())
-            if _enough(len(found), end):
-                notes.append(f"{path}: large, so only its first {len(found):,} lines were checked")
+            if _enough(len(items), end):
+                notes.append(f"{path}: large, so only its first {len(items):,} lines were checked")
                 break
         else:
             if split is not None:
-                split(found, test_size, path)
+                split(items, test_size, path)
     except RecipeError as error:
         return Checked(str(error))
     return Checked(None, (*notes, *([_not_used(path, unused)] if unused else [])))
@@ -237,8 +237,8 @@ def _row(line: bytes, where: str, first: bool) -> Row:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build an object. Raises ValueError for a key that is given twice: one would be lost."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    table = dict(pairs)
+    if len(table) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise ValueError(f"the key {json.dumps(twice)} is given twice")
-    return found
+    return table

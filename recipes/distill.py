@@ -134,7 +134,7 @@ def teachers_of(text: str) -> list[tuple[float, str]]:
     """Return the teachers' weights, which add up to 1, and names. Raises ValueError for invalid
     text.
     """
-    found: list[tuple[float, str]] = []
+    teachers: list[tuple[float, str]] = []
     for part in text.split(","):
         before, star, name = part.strip().rpartition("*")
         try:
@@ -143,9 +143,9 @@ def teachers_of(text: str) -> list[tuple[float, str]]:
             weight = math.nan
         if not name.strip() or not (math.isfinite(weight) and weight > 0):
             raise ValueError(f"teacher={text}: write a name, or 0.7*one,0.3*another")
-        found.append((weight, name.strip()))
-    total = sum(weight for weight, _ in found)
-    return [(weight / total, name) for weight, name in found]
+        teachers.append((weight, name.strip()))
+    total = sum(weight for weight, _ in teachers)
+    return [(weight / total, name) for weight, name in teachers]
 
 
 class Teacher(NamedTuple):
@@ -195,19 +195,19 @@ class OnPolicy(rl.GroupTrainer):
         gaps = [
             [
                 sum(w * one for w, one in zip(weights, by_teacher, strict=True)) - own
-                for own, *by_teacher in zip(*said, strict=True)
+                for own, *by_teacher in zip(*logprobs, strict=True)
             ]
-            for said in zip(sampled, *taught, strict=True)
+            for logprobs in zip(sampled, *taught, strict=True)
         ]
         count = sum(map(len, gaps))
-        found = [
+        advantages = [
             [
                 config.kl_penalty_coef * gap
                 for gap in policy_gradient.discounted(own, config.kl_discount_factor)
             ]
             for own in gaps
         ]
-        return found, {"teacher_kl": -sum(map(sum, gaps)) / count} if count else {}
+        return advantages, {"teacher_kl": -sum(map(sum, gaps)) / count} if count else {}
 
     def ask(
         self, sampler: "tinker.SamplingClient", problem: Problem, count: int, **params: Any
@@ -219,8 +219,8 @@ class OnPolicy(rl.GroupTrainer):
         import tinker
 
         prompt = tinker.ModelInput.from_ints(problem.prompt)
-        asked = tinker.SamplingParams(stop=[problem.end], **params)
-        return sampler.sample(prompt, count, asked, topk_sample_logprobs=k)
+        parameters = tinker.SamplingParams(stop=[problem.end], **params)
+        return sampler.sample(prompt, count, parameters, topk_sample_logprobs=k)
 
     def top_k(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
         """Return the weights of each token's likeliest values, and the distance to the teachers:
@@ -228,21 +228,23 @@ class OnPolicy(rl.GroupTrainer):
         import numpy as np
 
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
-        asked = [
+        pending = [
             [top_k.begin(teacher.sampler, *answer) for teacher in self.teachers]
             for answer in answers
         ]
         weights: list[Any] = []
         apart: list[float] = []
         nearer: list[float] = []
-        for (prompt, rollout), requests in zip(answers, asked, strict=True):
-            told = [top_k.taught(self.wait(request), prompt, rollout) for request in requests]
+        for (prompt, rollout), requests in zip(answers, pending, strict=True):
+            taught = [top_k.taught(self.wait(request), prompt, rollout) for request in requests]
             parts = [teacher.weight for teacher in self.teachers]
             own = [[value for _, value in row] for row in rollout.likeliest]
-            found = top_k.slopes(own, list(zip(parts, (values for _, values in told), strict=True)))
-            weights.append(-self.config.kl_penalty_coef * found.by_value)
-            nearer += found.divergence.tolist()
-            by_teachers = np.average([sampled for sampled, _ in told], axis=0, weights=parts)
+            slopes = top_k.slopes(
+                own, list(zip(parts, (values for _, values in taught), strict=True))
+            )
+            weights.append(-self.config.kl_penalty_coef * slopes.by_value)
+            nearer += slopes.divergence.tolist()
+            by_teachers = np.average([sampled for sampled, _ in taught], axis=0, weights=parts)
             apart += (np.array(rollout.logprobs) - by_teachers).tolist()
         if not apart:
             return weights, {}
@@ -279,7 +281,7 @@ class OffPolicy(sft.SupervisedTrainer):
         config: Config = self.config
         teachers = open_teachers(self.connection, config)
         draw = random.Random(f"teachers/{config.seed}")
-        asked: list[tuple[list[int], Any]] = []
+        requests: list[tuple[list[int], Any]] = []
         for number, conversation in enumerate(data.train):
             [teacher] = draw.choices(teachers, [teacher.weight for teacher in teachers])
             prompt, end = chat.render_prompt(self.tokenizer, conversation[:-1])
@@ -292,26 +294,32 @@ class OffPolicy(sft.SupervisedTrainer):
                 seed=rl.sampling_seed(config.seed, 0, number),
             )
             request = teacher.sampler.sample(tinker.ModelInput.from_ints(prompt), 1, params)
-            asked.append((prompt, request))
-        found: list[chat.Example] = []
-        for prompt, request in asked:
+            requests.append((prompt, request))
+        examples: list[chat.Example] = []
+        for prompt, request in requests:
             sequence = self.wait(request).sequences[0]
             if sequence.stop_reason == "stop":
                 tokens = list(sequence.tokens)
                 weights = [0.0] * len(prompt) + [1.0] * len(tokens)
-                found.append(chat.Example(prompt + tokens, weights, len(prompt)))
+                examples.append(chat.Example(prompt + tokens, weights, len(prompt)))
         for what, count in (
-            (f"left out: longer than max_length={config.max_length}", len(data.train) - len(asked)),
-            (f"left out: no end within max_tokens={config.max_tokens}", len(asked) - len(found)),
-            ("answered by the teacher", len(found)),
+            (
+                f"left out: longer than max_length={config.max_length}",
+                len(data.train) - len(requests),
+            ),
+            (
+                f"left out: no end within max_tokens={config.max_tokens}",
+                len(requests) - len(examples),
+            ),
+            ("answered by the teacher", len(examples)),
         ):
             if count:
                 print(f"{count} of {len(data.train)} questions {what}", flush=True)
-        if not found:
+        if not examples:
             raise service.RecipeError(
                 f"the teacher ended no answer within max_tokens={config.max_tokens}"
             )
-        return found
+        return examples
 
 
 if __name__ == "__main__":

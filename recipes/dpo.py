@@ -92,8 +92,8 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
     train, test = estimates.pair_sizes(config)
     tally, reference = estimates.Tally(), config.reference_model_name or config.model_name
     tally_pairs(tally, config, train, test)
-    asked = min(train.number, config.max_steps * config.batch_size) + test.number
-    tally.add(reference, "prefill", 2 * asked * (train.prompt + train.answer))
+    pairs_used = min(train.number, config.max_steps * config.batch_size) + test.number
+    tally.add(reference, "prefill", 2 * pairs_used * (train.prompt + train.answer))
     if config.data is None:
         times = estimates.evaluations(config) * test.number
         tally.add(config.model_name, "prefill", times * test.prompt)
@@ -209,8 +209,8 @@ class PairTrainer(Trainer):
 
     def measures(self, ratios: Sequence[tuple[float, float]]) -> dict[str, float]:
         """Return the metrics of a batch."""
-        found = preference_metrics(ratios, self.beta)
-        return {self.loss_name: found.pop("dpo_loss"), **found}
+        measures = preference_metrics(ratios, self.beta)
+        return {self.loss_name: measures.pop("dpo_loss"), **measures}
 
     def train_steps(self) -> int:
         """Run all steps. A step's forward pass is submitted before the previous step's results are
@@ -260,15 +260,15 @@ class PairTrainer(Trainer):
         step.
         """
         ratios = passed.forward()
-        found = self.measures(ratios)
-        if not_finite(found):
-            self.log(passed.step, found)  # raises, which ends the run
+        measured = self.measures(ratios)
+        if not_finite(measured):
+            self.log(passed.step, measured)  # raises, which ends the run
         data: list[tinker.Datum] = []
         for pair, slope in zip(passed.batch, slopes(ratios, self.beta), strict=True):
             data += [weighted(pair.chosen, slope), weighted(pair.rejected, -slope)]
         return Trained(
             passed,
-            found,
+            measured,
             self.training.forward_backward(data, "cross_entropy"),
             self.training.optim_step(self.adam(passed.step)),
         )
@@ -298,9 +298,9 @@ class PairTrainer(Trainer):
         ratios = self.forward(self.test_pairs)
 
         def scores() -> dict[str, float]:
-            found = self.measures(ratios())
-            found["preference_accuracy"] = found.pop("accuracy")
-            return {f"test/{key}": value for key, value in found.items()}
+            measured = self.measures(ratios())
+            measured["preference_accuracy"] = measured.pop("accuracy")
+            return {f"test/{key}": value for key, value in measured.items()}
 
         return scores
 
@@ -334,10 +334,10 @@ class PreferenceTrainer(PairTrainer):
         """Ask the reference about pairs that it has not seen."""
         unknown = {id(pair): pair for pair in batch if id(pair) not in self._known}
         ask = partial(samplers.begin_answer_logprobs, self.connection, self.reference)
-        asked = {key: (ask(pair.chosen), ask(pair.rejected)) for key, pair in unknown.items()}
+        requests = {key: (ask(pair.chosen), ask(pair.rejected)) for key, pair in unknown.items()}
 
         def known() -> list[tuple[float, float]]:
-            for key, (chosen, rejected) in asked.items():
+            for key, (chosen, rejected) in requests.items():
                 self._known[key] = math.fsum(chosen()), math.fsum(rejected())
             return [self._known[id(pair)] for pair in batch]
 
@@ -353,11 +353,11 @@ class PreferenceTrainer(PairTrainer):
         right = [pair.chosen for pair in self.test_pairs]
 
         def scores() -> dict[str, float]:
-            found = measured()
-            if not_finite(found):
-                return found
+            scores = measured()
+            if not_finite(scores):
+                return scores
             answered = sft.begin_greedy(self.connection, snapshot, self.tokenizer, right)
-            return found | {"test/accuracy": answered()}
+            return scores | {"test/accuracy": answered()}
 
         return scores
 

@@ -94,20 +94,20 @@ def action_of(agent: str, text: str) -> Action:
 def _terminus(text: str) -> Action:
     start, end = text.find("{"), text.rfind("}")
     try:
-        found: Any = json.loads(text[start : end + 1]) if start >= 0 else None
+        value: Any = json.loads(text[start : end + 1]) if start >= 0 else None
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not isinstance(found.get("commands", []), list):
+        value = None
+    if not isinstance(value, dict) or not isinstance(value.get("commands", []), list):
         return Action([], wrong='no JSON object with "commands"')
     commands: list[tuple[str, float | None]] = []
-    for one in found.get("commands", []):
+    for one in value.get("commands", []):
         keys = one.get("keystrokes") if isinstance(one, dict) else None
         if not isinstance(keys, str):
             return Action([], wrong='each of "commands" needs "keystrokes"')
         wait = one.get("duration")
         seconds = float(wait) if isinstance(wait, int | float) and wait > 0 else None
         commands.append((keys.replace("\0", "").rstrip("\n"), seconds))
-    return Action(commands, done=found.get("task_complete") is True)
+    return Action(commands, done=value.get("task_complete") is True)
 
 
 def shown(result: Result, most: int) -> str:
@@ -164,13 +164,13 @@ class Player:
         """Execute the commands of an action and return the text for the model."""
         if action.wrong:
             return f"[{action.wrong}]"
-        limits, told = self.limits, list[str]()
+        limits, messages = self.limits, list[str]()
         for command, seconds in action.commands:
             most = min(seconds or limits.command_seconds, limits.command_seconds)
             left = max(deadline - monotonic(), 0.01)
             result = place.exec(command, min(most, left), 4 * limits.output)
-            told.append(shown(result, limits.output))
-        return "\n".join(text for text in told if text)
+            messages.append(shown(result, limits.output))
+        return "\n".join(text for text in messages if text)
 
 
 class _Episode:
@@ -232,12 +232,12 @@ class _Episode:
 
     def _turn(self, deadline: float) -> None:
         begun = monotonic()
-        said = self._sample(len(self._turns), self._context)
-        text = self._tokenizer.decode(said.tokens, skip_special_tokens=True)
+        sampled = self._sample(len(self._turns), self._context)
+        text = self._tokenizer.decode(sampled.tokens, skip_special_tokens=True)
         action = action_of(self._player.agent, text)
         output = self._player.act(self._place, action, deadline)
         metrics = {"parse_error": 1.0} if action.wrong else dict[str, float]()
-        self._keep(said, text, output, begun, metrics)
+        self._keep(sampled, text, output, begun, metrics)
         if action.done:
             self.ended = "done"
         elif len(self._turns) >= self._limits.turns:
@@ -246,15 +246,17 @@ class _Episode:
             self.tell(chat.without_special(self._tokenizer, output) or "[no output]")
 
     def _keep(
-        self, said: Sampled, text: str, output: str, begun: float, metrics: dict[str, float]
+        self, sampled: Sampled, text: str, output: str, begun: float, metrics: dict[str, float]
     ) -> None:
         """Record a sampled turn."""
         measured = {"seconds": round(monotonic() - begun, 3)} | metrics
-        turn = Turn(self._before, len(said.tokens), text, said.ended, output, measured, self._fresh)
+        turn = Turn(
+            self._before, len(sampled.tokens), text, sampled.ended, output, measured, self._fresh
+        )
         self._turns.append(turn)
-        self._tokens += said.tokens
-        self._logprobs += said.logprobs
-        self._context = self._context + said.tokens
+        self._tokens += sampled.tokens
+        self._logprobs += sampled.logprobs
+        self._context = self._context + sampled.tokens
         self._fresh = False
 
     def _full(self) -> bool:
@@ -281,12 +283,12 @@ class _Episode:
         if len(context) + len(self._before) + limits.tokens > limits.context:
             return False
         self._context, begun = context + self._before, monotonic()
-        said = self._sample(len(self._turns), self._context)
-        text = self._tokenizer.decode(said.tokens, skip_special_tokens=True)
-        self._keep(said, text, "", begun, {"summary": 1.0})
+        sampled = self._sample(len(self._turns), self._context)
+        text = self._tokenizer.decode(sampled.tokens, skip_special_tokens=True)
+        self._keep(sampled, text, "", begun, {"summary": 1.0})
         summary = chat.without_special(self._tokenizer, text)
-        told = f"{self._asked}{_SUMMARY}{summary}\n\n{self._told}".rstrip("\n")
-        messages = [{"role": "user", "content": told}]
+        prompt_text = f"{self._asked}{_SUMMARY}{summary}\n\n{self._told}".rstrip("\n")
+        messages = [{"role": "user", "content": prompt_text}]
         prompt, _ = chat.render_prompt(self._tokenizer, messages)
         self._before, self._context, self._fresh = prompt, list(prompt), True
         return len(prompt) + limits.tokens <= limits.context

@@ -48,10 +48,10 @@ class Ruler:
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """Return as many numbers as there are tokens."""
         del add_special_tokens
-        found: list[int] = []
+        tokens: list[int] = []
         for part in _SPECIAL.split(text):
-            found += [_END] if _SPECIAL.match(part) else [0] * self._size(part)
-        return found
+            tokens += [_END] if _SPECIAL.match(part) else [0] * self._size(part)
+        return tokens
 
     def _size(self, text: str) -> int:
         if self._bytes:
@@ -150,8 +150,8 @@ def judged_size(config: settings.Settings) -> float:
             train = settings.load_data(config).train
         else:
             train = data_files.sample(config.data, tasks.conversation)[0]
-        said = [pairs.Pair(one[:-1], one[-1]["content"], one[-1]["content"]) for one in train]
-        sizes = _of_pairs(config.model_name, said, judged=True)
+        judged = [pairs.Pair(one[:-1], one[-1]["content"], one[-1]["content"]) for one in train]
+        sizes = _of_pairs(config.model_name, judged, judged=True)
         return sizes.prompt + sizes.answer
 
     return once(config, measure, "judged", config.data, config.train_size)
@@ -170,19 +170,19 @@ def once(config: settings.Problems, measure: Callable[[], T], *key: object) -> T
 _known: dict[tuple[object, ...], Any] = {}
 
 
-def _of_pairs(model: str, found: Sequence[pairs.Pair], judged: bool) -> Sizes:
+def _of_pairs(model: str, read_pairs: Sequence[pairs.Pair], judged: bool) -> Sizes:
     render = rewards.judged if judged else chat.render_answer
     ruler: Any = Ruler(model)
     some = [
         render(ruler, pair.prompt, answer)
-        for pair in _some(found)
+        for pair in _some(read_pairs)
         for answer in (pair.chosen, pair.rejected)
     ]
-    return measured(len(found), some)
+    return measured(len(read_pairs), some)
 
 
-def _some(found: Sequence[T]) -> Sequence[T]:
-    return found[:: max(1, len(found) // SOME)]
+def _some(values: Sequence[T]) -> Sequence[T]:
+    return values[:: max(1, len(values) // SOME)]
 
 
 def evaluations(config: settings.Training) -> int:

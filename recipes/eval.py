@@ -98,16 +98,16 @@ class Config(settings.Problems):
 def lacks(values: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with the files of a run's suite and with its grader."""
     checks = _checked_suites(values)
-    found = [f"suite: {check.mistake}" for check in checks if check.mistake is not None]
+    lacking = [f"suite: {check.mistake}" for check in checks if check.mistake is not None]
     if ":" in str(values.get("grader", "")):
-        found += settings.lacking_function(values, "grader")
-    return found
+        lacking += settings.lacking_function(values, "grader")
+    return lacking
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
     """Return lines for the plan of a run about its suite and its weights."""
-    told = [note for check in _checked_suites(values) for note in check.notes]
-    return [*told, *settings.missing_folders(values)]
+    notes = [note for check in _checked_suites(values) for note in check.notes]
+    return [*notes, *settings.missing_folders(values)]
 
 
 def _checked_suites(values: Mapping[str, Any]) -> list[data_files.Checked]:
@@ -154,8 +154,10 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 
     def measure() -> tuple[estimates.Sizes, float]:
         items = suites.load_suites(config, config.suite, config.grader)[: config.max_items]
-        asked = [[*i.messages, {"role": "assistant", "content": i.question.answer}] for i in items]
-        sizes = estimates.sizes_of(config.model_name, asked)
+        conversations = [
+            [*i.messages, {"role": "assistant", "content": i.question.answer}] for i in items
+        ]
+        sizes = estimates.sizes_of(config.model_name, conversations)
         known = any(item.question.answer for item in items)
         return sizes, min(sizes.answer, config.max_tokens) if known else config.max_tokens
 
@@ -177,8 +179,8 @@ def check_functions(items: Iterable[Item], own: graders.Graders) -> None:
         checked.add(name)
         own.get(name)
         if ":" in name:
-            asked = item.question
-            own.sandbox(name).check([(asked.text, asked.answer, asked.answer)])
+            question = item.question
+            own.sandbox(name).check([(question.text, question.answer, question.answer)])
 
 
 class Answers:
@@ -194,8 +196,8 @@ class Answers:
     def of(self, item: Item, samples: int) -> list[dict[str, Any]] | None:
         """Return an item's rows, or None if it has fewer samples."""
         rows = self._rows.get(item.key, {})
-        found = [rows[sample] for sample in range(samples) if sample in rows]
-        return found if len(found) == samples else None
+        answers = [rows[sample] for sample in range(samples) if sample in rows]
+        return answers if len(answers) == samples else None
 
     def count(self, item: Item) -> int:
         """Return the number of an item's samples before the first missing one."""
@@ -214,13 +216,13 @@ class Answers:
         The file then holds exactly the suite's items, so that readers see this suite.
         """
         known = {item.key: item for item in items}
-        kept: dict[str, dict[int, dict[str, Any]]] = {}
+        answers: dict[str, dict[int, dict[str, Any]]] = {}
         for key, rows in self._rows.items():
             if item := known.get(key):
-                kept[key] = {sample: self._graded(item, row) for sample, row in rows.items()}
-        if kept != self._rows:
-            self._rows = kept
-            every = (row for rows in kept.values() for row in rows.values())
+                answers[key] = {sample: self._graded(item, row) for sample, row in rows.items()}
+        if answers != self._rows:
+            self._rows = answers
+            every = (row for rows in answers.values() for row in rows.values())
             self._directory.replace_items(list(every))
 
     def _graded(self, item: Item, row: dict[str, Any]) -> dict[str, Any]:
@@ -242,11 +244,11 @@ class Answers:
 
 def described(item: Item) -> dict[str, Any]:
     """Return the fields of a row that describe its item."""
-    said = {"item": item.key, "task": item.suite}
+    fields = {"item": item.key, "task": item.suite}
     if item.grader != benchmarks.GRADER:  # its environment supplies the prompt when it is asked
-        said["prompt"] = item.question.text
+        fields["prompt"] = item.question.text
     more = {"answer": item.question.answer, "cluster": item.cluster, "id": item.name}
-    return said | {key: value for key, value in more.items() if value}
+    return fields | {key: value for key, value in more.items() if value}
 
 
 def weights_of(config: Config, directory: rundir.RunDirectory) -> str | None:
@@ -318,8 +320,8 @@ class Evaluation:
         self.stop.graceful = True
         done: list[tuple[Item, list[dict[str, Any]]]] = []
         due = {math.ceil(len(items) * part / LINES) for part in range(1, LINES + 1)}
-        for asked in self.under_way(items):
-            done.append((asked.item, self.answered(asked)))
+        for question in self.under_way(items):
+            done.append((question.item, self.answered(question)))
             if len(done) in due:
                 self.log(done, len(items))
         if self.model is not None:
@@ -379,17 +381,19 @@ class Evaluation:
         """Return the seed of an item's samples, starting with this one."""
         return samplers.seed_of(f"eval/{self.config.seed}/{item.key}/{sample}")
 
-    def answered(self, asked: Asked) -> list[dict[str, Any]]:
+    def answered(self, question: Asked) -> list[dict[str, Any]]:
         """Wait for an item's answers, grade and record them."""
-        item, model = asked.item, self.model
-        if asked.request is not None and model is not None:
-            told = model.connection.wait(asked.request)
+        item, model = question.item, self.model
+        if question.request is not None and model is not None:
+            answer = model.connection.wait(question.request)
             if item.grader == benchmarks.GRADER:
-                rows = [played.row() for played in told]
+                rows = [played.row() for played in answer]
             else:
-                rows = [self.row(item, model.tokenizer, one) for one in told.sequences]
+                rows = [self.row(item, model.tokenizer, one) for one in answer.sequences]
             known = described(item)
-            self.answers.add([known | r | {"sample": asked.first + n} for n, r in enumerate(rows)])
+            self.answers.add(
+                [known | r | {"sample": question.first + n} for n, r in enumerate(rows)]
+            )
         return self.answers.of(item, self.config.samples) or []
 
     def row(self, item: Item, tokenizer: Any, sequence: "tinker.SampledSequence") -> dict[str, Any]:

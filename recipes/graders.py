@@ -57,10 +57,10 @@ def exact(question: Question, text: str) -> Grade:
 
 def numeric(question: Question, text: str) -> Grade:
     """Return 1.0 if the last number of the text equals the answer's last, to six digits."""
-    right, found = number_in(question.answer), number_in(text)
-    if right is None or found is None:
+    right, given = number_in(question.answer), number_in(text)
+    if right is None or given is None:
         return Grade(0.0)
-    return Grade(float(abs(found - right) <= 1e-6 * max(1.0, abs(right))))
+    return Grade(float(abs(given - right) <= 1e-6 * max(1.0, abs(right))))
 
 
 def regex(question: Question, text: str) -> Grade:
@@ -92,10 +92,10 @@ def chosen(text: str, choices: Sequence[str]) -> int | None:
 
 def number_in(text: str) -> float | None:
     """Return the last number of a text: 1,234.5, -3e4, 12%, 3/4."""
-    found = _NUMBER.findall(text[-_LONGEST:])
-    if not found:
+    numbers = _NUMBER.findall(text[-_LONGEST:])
+    if not numbers:
         return None
-    above, slash, below = found[-1].replace(",", "").partition("/")
+    above, slash, below = numbers[-1].replace(",", "").partition("/")
     value = float(above.rstrip("% ")) / (100 if "%" in above else 1)
     if not slash:
         return value

@@ -94,28 +94,28 @@ class Config(settings.Place):
 def options_of(text: str) -> dict[str, Any]:
     """Parse the agent's further arguments. Raises ValueError."""
     try:
-        found: Any = json.loads(text)
+        options: Any = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        options = None
+    if not isinstance(options, dict):
         raise ValueError(f"agent_options is no JSON object: {text[:80]}")
-    return found
+    return options
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
     """Return what this machine and interpreter lack for a run, and the mistakes of its tasks."""
-    found: list[str] = []
+    reasons: list[str] = []
     if importlib.util.find_spec("harbor") is None:
-        found.append(
+        reasons.append(
             "the package harbor is not in this interpreter (pip install harbor, Python 3.12 or "
             "newer): name one that has it as launch.python"
         )
     if values.get("environment", "bubblewrap") == "bubblewrap":
         lacking = environments.missing("bubblewrap")
-        found += [f"environment=bubblewrap: {lacking}"] if lacking else []
+        reasons += [f"environment=bubblewrap: {lacking}"] if lacking else []
     if values.get("tasks"):
-        found += read_all(str(values["tasks"]))[1]
-    return found
+        reasons += read_all(str(values["tasks"]))[1]
+    return reasons
 
 
 def main(config: Config) -> None:
@@ -154,8 +154,8 @@ class Trials:
         """Run trials. Returns False if a signal stopped it; finished trials are recorded."""
         wanted = [(task, n) for task in tasks for n in range(self.config.attempts)]
         for record in self.directory.read_episodes():
-            found = harbor_trials.from_document(record)
-            self.ended[found.task, found.attempt] = found
+            trial = harbor_trials.from_document(record)
+            self.ended[trial.task, trial.attempt] = trial
         missing = [(task, n) for task, n in wanted if (task.name, n) not in self.ended]
         print(f"{len(wanted)} trials, {len(missing)} to run", flush=True)
         if self.directory.last_record is None:  # a resumed run must find its mark
@@ -213,15 +213,15 @@ class Trials:
         key = task.name, number
         for again in range(self.config.environment_retries + 1):
             name = f"{task.name.replace('/', '-')}__{number}-{again}"
-            found = await self._trial(task, number, name, folder)
-            if not found.failed:
-                about = dict(found.rollout.about) | {"environment_failures": float(again)}
-                found = found._replace(rollout=found.rollout._replace(about=about))
-                self.ended[key] = found
-                self.directory.append_episode({"step": 0, **found.document()})
+            trial = await self._trial(task, number, name, folder)
+            if not trial.failed:
+                about = dict(trial.rollout.about) | {"environment_failures": float(again)}
+                trial = trial._replace(rollout=trial.rollout._replace(about=about))
+                self.ended[key] = trial
+                self.directory.append_episode({"step": 0, **trial.document()})
                 return
             self.failures[key] = again + 1
-            print(f"{task.name}: a trial ended in an error: {found.failed}", flush=True)
+            print(f"{task.name}: a trial ended in an error: {trial.failed}", flush=True)
         self.lost.append(key)
 
     async def _trial(self, task: Task, number: int, name: str, folder: str) -> Trial:
@@ -230,7 +230,7 @@ class Trials:
 
         place = self.config.environment
         by_path = _OURS.get(place, place if ":" in place else None)
-        told = {
+        settings = {
             "task": {"path": os.path.abspath(task.folder)},
             "trial_name": name,
             "trials_dir": folder,
@@ -238,11 +238,11 @@ class Trials:
             "agent": self._agent(task, number),
             "environment": {"import_path": by_path} if by_path else {"type": place},
         }
-        running = await Running.create(TrialConfig.model_validate(told))
+        running = await Running.create(TrialConfig.model_validate(settings))
         await running.run()
-        found = harbor_trials.read(os.path.join(folder, name), task.name, number)
+        trial = harbor_trials.read(os.path.join(folder, name), task.name, number)
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-        return found
+        return trial
 
     def _agent(self, task: Task, number: int) -> dict[str, Any]:
         """Return harbor's configuration of the agent."""
@@ -274,33 +274,33 @@ class Trials:
 
     def _log(self, wanted: Sequence[tuple[Task, int]]) -> rewards.Judging:
         """Log the line of metrics. Returns how many trials could not be judged."""
-        found = self._in_order(wanted)
-        if not found:
+        trials = self._in_order(wanted)
+        if not trials:
             raise RecipeError(f"no environment lives: all of {len(wanted)} trials were given up")
         by_task: dict[str, list[dict[str, Any]]] = {}
-        for one in found:
+        for one in trials:
             by_task.setdefault(one.task, []).append({"score": one.rollout.reward})
         overall = scores.scores_of(list(by_task.values()))
         own = {f"eval/{self.suite}/{key}": value for key, value in overall.items()}
-        count = len(found)
+        count = len(trials)
         failures = [
             rewards.Failure(f"{one.task}: {one.judged.wrong}", one.task, one.rollout.text)
-            for one in found
+            for one in trials
             if one.judged.wrong
         ]
         judging = rewards.judging(self.directory, 0, "the verifier", failures, count, "eval_test_")
         metrics = {
             "progress": 1.0,
             "test/reward": overall["score"],
-            "test/accuracy": sum(one.rollout.correct for one in found) / count,
+            "test/accuracy": sum(one.rollout.correct for one in trials) / count,
             "test/num_items": len(by_task),
-            "env/all/turns_per_episode": sum(len(one.rollout.turns) for one in found) / count,
+            "env/all/turns_per_episode": sum(len(one.rollout.turns) for one in trials) / count,
             "env/all/total_episodes": count,
             "env/all/environment_failures": sum(self.failures.values()),
             "env/all/episodes_lost": len(self.lost),
             **judging.metrics("verifier"),
-            "env/all/exact_tokens": sum(one.exact for one in found) / count,
-            "time/episode": sum(one.rollout.about["seconds"] for one in found) / count,
+            "env/all/exact_tokens": sum(one.exact for one in trials) / count,
+            "time/episode": sum(one.rollout.about["seconds"] for one in trials) / count,
             **own,
         }
         self.directory.log_metrics(len(wanted), metrics)
@@ -314,8 +314,8 @@ class Trials:
         lines: list[str] = []
         for place, task in enumerate(tasks):
             own = [one for one in self._in_order(wanted) if one.task == task.name]
-            asked = harbor_trials.asked(task.steps[0].instruction)
-            problem = Problem([{"role": "user", "content": asked}], [], "", 0, 0, task.name)
+            prompt = harbor_trials.prompt_of(task.steps[0].instruction)
+            problem = Problem([{"role": "user", "content": prompt}], [], "", 0, 0, task.name)
             if own:
                 groups.append(Group(problem, [one.rollout for one in own]))
             for one in own:

@@ -77,8 +77,8 @@ def read(folder: str, task: str, attempt: int) -> Trial:
     wrong = str((result.get("exception_info") or {}).get("exception_type") or "")
     judged, failed = _judged(result, wrong), ""
     if wrong and wrong not in _NOT_JUDGED and wrong not in _OF_THE_AGENT and not judged.rewards:
-        said = str(result["exception_info"].get("exception_message") or "")
-        failed = f"{wrong}: {' '.join(said.split())[:300]}"
+        message = str(result["exception_info"].get("exception_message") or "")
+        failed = f"{wrong}: {' '.join(message.split())[:300]}"
     rollout, exact = _rollout(result, trajectory, judged, _OF_THE_AGENT.get(wrong, "done"))
     return Trial(task, attempt, rollout, judged, trajectory, exact, failed)
 
@@ -94,12 +94,12 @@ def _json(path: str) -> Any:
 
 
 def _judged(result: Mapping[str, Any], wrong: str) -> Judged:
-    found = (result.get("verifier_result") or {}).get("rewards") or {}
+    recorded = (result.get("verifier_result") or {}).get("rewards") or {}
     steps = result.get("step_results") or []
     output = "\n".join(str(step.get("step_name")) for step in steps)
     rewards = {
         key: float(value)
-        for key, value in found.items()
+        for key, value in recorded.items()
         if isinstance(value, int | float) and math.isfinite(value)
     }
     return Judged(rewards, output, "" if rewards else wrong or "no reward")
@@ -110,7 +110,7 @@ def _rollout(
 ) -> tuple[Rollout, bool]:
     agent = result.get("agent_result") or {}
     details = agent.get("rollout_details") or []
-    said = [step for step in trajectory.get("steps") or [] if step.get("source") == "agent"]
+    steps = [step for step in trajectory.get("steps") or [] if step.get("source") == "agent"]
     first = details[0] if details else {}
     tokens = [list(own) for own in first.get("completion_token_ids") or []]
     logprobs = [list(own) for own in first.get("logprobs") or []]
@@ -120,14 +120,14 @@ def _rollout(
         prompts[n][: len(prompts[n - 1]) + len(tokens[n - 1])] == prompts[n - 1] + tokens[n - 1]
         for n in range(1, len(prompts))
     )
-    count = max(len(tokens), len(said))
+    count = max(len(tokens), len(steps))
     turns = tuple(
         Turn(
             _before(prompts, tokens, n) if linear else [],
             len(tokens[n]) if n < len(tokens) else 0,
-            str(said[n].get("message") or "") if n < len(said) else "",
+            str(steps[n].get("message") or "") if n < len(steps) else "",
             ended=True,
-            output=_observed(said[n]) if n < len(said) else "",
+            output=_observed(steps[n]) if n < len(steps) else "",
             metrics={},
         )
         for n in range(count)
@@ -176,6 +176,6 @@ def _seconds(started: Any, finished: Any) -> float:
         return 0.0
 
 
-def asked(instruction: str) -> str:
+def prompt_of(instruction: str) -> str:
     """Return the part of an instruction that an item shows."""
     return instruction[:_LONGEST_PROMPT]

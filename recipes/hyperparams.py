@@ -119,20 +119,20 @@ def lora_rank(model: str, things: int, what: str) -> Chosen:
 
 def choose(recipe: str, config: settings.Training) -> dict[str, Chosen]:
     """Return the values of the settings that are `auto`. Raises ValueError if one is unknown."""
-    found: dict[str, Chosen] = {}
+    chosen: dict[str, Chosen] = {}
     if config.learning_rate == AUTO:
         usual = chz.chz_fields(type(config))["learning_rate"]._default
-        found["learning_rate"] = learning_rate(recipe, config.model_name, usual)
+        chosen["learning_rate"] = learning_rate(recipe, config.model_name, usual)
     if config.lora_rank == AUTO:
-        found["lora_rank"] = lora_rank(config.model_name, *_to_learn(recipe, config))
-    return found
+        chosen["lora_rank"] = lora_rank(config.model_name, *_to_learn(recipe, config))
+    return chosen
 
 
 def resolved(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
     """Return the configuration with numbers for `auto`, and the reasons for them."""
-    found = choose(recipe, config)
-    numbers = {key: chosen.value for key, chosen in found.items()}
-    whys = {key: chosen.why for key, chosen in found.items()}
+    chosen = choose(recipe, config)
+    numbers = {key: chosen.value for key, chosen in chosen.items()}
+    whys = {key: chosen.why for key, chosen in chosen.items()}
     return (chz.replace(config, **numbers) if numbers else config), whys
 
 
@@ -179,5 +179,5 @@ def _bytes_of_file(path: str, held_out: int) -> int:
 
 def _bytes(data: tasks.Split) -> int:
     """Count the bytes of the assistant's messages, each with its end."""
-    said = (one for talk in data.train for one in talk if one["role"] == "assistant")
-    return sum(len(one["content"].encode("utf-8", "surrogatepass")) + 1 for one in said)
+    answers = (one for talk in data.train for one in talk if one["role"] == "assistant")
+    return sum(len(one["content"].encode("utf-8", "surrogatepass")) + 1 for one in answers)

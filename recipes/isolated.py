@@ -91,47 +91,47 @@ class IsolatedFunction(Function):
     def __call__(self, question: str, response: str, answer: str) -> Scored:
         return self._score([(question, response, answer)])[0]
 
-    def _score(self, asked: Sequence[Asked]) -> list[Scored]:
+    def _score(self, questions: Sequence[Asked]) -> list[Scored]:
         """Return the score of each call. A call that ends the process fails alone."""
-        found: list[Scored] = []
-        while len(found) < len(asked):
-            left = asked[len(found) :]
+        scores: list[Scored] = []
+        while len(scores) < len(questions):
+            left = questions[len(scores) :]
             try:
-                told = self._call(left)
+                replies = self._call(left)
             except RecipeError as error:  # it could be loaded before
-                return [*found, *(Scored(None, str(error)) for _ in left)]
-            answers = told[1:]
-            found += [Scored(one.get("value"), one.get("error")) for one in answers]
+                return [*scores, *(Scored(None, str(error)) for _ in left)]
+            answers = replies[1:]
+            scores += [Scored(one.get("value"), one.get("error")) for one in answers]
             if len(answers) < len(left):
-                found.append(Scored(None, told[0]["ended"]))
-        return found
+                scores.append(Scored(None, replies[0]["ended"]))
+        return scores
 
-    def _call(self, asked: Sequence[Asked]) -> list[dict[str, Any]]:
+    def _call(self, questions: Sequence[Asked]) -> list[dict[str, Any]]:
         """Return the lines of the process: how the file was loaded, then the result of each call
         until the process ended. Raises RecipeError if the file cannot be loaded."""
-        lines = "".join(json.dumps(one) + "\n" for one in asked)
+        lines = "".join(json.dumps(one) + "\n" for one in questions)
         limits = f"{self._megabytes} {self._seconds}"
         command = f"python3 -I {_PROGRAM} {_FILE} {self._name} {limits} <{_ASKED} 2>/dev/null"
-        seconds = _MORE_SECONDS + (self._seconds + 1.0) * len(asked)
-        keep = _KEEP + _KEEP_EACH * len(asked)
+        seconds = _MORE_SECONDS + (self._seconds + 1.0) * len(questions)
+        keep = _KEEP + _KEEP_EACH * len(questions)
         try:
             self._place.put({_ASKED: lines.encode()})
             result = self._place.exec(command, seconds, keep)
         except (Died, OSError):
             result = self._again()
-        told: list[dict[str, Any]] = []
+        answers: list[dict[str, Any]] = []
         for line in result.text.split("\n")[:-1]:
             try:
                 one = json.loads(line)
             except ValueError:
                 break
-            if not isinstance(one, dict) or len(told) > len(asked):
+            if not isinstance(one, dict) or len(answers) > len(questions):
                 break
-            told.append(one)
+            answers.append(one)
         ended = _ended(result)
-        if not told or "error" in told[0]:
-            raise RecipeError(f"{self.function}: {told[0]['error'] if told else ended}")
-        return [told[0] | {"ended": ended}, *told[1:]]
+        if not answers or "error" in answers[0]:
+            raise RecipeError(f"{self.function}: {answers[0]['error'] if answers else ended}")
+        return [answers[0] | {"ended": ended}, *answers[1:]]
 
     def _again(self) -> Result:
         """Open a new environment in place of one that a function has ended."""

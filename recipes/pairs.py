@@ -95,16 +95,18 @@ def spoiled(conversations: Sequence[Conversation], stream: str) -> list[Pair]:
     one distinct character, so that no answer can be wrong.
     """
     draw = random.Random(stream)
-    letters = sorted({letter for said in conversations for letter in said[-1]["content"]})
+    letters = sorted(
+        {letter for conversation in conversations for letter in conversation[-1]["content"]}
+    )
     if len(letters) < 2:
         raise RecipeError("the answers are all alike: there is no wrong one to prefer them to")
-    found: list[Pair] = []
-    for said in conversations:
-        right = said[-1]["content"]
+    spoiled_pairs: list[Pair] = []
+    for conversation in conversations:
+        right = conversation[-1]["content"]
         at = draw.randrange(len(right))
         other = draw.choice([letter for letter in letters if letter != right[at]])
-        found.append(Pair(said[:-1], right, right[:at] + other + right[at + 1 :]))
-    return found
+        spoiled_pairs.append(Pair(conversation[:-1], right, right[:at] + other + right[at + 1 :]))
+    return spoiled_pairs
 
 
 def swapped(pairs: Sequence[Pair], share: float, seed: int) -> list[Pair]:
@@ -130,10 +132,10 @@ def read_pairs(path: str, test_size: int) -> PairSplit:
 
 def hold_out(read: Sequence[Pair | None], test_size: int, path: str) -> PairSplit:
     """Split the pairs of a file, without the ties; see `tasks.hold_out`."""
-    found = [pair for pair in read if pair is not None]
-    if ties := len(read) - len(found):
+    held_out = [pair for pair in read if pair is not None]
+    if ties := len(read) - len(held_out):
         print(f"{ties} of {len(read)} comparisons left out: ties")
-    return PairSplit(*tasks.hold_out(found, test_size, path, "pairs"))
+    return PairSplit(*tasks.hold_out(held_out, test_size, path, "pairs"))
 
 
 def render_pairs(
@@ -170,8 +172,8 @@ def _of_conversations(row: Row, chosen: Any, rejected: Any) -> Pair:
     if better[:-1] != worse[:-1]:
         raise row.wrong('"chosen" and "rejected" must be alike but for their last message')
     if "prompt" in row and (given := row.get("prompt")) is not None:
-        asked = better[:-1]
-        if given != asked[-1]["content"] and _prompt(row, given) != asked:
+        prompt = better[:-1]
+        if given != prompt[-1]["content"] and _prompt(row, given) != prompt:
             raise row.wrong('"prompt" is not the beginning of "chosen" and "rejected"')
     return _checked(row, better[:-1], better[-1:], worse[-1:])
 
@@ -191,11 +193,11 @@ def _compared(row: Row) -> Pair | None:
 
 
 def _checked(row: Row, prompt: Any, chosen: Any, rejected: Any) -> Pair:
-    asked = _prompt(row, prompt)
+    question = _prompt(row, prompt)
     better, worse = _answer(row, chosen), _answer(row, rejected)
     if better == worse:
         raise row.wrong("the two answers are the same")
-    return Pair(asked, row.answer(better, "the preferred answer"), worse)
+    return Pair(question, row.answer(better, "the preferred answer"), worse)
 
 
 def _prompt(row: Row, value: Any) -> Conversation:

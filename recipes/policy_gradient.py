@@ -96,9 +96,9 @@ def discounted(values: Sequence[float], factor: float) -> list[float]:
     """Return the discounted sums: each value plus `factor` times the sum that begins with the next
     one.
     """
-    found: list[float] = []
+    returns: list[float] = []
     after = 0.0
     for value in reversed(values):
         after = value + factor * after
-        found.append(after)
-    return found[::-1]
+        returns.append(after)
+    return returns[::-1]

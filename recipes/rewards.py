@@ -141,8 +141,8 @@ class FunctionReward:
         """Call the function on right answers and on the file's own examples. Raises
         RecipeError.
         """
-        asked = [(p.messages[-1]["content"], p.answer, p.written) for p in problems]
-        self.function.check(asked)
+        examples = [(p.messages[-1]["content"], p.answer, p.written) for p in problems]
+        self.function.check(examples)
 
     def close(self) -> None:
         """End the process."""
@@ -202,5 +202,5 @@ def _chance(ahead: float) -> float:
 
 def judged(tokenizer: Any, prompt: list[dict[str, str]], answer: str) -> chat.Example:
     """Render an answer as a preference model reads it; only the verdict has weight."""
-    said = [{"role": "assistant", "content": answer}, {"role": "user", "content": JUDGE}]
-    return chat.render_answer(tokenizer, [*prompt, *said], VERDICT)
+    messages = [{"role": "assistant", "content": answer}, {"role": "user", "content": JUDGE}]
+    return chat.render_answer(tokenizer, [*prompt, *messages], VERDICT)

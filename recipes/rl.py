@@ -81,13 +81,13 @@ class Config(settings.Policy, settings.Settings):
 def lacks(values: Mapping[str, Any]) -> list[str]:
     """Return what this machine lacks for a run with these values. Checked when a grid is planned
     whose runs execute on this machine."""
-    found = settings.lacks(values)
+    reasons = settings.lacks(values)
     if values.get("reward_function") is not None:
-        found += settings.lacking_function(values, "reward_function")
+        reasons += settings.lacking_function(values, "reward_function")
     apart = values.get("function_environment") == "bubblewrap"
     if apart and (lacking := isolated.missing()) is not None:
-        found.append(f"function_environment=bubblewrap: {lacking}")
-    return found
+        reasons.append(f"function_environment=bubblewrap: {lacking}")
+    return reasons
 
 
 TRIED = 4
@@ -179,20 +179,20 @@ class Update(NamedTuple):
         trained: list[float] = []
         for rollout, output in zip(self.rollouts, outputs, strict=True):
             sampled += rollout.logprobs
-            told = output["logprobs"].to_numpy()
+            new_logprobs = output["logprobs"].to_numpy()
             every = (
-                told[:, 0] if told.ndim > 1 else told
+                new_logprobs[:, 0] if new_logprobs.ndim > 1 else new_logprobs
             ).tolist()  # the sampled token comes first
             # The service returns logprobs of all tokens but the first; places counted from the end
             # do not need the prompt.
             size, places = rollouts.whole_after(rollout)
             trained += [every[place - size] for place in places]
-        found: dict[str, float] = {"num_sequences": len(outputs), "num_tokens": len(sampled)}
+        metrics: dict[str, float] = {"num_sequences": len(outputs), "num_tokens": len(sampled)}
         if sampled:
-            found |= policy_gradient.kl_sample_train(sampled, trained)
+            metrics |= policy_gradient.kl_sample_train(sampled, trained)
         for request in self.steps:  # the last request's values win
-            found |= wait(request).metrics or {}
-        return found
+            metrics |= wait(request).metrics or {}
+        return metrics
 
 
 class GroupTrainer(Trainer):
@@ -236,7 +236,7 @@ class GroupTrainer(Trainer):
 
     def problems(self, conversations: list[tasks.Conversation]) -> list[Problem]:
         """Return the problems that fit into `max_length`, with their right answers."""
-        found: list[Problem] = []
+        problems: list[Problem] = []
         for conversation in conversations:
             example = chat.render(self.tokenizer, conversation)[-1]
             prompt, answer = example.tokens[: example.answer], example.tokens[example.answer :]
@@ -244,17 +244,17 @@ class GroupTrainer(Trainer):
                 continue
             text = self.text(answer)
             problem = Problem(conversation[:-1], prompt, text, answer[-1], len(answer))
-            found.append(problem._replace(written=conversation[-1]["content"]))
-        if not found:
+            problems.append(problem._replace(written=conversation[-1]["content"]))
+        if not problems:
             raise service.RecipeError(
                 f"max_length={self.config.max_length} leaves no question with max_tokens="
                 f"{self.config.max_tokens} to answer it"
             )
-        if left_out := len(conversations) - len(found):
+        if left_out := len(conversations) - len(problems):
             count = f"{left_out} of {len(conversations)} questions"
             limit = f"max_length={self.config.max_length}, with max_tokens for the answer"
             print(f"{count} left out: longer than {limit}", flush=True)
-        return found
+        return problems
 
     def text(self, tokens: list[int]) -> str:
         """Return the text of an answer, without its end token."""
@@ -321,9 +321,9 @@ class GroupTrainer(Trainer):
         if judging.broken is not None:
             self.log(step, rollouts.metrics_of(groups) | self.failure_metrics(judging))
             judging.check()
-        kept = [group for group in groups if not (self.drops_constant and group.constant)]
-        by_token, extra = self.token_advantages(kept)
-        update = self.update(step, kept, by_token)
+        used = [group for group in groups if not (self.drops_constant and group.constant)]
+        by_token, extra = self.token_advantages(used)
+        update = self.update(step, used, by_token)
         self.sampler = self.training.save_weights_and_get_sampling_client()
         self.write_rollouts(step, "train", groups, f"RL Iteration {step}")
         logprobs = [p for group in groups for r in group.rollouts for p in r.logprobs]
@@ -337,7 +337,7 @@ class GroupTrainer(Trainer):
             **extra,
             "optim/staleness": step - self.begun_at(step),
             "num_groups": len(groups),
-            "num_groups_dropped": len(groups) - len(kept),
+            "num_groups_dropped": len(groups) - len(used),
             **update.metrics(self.wait),
         }
         if scores:
@@ -400,14 +400,14 @@ class GroupTrainer(Trainer):
             begun.append((sequence, text, ended, self.reward.begin(problem, text, ended)))
 
         def group() -> Group:
-            found: list[Rollout] = []
+            samples: list[Rollout] = []
             for sequence, text, ended, reward in begun:
                 tokens, logprobs = list(sequence.tokens), list(sequence.logprobs)
                 correct = rollouts.exact(problem.answer, text, ended)
                 likeliest = tuple(row or () for row in sequence.topk_logprobs or ())
                 rollout = Rollout(tokens, logprobs, text, ended, reward(), correct)
-                found.append(rollout._replace(likeliest=likeliest))
-            return Group(problem, found)
+                samples.append(rollout._replace(likeliest=likeliest))
+            return Group(problem, samples)
 
         return group
 
@@ -426,7 +426,7 @@ class GroupTrainer(Trainer):
             for group in groups
             for advantage in policy_gradient.advantages(group.rewards, config.normalize_std)
         ]
-        found = [
+        advantages = [
             [
                 advantage + extra
                 for extra in policy_gradient.entropy_bonus(own, mean, config.entropy_coef)
@@ -434,10 +434,10 @@ class GroupTrainer(Trainer):
             for advantage, own in zip(earned, logprobs, strict=True)
         ]
         if self.reference is None:
-            return found, {}
+            return advantages, {}
         reference = self.logprobs_by(self.reference, groups)
         penalty, metrics = policy_gradient.kl_penalty(logprobs, reference, config.kl_penalty_coef)
-        pairs = zip(found, penalty, strict=True)
+        pairs = zip(advantages, penalty, strict=True)
         return [[a + b for a, b in zip(*both, strict=True)] for both in pairs], metrics
 
     def logprobs_by(
@@ -445,19 +445,19 @@ class GroupTrainer(Trainer):
     ) -> list[list[float]]:
         """Return another model's logprobs of each answer's tokens, group by group."""
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
-        asked: list[tuple[int, Callable[[], list[float]], list[int]]] = []
+        requests: list[tuple[int, Callable[[], list[float]], list[int]]] = []
         for number, answer in enumerate(answers):
             for part in rollouts.segments(*answer):
                 tokens, places = rollouts.whole(part.prompt, part.rollout)
                 first = places[0]
                 last = len(tokens) - first
                 logprobs = samplers.begin_logprobs(self.connection, sampler, tokens, last)
-                asked.append((number, logprobs, [place - first for place in places]))
-        found: list[list[float]] = [[] for _ in answers]
-        for number, logprobs, places in asked:
+                requests.append((number, logprobs, [place - first for place in places]))
+        per_answer: list[list[float]] = [[] for _ in answers]
+        for number, logprobs, places in requests:
             every = logprobs()
-            found[number] += [every[place] for place in places]
-        return found
+            per_answer[number] += [every[place] for place in places]
+        return per_answer
 
     def update(self, step: int, groups: list[Group], by_token: Sequence[Any]) -> Update:
         """Submit the optimizer's steps on a batch."""

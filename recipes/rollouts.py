@@ -95,7 +95,7 @@ def segments(prompt: list[int], rollout: Rollout) -> list[Segment]:
     starts = [number for number, turn in enumerate(rollout.turns) if number and turn.fresh]
     if not starts:
         return [Segment(prompt, rollout, slice(0, len(rollout.tokens)))]
-    found: list[Segment] = []
+    parts: list[Segment] = []
     taken = 0
     for start, end in zip([0, *starts], [*starts, len(rollout.turns)], strict=True):
         turns = list(rollout.turns[start:end])
@@ -107,8 +107,8 @@ def segments(prompt: list[int], rollout: Rollout) -> list[Segment]:
         own = rollout._replace(
             tokens=rollout.tokens[places], logprobs=rollout.logprobs[places], turns=tuple(turns)
         )
-        found.append(Segment(prompt, own, places))
-    return found
+        parts.append(Segment(prompt, own, places))
+    return parts
 
 
 def whole(prompt: list[int], rollout: Rollout) -> tuple[list[int], list[int]]:
@@ -157,8 +157,8 @@ def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
     count = len(rollouts)
     sampled = sum(len(rollout.tokens) for rollout in rollouts)
     turns = sum(len(rollout.turns) or 1 for rollout in rollouts)
-    asked = sum(len(group.problem.prompt) * len(group.rollouts) for group in groups)
-    asked += sum(len(turn.before) for rollout in rollouts for turn in rollout.turns)
+    prompt_tokens = sum(len(group.problem.prompt) * len(group.rollouts) for group in groups)
+    prompt_tokens += sum(len(turn.before) for rollout in rollouts for turn in rollout.turns)
     good = sum(group.constant and group.rewards[0] >= 0.5 for group in groups)
     mixed = sum(not group.constant for group in groups)
     values = {
@@ -166,12 +166,12 @@ def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
         "correct": sum(rollout.correct for rollout in rollouts) / count,
         "format": sum(rollout.ended for rollout in rollouts) / count,
         "ac_tokens_per_turn": sampled / turns,
-        "ob_tokens_per_turn": asked / turns,
+        "ob_tokens_per_turn": prompt_tokens / turns,
         "turns_per_episode": turns / count,
         "total_episodes": count,
         "total_turns": turns,
         "total_ac_tokens": sampled,
-        "total_ob_tokens": asked,
+        "total_ob_tokens": prompt_tokens,
         "by_group/frac_mixed": mixed / len(groups),
         "by_group/frac_all_good": good / len(groups),
         "by_group/frac_all_bad": (len(groups) - mixed - good) / len(groups),
@@ -179,12 +179,12 @@ def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
     return {f"env/all/{key}": value for key, value in values.items()}
 
 
-def held_out_metrics(found: Mapping[str, float]) -> dict[str, float]:
+def held_out_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics of an evaluation, from the `metrics_of` its episodes."""
     return {
-        "test/reward": found["env/all/reward/total"],
-        "test/accuracy": found["env/all/correct"],
-        **{f"test/{key}": value for key, value in found.items()},
+        "test/reward": metrics["env/all/reward/total"],
+        "test/accuracy": metrics["env/all/correct"],
+        **{f"test/{key}": value for key, value in metrics.items()},
     }
 
 
@@ -214,7 +214,7 @@ def summaries(
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-def _asked(problem: Problem) -> str:
+def _question(problem: Problem) -> str:
     return problem.messages[-1]["content"]
 
 
@@ -236,7 +236,7 @@ def _turns(problem: Problem, rollout: Rollout) -> list[dict[str, Any]]:
                 **turn.metrics,
             },
             "logs": {
-                **({} if number else {"item": problem.tag, "question": _asked(problem)}),
+                **({} if number else {"item": problem.tag, "question": _question(problem)}),
                 "response": turn.text,
                 "output": turn.output,
             },
@@ -256,7 +256,7 @@ def _turn(problem: Problem, rollout: Rollout) -> dict[str, Any]:
         "episode_done": True,
         "metrics": {"format": float(rollout.ended), "correct": float(rollout.correct), **cut},
         "logs": {
-            "question": _asked(problem),
+            "question": _question(problem),
             "response": rollout.text,
             "reference_answer": problem.answer,
         },
@@ -283,9 +283,9 @@ def _episodes(group: Group) -> list[dict[str, Any]]:
     problem = group.problem
     shown: list[dict[str, Any]] = []
     for rollout in group.rollouts:
-        said = [{"role": "assistant", "content": rollout.text}]
+        messages = [{"role": "assistant", "content": rollout.text}]
         if rollout.turns:
-            said = [
+            messages = [
                 {"role": role, "content": text}
                 for turn in rollout.turns
                 for role, text in (("assistant", turn.text), ("tool", turn.output))
@@ -298,7 +298,7 @@ def _episodes(group: Group) -> list[dict[str, Any]]:
         }
         shown += [
             _section(3, "Prompt", _conversation(problem.messages)),
-            _section(3, "Policy Response", _conversation(said)),
+            _section(3, "Policy Response", _conversation(messages)),
             _section(3, "Reward", *_table("Reward components", components)),
         ]
     return shown

@@ -194,13 +194,13 @@ def _keep_lines(path: str, keep: Callable[[dict[str, Any]], bool]) -> None:
         return
     with open(path, "rb") as file:
         lines = list(file)
-    kept: list[bytes] = []
+    remaining: list[bytes] = []
     for line in lines:
         record = _parse(line)
         if record is not None and keep(record):
-            kept.append(line)
-    if len(kept) < len(lines):
-        replace_file(path, b"".join(kept))
+            remaining.append(line)
+    if len(remaining) < len(lines):
+        replace_file(path, b"".join(remaining))
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -77,12 +77,12 @@ class Function(ABC):
                 )
 
     def _own_examples(self) -> list[tuple[str, str, str, float]]:
-        found: Any = [] if self.examples is None else self.examples
-        if not isinstance(found, list) or not all(map(_is_example, found)):
+        examples: Any = [] if self.examples is None else self.examples
+        if not isinstance(examples, list) or not all(map(_is_example, examples)):
             raise RecipeError(
                 f"{self.function}: EXAMPLES must be a list of (question, response, answer, score)"
             )
-        return [tuple(one) for one in found]
+        return [tuple(one) for one in examples]
 
 
 def find_function(function: str) -> tuple[str, str]:
@@ -143,8 +143,8 @@ class Sandbox(Function):
             if self._child is not None:
                 self._child.asks.write(line.encode())
                 self._child.asks.flush()
-        told = self._answer(self._seconds)
-        return Scored(None, told) if isinstance(told, str) else Scored(told.get("value"))
+        reply = self._answer(self._seconds)
+        return Scored(None, reply) if isinstance(reply, str) else Scored(reply.get("value"))
 
     def _start(self) -> str | None:
         """Start the process and load the file. Returns the error, if any."""
@@ -161,10 +161,10 @@ class Sandbox(Function):
         )
         if process.stdin is not None and process.stdout is not None:  # they are pipes
             self._child = _Child(process, process.stdin, process.stdout)
-        told = self._answer(_LOADED_SECONDS)
-        if isinstance(told, str):
-            return told
-        self.examples = told.get("value")
+        answer = self._answer(_LOADED_SECONDS)
+        if isinstance(answer, str):
+            return answer
+        self.examples = answer.get("value")
         return None
 
     def _answer(self, seconds: float) -> dict[str, Any] | str:
@@ -176,10 +176,10 @@ class Sandbox(Function):
             self.close()
             return f"it took longer than {seconds:g} s"
         try:
-            found: dict[str, Any] = json.loads(line)
+            answer: dict[str, Any] = json.loads(line)
         except ValueError:
             return f"its process ended ({self._ended()})"
-        return str(found["error"]) if "error" in found else found
+        return str(answer["error"]) if "error" in answer else answer
 
     def _line(self, deadline: float) -> bytes | None:
         """Return a line of the process, b"" at its end, None after the deadline."""

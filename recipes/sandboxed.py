@@ -59,7 +59,7 @@ def load(path: str, name: str) -> tuple[Any, Any]:
     return function, getattr(module, "EXAMPLES", None)
 
 
-def told(error: BaseException, path: str) -> str:
+def error_text(error: BaseException, path: str) -> str:
     """Describe an error in one line, with the line of the user's file where it occurred."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
     place = f" (line {frames[-1].lineno})" if frames else ""
@@ -74,17 +74,17 @@ class TooLong(BaseException):
 def limit_time(seconds: float) -> Callable[[Any], Any]:
     """Return a decorator that limits a function's calls to that time. It raises TooLong, and ends
     the process if that is caught."""
-    told = [0]
+    fired = [0]
 
     def ring(*_: Any) -> None:
-        told[0] += 1
-        if told[0] > 1:
+        fired[0] += 1
+        if fired[0] > 1:
             os._exit(124)
         raise TooLong(f"it took longer than {seconds:g} s")
 
     def limited(function: Any) -> Any:
         def call(*given: Any) -> Any:
-            told[0] = 0
+            fired[0] = 0
             signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
             try:
                 return function(*given)
@@ -126,7 +126,7 @@ def main() -> None:
             function = limit_time(float(seconds[0]))(function)
         say({"value": examples})
     except BaseException as error:  # noqa: BLE001  the user's file may raise anything
-        say({"error": told(error, path)})
+        say({"error": error_text(error, path)})
         return
     for line in sys.stdin:
         try:
@@ -136,7 +136,7 @@ def main() -> None:
         except MemoryError:
             say({"error": f"MemoryError: it wants more than {megabytes} MB"})
         except BaseException as error:  # noqa: BLE001  likewise
-            say({"error": told(error, path)})
+            say({"error": error_text(error, path)})
 
 
 if __name__ == "__main__":

@@ -11,19 +11,19 @@ def measures(done: Sequence[tuple[Item, Sequence[Mapping[str, Any]]]]) -> dict[s
     """Return the metrics of all items together, and of each suite. Items without a grader are left
     out of scores."""
     graded = [(item, rows) for item, rows in done if item.grader is not None]
-    found: dict[str, float] = {"test/num_items": len(done)}
+    measured: dict[str, float] = {"test/num_items": len(done)}
     if graded:
         overall = scores_of([rows for _, rows in graded])
-        found |= {"test/accuracy": overall["score"]}
+        measured |= {"test/accuracy": overall["score"]}
         if "stderr" in overall:
-            found["test/stderr"] = overall["stderr"]
+            measured["test/stderr"] = overall["stderr"]
         errors = sum(row.get("error") is not None for _, rows in graded for row in rows)
-        found["test/grader_errors"] = errors
-        found["test/frac_grader_failed"] = errors / sum(len(rows) for _, rows in graded)
+        measured["test/grader_errors"] = errors
+        measured["test/frac_grader_failed"] = errors / sum(len(rows) for _, rows in graded)
     for suite in dict.fromkeys(item.suite for item, _ in graded):
         own = scores_of([rows for item, rows in graded if item.suite == suite])
-        found |= {f"eval/{suite}/{key}": value for key, value in own.items()}
-    return found
+        measured |= {f"eval/{suite}/{key}": value for key, value in own.items()}
+    return measured
 
 
 def scores_of(items: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:
@@ -36,13 +36,13 @@ def scores_of(items: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:
     count, mean = len(means), sum(means) / len(means)
     spread = sum((value - mean) ** 2 for value in means)
     samples = min(len(rows) for rows in items)
-    found = {"score": mean, "num_items": count}
+    scores = {"score": mean, "num_items": count}
     if count > 1:
-        found["stderr"] = math.sqrt(spread / (count - 1) / count)
+        scores["stderr"] = math.sqrt(spread / (count - 1) / count)
     for k in (2**power for power in range(samples.bit_length()) if 2**power <= samples):
         passed = [pass_at(k, len(rows), sum(r["score"] >= 1 for r in rows)) for rows in items]
-        found[f"pass@{k}"] = sum(passed) / count
-    return found
+        scores[f"pass@{k}"] = sum(passed) / count
+    return scores
 
 
 def pass_at(k: int, samples: int, right: int) -> float:

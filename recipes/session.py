@@ -162,15 +162,15 @@ class Session(Trainer):
         try:
             if order["kind"] not in does:
                 raise Refused(f"{order['kind']!r} is no order: {', '.join(does)}, finish")
-            found = does[order["kind"]](order)
+            result = does[order["kind"]](order)
         except Refused as error:
-            found = {"error": str(error)}
+            result = {"error": str(error)}
         except (Diverged, JudgeFailed) as error:  # the next start skips this order
             back = "the session goes back to before this order, from its last checkpoint"
             self.orders.put_answer(self.number, {"error": f"{error}; {back}"})
             raise
-        if found is not None:
-            self.orders.put_answer(self.number, {"step": self.step, **found})
+        if result is not None:
+            self.orders.put_answer(self.number, {"step": self.step, **result})
 
     def do_train(self, order: Mapping[str, Any]) -> dict[str, Any] | None:
         """Train some steps; a checkpoint may already contain the first ones. Returns None if
@@ -192,8 +192,8 @@ class Session(Trainer):
             self.told(order, self.step - self.begun)
             self.save_by_itself()
         rows = [row for row in self.run.read_metrics() if self.begun <= row["step"] < last]
-        kept = ("step", *self.shown)
-        shown = [{key: row[key] for key in kept if key in row} for row in rows[-_MOST_ROWS:]]
+        columns = ("step", *self.shown)
+        shown = [{key: row[key] for key in columns if key in row} for row in rows[-_MOST_ROWS:]]
         return {"steps": last - self.begun, "rows": shown, "metrics": rows[-1] if rows else {}}
 
     def given(self, data: Sequence[Any] | None) -> list[tasks.Conversation] | None:
@@ -226,14 +226,14 @@ class Session(Trainer):
         sampler = self.wait(self.sampler_now())
         requests: list[Any] = []
         for text in order["prompts"]:
-            asked, end = chat.render_prompt(self.tokenizer, [{"role": "user", "content": text}])
+            tokens, end = chat.render_prompt(self.tokenizer, [{"role": "user", "content": text}])
             params = tinker.SamplingParams(
                 max_tokens=order["max_tokens"],
                 temperature=order["temperature"],
                 seed=own if seed is None else seed,
                 stop=[end],
             )
-            prompt = tinker.ModelInput.from_ints(asked)
+            prompt = tinker.ModelInput.from_ints(tokens)
             requests.append(sampler.sample(prompt, order["count"], params))
         return {"samples": [[self.said(one) for one in self.wait(r).sequences] for r in requests]}
 
@@ -263,8 +263,8 @@ class Session(Trainer):
             cause = service.service_error(error)
             if cause is None:
                 raise
-            told = " ".join(str(cause).split())[:500]
-            raise Refused(f"these weights cannot be loaded: {told}") from None
+            reason = " ".join(str(cause).split())[:500]
+            raise Refused(f"these weights cannot be loaded: {reason}") from None
         self.begin()
         return {"loaded": order["path"]}
 
@@ -273,8 +273,8 @@ class Session(Trainer):
         super().finish(step)
         last = self.run.last_record or {}
         paths = {key: last[key] for key in ("state_path", "sampler_path") if key in last}
-        told = {"finished": True, "step": step, "metrics": self.last_row, **paths}
-        self.orders.put_answer(self.number, told)
+        result = {"finished": True, "step": step, "metrics": self.last_row, **paths}
+        self.orders.put_answer(self.number, result)
 
     def record(
         self, step: int, saved: "tinker.APIFuture[tinker.types.SaveWeightsResponse]"
@@ -309,7 +309,7 @@ class Session(Trainer):
 def _conversation(values: Any, where: str) -> tasks.Conversation:
     """Return the conversation of an order's row. Raises RecipeError, also for unknown keys."""
     row = data_files.Row(values, where)
-    found = tasks.conversation(row)
+    messages = tasks.conversation(row)
     if unused := row.unused():
         raise row.wrong(f'"{unused[0]}" is not used: leave it out')
-    return found
+    return messages

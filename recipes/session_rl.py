@@ -39,10 +39,10 @@ class GroupSession(Session, rl.GroupTrainer):
     def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
         """Set the questions with their right answers, each asked `group_size` times a step."""
         try:
-            found = None if conversations is None else self.problems(list(conversations))
+            problems = None if conversations is None else self.problems(list(conversations))
         except service.RecipeError as error:
             raise Refused(str(error)) from None
-        self.given_problems = found
+        self.given_problems = problems
 
     def asked_at(self, step: int) -> list[Problem]:
         """Return the ordered questions, else the recipe's."""

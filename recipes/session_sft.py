@@ -45,10 +45,10 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
             self.given_data = None
             return
         try:
-            found = chat.render_all(self.tokenizer, conversations, self.config.max_length)
+            examples = chat.render_all(self.tokenizer, conversations, self.config.max_length)
         except service.RecipeError as error:
             raise Refused(str(error)) from None
-        self.given_data = [chat.to_datum(example) for example in found]
+        self.given_data = [chat.to_datum(example) for example in examples]
 
     def shown_at(self, step: int) -> "list[tinker.Datum]":
         """Return the ordered examples, else the recipe's."""

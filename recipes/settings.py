@@ -242,8 +242,8 @@ def check_data(
     if values.get("data") is None or comes_later(values["data"]):
         return data_files.Checked(None)
     test_size = values.get("test_size", chz.chz_fields(Settings)["test_size"]._default)
-    found = data_files.check(str(values["data"]), parse, split, test_size)
-    return found if found.mistake is None else data_files.Checked(f"data: {found.mistake}")
+    checked = data_files.check(str(values["data"]), parse, split, test_size)
+    return checked if checked.mistake is None else data_files.Checked(f"data: {checked.mistake}")
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
@@ -275,22 +275,22 @@ def lacking_function(values: Mapping[str, Any], key: str) -> list[str]:
 
 def missing_folders(values: Mapping[str, Any]) -> list[str]:
     """Return lines for a plan about folders of other runs that do not exist yet."""
-    found: list[str] = []
+    missing: list[str] = []
     for key in ("load_checkpoint_path", "reward_model", "kl_reference"):
         path = str(values.get(key) or "tinker://")
         may_be_model = key == "kl_reference" and not path.startswith(("/", "."))
         elsewhere = path.startswith("tinker://") or comes_later(path)
         if not (elsewhere or may_be_model or os.path.isdir(path)):
-            found.append(f"{key}={path} does not exist yet: a run needs a checkpoint there")
-    return found
+            missing.append(f"{key}={path} does not exist yet: a run needs a checkpoint there")
+    return missing
 
 
 def load_data(config: Settings) -> tasks.Split:
     """Return the configured conversations, training and held out."""
     if config.data is not None:
         return tasks.load(config.data, config.test_size)
-    found = tasks.generate(task_of(config), config.train_size, config.test_size, config.seed)
-    return found._replace(train=tasks.with_wrong(found.train, config.wrong_share, config.seed))
+    data = tasks.generate(task_of(config), config.train_size, config.test_size, config.seed)
+    return data._replace(train=tasks.with_wrong(data.train, config.wrong_share, config.seed))
 
 
 def task_of(config: Problems) -> tasks.Task:

@@ -46,19 +46,19 @@ def load_suites(config: settings.Problems, suite: str | None, grader: str) -> li
 
     Raises RecipeError, with file and line, for an invalid item.
     """
-    found: dict[str, Item] = {}
+    items: dict[str, Item] = {}
     total = 0
     for name in names_of(suite or config.task):
         for item in _items_of(config, name, grader):
-            found.setdefault(item.key, item)
+            items.setdefault(item.key, item)
             total += 1
-    if not found:
+    if not items:
         raise RecipeError(f"suite={suite} has no items")
-    if total > len(found):
-        print(f"{total - len(found)} of {total} items are copies of others: asked once")
-    if ungraded := sum(item.grader is None for item in found.values()):
-        print(f"{ungraded} of {len(found)} items have no answer: asked, but not graded")
-    return list(found.values())
+    if total > len(items):
+        print(f"{total - len(items)} of {total} items are copies of others: asked once")
+    if ungraded := sum(item.grader is None for item in items.values()):
+        print(f"{ungraded} of {len(items)} items have no answer: asked, but not graded")
+    return list(items.values())
 
 
 def names_of(suite: str) -> list[str]:
@@ -106,9 +106,9 @@ def _tasks_of(config: settings.Problems, name: str) -> list[tasks.Task]:
 
 
 def _problem(conversation: Conversation, suite: str) -> Item:
-    asked = graders.Question(conversation[-2]["content"], conversation[-1]["content"])
+    question = graders.Question(conversation[-2]["content"], conversation[-1]["content"])
     messages = conversation[:-1]
-    return Item(_key(messages, asked), suite, messages, asked, "exact", "", "")
+    return Item(_key(messages, question), suite, messages, question, "exact", "", "")
 
 
 def _key(messages: Conversation, question: graders.Question) -> str:
@@ -124,7 +124,7 @@ def _item_of(row: Row, label: str, grader: str) -> Item:
         raise row.wrong('"choices" must be a list of texts')
     if len(choices) > len(graders.LETTERS):
         raise row.wrong(f'"choices" has more than {len(graders.LETTERS)}')
-    messages = _asked(row)
+    messages = _conversation_of(row)
     answer = row.get("answer")
     if isinstance(answer, bool) or not isinstance(answer, str | int | float | None):
         raise row.wrong('"answer" must be a text or a number')
@@ -163,7 +163,7 @@ def _grader(row: Row, default: str, question: graders.Question, graded: bool) ->
     return used
 
 
-def _asked(row: Row) -> Conversation:
+def _conversation_of(row: Row) -> Conversation:
     given = row.get("messages")
     if given is None:
         text = row.get("prompt")

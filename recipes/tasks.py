@@ -110,13 +110,13 @@ def with_wrong(
     answers = [conversation[-1]["content"] for conversation in conversations]
     if wrong and len(set(answers)) < 2:
         raise RecipeError(f"wrong_share={share:g}: all answers are equal, so none can be wrong")
-    found: list[Conversation] = []
+    results: list[Conversation] = []
     for index, conversation in enumerate(conversations):
         answer = answers[index]
         while index in wrong and answer == answers[index]:
             answer = draw.choice(answers)
-        found.append([*conversation[:-1], {"role": "assistant", "content": answer}])
-    return found
+        results.append([*conversation[:-1], {"role": "assistant", "content": answer}])
+    return results
 
 
 def load(path: str, test_size: int) -> Split:
@@ -196,15 +196,15 @@ def conversation(row: Row) -> Conversation:
     """Return the conversation of a line; see `load`. Raises RecipeError for an invalid one."""
     if (messages := row.get("messages")) is None:
         return _question(row)
-    found = row.messages(messages, marked=True)
-    if found[-1]["role"] != "assistant":
+    messages_of_row = row.messages(messages, marked=True)
+    if messages_of_row[-1]["role"] != "assistant":
         raise row.wrong("the last message must be the assistant's")
-    if "trainable" in found[-1]:
+    if "trainable" in messages_of_row[-1]:
         raise row.wrong("the last message is not trainable: end the conversation before it")
-    for number, message in enumerate(found):
+    for number, message in enumerate(messages_of_row):
         if message["role"] == "assistant" and "trainable" not in message:
             row.answer(message["content"], f"messages[{number}].content")
-    return found
+    return messages_of_row
 
 
 def _question(row: Row) -> Conversation:

@@ -137,14 +137,14 @@ class Ended(NamedTuple):
 def lacks(values: Mapping[str, Any]) -> list[str]:
     """Return what this machine lacks for a run with these values, and the mistakes of its tasks.
     Checked when a grid is planned whose runs execute on this machine."""
-    found: list[str] = []
+    reasons: list[str] = []
     kind = values.get("environment", "bubblewrap")
     if (lacking := _missing(kind)) is not None:
-        found.append(f"environment={kind}: {lacking}")
+        reasons.append(f"environment={kind}: {lacking}")
     for key in ("tasks", "test_tasks"):
         if values.get(key):
-            found += _mistakes(str(values[key]))
-    return found
+            reasons += _mistakes(str(values[key]))
+    return reasons
 
 
 @cache
@@ -189,14 +189,14 @@ class EpisodeTrainer(rl.GroupTrainer):
         if (lacking := environments.missing(config.environment)) is not None:
             raise RecipeError(f"environment={config.environment}: {lacking}")
         folders = [config.tasks, *([config.test_tasks] if config.test_tasks else [])]
-        found: list[list[Task]] = []
+        tasks: list[list[Task]] = []
         for folder in folders:
             read, mistakes = read_all(folder)
             if mistakes:
                 more = f" (and {len(mistakes) - 1} more: sweeper tasks check {folder})"
                 raise RecipeError(mistakes[0] + (more if len(mistakes) > 1 else ""))
-            found.append(read)
-        return Data(found[0], found[1] if config.test_tasks else [])
+            tasks.append(read)
+        return Data(tasks[0], tasks[1] if config.test_tasks else [])
 
     def prepare(self, data: Any) -> None:
         """Render the prompts of all tasks and create the episode player."""
@@ -232,8 +232,8 @@ class EpisodeTrainer(rl.GroupTrainer):
 
     def problem(self, task: Task) -> Problem:
         """Return the prompt of a task. Raises RecipeError if it does not fit the context."""
-        told = episodes.instruction(self.config.agent, task.steps[0])
-        messages = [{"role": "user", "content": told}]
+        text = episodes.instruction(self.config.agent, task.steps[0])
+        messages = [{"role": "user", "content": text}]
         prompt, end = chat.render_prompt(self.tokenizer, messages)
         if len(prompt) + self.config.max_tokens > self.config.context_limit:
             raise RecipeError(
@@ -292,17 +292,17 @@ class EpisodeTrainer(rl.GroupTrainer):
         def groups() -> list[Group]:
             ended = [self.results(futures) for _, futures in begun]
             self.batch[split] = ended
-            found = [
+            groups = [
                 Group(problem, _rollouts(own))
                 for (problem, _), own in zip(begun, ended, strict=True)
             ]
-            found = [group for group in found if group.rollouts]
-            if not found:
+            groups = [group for group in groups if group.rollouts]
+            if not groups:
                 raise RecipeError(
                     f"no environment lives: all of {sum(map(len, ended))} episodes were given up "
                     f"after {self.config.environment_retries} retries"
                 )
-            return found
+            return groups
 
         return groups
 
@@ -347,8 +347,8 @@ class EpisodeTrainer(rl.GroupTrainer):
             if turn == 0:
                 return _sampled(self.wait(first).sequences[key.episode])
             seed = samplers.seed_of(f"turn/{self.config.seed}/{key}/{turn}")
-            asked = problem._replace(prompt=context)
-            request = self.ask(sampler, asked, 1, seed=seed, **self.params(key.split))
+            prompted = problem._replace(prompt=context)
+            request = self.ask(sampler, prompted, 1, seed=seed, **self.params(key.split))
             return _sampled(self.wait(request).sequences[0])
 
         failures = 0
@@ -427,7 +427,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         """Return counts of failures, the share of each reason to end, and mean durations."""
         every = [one for own in self.batch[split] for one in own]
         played = [one.played for one in every if one.played is not None]
-        found: dict[str, float] = {
+        metrics: dict[str, float] = {
             "env/all/environment_failures": sum(one.failures for one in every),
             "env/all/episodes_lost": len(every) - len(played),
             "env/all/summaries": _mean(
@@ -436,8 +436,8 @@ class EpisodeTrainer(rl.GroupTrainer):
             "time/episode": _mean([one.seconds for one in played]),
         }
         for why in ("done", "max_turns", "context_limit", "time"):
-            found[f"env/all/stop/{why}"] = _mean([float(one.ended == why) for one in played])
-        return found
+            metrics[f"env/all/stop/{why}"] = _mean([float(one.ended == why) for one in played])
+        return metrics
 
     def write_rollouts(self, step: int, name: str, groups: list[Group], title: str) -> None:
         """Write the summaries and transcripts of rl.py, and every episode as an ATIF trajectory."""
@@ -471,16 +471,16 @@ def _split_of(name: str) -> str:
 def _rollouts(group: Sequence[Ended]) -> list[rollouts.Rollout]:
     """Return the played episodes of a group, with their measurements. The first one also carries
     the number of lost episodes and their environment failures."""
-    found: list[rollouts.Rollout] = []
+    result: list[rollouts.Rollout] = []
     lost = [one.failures for one in group if one.played is None]
     for one in group:
         if one.played is not None:
-            told = episodes.about(one.played, one.failures)
-            if lost and not found:
-                told["environment_failures"] += sum(lost)
-                told["episodes_lost"] = len(lost)
-            found.append(one.played.rollout._replace(about=told))
-    return found
+            summary = episodes.about(one.played, one.failures)
+            if lost and not result:
+                summary["environment_failures"] += sum(lost)
+                summary["episodes_lost"] = len(lost)
+            result.append(one.played.rollout._replace(about=summary))
+    return result
 
 
 def _sampled(sequence: Any) -> Sampled:

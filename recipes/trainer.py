@@ -205,12 +205,12 @@ def _name_of(step: int) -> str:
 def found_numbers(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
     """Return the configuration with numbers for `auto`, and their reasons. Raises RecipeError."""
     try:
-        found, whys = hyperparams.resolved(recipe, config)
+        numbers, whys = hyperparams.resolved(recipe, config)
     except ValueError as error:
         raise service.RecipeError(str(error)) from None
     for key, why in whys.items():
-        print(f"{key}={getattr(found, key):g}: {why}", flush=True)
-    return found, whys
+        print(f"{key}={getattr(numbers, key):g}: {why}", flush=True)
+    return numbers, whys
 
 
 def not_finite(metrics: Mapping[str, Any]) -> tuple[str, float] | None:

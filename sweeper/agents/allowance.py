@@ -68,7 +68,7 @@ class Entry(NamedTuple):
 
 def read_limits(text: str | None) -> Limits:
     """Parse `--budget runs=50,usd=20`. Raises `UsageError`."""
-    found: dict[str, float] = {}
+    limits: dict[str, float] = {}
     for part in filter(None, (text or "").split(",")):
         name, _, value = part.partition("=")
         if name.strip() not in LIMITS:
@@ -81,8 +81,8 @@ def read_limits(text: str | None) -> Limits:
             number = -1.0
         if not 0 <= number < 1e15:
             raise UsageError(f"--budget {part.strip()}: is no number from 0 on")
-        found[name.strip()] = number
-    return Limits(**found)
+        limits[name.strip()] = number
+    return Limits(**limits)
 
 
 def reserve(
@@ -117,7 +117,7 @@ def retract(store: Store, entry: Entry) -> None:
 def entries(store: Store) -> list[Entry]:
     """Return all recorded launches, oldest first. Raises `StoreError`, also for a damaged record,
     since the amount left is then unknown."""
-    found: list[Entry] = []
+    recorded: list[Entry] = []
     for path in sorted(store.names(_FOLDER)):
 
         def read(document: object, place: str, path: str = path) -> Entry:
@@ -131,10 +131,10 @@ def entries(store: Store) -> list[Entry]:
             return Entry(path, top.text("sweep"), tuple(top.texts_or("runs", ())), limits, life)
 
         try:
-            found.append(read_as(store, path, read))
+            recorded.append(read_as(store, path, read))
         except NotFound:
             continue  # just removed
-    return found
+    return recorded
 
 
 def of_sweep(store: Store, recorded: Sequence[Entry], sweep: str) -> list[Entry]:
@@ -180,12 +180,15 @@ def _spent(folder: SweepFolder) -> tuple[dict[str, float], bool]:
     from sweeper.results.sweeps import Sweep
 
     try:
-        found = Sweep(folder)
+        opened = Sweep(folder)
     except NotFound:
         return {"tokens": 0.0, "usd": 0.0, "hours": 0.0}, False
     table = prices.load()
-    whole = together((spent(run, table) for run in found.runs if run.attempts), table)
-    hours = sum(run.times["wall_s"] or 0.0 for run in found.runs if run.attempts) / 3600
-    told: dict[str, float] = {"tokens": float(whole.usage.counts.tokens), "usd": whole.amount.usd}
-    status = read_status(found)
-    return {**told, "hours": hours}, status.finished and not status.at_work
+    whole = together((spent(run, table) for run in opened.runs if run.attempts), table)
+    hours = sum(run.times["wall_s"] or 0.0 for run in opened.runs if run.attempts) / 3600
+    spent_amounts: dict[str, float] = {
+        "tokens": float(whole.usage.counts.tokens),
+        "usd": whole.amount.usd,
+    }
+    status = read_status(opened)
+    return {**spent_amounts, "hours": hours}, status.finished and not status.at_work

@@ -22,22 +22,22 @@ def check_claim(
 
     if "/" not in better or "/" not in worse:
         raise UsageError("name two cells, each as sweep/cell: of whole sweeps none is better")
-    found = analysis.versus(registry, better, worse, metric=metric)
-    if len(found.rows) != 1:
+    comparison = analysis.versus(registry, better, worse, metric=metric)
+    if len(comparison.rows) != 1:
         raise UsageError("these are not two cells that can be compared")
-    row, minimize = found.rows[0], found.metric.goal == "minimize"
+    row, minimize = comparison.rows[0], comparison.metric.goal == "minimize"
     a, b = row.a.summary, row.b.summary
     figures: dict[str, object] = {
-        "metric": found.metric.name,
-        "goal": found.metric.goal,
-        "better": {"cell": found.a, "n": a.n, "mean": a.mean},
-        "worse": {"cell": found.b, "n": b.n, "mean": b.mean},
+        "metric": comparison.metric.name,
+        "goal": comparison.metric.goal,
+        "better": {"cell": comparison.a, "n": a.n, "mean": a.mean},
+        "worse": {"cell": comparison.b, "n": b.n, "mean": b.mean},
         "difference": row.difference._asdict(),
-        "scale": found.scale,
-        "changed": [key for key, _, _ in found.changed],
+        "scale": comparison.scale,
+        "changed": [key for key, _, _ in comparison.changed],
     }
     holds, why = _judged(a.n, b.n, row.difference, minimize)
-    other = [key for key, _, _ in found.changed if _DATA.search(key)]
+    other = [key for key, _, _ in comparison.changed if _DATA.search(key)]
     if other:
         holds, why = None, f"they are judged on other data, or may be: {', '.join(other)} differ"
     return {"holds": holds, "because": why, **figures}

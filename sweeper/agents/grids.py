@@ -66,13 +66,13 @@ def grid_names(folder: str) -> list[str]:
 
 
 def _names(folder: str, endings: tuple[str, ...]) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     for top, folders, files in os.walk(folder):
         folders[:] = sorted(one for one in folders if not one.startswith(".") and one != "sweeps")
         for file in sorted(files):
-            if file.endswith(endings) and len(found) < _MOST_GRIDS:
-                found.append(os.path.relpath(os.path.join(top, file), folder))
-    return found
+            if file.endswith(endings) and len(names) < _MOST_GRIDS:
+                names.append(os.path.relpath(os.path.join(top, file), folder))
+    return names
 
 
 def planned_for(folder: str, name: str, overrides: Sequence[str]) -> Plan:
@@ -82,22 +82,24 @@ def planned_for(folder: str, name: str, overrides: Sequence[str]) -> Plan:
     try:
         return plan(find_grid(folder, name), list(overrides))
     except GridError as error:
-        told = [line.replace(f"{os.path.realpath(folder)}{os.sep}", "") for line in error.problems]
-        raise GridError(told) from None
+        problems = [
+            line.replace(f"{os.path.realpath(folder)}{os.sep}", "") for line in error.problems
+        ]
+        raise GridError(problems) from None
 
 
 def recorded_elsewhere(store: Store, plan: Plan) -> dict[str, Recorded]:
     """Return the plan's runs that have succeeded in another sweep, by id. A run's id is made of
     its recipe, values and seed. Runs that continue other runs are not looked up."""
     wanted = {run.id: run for run in plan.runs if not run.parents}
-    found: dict[str, Recorded] = {}
+    recorded: dict[str, Recorded] = {}
     for sweep in find_sweeps(store):
-        if sweep == plan.name or not wanted.keys() - found.keys():
+        if sweep == plan.name or not wanted.keys() - recorded.keys():
             continue
         folder = SweepFolder(store, sweep)
         states = folder.read_states()
         done = {run for run, state in states.items() if state.state is State.SUCCEEDED}
         for run in folder.read_plan().runs if done & wanted.keys() else ():
             if run.id in done and run.id in wanted:
-                found.setdefault(run.id, Recorded(run.id, sweep, run.name))
-    return found
+                recorded.setdefault(run.id, Recorded(run.id, sweep, run.name))
+    return recorded

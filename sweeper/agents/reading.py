@@ -29,12 +29,12 @@ class Reading:
         size: Size = 20,
     ) -> dict[str, object]:
         """Return a page of the runs of a sweep: state, value of its metric, settings."""
-        found = self._workspace.registry.sweep(sweep)
-        chosen = page(pick(found.runs, selectors, None, where), number, size)
-        kept = ("id", "name", "cell", "seed", "state", "reason", "attempts", "metric", "value",
+        runs = self._workspace.registry.sweep(sweep)
+        chosen = page(pick(runs.runs, selectors, None, where), number, size)
+        columns = ("id", "name", "cell", "seed", "state", "reason", "attempts", "metric", "value",
                 "wall_s", "code", "config")  # fmt: skip
         records = [run.record() for run in chosen.items]
-        return chosen.under("runs", [{k: one[k] for k in kept} for one in records])
+        return chosen.under("runs", [{k: one[k] for k in columns} for one in records])
 
     def verdict(self, sweep: Name, metric: Metric = None) -> dict[str, object]:
         """Say what won in a sweep, by how much, and whether that can be believed: the text, the
@@ -45,17 +45,17 @@ class Reading:
         report = analysis.analyze(self._workspace.registry, sweep, metric=metric, pictures=False)
         document = report.document
         keys = ("cell", "n", "mean", "low", "high", "diverged", "told_apart", "p")
-        told, grid = document["verdict"], document["next_grid"]
+        verdict, grid = document["verdict"], document["next_grid"]
         return {
-            "text": Text(told["text"], 8000),
-            "kind": told["kind"],
-            "best": told["best"],
-            "tied": told["tied"][:20],
-            "against_baseline": told["against"],
-            "checks": told["checks"],
-            "next": told["next"],
-            "seeds_to_part": told["seeds_to_part"],
-            "checkpoint": told["checkpoint"],
+            "text": Text(verdict["text"], 8000),
+            "kind": verdict["kind"],
+            "best": verdict["best"],
+            "tied": verdict["tied"][:20],
+            "against_baseline": verdict["against"],
+            "checks": verdict["checks"],
+            "next": verdict["next"],
+            "seeds_to_part": verdict["seeds_to_part"],
+            "checkpoint": verdict["checkpoint"],
             "cells": [{key: row[key] for key in keys} for row in document["cells"][:20]],
             "next_grid": None if grid is None else Ours(grid["yaml"]),
             "report": report.html_path,
@@ -66,9 +66,9 @@ class Reading:
         intervals."""
         from sweeper import analysis
 
-        found = analysis.versus(self._workspace.registry, a, b, metric=metric)
-        document = found.document
-        return {**document, "cells": document["cells"][:MOST], "text": Text(found.text, 8000)}
+        comparison = analysis.versus(self._workspace.registry, a, b, metric=metric)
+        document = comparison.document
+        return {**document, "cells": document["cells"][:MOST], "text": Text(comparison.text, 8000)}
 
     def record_result(
         self,
@@ -84,13 +84,13 @@ class Reading:
         from sweeper.agents.claims import check_claim
         from sweeper.launcher.annotations import Noted, mark
 
-        found = check_claim(self._workspace.registry, better, worse, metric)
+        checked = check_claim(self._workspace.registry, better, worse, metric)
         words: dict[object, str] = {True: "holds", False: "does not hold", None: "is not shown"}
-        word = words[found["holds"]]
-        text = f"claim: {claim}\nchecked: it {word}: {found['because']}"
+        word = words[checked["holds"]]
+        text = f"claim: {claim}\nchecked: it {word}: {checked['because']}"
         sweep = better.partition("/")[0]
         mark(sweep, Noted(text), root=self._workspace.root, by=self._workspace.by)
-        return found
+        return checked
 
     def rollouts(
         self,
@@ -108,17 +108,17 @@ class Reading:
         from sweeper.metrics.tables.rollouts import summary_files
         from sweeper.results.rollouts import Words, read
 
-        found = self._workspace.registry.run(run)
-        known, _ = read(found, summary_files(found.files, found.folders()))
-        words = Words(found, known)
-        kept = [one for one in known if search.lower() in words.text(one).lower()]
+        record = self._workspace.registry.run(run)
+        known, _ = read(record, summary_files(record.files, record.folders()))
+        words = Words(record, known)
+        matches = [one for one in known if search.lower() in words.text(one).lower()]
         if order == "last":
-            kept.reverse()
+            matches.reverse()
         else:
             sign = -1.0 if order == "best" else 1.0
-            rewards = {id(one): as_float(one.numbers.get("total_reward")) for one in kept}
-            kept.sort(key=lambda one: sign * (rewards[id(one)] or 0.0))
-        chosen = page(kept, number, size)
+            rewards = {id(one): as_float(one.numbers.get("total_reward")) for one in matches}
+            matches.sort(key=lambda one: sign * (rewards[id(one)] or 0.0))
+        chosen = page(matches, number, size)
         shown = [
             {
                 "iteration": one.numbers.get("iteration"),
@@ -138,10 +138,10 @@ class Reading:
     ) -> dict[str, object]:
         """Return a run's answers in its last evaluations, question by question, with scores."""
         rows = self._workspace.registry.item_rows(run)
-        kept = [
+        matches = [
             row for row in rows if not only_wrong or (row["score"] is not None and row["score"] < 1)
         ]
-        chosen = page(kept, number, size)
+        chosen = page(matches, number, size)
         shown = [
             {
                 **{key: Text(str(row[key] or ""), 200) for key in ("task", "item")},
@@ -156,17 +156,17 @@ class Reading:
         self, run: RunName, lines: Annotated[int, Field(ge=1, le=200)] = 40
     ) -> dict[str, object]:
         """Return the last lines that a run printed, including its errors."""
-        found = self._workspace.registry.run(run)
-        text = "\n".join(found.log_tail(lines))
-        told = {"run": f"{found.sweep}/{found.name}", "state": found.state.value}
-        return {**told, "log": Text(text, 20_000)}
+        record = self._workspace.registry.run(run)
+        text = "\n".join(record.log_tail(lines))
+        answer = {"run": f"{record.sweep}/{record.name}", "state": record.state.value}
+        return {**answer, "log": Text(text, 20_000)}
 
     def checkpoints(self, run: RunName, number: Number = 1, size: Size = 20) -> dict[str, object]:
         """Return a page of the checkpoints that a run has recorded, newest first."""
-        found = self._workspace.registry.run(run)
-        kept = ("attempt", "name", "batch", "epoch", "sampler_path", "state_path", "final")
-        records = reversed(found.checkpoint_records())
-        shown = [{key: one[key] for key in kept if key in one} for one in records]
+        record = self._workspace.registry.run(run)
+        columns = ("attempt", "name", "batch", "epoch", "sampler_path", "state_path", "final")
+        records = reversed(record.checkpoint_records())
+        shown = [{key: one[key] for key in columns if key in one} for one in records]
         return page(shown, number, size).under("checkpoints")
 
     def note(
@@ -184,6 +184,6 @@ class Reading:
         from sweeper.launcher.annotations import Noted, mark
 
         noted = Noted(text, tag, untag, star)
-        found = mark(target, noted, root=self._workspace.root, by=self._workspace.by)
-        notes = [{"text": Text(one.text), "by": one.by, "time": one.time} for one in found.notes]
-        return {**found.record(), "notes": notes[-MOST:]}
+        marks = mark(target, noted, root=self._workspace.root, by=self._workspace.by)
+        notes = [{"text": Text(one.text), "by": one.by, "time": one.time} for one in marks.notes]
+        return {**marks.record(), "notes": notes[-MOST:]}

@@ -92,22 +92,22 @@ class Running:
         if asked.why.strip():
             mark(name, Noted(asked.why), root=self._workspace.root, by=self._workspace.by)
         started = len(preview.starting)
-        told = {"launched": True, "sweep": name, "runs_started": started, "reused": reused}
-        return {**told, "budget_left": left}
+        answer = {"launched": True, "sweep": name, "runs_started": started, "reused": reused}
+        return {**answer, "budget_left": left}
 
     def _reused(self, preview: GridPreview) -> list[dict[str, object]]:
         """Return the results of the runs that have succeeded in other sweeps."""
-        found: list[dict[str, object]] = []
+        reused: list[dict[str, object]] = []
         sweeps: dict[str, dict[str, RecordedRun]] = {}
         for one in list(preview.reused.values())[:MOST]:
             if one.sweep not in sweeps:
                 runs = self._workspace.registry.sweep(one.sweep).runs
                 sweeps[one.sweep] = {run.id: run for run in runs}
             record = sweeps[one.sweep][one.run].record()
-            found.append(
+            reused.append(
                 {"run": f"{one.sweep}/{one.name}", "value": record["value"], "code": record["code"]}
             )
-        return found
+        return reused
 
     def status(
         self,
@@ -118,24 +118,26 @@ class Running:
         """Return where a sweep stands: its runs by state, what its launcher observes, whether it
         is over. Without a sweep, return a page of all sweeps."""
         if sweep is None:
-            found = self._workspace.registry.sweep_records()
-            newest = sorted(found, key=lambda one: one["created"] or "", reverse=True)
+            records = self._workspace.registry.sweep_records()
+            newest = sorted(records, key=lambda one: one["created"] or "", reverse=True)
             return page(newest, number, size).under("sweeps")
         return self._standing(self._workspace.registry.sweep(sweep))
 
     def _standing(self, sweep: Sweep) -> dict[str, object]:
-        found = read_status(sweep)
+        status = read_status(sweep)
         names = {run.id: run.name for run in sweep.runs}
-        observed = {names.get(run, run): said for run, said in found.observed.items()}
+        observed = {
+            names.get(run, run): observation for run, observation in status.observed.items()
+        }
         return {
             "sweep": sweep.name,
-            "states": {state.value: count for state, count in found.counts.items()},
-            "at_work": found.at_work,
-            "finished": found.finished,
-            "held": found.held,
-            "unreachable": found.unreachable,
+            "states": {state.value: count for state, count in status.counts.items()},
+            "at_work": status.at_work,
+            "finished": status.finished,
+            "held": status.held,
+            "unreachable": status.unreachable,
             "observed": dict(list(observed.items())[:20]),
-            "waits": list(found.waits)[:20],
+            "waits": list(status.waits)[:20],
             "alarms": len(alarms_of(sweep, sweep.runs)),
             "changed": _mark_of(sweep),
         }
@@ -156,21 +158,21 @@ class Running:
         deadline = time.monotonic() + seconds
         while True:
             begun = time.monotonic()
-            found = await asyncio.to_thread(self.status, sweep)
+            status = await asyncio.to_thread(self.status, sweep)
             left = deadline - time.monotonic()
-            changed = changed or str(found["changed"])
-            over = not found["at_work"]
-            if over or found["changed"] != changed or left <= 0:
-                return {**found, "timed_out": not over and found["changed"] == changed}
+            changed = changed or str(status["changed"])
+            over = not status["at_work"]
+            if over or status["changed"] != changed or left <= 0:
+                return {**status, "timed_out": not over and status["changed"] == changed}
             await asyncio.sleep(min(left, max(_LOOK_SECONDS, 10 * (time.monotonic() - begun))))
 
     def alarms(self, sweep: Name, number: Number = 1, size: Size = 20) -> dict[str, object]:
         """Return what is wrong with the runs of a sweep, the evidence, and what to do about it."""
-        found = self._workspace.registry.sweep(sweep)
+        opened = self._workspace.registry.sweep(sweep)
         raised = [
             {"run": one.name, "rule": one.rule, "time": one.time, "key": one.key,
              "step": one.step, "evidence": Text(one.message, 500), "advice": one.advice}
-            for one in alarms_of(found, found.runs)
+            for one in alarms_of(opened, opened.runs)
         ]  # fmt: skip
         return page(raised, number, size).under("alarms")
 
@@ -190,8 +192,8 @@ class Running:
         if done is None:
             task.add_done_callback(_forget)
             return {"sweep": sweep, "still_stopping": True}
-        told = dict(Counter(Ours(one.why) for one in done))
-        return {"sweep": sweep, "still_stopping": False, "runs": told}
+        reasons = dict(Counter(Ours(one.why) for one in done))
+        return {"sweep": sweep, "still_stopping": False, "runs": reasons}
 
     def retry(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
         """Start failed runs again, of a sweep that an agent has launched; []: all that failed.
@@ -207,8 +209,8 @@ def _mark_of(sweep: Sweep) -> str:
     from sweeper.alarms import names
 
     happened = sorted((run, sorted(map(str, events))) for run, events in sweep.events.items())
-    told = repr((happened, len(names(sweep.folder)), len(sweep.runs)))
-    return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
+    text = repr((happened, len(names(sweep.folder)), len(sweep.runs)))
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _forget(task: "asyncio.Task[object]") -> None:

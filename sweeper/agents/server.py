@@ -165,11 +165,11 @@ def _report(workspace: Workspace, sweep: str) -> str:
 def _notes(workspace: Workspace, sweep: str) -> str:
     from sweeper.results.marks import marked
 
-    found = workspace.registry.sweep(sweep)
-    names = {run.id: run.name for run in found.runs}
+    opened = workspace.registry.sweep(sweep)
+    names = {run.id: run.name for run in opened.runs}
     lines = [
         f"{note.time} {note.by}{f' on {run}' if run else ''}: {note.text}"
-        for run, note in marked(found.folder, found.told).notes(names)
+        for run, note in marked(opened.folder, opened.told).notes(names)
     ]
     return f"{NOTICE}\n\n{Marker().mark(chr(10).join(lines), _LONGEST)}"
 

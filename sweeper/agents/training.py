@@ -200,8 +200,8 @@ class Training:
 
     async def sample(self, ctx: Client, asked: Sample) -> dict[str, object]:
         """Sample answers from a session's current model. The answers are data."""
-        kept = asked.model_dump(include={"prompts", "count", "max_tokens", "temperature", "seed"})
-        order = {"kind": "sample", **kept}
+        fields = asked.model_dump(include={"prompts", "count", "max_tokens", "temperature", "seed"})
+        order = {"kind": "sample", **fields}
         return await self._do(ctx, asked.session, order, asked.seconds, asked.busy_seconds)
 
     async def save(
@@ -268,22 +268,22 @@ class Training:
         number = last if order is None else order
         if number > last:
             raise UsageError(f"there is no order {number}: the last is {last}")
-        told = await asyncio.to_thread(self._standing, live)
+        answer = await asyncio.to_thread(self._standing, live)
         if not number:
-            return {**told, "last_order": 0}
+            return {**answer, "last_order": 0}
         ordered = self._sessions.ordered(live, number)
         try:
-            found = await self._answer(ctx, live, number, ordered, seconds)
+            result = await self._answer(ctx, live, number, ordered, seconds)
         except UsageError as error:
-            found = {"order": number, "done": False, "error": Ours(error)}
-        return {**told, "last_order": last, "result": {"kind": ordered.get("kind"), **found}}
+            result = {"order": number, "done": False, "error": Ours(error)}
+        return {**answer, "last_order": last, "result": {"kind": ordered.get("kind"), **result}}
 
     def _standing(self, live: Session) -> dict[str, object]:
         from sweeper.money import prices
         from sweeper.results.costs import spent
 
         live = self._sessions.find(live.name)
-        kept = ("name", "batch", "state_path", "sampler_path", "final")
+        columns = ("name", "batch", "state_path", "sampler_path", "final")
         records = [*reversed(live.run.checkpoint_records())][:20]
         return {
             "session": live.name,
@@ -292,7 +292,7 @@ class Training:
             "over": live.run.is_finished,
             "attempts": live.run.attempts,
             "progress": self._sessions.progress(live),
-            "checkpoints": [{key: one[key] for key in kept if key in one} for one in records],
+            "checkpoints": [{key: one[key] for key in columns if key in one} for one in records],
             "cost": spent(live.run, prices.load()).record(),
         }
 
@@ -304,9 +304,9 @@ class Training:
             await asyncio.to_thread(self._sessions.ensure_running, live)
             await ctx.report_progress(time.monotonic() - begun, None, "the session is starting")
             await asyncio.sleep(0.5)
-        told = {"session": live.name, "sweep": live.run.sweep, "ready": progress is not None}
+        answer = {"session": live.name, "sweep": live.run.sweep, "ready": progress is not None}
         left = await asyncio.to_thread(self._sessions.left)
-        return {**told, "progress": progress, "budget_left": left}
+        return {**answer, "progress": progress, "budget_left": left}
 
     async def _do(
         self,
@@ -351,7 +351,7 @@ class Training:
         sessions = self._sessions
         deadline = time.monotonic() + seconds
         checked = reported = 0.0
-        while (found := sessions.answer(live, number)) is None:
+        while (answer := sessions.answer(live, number)) is None:
             now = time.monotonic()
             if now >= deadline:
                 return {"order": number, "done": False, "progress": sessions.progress(live)}
@@ -363,17 +363,17 @@ class Training:
                         raise
                 checked = time.monotonic()
             if now - reported >= _PROGRESS_SECONDS:
-                told = sessions.progress(live) or {}
-                done = as_float(told.get("done")) or 0.0
-                message = f"{live.name}: step {told.get('step', 0)}"
+                progress = sessions.progress(live) or {}
+                done = as_float(progress.get("done")) or 0.0
+                message = f"{live.name}: step {progress.get('step', 0)}"
                 await ctx.report_progress(done, as_float(order.get("steps", 1)) or 0.0, message)
                 reported = now
             await asyncio.sleep(_LOOK_SECONDS)
-        if "error" in found:
-            raise UsageError(quoted(str(found["error"])))
+        if "error" in answer:
+            raise UsageError(quoted(str(answer["error"])))
         if order["kind"] == "finish":
             await self._until_over(live, deadline)
-        return {"done": True, **_shown(found)}
+        return {"done": True, **_shown(answer)}
 
     async def _until_over(self, live: Session, deadline: float) -> None:
         """Wait for the run's end after its last answer, so that its sweep is judged in its final

@@ -64,8 +64,8 @@ class Workspace:
         reused: dict[str, Recorded] = {}
         if not again and not planned.stages:
             on_record = self._recorded(planned.name)
-            found = recorded_elsewhere(self.store, planned)
-            reused = {run: one for run, one in found.items() if run not in on_record}
+            recorded = recorded_elsewhere(self.store, planned)
+            reused = {run: one for run, one in recorded.items() if run not in on_record}
             left = tuple(run for run in planned.runs if run.id not in reused)
             planned = planned._replace(runs=left)
         return GridPreview(survey(planned, self.store), reused)
@@ -76,7 +76,7 @@ class Workspace:
         except NotFound:
             return set()
 
-    def launch(self, preview: GridPreview, asked: Mapping[str, float]) -> dict[str, float]:
+    def launch(self, preview: GridPreview, requested: Mapping[str, float]) -> dict[str, float]:
         """Launch what was previewed, within the allowance. `asked` has the most tokens, dollars
         and hours that it may use. Returns what is left afterwards. Raises `UsageError` beyond the
         allowance, and whatever `launch` raises."""
@@ -98,7 +98,7 @@ class Workspace:
             new = [run.id for run in preview.starting if run.id not in counted]
             new += [f"to come: {k} {n}" for k, most in plan.unknown.items() for n in range(most)]
             left = allowance.used(self.store, recorded).left(self.limits)
-            caps = self._caps(preview, asked, left, len(new))
+            caps = self._caps(preview, requested, left, len(new))
             budget = self._budget(plan, caps, mine)
             life = self._life(plan.name, mine)
             entry = allowance.reserve(folder, new, budget, life)
@@ -134,8 +134,8 @@ class Workspace:
         self.require_ours(sweep)
         if not self.limits.allows_any:
             raise UsageError("nothing may be started: this server was started without --budget")
-        found = self.registry.sweep(sweep)
-        chosen = [run.id for run in to_retry(found, runs)]
+        opened = self.registry.sweep(sweep)
+        chosen = [run.id for run in to_retry(opened, runs)]
         with self._lock:
             left = self.left()
             if len(chosen) > left.get("runs", len(chosen)):
@@ -148,7 +148,7 @@ class Workspace:
             entry = allowance.reserve(folder, again, {}, life) if again else None
             try:
                 self._recheck()
-                return retry_runs(found, chosen)
+                return retry_runs(opened, chosen)
             except SweeperError:
                 if entry is not None:
                     allowance.retract(self.store, entry)
@@ -168,7 +168,7 @@ class Workspace:
                 )
 
     def _caps(
-        self, preview: GridPreview, asked: Mapping[str, float], left: Mapping[str, float], new: int
+        self, preview: GridPreview, limits: Mapping[str, float], left: Mapping[str, float], new: int
     ) -> dict[str, float]:
         """Return the most that the launch may use of each limit that is set. Raises `UsageError`
         for more than is left."""
@@ -178,10 +178,10 @@ class Workspace:
         caps: dict[str, float] = {}
         for name in ("tokens", "usd", "hours"):
             if name not in left:
-                if name in asked:
-                    caps[name] = asked[name]
+                if name in limits:
+                    caps[name] = limits[name]
                 continue
-            caps[name] = asked.get(name, left[name] if new else 0.0)  # continuing needs no more
+            caps[name] = limits.get(name, left[name] if new else 0.0)  # continuing needs no more
             if caps[name] > left[name] or (new and left[name] <= 0):
                 raise UsageError(f"{caps[name]:g} {name} are more than is left: {_listed(left)}")
         for name in ("tokens", "usd"):

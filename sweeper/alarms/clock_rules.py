@@ -27,7 +27,7 @@ def judge_clock(
 ) -> dict[str, Evidence]:
     """Ask the rules that are on about this moment. Returns rule -> evidence. A rule that raises is
     passed to `failed`."""
-    found: dict[str, Evidence] = {}
+    by_rule: dict[str, Evidence] = {}
     for name, find in CLOCK_RULES.items():
         thresholds = limits.get(name)
         try:
@@ -36,8 +36,8 @@ def judge_clock(
             failed(name, error)
             continue
         if evidence is not None:
-            found[name] = evidence
-    return found
+            by_rule[name] = evidence
+    return by_rule
 
 
 def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | None:

@@ -185,7 +185,7 @@ class History:
         """Whether there is little left to learn: most groups are all right, or the reward is close
         to the most there is."""
         good = self.series.get("good")
-        if good is not None and (found := good.over(_SMOOTH)) and sum(found) / _SMOOTH >= 0.5:
+        if good is not None and (rewards := good.over(_SMOOTH)) and sum(rewards) / _SMOOTH >= 0.5:
             return True
         reward = self.series.get("reward")
         if reward is None or reward.least < 0 or max(reward.values, default=2.0) > 1:
@@ -229,6 +229,6 @@ def median(values: Iterable[float]) -> float:
 def deviation(values: Iterable[float]) -> float:
     """A standard deviation that is robust to outliers: 1.4826 times the median distance from the
     median, which for normal values equals theirs (Rousseeuw and Croux 1993)."""
-    found = list(values)
-    middle = median(found)
-    return 1.4826 * median(abs(value - middle) for value in found)
+    window = list(values)
+    middle = median(window)
+    return 1.4826 * median(abs(value - middle) for value in window)

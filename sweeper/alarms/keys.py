@@ -66,10 +66,10 @@ def role_of(role: str, keys: Iterable[str]) -> str | None:
         if key in present:
             return key
     words = _WORDS[role]
-    found = [
+    roles = [
         key
         for key in present
         if words.search(key)
         and not any(others.search(key) for others in (_NOT_TRAINING, _SETTING, _NEGATED))
     ]
-    return min(found, key=lambda key: (len(key), key), default=None)
+    return min(roles, key=lambda key: (len(key), key), default=None)

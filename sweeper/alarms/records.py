@@ -65,7 +65,7 @@ def alarms(folder: SweepFolder) -> list[Alarm]:
 def read(
     folder: SweepFolder,
     known: MutableMapping[str, Alarm] | None = None,
-    told: Callable[[StoreError], None] | None = None,
+    on_error: Callable[[StoreError], None] | None = None,
 ) -> list[Alarm]:
     """Read the alarms of a sweep, oldest first: one listing, and a read for each.
 
@@ -74,8 +74,8 @@ def read(
     Raises `StoreError` for a store that does not answer the listing.
     """
     readers = {path: partial(_alarm, name) for path, name in _listed(folder)}
-    found = read_each(folder.store, readers, known, told)
-    return sorted(found, key=lambda alarm: (alarm.time, alarm.run, alarm.attempt, alarm.rule))
+    documents = read_each(folder.store, readers, known, on_error)
+    return sorted(documents, key=lambda alarm: (alarm.time, alarm.run, alarm.attempt, alarm.rule))
 
 
 def names(folder: SweepFolder) -> list[Name]:
@@ -94,12 +94,12 @@ def put(folder: SweepFolder, alarm: Alarm) -> bool:
 
 
 def _listed(folder: SweepFolder) -> list[tuple[str, Name]]:
-    found: list[tuple[str, Name]] = []
+    names: list[tuple[str, Name]] = []
     for path in folder.store.names(folder.alarms):
         match = _NAME.match(path.rpartition("/")[2])
         if match:
-            found.append((path, Name(match[1], int(match[2]), match[3])))
-    return found
+            names.append((path, Name(match[1], int(match[2]), match[3])))
+    return names
 
 
 def _alarm(name: Name, document: object, place: str) -> Alarm:

@@ -56,22 +56,22 @@ def summarise(data: bytes) -> dict[str, float]:
             lengths.append(sum(length) / len(length))
     if len(whole) < len(data) and len(groups) > 1:
         groups.popitem()
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     rewards = [reward for group in groups.values() for reward in group]
     several = [group for group in groups.values() if len(group) > 1]
     if rewards:
-        found["reward"] = sum(rewards) / len(rewards)
+        summary["reward"] = sum(rewards) / len(rewards)
     if several:
         same = [group for group in several if len(set(group)) == 1]
-        found["mixed"] = 1 - len(same) / len(several)
+        summary["mixed"] = 1 - len(same) / len(several)
         good = sum(group[0] >= _GOOD for group in same)
-        found["good"] = good / len(several)
-        found["bad"] = (len(same) - good) / len(several)
+        summary["good"] = good / len(several)
+        summary["bad"] = (len(same) - good) / len(several)
     if known:
-        found["truncated"] = cut / known
+        summary["truncated"] = cut / known
     if lengths:
-        found["length"] = sum(lengths) / len(lengths)
-    return found
+        summary["length"] = sum(lengths) / len(lengths)
+    return summary
 
 
 def _turns(row: dict[str, object]) -> list[dict[str, object]]:
@@ -85,5 +85,5 @@ def _was_cut(turn: dict[str, object]) -> bool:
     metrics: object = turn.get("metrics")
     if not isinstance(metrics, dict):
         return False
-    found = cast(dict[str, object], metrics)
-    return any((as_float(found.get(key)) or 0.0) > 0 for key in _CUT)
+    table = cast(dict[str, object], metrics)
+    return any((as_float(table.get(key)) or 0.0) > 0 for key in _CUT)

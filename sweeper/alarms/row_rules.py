@@ -36,7 +36,7 @@ def judge(
 ) -> dict[str, Evidence]:
     """Ask the rules that are on about the row just added. Returns rule -> evidence. A rule that
     raises is passed to `failed`, and the others are asked all the same."""
-    found: dict[str, Evidence] = {}
+    by_rule: dict[str, Evidence] = {}
     for rule in ROW_RULES:
         thresholds = limits.get(rule.name)
         if thresholds is None or (rule.watches and not history.fresh.intersection(rule.watches)):
@@ -47,8 +47,8 @@ def judge(
             failed(rule.name, error)
             continue
         if evidence is not None:
-            found[rule.name] = evidence
-    return found
+            by_rule[rule.name] = evidence
+    return by_rule
 
 
 def _nan(history: History, _: Thresholds) -> Evidence | None:
@@ -179,13 +179,13 @@ def _no_signal(history: History, thresholds: Thresholds) -> Evidence | None:
 
 def _all_alike(history: History, steps: float) -> str:
     """How many groups were all wrong or all right: the first teach nothing, the others no more."""
-    told: list[str] = []
+    answers: list[str] = []
     for role, what in (("bad", "all wrong"), ("good", "all right")):
         series = history.series.get(role)
         values = None if series is None else series.over(steps)
         if values:
-            told.append(f"{sum(values) / len(values):.0%} were {what}")
-    return f" ({', '.join(told)})" if told else ""
+            answers.append(f"{sum(values) / len(values):.0%} were {what}")
+    return f" ({', '.join(answers)})" if answers else ""
 
 
 def _judge_failed(history: History, thresholds: Thresholds) -> Evidence | None:

@@ -115,14 +115,14 @@ class Watcher:
         self,
         folder: SweepFolder,
         criteria: Criteria,
-        said: set[tuple[str, int, str]],
+        reported: set[tuple[str, int, str]],
         *,
         clock: Callable[[], float],
         tell: Callable[[str], None],
     ) -> None:
         self._folder = folder
         self._criteria = criteria
-        self._said = said
+        self._said = reported
         self._clock = clock
         self._tell = tell
         self.stalled: set[tuple[str, int]] = set()
@@ -141,7 +141,7 @@ class Watcher:
         self._watches = {key: watch for key, watch in self._watches.items() if key in keys}
         self._left = MOST_BYTES
         remote = self._folder.store.is_remote
-        found: list[Found] = []
+        alarms: list[Found] = []
         over: set[tuple[str, int]] = set()
         self.stalled = set()
         # Each look begins with another attempt: where there is much to read, all get their turn.
@@ -152,7 +152,7 @@ class Watcher:
                 tail = Tail(self._folder, *key)
                 self._watches[key] = _Watch(tail, self._metric(seen), now)
             watch = self._watches[key]
-            more = self._read(watch, seen, found, now) if self._left > 0 else True
+            more = self._read(watch, seen, alarms, now) if self._left > 0 else True
             if remote:  # where each file takes a request or two
                 self._left -= MOST_BYTES // _MOST_REMOTE
             watch.looked = watch.looked or not more
@@ -169,11 +169,11 @@ class Watcher:
                 judged = judge_clock(watch.history, self._open(seen), self._failed)
                 if _STALLED in judged:
                     self.stalled.add(key)
-                self._note(seen, judged, found)
+                self._note(seen, judged, alarms)
         self._turn += 1
-        return found, over
+        return alarms, over
 
-    def _read(self, watch: _Watch, seen: Seen, found: list[Found], now: float) -> bool:
+    def _read(self, watch: _Watch, seen: Seen, alarms: list[Found], now: float) -> bool:
         """Read what is new of an attempt and judge it. Returns whether there is more to read."""
         try:
             fresh = watch.tail.read(MOST_BYTES)
@@ -195,7 +195,7 @@ class Watcher:
             judged = judge(watch.history, self._open(seen), self._failed)
             if JUDGE_FAILED in judged:
                 judged[JUDGE_FAILED] = self._with_error(seen, judged[JUDGE_FAILED])
-            self._note(seen, judged, found)
+            self._note(seen, judged, alarms)
         own = [row for row, copied in fresh.rows if not copied]
         if own:
             self._time(watch, own, now)
@@ -218,12 +218,12 @@ class Watcher:
             if rule == _STALLED or (seen.run, seen.attempt, rule) not in self._said
         }
 
-    def _note(self, seen: Seen, evidence: Mapping[str, Evidence], found: list[Found]) -> None:
+    def _note(self, seen: Seen, evidence: Mapping[str, Evidence], alarms: list[Found]) -> None:
         host = _text((seen.beat or {}).get("host"))
         for rule, what in evidence.items():
             if (seen.run, seen.attempt, rule) not in self._said:
                 self._said.add((seen.run, seen.attempt, rule))
-                found.append(Found(seen.run, seen.attempt, rule, what, host))
+                alarms.append(Found(seen.run, seen.attempt, rule, what, host))
 
     def _time(self, watch: _Watch, rows: list[Row], now: float) -> None:
         """Learn how long steps take. Rows that were there at the first look count for nothing: they

@@ -75,16 +75,18 @@ def backend_type(name: str) -> BackendType:
         )
     module, _, attribute = target.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        value = getattr(importlib.import_module(module), attribute)
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"
-        raise UsageError(f"the backend {name!r} cannot be loaded from {target}: {told}") from error
-    if not isinstance(found, BackendType):
+        message = f"{type(error).__name__}: {error}"
+        raise UsageError(
+            f"the backend {name!r} cannot be loaded from {target}: {message}"
+        ) from error
+    if not isinstance(value, BackendType):
         raise UsageError(
             f"the backend {name!r}: {target} is no sweeper.backends.base.BackendType, which its "
             "entry point has to name"
         )
-    return found
+    return value
 
 
 def with_key(key: str) -> BackendType | None:
@@ -118,7 +120,7 @@ def open_places(
     folder: str,
     *,
     some: bool = False,
-    silent: bool = False,
+    quiet: bool = False,
     accept: Callable[[str, Backend], None] | None = None,
 ) -> dict[str, Backend]:
     """Opens the backends of a plan. Returns them by the names of their places. Raises as
@@ -127,11 +129,11 @@ def open_places(
     With `some`, and if the plan lists several places, a place that cannot be opened is returned as
     `Away`. So is a place for which `accept` raises `EnvironmentFailure`. With `silent`, this holds
     only for places that do not answer, and `Unreachable` is raised if no place could be opened."""
-    found: dict[str, Backend] = {}
+    backends: dict[str, Backend] = {}
     for place in launch.places:
         opened = partial(open_backend, place, sweep, folder, options_of(launch, place))
-        if not ((some or silent) and launch.backends):
-            found[place] = opened()
+        if not ((some or quiet) and launch.backends):
+            backends[place] = opened()
             continue
 
         def accepted(place: str = place, opened: Callable[[], Backend] = opened) -> Backend:
@@ -141,15 +143,15 @@ def open_places(
             return backend
 
         try:
-            found[place] = accepted()
+            backends[place] = accepted()
         except EnvironmentFailure as error:
             if not (some or is_silence(error)):
                 raise
-            found[place] = Away(place, accepted, str(error))
-    away = [backend.why for backend in found.values() if isinstance(backend, Away)]
-    if silent and len(away) == len(found):
+            backends[place] = Away(place, accepted, str(error))
+    away = [backend.why for backend in backends.values() if isinstance(backend, Away)]
+    if quiet and len(away) == len(backends):
         raise Unreachable("; ".join(dict.fromkeys(away)))
-    return found
+    return backends
 
 
 class Away(Backend):
@@ -183,8 +185,8 @@ class Away(Backend):
     def logs(self, token: str) -> Iterator[str]:
         return self._there().logs(token)
 
-    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
-        self._there().preflight(asked)
+    def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
+        self._there().preflight(resources)
 
     def forget(self, tokens: Sequence[str]) -> None:
         self._there().forget(tokens)
@@ -219,16 +221,16 @@ def capabilities_at(launch: Launch, place: str) -> Capabilities:
 def capabilities_together(launch: Launch) -> Capabilities:
     """Returns the capabilities that a plan's jobs have at every one of its places. `restarts` is
     that of the first place that has one. Raises `UsageError`."""
-    found = [capabilities_at(launch, place) for place in launch.places]
-    if len(found) == 1:
-        return found[0]
-    secrets = (one.secrets for one in found)
+    capabilities = [capabilities_at(launch, place) for place in launch.places]
+    if len(capabilities) == 1:
+        return capabilities[0]
+    secrets = (one.secrets for one in capabilities)
     return Capabilities(
-        here=all(one.here for one in found),
-        files=all(one.files for one in found),
+        here=all(one.here for one in capabilities),
+        files=all(one.files for one in capabilities),
         secrets=frozenset[str].intersection(*secrets),
-        restarts=next((one.restarts for one in found if one.restarts is not None), None),
-        credentials=tuple(dict.fromkeys(name for one in found for name in one.credentials)),
+        restarts=next((one.restarts for one in capabilities if one.restarts is not None), None),
+        credentials=tuple(dict.fromkeys(name for one in capabilities for name in one.credentials)),
     )
 
 

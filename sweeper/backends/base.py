@@ -110,10 +110,10 @@ class Backend(ABC):
     def logs(self, token: str) -> Iterator[str]:
         """Yields the lines that the backend itself kept of a job, if any."""
 
-    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
+    def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Checks that the backend would accept jobs with these resources, before anything is
         recorded. Raises `EnvironmentFailure` if it never will."""
-        del asked
+        del resources
 
     def forget(self, tokens: Sequence[str]) -> None:
         """Removes the records of those of these jobs that have ended, if the backend can. They will

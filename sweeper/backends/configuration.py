@@ -28,6 +28,6 @@ def configured(kind: BackendType) -> dict[str, object]:
     """Returns the default options of a backend that is being opened. Raises `EnvironmentFailure`
     if the table cannot be used."""
     problems = Problems()
-    found = defaults_of(kind, problems)
+    values = defaults_of(kind, problems)
     config_file.refuse(problems)
-    return found
+    return values

@@ -48,15 +48,15 @@ def options_with_image(
 ) -> dict[str, object]:
     """Returns the options with their defaults. `other_key` may name the image instead of `image`.
     Raises `UsageError` if no image is named."""
-    found = section.with_defaults(given)
-    if "image" not in found and other_key not in found:
+    options = section.with_defaults(given)
+    if "image" not in options and other_key not in options:
         other = f" (or {other_key})" if other_key else ""
         raise UsageError(
             f"{backend}: nothing says what jobs run in: write `launch: {{{backend}: {{image: "
             f'{example}}}}}`{other} in the grid, or image = "{example}" below [{backend}] in '
             f"{config_file.file()}"
         )
-    return found
+    return options
 
 
 def capabilities(options: Mapping[str, object], *credentials: str) -> Capabilities:

@@ -67,14 +67,14 @@ class Helper:
         except (EnvironmentFailure, Unreachable) as error:
             self.end()
             where = str(self._opening.get("address", self._what))
-            said = str(error).removeprefix(f"{self._what}: ")
-            failure = Unreachable(f"{self._what}: nothing answers at {where}: {said}")
+            message = str(error).removeprefix(f"{self._what}: ")
+            failure = Unreachable(f"{self._what}: nothing answers at {where}: {message}")
             self._backoff.failed(failure)
             raise failure from error
 
     def _ask(self, request: Mapping[str, object]) -> object:
         try:
-            said: dict[str, object] = json.loads(
+            answer: dict[str, object] = json.loads(
                 self._exchange(json.dumps(request).encode() + b"\n")
             )
         except (OSError, ValueError) as error:
@@ -82,12 +82,12 @@ class Helper:
             failure = Unreachable(f"{self._what}: {error}")
             self._backoff.failed(failure)
             raise failure from error
-        if "answer" in said:
+        if "answer" in answer:
             self._backoff.succeeded()
-            return said["answer"]
-        if "refused" in said:
-            raise EnvironmentFailure(f"{self._what}: {said['refused']}")
-        raise Unreachable(f"{self._what}: {said['silent']}")
+            return answer["answer"]
+        if "refused" in answer:
+            raise EnvironmentFailure(f"{self._what}: {answer['refused']}")
+        raise Unreachable(f"{self._what}: {answer['silent']}")
 
     def _exchange(self, line: bytes) -> bytes:
         """Sends a request and returns the answer. Raises `OSError`."""
@@ -116,20 +116,20 @@ def serve(opened: Callable[..., object]) -> None:
     os.dup2(2, 1)  # output that the client prints must not mix with the answers
     at_work: object = None
     for line in sys.stdin:
-        said: dict[str, object]
+        answer: dict[str, object]
         try:
             request: dict[str, object] = json.loads(line)
             verb = str(request.pop("do"))
             if verb == "open":
                 at_work = opened(**request)
-                said = {"answer": None}
+                answer = {"answer": None}
             else:
-                said = {"answer": getattr(at_work, verb)(**request)}
+                answer = {"answer": getattr(at_work, verb)(**request)}
         except (ValueError, TypeError) as error:
-            said = {"refused": _line(error)}
+            answer = {"refused": _line(error)}
         except Exception as error:  # noqa: BLE001 - of the client's, whose kinds change
-            said = {"silent": _line(error)}
-        print(json.dumps(said), file=answers, flush=True)
+            answer = {"silent": _line(error)}
+        print(json.dumps(answer), file=answers, flush=True)
     os._exit(0)  # even if threads of the client still run
 
 

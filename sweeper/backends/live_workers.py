@@ -52,7 +52,7 @@ class Workers:
     def _look(self, wanted: set[str]) -> dict[str, psutil.Process]:
         """Searches the process table."""
         ours = _identity(self._folder)
-        found: dict[int, tuple[str, psutil.Process]] = {}
+        processes: dict[int, tuple[str, psutil.Process]] = {}
         try:
             for process in psutil.process_iter():
                 with suppress(psutil.Error):
@@ -62,16 +62,16 @@ class Workers:
                         and words[-1] in wanted
                         and self._is_ours(process.pid, words[-2], ours)
                     ):
-                        found[process.pid] = words[-1], process
+                        processes[process.pid] = words[-1], process
         except OSError as error:
             if (lack := lacking(error)) is not None:
                 raise NoRoom(f"cannot read the process table: {lack}") from error
             raise Unreachable(f"cannot read the process table: {error.strerror}") from error
         workers: dict[str, psutil.Process] = {}
-        for token, process in found.values():
+        for token, process in processes.values():
             with suppress(psutil.Error):
                 # A worker's fork has the same command line, but is not the job.
-                if process.ppid() not in found and _lives(process):
+                if process.ppid() not in processes and _lives(process):
                     workers[token] = process
         return workers
 
@@ -89,10 +89,10 @@ class Workers:
 def _identity(path: str) -> _Identity | None:
     """Returns the device and inode of a folder; None if there is none."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -30,20 +30,20 @@ def run(arguments: Namespace) -> int:
     sweep = registry.sweep(name or newest(registry))
     runs = pick(sweep.runs, names, arguments.state, arguments.where)
     attempts = {run.id: run.attempts for run in runs}
-    recorded = read(sweep.folder, told=sweep.unreadable)
-    found = [alarm for alarm in recorded if alarm.run in attempts]
-    done = {alarm: _done(sweep, alarm) for alarm in found if alarm.actions}
+    recorded = read(sweep.folder, on_error=sweep.unreadable)
+    shown = [alarm for alarm in recorded if alarm.run in attempts]
+    done = {alarm: _done(sweep, alarm) for alarm in shown if alarm.actions}
     if arguments.json:
-        records = [_record(alarm, attempts[alarm.run], done.get(alarm)) for alarm in found]
+        records = [_record(alarm, attempts[alarm.run], done.get(alarm)) for alarm in shown]
         document = {"schema": SCHEMA, "sweep": sweep.name, "alarms": records}
         return print_json_answer(document, registry.problems)
-    if not found:
+    if not shown:
         say(f"{sweep.name}: no alarms")
         return tell_problems(registry.problems)
-    rows = [(a.name, a.attempt, a.rule, _what(a, done.get(a)), a.time) for a in found]
+    rows = [(a.name, a.attempt, a.rule, _what(a, done.get(a)), a.time) for a in shown]
     print_table(["run", "attempt", "alarm", "evidence", "time"], rows)
     print()
-    for line in _advice(found):
+    for line in _advice(shown):
         say(line)
     return tell_problems(registry.problems)
 
@@ -74,7 +74,7 @@ def _what(alarm: Alarm, outcome: str | None) -> str:
     return f"{alarm.message} (on_alarm: {', '.join(alarm.actions)}: {outcome or 'under way'})"
 
 
-def _advice(found: Sequence[Alarm]) -> list[str]:
+def _advice(alarms: Sequence[Alarm]) -> list[str]:
     """Return what to do about the alarms, once for each rule."""
-    advice = {alarm.rule: alarm.advice for alarm in found if alarm.advice}
+    advice = {alarm.rule: alarm.advice for alarm in alarms if alarm.advice}
     return [f"{rule}: {text}" for rule, text in advice.items()]

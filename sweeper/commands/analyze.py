@@ -97,17 +97,17 @@ def run(arguments: Namespace) -> int:
         report = _report(arguments, registry, names, arguments.out)
         _print(arguments, report, _keep(arguments, registry, report))
         return tell_problems(registry.problems)
-    found = {
+    reports = {
         name: _report(arguments, registry, [name], out and os.path.join(out, name.split("/")[-1]))
         for name, out in ((stage, arguments.out) for stage in stages)
     }
-    kept = {name: _keep(arguments, registry, report) for name, report in found.items()}
-    page = _of_all(arguments, registry, names[0], found)
+    notebooks = {name: _keep(arguments, registry, report) for name, report in reports.items()}
+    page = _of_all(arguments, registry, names[0], reports)
     if arguments.json:
-        print_json({"schema": 1, "stages": [report.document for report in found.values()]})
+        print_json({"schema": 1, "stages": [report.document for report in reports.values()]})
     else:
-        for name, report in found.items():
-            _print(arguments, report, kept[name])
+        for name, report in reports.items():
+            _print(arguments, report, notebooks[name])
             print()
         say(f"all stages: {page}")
     return tell_problems(registry.problems)
@@ -121,8 +121,8 @@ def _of_all(
 
     sweep = registry.sweep(name)
     by_stage = {name.partition("/")[2]: report for name, report in reports.items()}
-    found = pipeline(sweep, by_stage)
-    return write(found, sweep, arguments.out, markdown=not arguments.no_pictures)
+    pages = pipeline(sweep, by_stage)
+    return write(pages, sweep, arguments.out, markdown=not arguments.no_pictures)
 
 
 def _stages(registry: "Registry", names: Sequence[str]) -> list[str]:
@@ -168,11 +168,11 @@ def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "Kept
     folder = arguments.notes or (FOLDER if os.path.isdir(FOLDER) else None)
     if folder is None:
         return None
-    kept = keep(registry, report, folder, _cost(registry, report))
+    notebook = keep(registry, report, folder, _cost(registry, report))
     if arguments.json:
-        for line in kept.told:
+        for line in notebook.told:
             warn(line)
-    return kept
+    return notebook
 
 
 def _cost(registry: "Registry", report: "Report") -> str | None:
@@ -207,7 +207,7 @@ def _print_power(report: "Report") -> None:
     print()
 
 
-def _print(arguments: Namespace, report: "Report", kept: "Kept | None") -> None:
+def _print(arguments: Namespace, report: "Report", notebook: "Kept | None") -> None:
     if arguments.json:
         print_json(report.document)
         return
@@ -215,11 +215,11 @@ def _print(arguments: Namespace, report: "Report", kept: "Kept | None") -> None:
     print()
     if arguments.power:
         _print_power(report)
-    if kept is not None:
-        for line in kept.told:
+    if notebook is not None:
+        for line in notebook.told:
             say(line)
-        if kept.path is not None:
-            say(f"notes: {kept.path}")
+        if notebook.path is not None:
+            say(f"notes: {notebook.path}")
     say(f"report: {report.html_path}")
     if "://" in report.html_path:
         say("no browser opens this address: --out FOLDER writes the report to a folder")

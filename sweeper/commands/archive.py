@@ -20,9 +20,9 @@ def run(arguments: Namespace) -> int:
     on = not arguments.undo
     changed = {name: archive(name, root=arguments.root, on=on) for name in arguments.sweeps}
     if arguments.json:
-        found = [{"sweep": name, "archived": on, "changed": did} for name, did in changed.items()]
-        return print_json({"schema": 1, "sweeps": found})
+        records = [{"sweep": name, "archived": on, "changed": did} for name, did in changed.items()]
+        return print_json({"schema": 1, "sweeps": records})
     for name, did in changed.items():
-        said = "archived: its name still finds it" if on else "not archived any more"
-        say(f"{name}: {said}" if did else f"{name}: was {'' if on else 'not '}archived before")
+        message = "archived: its name still finds it" if on else "not archived any more"
+        say(f"{name}: {message}" if did else f"{name}: was {'' if on else 'not '}archived before")
     return 0

@@ -47,6 +47,8 @@ def run(arguments: Namespace) -> int:
     else:
         command += ["attach", "-t", session]
         if environment.pop("TMUX", None):  # tmux refuses to nest if TMUX is set, but nesting works
-            said = "in another tmux: type the prefix twice to reach this one (C-b C-b d leaves it)"
-            command += [";", "display-message", "-d", "4000", said]
+            advice = (
+                "in another tmux: type the prefix twice to reach this one (C-b C-b d leaves it)"
+            )
+            command += [";", "display-message", "-d", "4000", advice]
     os.execvpe(command[0], command, environment)

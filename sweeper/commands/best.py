@@ -28,23 +28,32 @@ def run(arguments: Namespace) -> int:
     from sweeper import analysis
 
     registry, (name,) = open_named(arguments.root, [arguments.sweep])
-    found = analysis.best(
+    best_cells = analysis.best(
         registry, name, metric=arguments.metric, goal=arguments.goal, at=arguments.at
     )
-    cells = found.cells[: arguments.limit or None]
+    cells = best_cells.cells[: arguments.limit or None]
     if arguments.json:
-        facts = {"metric": found.metric, "goal": found.goal, "at": found.at, "label": found.label}
-        facts |= {"leaders": found.leaders, "differences": found.differences}
-        document = {"schema": 1, "sweep": found.sweep, **facts, "cells": cells}
+        facts = {
+            "metric": best_cells.metric,
+            "goal": best_cells.goal,
+            "at": best_cells.at,
+            "label": best_cells.label,
+        }
+        facts |= {"leaders": best_cells.leaders, "differences": best_cells.differences}
+        document = {"schema": 1, "sweep": best_cells.sweep, **facts, "cells": cells}
         return print_json_answer(document, registry.problems)
-    rows = [(row["cell"], row["mean"], _interval(row), row["n"], _place(row, found.leaders))
+    rows = [(row["cell"], row["mean"], _interval(row), row["n"], _place(row, best_cells.leaders))
             for row in cells]  # fmt: skip
-    print_table(("cell", found.metric, "95 % interval", "runs", ""), rows)
-    more = f", {len(cells)} of {len(found.cells)} cells" if len(cells) < len(found.cells) else ""
-    better = "lower" if found.goal == "minimize" else "higher"
+    print_table(("cell", best_cells.metric, "95 % interval", "runs", ""), rows)
+    more = (
+        f", {len(cells)} of {len(best_cells.cells)} cells"
+        if len(cells) < len(best_cells.cells)
+        else ""
+    )
+    better = "lower" if best_cells.goal == "minimize" else "higher"
     print()
-    say(f"{found.judged_by} ({better} is better){more}: {found.label}")
-    for difference in found.differences:
+    say(f"{best_cells.judged_by} ({better} is better){more}: {best_cells.label}")
+    for difference in best_cells.differences:
         say(f"the runs executed {difference}")
     return tell_problems(registry.problems)
 

@@ -30,7 +30,7 @@ def run(arguments: Namespace) -> int:
     done = cancel_runs(sweep.folder, ids, whole=whole, tell=warn)
     states = {run: fold(events) for run, events in sweep.folder.read_events().items()}
     if arguments.json:
-        found = [
+        requests = [
             {
                 "id": request.run,
                 "name": names.get(request.run, request.run),
@@ -40,9 +40,9 @@ def run(arguments: Namespace) -> int:
             }
             for request in done
         ]
-        return print_json({"schema": SCHEMA, "sweep": sweep.name, "runs": found})
-    told = [request for request in done if request.asked] or done
-    counts = Counter(request.why for request in told)
+        return print_json({"schema": SCHEMA, "sweep": sweep.name, "runs": requests})
+    to_report = [request for request in done if request.asked] or done
+    counts = Counter(request.why for request in to_report)
     none = f"none of its {len(sweep.runs)} runs is among those that you chose"
     say(f"{sweep.name}: {', '.join(f'{n} {why}' for why, n in counts.items()) or none}")
     return 0

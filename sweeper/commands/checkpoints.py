@@ -52,18 +52,18 @@ def run(arguments: Namespace) -> int:
     if not runs:
         raise NotFound("no run fits")
     service = of_sweeps([registry.sweep(name) for name in dict.fromkeys(run.sweep for run in runs)])
-    found = kept_checkpoints.of_runs(runs, kept_checkpoints.listed(service))
-    spared = kept_checkpoints.spared(found, registry.all_handles(), keep)
+    checkpoints = kept_checkpoints.of_runs(runs, kept_checkpoints.listed(service))
+    spared = kept_checkpoints.spared(checkpoints, registry.all_handles(), keep)
     if arguments.json and not (arguments.delete or arguments.ttl is not None):
         listed = [
             {"run": f"{run.sweep}/{run.name}", "name": name, **one.record(),
              "spared": spared.get(one.path)}
-            for run, name, one in found
+            for run, name, one in checkpoints
         ]  # fmt: skip
         return print_json_answer({"schema": 1, "checkpoints": listed}, registry.problems)
-    _show(found, spared)
+    _show(checkpoints, spared)
     never = arguments.ttl is not None and ttl is None  # `never` deletes nothing
-    meant = [one for _, _, one in found if never or one.path not in spared]
+    meant = [one for _, _, one in checkpoints if never or one.path not in spared]
     if arguments.delete or arguments.ttl is not None:
         _act(service, meant, arguments, ttl)
     return tell_problems(registry.problems)
@@ -80,14 +80,14 @@ def _keep(text: str) -> tuple[str, ...]:
 def _ttl(text: str | None) -> int | None:
     if text in (None, "never"):
         return None
-    found = seconds(text)
-    if found is None or not _HOUR <= found <= _TEN_YEARS:
+    duration = seconds(text)
+    if duration is None or not _HOUR <= duration <= _TEN_YEARS:
         raise UsageError(f"--ttl {text}: write a duration from 1h to 3650d, or never")
-    return int(found)
+    return int(duration)
 
 
-def _show(found: Sequence[Found], spared: dict[str, str]) -> None:
-    several = len({run.sweep for run, _, _ in found}) > 1
+def _show(checkpoints: Sequence[Found], spared: dict[str, str]) -> None:
+    several = len({run.sweep for run, _, _ in checkpoints}) > 1
     rows = [
         (
             f"{run.sweep}/{run.name}" if several else run.name,
@@ -97,16 +97,16 @@ def _show(found: Sequence[Found], spared: dict[str, str]) -> None:
             spared.get(one.path, "-"),
             one.path,
         )
-        for run, name, one in found
+        for run, name, one in checkpoints
     ]
     print_table(("run", "name", "size", "expires", "kept because", "path"), rows)
-    size = sum(one.size for _, _, one in found)
+    size = sum(one.size for _, _, one in checkpoints)
     table = prices.load()
     cost = ""
     if table.storage_gb_month is not None:
         usd = prices.money(size / _GIGABYTE * table.storage_gb_month)
         cost = f", about {usd} dollars a month by {table.told}"
-    print(f"\n{plural(len(found), 'checkpoint')}, {size / _GIGABYTE:,.3f} GB{cost}")
+    print(f"\n{plural(len(checkpoints), 'checkpoint')}, {size / _GIGABYTE:,.3f} GB{cost}")
 
 
 def _act(service: Service, meant: Sequence[Kept], arguments: Namespace, ttl: int | None) -> None:

@@ -17,24 +17,24 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.judge(verb)
     verb.add_argument("a", nargs="?", help="a sweep, or sweep/cell")
     verb.add_argument("b", nargs="?", help="another")
-    asked = verb.add_argument_group("checkpoints side by side")
-    asked.add_argument(
+    group = verb.add_argument_group("checkpoints side by side")
+    group.add_argument(
         "--checkpoints",
         nargs="+",
         metavar="CHECKPOINT",
         help="runs, their folders, tinker:// addresses, or base; the first is compared with",
     )
-    asked.add_argument("--prompts", metavar="FILE", help="JSONL of prompts, as the eval recipe's")
-    asked.add_argument("--model", help="the model that `base` stands for")
-    asked.add_argument("--grader", help="grader of prompts that name none (exact)")
-    asked.add_argument("--samples", type=int, default=1, help="answers to each prompt (1)")
-    asked.add_argument("--temperature", type=float, default=0.0, help="sampling temperature (0)")
-    asked.add_argument("--max-tokens", type=int, default=64, help="most tokens in an answer (64)")
-    asked.add_argument("-n", "--limit", type=int, default=10, help="how many of each (10); 0: all")
-    asked.add_argument(
+    group.add_argument("--prompts", metavar="FILE", help="JSONL of prompts, as the eval recipe's")
+    group.add_argument("--model", help="the model that `base` stands for")
+    group.add_argument("--grader", help="grader of prompts that name none (exact)")
+    group.add_argument("--samples", type=int, default=1, help="answers to each prompt (1)")
+    group.add_argument("--temperature", type=float, default=0.0, help="sampling temperature (0)")
+    group.add_argument("--max-tokens", type=int, default=64, help="most tokens in an answer (64)")
+    group.add_argument("-n", "--limit", type=int, default=10, help="how many of each (10); 0: all")
+    group.add_argument(
         "--full", action="store_true", help="show all prompts, not only those that differ"
     )
-    asked.add_argument("--out", metavar="FILE", help="also write an HTML page")
+    group.add_argument("--out", metavar="FILE", help="also write an HTML page")
 
 
 def run(arguments: Namespace) -> int:
@@ -50,11 +50,11 @@ def run(arguments: Namespace) -> int:
     from sweeper import analysis
 
     registry, (a, b) = open_named(arguments.root, [arguments.a, arguments.b])
-    found = analysis.versus(
+    comparison = analysis.versus(
         registry, a, b, metric=arguments.metric, goal=arguments.goal, at=arguments.at
     )
     if arguments.json:
-        print_json(found.document)
+        print_json(comparison.document)
     else:
-        print(found.text)
+        print(comparison.text)
     return tell_problems(registry.problems)

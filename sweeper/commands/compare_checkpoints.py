@@ -53,16 +53,16 @@ def run_checkpoints(arguments: Namespace) -> int:
     answers = _ask(sides, arguments)
     from sweeper.analysis.side_by_side import compare_sides, page
 
-    found = compare_sides(answers)
+    compared = compare_sides(answers)
     if arguments.out:
         try:
-            atomic_write(arguments.out, page(found).encode())
+            atomic_write(arguments.out, page(compared).encode())
         except OSError as error:
             raise EnvironmentFailure(f"--out {arguments.out}: {error.strerror}") from error
     if arguments.json:
-        print_json(found.document)
+        print_json(compared.document)
     else:
-        _show(found, arguments)
+        _show(compared, arguments)
     return 0
 
 
@@ -76,12 +76,12 @@ def _sides(arguments: Namespace) -> list[_Side]:
     if any(side.address is None for side in given) and model is None:
         raise UsageError("base: say of which model, with --model")
     counts: dict[str, int] = {}
-    found: list[_Side] = []
+    sides: list[_Side] = []
     for side in given:
         count = counts[side.name] = counts.get(side.name, 0) + 1
         shown = side.name if count == 1 else f"{side.name} ({count})"
-        found.append(_Side(shown, model if side.address is None else side.model, side.address))
-    return found
+        sides.append(_Side(shown, model if side.address is None else side.model, side.address))
+    return sides
 
 
 def _named(arguments: Namespace, name: str) -> _Side:
@@ -91,10 +91,10 @@ def _named(arguments: Namespace, name: str) -> _Side:
     if os.path.isfile(os.path.join(name, "checkpoints.jsonl")):
         return _Side(name, None, os.path.abspath(name))
     run = open_registry(arguments).run(name)
-    kept = [row for row in run.checkpoint_records() if _address(row)]
-    if not kept:
+    records = [row for row in run.checkpoint_records() if _address(row)]
+    if not records:
         raise NotFound(f"{run.sweep}/{run.name} has recorded no checkpoint")
-    return _Side(f"{run.sweep}/{run.name}", _model_of(run), _address(kept[-1]))
+    return _Side(f"{run.sweep}/{run.name}", _model_of(run), _address(records[-1]))
 
 
 def _model_of(run: RecordedRun) -> str | None:
@@ -110,15 +110,17 @@ def _model_of(run: RecordedRun) -> str | None:
 
 
 def _address(record: Mapping[str, object]) -> str | None:
-    found = record.get("sampler_path") or record.get("state_path")
-    return found if isinstance(found, str) else None
+    address = record.get("sampler_path") or record.get("state_path")
+    return address if isinstance(address, str) else None
 
 
 def _ask(sides: Sequence[_Side], arguments: Namespace) -> dict[str, list[Answer]]:
     """Sample all models at the same time. Returns the answers of each by its name."""
     environment = os.environ | _service()
     folders = {side.name: _folder(side, arguments) for side in sides}
-    asked = list({folders[side.name]: side for side in sides}.values())  # identical ones only once
+    distinct = list(
+        {folders[side.name]: side for side in sides}.values()
+    )  # identical ones only once
     running = [
         subprocess.Popen(
             [sys.executable, "-m", _RECIPE, *_settings(side, folders[side.name], arguments)],
@@ -128,10 +130,10 @@ def _ask(sides: Sequence[_Side], arguments: Namespace) -> dict[str, list[Answer]
             text=True,
             env=environment,
         )
-        for side in asked
+        for side in distinct
     ]
-    told = [process.communicate()[1] for process in running]
-    for side, process, errors in zip(asked, running, told, strict=True):
+    outputs = [process.communicate()[1] for process in running]
+    for side, process, errors in zip(distinct, running, outputs, strict=True):
         if process.returncode:
             last = (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
             raise EnvironmentFailure(f"{side.name}: {last.removeprefix('error: ')}")
@@ -167,9 +169,9 @@ def _settings(side: _Side, folder: str, arguments: Namespace) -> list[str]:
 
 def _folder(side: _Side, arguments: Namespace) -> str:
     """Return the cache folder for a model's answers to these prompts."""
-    told = [side.model, side.address, os.path.abspath(arguments.prompts),
+    identity = [side.model, side.address, os.path.abspath(arguments.prompts),
             arguments.temperature, arguments.max_tokens]  # fmt: skip
-    digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     return os.path.join(paths.cache(), "answers", digest)
 
 
@@ -180,26 +182,30 @@ def _read(folder: str) -> list[Answer]:
     return parse_answers(data, ItemFile("items", "", (), path, len(data)))
 
 
-def _show(found: "Sides", arguments: Namespace) -> None:
+def _show(compared: "Sides", arguments: Namespace) -> None:
     from sweeper.analysis.side_by_side import lines
 
-    for line in lines(found):
+    for line in lines(compared):
         say(line)
 
     def shown(title: str, prompts: "Sequence[Prompt]") -> None:
-        kept = prompts[: arguments.limit] if arguments.limit else prompts
-        if kept:
-            more = f" ({len(kept)} of {len(prompts)}: --limit)" if len(kept) < len(prompts) else ""
+        limited = prompts[: arguments.limit] if arguments.limit else prompts
+        if limited:
+            more = (
+                f" ({len(limited)} of {len(prompts)}: --limit)"
+                if len(limited) < len(prompts)
+                else ""
+            )
             print()
             say(f"{title}{more}")
-        for one in kept:
-            _print_prompt(one, found.names)
+        for one in limited:
+            _print_prompt(one, compared.names)
 
-    for one in found.against:
-        shown(f"{one.name} solves, {found.names[0]} does not", one.gained)
-        shown(f"{found.names[0]} solves, {one.name} does not", one.lost)
-    if arguments.full or not found.against:
-        shown("All items", found.prompts)
+    for one in compared.against:
+        shown(f"{one.name} solves, {compared.names[0]} does not", one.gained)
+        shown(f"{compared.names[0]} solves, {one.name} does not", one.lost)
+    if arguments.full or not compared.against:
+        shown("All items", compared.prompts)
 
 
 def _print_prompt(one: "Prompt", names: Sequence[str]) -> None:

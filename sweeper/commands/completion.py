@@ -49,9 +49,9 @@ class Offers(BaseCompleter):
         del parser
         find = _OFFERS.get(action.dest)
         try:
-            found: Iterable[str] = () if find is None else find(prefix, parsed_args)
+            offers: Iterable[str] = () if find is None else find(prefix, parsed_args)
             # A shell would print control characters to the terminal.
-            return [text for text in found if text == sanitize(text)]
+            return [text for text in offers if text == sanitize(text)]
         except (SweeperError, OSError, KeyError, TypeError):
             return []
 

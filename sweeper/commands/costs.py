@@ -41,47 +41,47 @@ def run(arguments: Namespace) -> int:
     runs = chosen(registry, arguments, archived=True)
     if not runs:
         raise NotFound("no run fits")
-    found = [(run, spent(run, table)) for run in runs]
+    costs = [(run, spent(run, table)) for run in runs]
     if arguments.billing:
-        return costs_billing.show(found, registry, arguments)
-    whole = together((one for _, one in found), table)
-    rows = _rows(found, whole, arguments.by, table)
+        return costs_billing.show(costs, registry, arguments)
+    whole = together((one for _, one in costs), table)
+    rows = _rows(costs, whole, arguments.by, table)
     if arguments.json:
         named = [{arguments.by: name, **one.record()} for name, one in rows]
         document = {"schema": 1, "by": arguments.by, "costs": named, "total": whole.record()}
-        told = {"prices": {"date": table.date, "source": table.source}}
-        return print_json_answer(document | told, registry.problems)
+        extra = {"prices": {"date": table.date, "source": table.source}}
+        return print_json_answer(document | extra, registry.problems)
     # Programs without a meter may have rows of nothing but zeros: the notes below count them.
     shown = [(name, one) for name, one in rows if one.counted != "nothing"]
     if shown:
         columns = (arguments.by, *KINDS, "steps", "dollars")
         print_table(columns, [_line(name, one) for name, one in (*shown, ("all", whole))])
-    for line in _notes(found, whole, table):
+    for line in _notes(costs, whole, table):
         say(line)
     return tell_problems(registry.problems)
 
 
 def _rows(
-    found: list[tuple[RecordedRun, Spent]], whole: Spent, by: str, table: prices.Prices
+    costs: list[tuple[RecordedRun, Spent]], whole: Spent, by: str, table: prices.Prices
 ) -> list[tuple[str, Spent]]:
-    prefix = prefixes(run for run, _ in found)
+    prefix = prefixes(run for run, _ in costs)
     if by == "run":
-        return [(f"{prefix(run)}{run.name}", one) for run, one in found]
+        return [(f"{prefix(run)}{run.name}", one) for run, one in costs]
     if by == "day":
-        return list(by_day((one for _, one in found), table).items())
+        return list(by_day((one for _, one in costs), table).items())
     if by == "model":
         each = {m: whole.usage._replace(models={m: c}) for m, c in whole.usage.models.items()}
         return [
             (model, Spent(usage, prices.amount(usage, table), whole.counted))
             for model, usage in each.items()
         ]
-    before = {(run.root, run.sweep): prefix(run) for run, _ in found}
+    before = {(run.root, run.sweep): prefix(run) for run, _ in costs}
     if by == "stage":
-        stages = by_stage(found, table)
+        stages = by_stage(costs, table)
         return [(f"{before[root, s]}{name}", one) for (root, s, name), one in stages.items()]
     if by == "chain":
-        return [(f"{prefix(run)}{run.name}", chain(run, one, table)) for run, one in found]
-    cells = by_cell(found, table)
+        return [(f"{prefix(run)}{run.name}", chain(run, one, table)) for run, one in costs]
+    cells = by_cell(costs, table)
     return [(f"{before[root, s]}{cell}", one) for (root, s, cell), one in cells.items()]
 
 
@@ -100,19 +100,19 @@ def _dollars(one: Spent) -> str:
     return "unknown" if not one.amount.usd else f"{priced} and more"
 
 
-def _notes(found: list[tuple[RecordedRun, Spent]], whole: Spent, table: prices.Prices) -> list[str]:
+def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent, table: prices.Prices) -> list[str]:
     """Explain the figures, and what they leave out."""
-    without = sum(one.counted == "nothing" for _, one in found)
+    without = sum(one.counted == "nothing" for _, one in costs)
     lines: list[str] = []
-    if without < len(found):
+    if without < len(costs):
         lines += ["", f"dollars by {table.told} ({table.path}); `sweeper prices` shows them"]
     if whole.amount.unpriced:
         lines.append(f"no price known for {', '.join(whole.amount.unpriced)}")
     if whole.usage.unknown:
         lines.append(f"not all is counted: {whole.usage.unknown}")
     if without:
-        which = f"{without} of {len(found)} runs" if without < len(found) else "these runs"
+        which = f"{without} of {len(costs)} runs" if without < len(costs) else "these runs"
         lines.append(f"{which} have no meter and recorded no tokens: what they used is not known")
-    if any(one.counted == "metrics" for _, one in found):
+    if any(one.counted == "metrics" for _, one in costs):
         lines.append("some runs have no meter: their tokens are those that they recorded")
     return lines

@@ -22,19 +22,19 @@ _FRESH = timedelta(hours=6)
 
 
 def show(
-    found: Sequence[tuple[RecordedRun, Spent]], registry: Registry, arguments: Namespace
+    costs: Sequence[tuple[RecordedRun, Spent]], registry: Registry, arguments: Namespace
 ) -> int:
     """Print a line for each run or cell, then the sum and what explains the difference."""
     if arguments.by not in ("run", "cell"):
         raise UsageError("--billing goes with --by run or --by cell")
     if len(registry.roots) > 1:
         raise UsageError("--billing takes one --root")
-    times = [time for run, _ in found for time in (run.times["started"], run.times["ended"])]
-    since = since_first(run.times["started"] for run, _ in found)
-    theirs = billed(of_sweeps(_sweeps(found, registry)), since)
+    times = [time for run, _ in costs for time in (run.times["started"], run.times["ended"])]
+    since = since_first(run.times["started"] for run, _ in costs)
+    theirs = billed(of_sweeps(_sweeps(costs, registry)), since)
     rows: dict[str, tuple[Counts, float, Billed]] = {}
-    several = len({run.sweep for run, _ in found}) > 1
-    for run, one in found:
+    several = len({run.sweep for run, _ in costs}) > 1
+    for run, one in costs:
         name = run.name if arguments.by == "run" else run.cell
         name = f"{run.sweep}/{name}" if several else name
         counts, usd, known = rows.get(name, (Counts(), 0.0, Billed()))
@@ -47,15 +47,15 @@ def show(
         whole = whole[0].plus(counts), whole[1] + usd, whole[2].plus(known)
     last = max((time for time in times if time), default=None)
     fresh = last is None or datetime.fromisoformat(last) > datetime.now(UTC) - _FRESH
-    unseen = sum(one.counted == "nothing" for _, one in found)
-    told = explained(whole[0], whole[2].counts, fresh=fresh, unseen=unseen)
+    unseen = sum(one.counted == "nothing" for _, one in costs)
+    explanation = explained(whole[0], whole[2].counts, fresh=fresh, unseen=unseen)
     if arguments.json:
         listed = [{arguments.by: name, **_record(*row)} for name, row in rows.items()]
         document = {"schema": 1, "by": arguments.by, "costs": listed, "total": _record(*whole)}
-        return print_json_answer(document | {"explained": told}, registry.problems)
+        return print_json_answer(document | {"explained": explanation}, registry.problems)
     columns = (arguments.by, "tokens", "billed", "difference", "dollars", "billed dollars")
     print_table(columns, [_line(name, *row) for name, row in (*rows.items(), ("all", whole))])
-    for line in ("", *told) if told else ("", "the two are the same, to the token"):
+    for line in ("", *explanation) if explanation else ("", "the two are the same, to the token"):
         print(line)
     return tell_problems(registry.problems)
 
@@ -79,5 +79,5 @@ def _line(name: str, counts: Counts, usd: float, known: Billed) -> tuple[object,
     )
 
 
-def _sweeps(found: Sequence[tuple[RecordedRun, Spent]], registry: Registry) -> list[Sweep]:
-    return [registry.sweep(name) for name in dict.fromkeys(run.sweep for run, _ in found)]
+def _sweeps(costs: Sequence[tuple[RecordedRun, Spent]], registry: Registry) -> list[Sweep]:
+    return [registry.sweep(name) for name in dict.fromkeys(run.sweep for run, _ in costs)]

@@ -41,10 +41,10 @@ def run(arguments: Namespace) -> int:
     config = _rows([run.config for run in runs], arguments.all)
     states = [{"state": run.state.value, "reason": run.outcome.reason} for run in runs]
     points = [last_values(run.readable_history.rows) for run in runs]
-    last = [{key: point["value"] for key, point in found.items()} for found in points]
+    last = [{key: point["value"] for key, point in point_by_key.items()} for point_by_key in points]
     metrics = _rows(last, arguments.all)
-    found = differences(runs)
-    executed: list[list[object]] = [[each.title, *map(each.label, runs)] for each in found]
+    point_by_key = differences(runs)
+    executed: list[list[object]] = [[each.title, *map(each.label, runs)] for each in point_by_key]
     if arguments.json:
         document = {"schema": 1, "runs": [run.record() for run in runs]}
         keyed = {"config": config, "state": _rows(states, True), "last_metrics": metrics}
@@ -57,7 +57,9 @@ def run(arguments: Namespace) -> int:
                                ("last metrics", metrics, _shown)):  # fmt: skip
         if rows:
             print(title)
-            print_table(("key", *names), [(key, *map(shown, found)) for key, *found in rows])
+            print_table(
+                ("key", *names), [(key, *map(shown, point_by_key)) for key, *point_by_key in rows]
+            )
             print()
     if not (config or metrics or executed):
         print("the same configuration, and the same last metrics")
@@ -75,10 +77,10 @@ def _rows(values: Sequence[Mapping[str, object]], everything: bool) -> list[list
     set."""
     rows: list[list[object]] = []
     for key in dict.fromkeys(key for each in values for key in each):
-        found = [each.get(key, _MISSING) for each in values]
-        texts = {"" if v is _MISSING else json.dumps(v, sort_keys=True, default=str) for v in found}
+        cells = [each.get(key, _MISSING) for each in values]
+        texts = {"" if v is _MISSING else json.dumps(v, sort_keys=True, default=str) for v in cells}
         if everything or len(texts) > 1:
-            rows.append([key, *(None if value is _MISSING else value for value in found)])
+            rows.append([key, *(None if value is _MISSING else value for value in cells)])
     return rows
 
 

@@ -65,13 +65,13 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
     ]
     default = Launch().backend
     if backend is not None:
-        looks += _of(_asked(backend, grid), root)
+        looks += _of(_trial_request(backend, grid), root)
     if backend != default:  # only a hint: the default was not asked for
         looks[2:2] = [look._replace(needed=False) for look in backend_type(default).checks({})]
     return [_check(look) for look in looks]
 
 
-def _asked(name: str, grid: str | None) -> "TrialRequest":
+def _trial_request(name: str, grid: str | None) -> "TrialRequest":
     """Return what runs of the grid at `grid` would ask of a backend; without a grid, take the
     options of the configuration file."""
     from sweeper.launcher.backend_trial import TrialRequest
@@ -86,22 +86,22 @@ def _asked(name: str, grid: str | None) -> "TrialRequest":
     return TrialRequest(name, Launch(name, options={backend.key: defaults}), "none", ())
 
 
-def _of(asked: "TrialRequest", root: str) -> list[Look]:
+def _of(request: "TrialRequest", root: str) -> list[Look]:
     """Return the checks that a backend declares."""
-    name, launch, service, secrets = asked
+    name, launch, service, secrets = request
     backend, options = backend_type(name), options_of(launch, name)
-    found = list(backend.checks(options))
+    checks = list(backend.checks(options))
     try:
         elsewhere = not backend.capabilities(options).files
     except UsageError:
         elsewhere = True  # the checks report what is missing
     if elsewhere and launch.requirements is not None:
         file = launch.requirements
-        found.append(Look("requirements", True, lambda: _requirements(file)))
+        checks.append(Look("requirements", True, lambda: _requirements(file)))
     if elsewhere:
         reached = Look("what jobs reach", True, lambda: _reached(launch, root, service, secrets))
-        found.append(reached)
-    return found
+        checks.append(reached)
+    return checks
 
 
 def _requirements(name: str) -> str:
@@ -163,23 +163,23 @@ def _home() -> str:
 def _engine() -> str:
     from sweeper.engine import lifecycle
 
-    found = lifecycle.find()
-    if found is None:
+    engine = lifecycle.find()
+    if engine is None:
         raise LookupError("not running: a launch with `service: local` starts it")
-    return f"{found.url}, pid {found.pid}"
+    return f"{engine.url}, pid {engine.pid}"
 
 
 def _fork_server() -> str:
     from sweeper.worker.fork_client import at_work
 
-    found = at_work()
-    if found.refused is not None:
-        raise LookupError(f"runs start by themselves: {found.refused}")
-    if not found.number:
+    servers = at_work()
+    if servers.refused is not None:
+        raise LookupError(f"runs start by themselves: {servers.refused}")
+    if not servers.number:
         return "none at work: the first run of a Tinker recipe tells it what to import"
     return (
-        f"{found.number} at work; a run is spared the import of {found.modules} modules"
-        f" ({found.import_s:.1f} s of processor)"
+        f"{servers.number} at work; a run is spared the import of {servers.modules} modules"
+        f" ({servers.import_s:.1f} s of processor)"
     )
 
 
@@ -193,11 +193,11 @@ def _mcp() -> str:
 
 def _notify() -> str:
     """Check the receivers of messages about sweeps whose grids name none."""
-    found = configured()
-    if found is None:
+    settings = configured()
+    if settings is None:
         return "nobody is told of sweeps, unless their grids say so"
-    require_variables(found)
-    return f"{', '.join(found.receivers)}, by your configuration"
+    require_variables(settings)
+    return f"{', '.join(settings.receivers)}, by your configuration"
 
 
 def _key() -> str:
@@ -217,8 +217,8 @@ def _containers() -> str:
     lacking = {kind: environments.missing(kind) for kind in ("podman", "docker")}
     there = [kind for kind, why in lacking.items() if why is None]
     if not there:
-        told = "; ".join(why for why in lacking.values() if why is not None)
-        raise LookupError(f"only `environment: podman` and `docker` need one: {told}")
+        reasons = "; ".join(why for why in lacking.values() if why is not None)
+        raise LookupError(f"only `environment: podman` and `docker` need one: {reasons}")
     return ", ".join(there)
 
 
@@ -238,7 +238,9 @@ def _output(*command: str) -> str:
     ).stdout.strip()
 
 
-def _try(asked: "TrialRequest", root: str, arguments: Namespace) -> tuple[list["Step"], str | None]:
+def _try(
+    request: "TrialRequest", root: str, arguments: Namespace
+) -> tuple[list["Step"], str | None]:
     """Test the backend with a job, and show each step. Returns the steps, and the error if any."""
     from sweeper.launcher.backend_trial import try_out
 
@@ -251,17 +253,17 @@ def _try(asked: "TrialRequest", root: str, arguments: Namespace) -> tuple[list["
             say(f"{step.name:<10}{took:>9}  {step.found}", flush=True)
 
     try:
-        try_out(asked, root, arguments.timeout, tell)
+        try_out(request, root, arguments.timeout, tell)
     except SweeperError as error:
         return steps, str(error)
     return steps, None
 
 
 def _seconds(text: str) -> float:
-    found = seconds(text)
-    if found is None:
+    duration = seconds(text)
+    if duration is None:
         raise ArgumentTypeError(f"{text!r} is no duration such as 90s, 30m or 2h")
-    return found
+    return duration
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -300,15 +302,15 @@ def run(arguments: Namespace) -> int:
         marks = {True: "ok", False: "MISSING"}
         rows = [(c.name, marks[c.good] if c.needed or c.good else "-", c.found) for c in checks]
         print_table(("check", "", "found"), rows)
-    found: dict[str, object] = {"schema": 1, "checks": [check._asdict() for check in checks]}
+    document: dict[str, object] = {"schema": 1, "checks": [check._asdict() for check in checks]}
     if arguments.tried:
         steps, error = [], "not tried: see what is MISSING"
         if good:
-            steps, error = _try(_asked(name, arguments.grid), root, arguments)
-        found |= {"steps": [step._asdict() for step in steps], "error": error}
+            steps, error = _try(_trial_request(name, arguments.grid), root, arguments)
+        document |= {"steps": [step._asdict() for step in steps], "error": error}
         good = good and error is None
         if error is not None and not arguments.json:
             warn(error)
     if arguments.json:
-        print_json(found)
+        print_json(document)
     return 0 if good else 6

@@ -159,8 +159,8 @@ def _as_texts(arrow: ModuleType, table: _Table) -> _Table:
             compute.match_substring_regex(column, _FORMULA),
             compute.match_substring_regex(column, _NUMBER),
         )
-        told = compute.binary_join_element_wise("'", column, "")
-        return compute.if_else(risky, told, column)
+        escaped = compute.binary_join_element_wise("'", column, "")
+        return compute.if_else(risky, escaped, column)
 
     names = arrow.chunked_array([table.column_names], type=arrow.string())
     return arrow.table([shown(one) for one in table.columns], names=shown(names).to_pylist())

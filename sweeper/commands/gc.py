@@ -92,32 +92,32 @@ def add_arguments(verb: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """List what can be removed; remove it with `--delete`."""
     registry = open_registry(arguments)
-    asked = arguments.runs, arguments.state, arguments.where
-    runs = registry.choose(*asked, dropped=True, archived=True)
+    filters = arguments.runs, arguments.state, arguments.where
+    runs = registry.choose(*filters, dropped=True, archived=True)
     before = time.time() - arguments.days * 86400
     problems = registry.problems
-    found = [*_caches(before), *_snapshots(registry, problems, before), *_built(before)]
+    waste = [*_caches(before), *_snapshots(registry, problems, before), *_built(before)]
     away: list[dict[str, str]] = []
-    found += _of_launchers(registry, before, away)
+    waste += _of_launchers(registry, before, away)
     for root in registry.roots:
-        found += _temporaries(root, before)
-    found += _of_each(runs, _left_parts)
-    found += _submissions(runs, before)
+        waste += _temporaries(root, before)
+    waste += _of_each(runs, _left_parts)
+    waste += _submissions(runs, before)
     spooled, unsynced = _spooled(before)
-    found += spooled
+    waste += spooled
     if arguments.attempts:
-        found += _of_each(runs, _superseded)
-    found = [waste for waste in found if not _is_beyond_a_link(waste)]
+        waste += _of_each(runs, _superseded)
+    waste = [waste for waste in waste if not _is_beyond_a_link(waste)]
     if arguments.delete:
-        _remove(found)
-    shown = [waste[:3] for waste in found]
+        _remove(waste)
+    shown = [waste[:3] for waste in waste]
     if arguments.json:
         items = [dict(zip(("path", "why", "size"), one, strict=True)) for one in shown]
-        told = {"deleted": bool(arguments.delete), "items": items, "unsynced": unsynced}
-        return print_json_answer({"schema": 1, **told, "away": away}, problems)
-    for kept in away:
+        document = {"deleted": bool(arguments.delete), "items": items, "unsynced": unsynced}
+        return print_json_answer({"schema": 1, **document, "away": away}, problems)
+    for place in away:
         warn(
-            f"{kept['path']}: the environment of runs in {kept['folder']}, which is not there "
+            f"{place['path']}: the environment of runs in {place['folder']}, which is not there "
             "or cannot be read, stays: remove it if they are gone"
         )
     for one in unsynced:
@@ -127,9 +127,9 @@ def run(arguments: Namespace) -> int:
         )
     if shown:
         print_table(("path", "why", "bytes"), shown)
-    total = sum(waste.size for waste in found) / 1e6
+    total = sum(waste.size for waste in waste) / 1e6
     done = "removed" if arguments.delete else "would go; --delete removes them"
-    print(f"{plural(len(found), 'item')}, {total:.1f} MB {done}" if found else "nothing to remove")
+    print(f"{plural(len(waste), 'item')}, {total:.1f} MB {done}" if waste else "nothing to remove")
     return tell_problems(problems)
 
 
@@ -303,9 +303,9 @@ def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
         left = (one for kind in kinds for one in kind.leftovers(folder, ids, well & ids))
         for parts, why in left:
             with contextlib.suppress(OSError):
-                found = [(path, os.stat(path)) for path in parts]
-                if max(status.st_mtime for _, status in found) < before:
-                    for path, status in found:
+                parts_with_status = [(path, os.stat(path)) for path in parts]
+                if max(status.st_mtime for _, status in parts_with_status) < before:
+                    for path, status in parts_with_status:
                         inside = path.removeprefix(f"{store.root}/")
                         size = status.st_size
                         yield _in(store, inside, why, size) if here else Waste(path, why, size)
@@ -350,14 +350,14 @@ def _spooled(before: float) -> tuple[list[Waste], list[dict[str, object]]]:
 
 def _folders(top: str, depth: int) -> list[str]:
     """Return the folders at this depth below `top`."""
-    found = [top]
+    folders = [top]
     for _ in range(depth):
         inner: list[str] = []
-        for folder in found:
+        for folder in folders:
             with contextlib.suppress(OSError), os.scandir(folder) as items:
                 inner += [item.path for item in items if item.is_dir(follow_symlinks=False)]
-        found = inner
-    return sorted(found)
+        folders = inner
+    return sorted(folders)
 
 
 def _files(top: str) -> Iterator[os.stat_result]:
@@ -381,9 +381,9 @@ def _touched(folder: str) -> float:
     return max(_newest(folder), os.stat(os.path.join(folder, "unsynced")).st_mtime)
 
 
-def _remove(found: Iterable[Waste]) -> None:
+def _remove(removed: Iterable[Waste]) -> None:
     elsewhere: dict[str, tuple[Store, list[str]]] = {}
-    for waste in found:
+    for waste in removed:
         if waste.store is not None:
             elsewhere.setdefault(waste.store.root, (waste.store, []))[1].append(waste.inside)
         elif waste.used is not None:

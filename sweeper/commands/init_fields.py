@@ -81,7 +81,7 @@ def guess_settings(reference: str, fields: list[Field], python: str | None) -> G
     configs = [needed, *(config for _, config in tries)]
     problems = inspect(reference, configs, RunProcess(python)).problems
     bad = {tries[p.number - 1][0] for p in problems if p.number}
-    axis = next((found for found in candidates if found[0] not in bad), None)
+    axis = next((candidate for candidate in candidates if candidate[0] not in bad), None)
     if axis is not None:
         needed.pop(axis[0], None)
     return Guess(axis, needed, [p.message for p in problems if not (p.number or p.lacking)])
@@ -124,10 +124,10 @@ def _choices(annotation: str) -> tuple[object, ...]:
     if match is None:
         return ()
     try:
-        found = literal_eval(f"({match.group(1)},)")
+        choices = literal_eval(f"({match.group(1)},)")
     except (ValueError, SyntaxError):
         return ()
-    return tuple(found) if all(type(v) in (str, int, bool) for v in found) else ()
+    return tuple(choices) if all(type(v) in (str, int, bool) for v in choices) else ()
 
 
 def seed_field(fields: list[Field]) -> str | None:

@@ -42,8 +42,8 @@ def options_of(path: str) -> list[Option] | None:
     nodes = list(ast.walk(tree))
     if any(name.partition(".")[0] == "chz" for node in nodes for name in _imported(node)):
         return None
-    found = (_option(node) for node in nodes if isinstance(node, ast.Call))
-    options = {one.field.key: one for one in found if one is not None}
+    declared = (_option(node) for node in nodes if isinstance(node, ast.Call))
+    options = {one.field.key: one for one in declared if one is not None}
     return list(options.values())
 
 
@@ -141,8 +141,8 @@ def script_text(
 def _command(script: str, parts: _Parts, python: str | None) -> Iterator[str]:
     yield "# What each run executes: {key} stands for a value below. Add the options that you set."
     yield "command:"
-    found = python or next(filter(shutil.which, ("python", "python3")), "python3")
-    start = [found, script] if script.endswith(".py") else [os.path.join(".", script)]
+    interpreter = python or next(filter(shutil.which, ("python", "python3")), "python3")
+    start = [interpreter, script] if script.endswith(".py") else [os.path.join(".", script)]
     yield from (f"  - {as_yaml(word)}" for word in start)
     for option in [*parts.needed, *([] if parts.axis is None else [parts.axis])]:
         yield from _words(option.flag, option.field.key)

@@ -123,12 +123,14 @@ def _before(planned: "Plan", root: str) -> tuple[str, bool]:
     from sweeper.launcher.preview import counts, estimate_of, survey
     from sweeper.sweep.states import OPEN
 
-    found = survey(planned, open_store(root))
-    if (use := estimate_of(found)) is not None:
+    preview = survey(planned, open_store(root))
+    if (use := estimate_of(preview)) is not None:
         say(use)
-    if not any(preview.state.opened for preview in found.previews):
+    if not any(preview.state.opened for preview in preview.previews):
         return "", False
-    return f": {counts(found)}", not any(f.attempt or f.state.state in OPEN for f in found.previews)
+    return f": {counts(preview)}", not any(
+        f.attempt or f.state.state in OPEN for f in preview.previews
+    )
 
 
 def _left_alone(root: str, planned: "Plan") -> int:
@@ -159,14 +161,15 @@ def _tell_other_code(planned: "Plan", root: str) -> None:
         return  # a launcher that is at work reports it
     latest = sweep.launches.latest
     over = [run for run in current(sweep.runs) if run.state is State.SUCCEEDED]
-    found = [each for each in differences([latest, *over]) if each.kind == "code"]
-    if not found or latest.origin is None:
+    code_changes = [each for each in differences([latest, *over]) if each.kind == "code"]
+    if not code_changes or latest.origin is None:
         return
-    now = found[0].label(latest)
-    count = sum(found[0].label(run) != now for run in over)
+    now = code_changes[0].label(latest)
+    count = sum(code_changes[0].label(run) != now for run in over)
     chosen = [] if count == len(over) else ["--where", f'code != "{now}"']
     again = hint("retry", planned.name, "--state", "succeeded", *chosen, root=root)
     warn(
-        f"{plural(count, 'run')} succeeded with other {found[0].title} than now: `{again}` starts "
+        f"{plural(count, 'run')} succeeded with other {code_changes[0].title} than now: "
+        f"`{again}` starts "
         f"{'it' if count == 1 else 'them'} again"
     )

@@ -53,17 +53,19 @@ class LinePrinter:
 
     def print_lines(self, lines: Iterable[Line]) -> None:
         """Print lines in batches."""
-        found = iter(lines)
-        while texts := [self._format(line) for line in itertools.islice(found, _BATCH)]:
+        remaining = iter(lines)
+        while texts := [self._format(line) for line in itertools.islice(remaining, _BATCH)]:
             self.count += len(texts)
             raw(sys.stdout).write("".join(texts))  # may have our own colours
 
     def _format(self, line: Line) -> str:
         run = line.run
         if self._json:
-            found = {"schema": 1, "sweep": run.sweep, "run": run.id, "name": run.name}
+            record = {"schema": 1, "sweep": run.sweep, "run": run.id, "name": run.name}
             text = line.data.decode("utf-8", "replace")
-            return sanitize_json(json.dumps(found | {"attempt": line.attempt, "line": text})) + "\n"
+            return (
+                sanitize_json(json.dumps(record | {"attempt": line.attempt, "line": text})) + "\n"
+            )
         if len(self._names) < 2:
             return text_of(line.data) + "\n"
         name = f"{self._names[run_key(run)]:<{self._width}} |"

@@ -169,14 +169,14 @@ class _Reader:
             known = {run_key(run) for run in self._candidates}
             # The names of a removed sweep would match others with the same prefix.
             names = sorted({sweep for _, sweep, _ in known}) if self._removed else wanted.runs
-            found = self._registry.choose(names, None, wanted.where)
+            runs = self._registry.choose(names, None, wanted.where)
         except (NotFound, StoreError):
             if first or not self._candidates:
                 raise
             return  # somebody is removing them, or the store does not answer: keep the old list
         if self._removed:
-            found = [run for run in found if run_key(run) in known]
-        self._candidates = found
+            runs = [run for run in runs if run_key(run) in known]
+        self._candidates = runs
         files: dict[tuple[str, str], Files] = {}
         for run in self._candidates:
             tail = self._tails.get(run_key(run))
@@ -247,7 +247,7 @@ class _Reader:
         return any(n == attempt and event in _OVER for n, event in run.events)
 
     def _print_end(self, tail: Tail) -> None:
-        self._printer.print_lines(self._printer.matching([*tail.finish(), *self._kept(tail)]))
+        self._printer.print_lines(self._printer.matching([*tail.finish(), *self._kept_lines(tail)]))
 
     def _start_back(self, tail: Tail, files: Files) -> None:
         """Print the last existing lines, and continue after them."""
@@ -256,26 +256,26 @@ class _Reader:
             tail.back(files, count)
             return
         lines: deque[Line] = deque(maxlen=count)
-        for found in _chunks(tail, files):
-            lines.extend(self._printer.matching(found))
+        for chunk in _chunks(tail, files):
+            lines.extend(self._printer.matching(chunk))
         self._printer.print_lines(lines)
 
     def _whole(self, tail: Tail, files: Files) -> Iterator[Line]:
         """Yield the output of the newest attempt with any: all of it, or enough of its end."""
         if self._arguments.lines is not None and self._arguments.grep is None:
             tail.back(files, self._arguments.lines)
-        for found in _chunks(tail, files):
-            yield from found
+        for chunk in _chunks(tail, files):
+            yield from chunk
         yield from tail.finish()
-        yield from self._kept(tail)
+        yield from self._kept_lines(tail)
 
-    def _kept(self, tail: Tail) -> Iterator[Line]:
+    def _kept_lines(self, tail: Tail) -> Iterator[Line]:
         """Yield the backend's own copy of an attempt that has left nothing in the store. Asks only
         once."""
-        run, asked = tail.run, (run_key(tail.run), tail.attempt)
-        if not tail.silent or not run.attempts or asked in self._asked:
+        run, attempt = tail.run, (run_key(tail.run), tail.attempt)
+        if not tail.silent or not run.attempts or attempt in self._asked:
             return
-        self._asked.add(asked)
+        self._asked.add(attempt)
         if not isinstance(run, SweepRun):
             return
         lines = list(self._backends.logs(run, tail.attempt))

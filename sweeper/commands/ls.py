@@ -71,12 +71,14 @@ def run(arguments: Namespace) -> int:
     runs = with_tags(chosen(registry, arguments), arguments.tag, starred=arguments.starred)
     if arguments.by is not None:
         return _by(arguments.by, runs, registry.problems, as_json=arguments.json)
-    asked: list[str] = arguments.metric or []
+    columns: list[str] = arguments.metric or []
     records = [_record(run, *noted) for run, noted in zip(runs, marks_by_run(runs), strict=True)]
     for run, record in zip(runs, records, strict=True):
-        if asked:
-            record["metrics"] = {key: run.readable(partial(_last, run, key), None) for key in asked}
-    for key in asked:
+        if columns:
+            record["metrics"] = {
+                key: run.readable(partial(_last, run, key), None) for key in columns
+            }
+    for key in columns:
         if runs and all(record.get("metrics", {}).get(key) is None for record in records):
             _refuse(key, runs)
     save(runs)
@@ -87,7 +89,7 @@ def run(arguments: Namespace) -> int:
         return print_json_answer(document, registry.problems)
     origins = _executed_otherwise(runs)
     wide = ["root"] if len(roots) > 1 else []
-    _print_table(records, wide, asked, with_code=bool(arguments.code or origins))
+    _print_table(records, wide, columns, with_code=bool(arguments.code or origins))
     for sentence in origins:
         say(sentence)
     if len(runs) < count:
@@ -97,19 +99,19 @@ def run(arguments: Namespace) -> int:
 
 
 def _print_table(
-    records: "list[_Record]", roots: list[str], asked: list[str], *, with_code: bool
+    records: "list[_Record]", roots: list[str], metric_columns: list[str], *, with_code: bool
 ) -> None:
     """Print a line for each run, with its root if there are several `roots`, and with the metrics
     that were asked for."""
     columns = ["sweep", "run", "state", "attempts", "time", "metric", "value"]
     if all(record["metric"] is None for record in records):
         columns = columns[:-2]
-    told = [shown_marks(r["tags"], starred=r["starred"]) for r in records]
-    shown = ["noted"] if any(told) else []
+    marks = [shown_marks(r["tags"], starred=r["starred"]) for r in records]
+    shown = ["noted"] if any(marks) else []
     code = ["code", "launched"] if with_code else []
     several = ["backend"] if any("backend" in record for record in records) else []
     print_table(
-        [*roots, *columns, *several, *code, *asked, *shown],
+        [*roots, *columns, *several, *code, *metric_columns, *shown],
         [
             (
                 *([r["root"]] if roots else []),
@@ -117,10 +119,10 @@ def _print_table(
                 *(duration(r["wall_s"]), r["metric"], r["value"])[: len(columns) - 4],
                 *([r.get("backend")] if several else []),
                 *((r["code"], r["launched"])[: len(code)]),
-                *(r.get("metrics", {}).get(key) for key in asked),
+                *(r.get("metrics", {}).get(key) for key in metric_columns),
                 *([words] if shown else []),
             )
-            for r, words in zip(records, told, strict=True)
+            for r, words in zip(records, marks, strict=True)
         ],
     )
 

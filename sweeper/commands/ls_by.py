@@ -17,15 +17,15 @@ def print_by(
     runs: Sequence[RecordedRun], key: str, problems: Sequence[str], *, as_json: bool
 ) -> None:
     """Print the table of states, and below it why runs have failed. Retired runs are left out."""
-    kept = _placed([run for run in runs if not run.retired])
-    names = list(dict.fromkeys(column for column, _ in kept))
+    placed = _placed([run for run in runs if not run.retired])
+    names = list(dict.fromkeys(column for column, _ in placed))
     rows: dict[str, dict[str, _Cell]] = {}
     values: dict[str, object] = {}
-    for column, run in kept:
+    for column, run in placed:
         text = canonical(run.config[key]) if key in run.config else ""
         values[text] = run.config.get(key)
         rows.setdefault(text, {}).setdefault(column, Counter())[run.state.value] += 1
-    failed = [(column, run) for column, run in kept if run.state is State.FAILED]
+    failed = [(column, run) for column, run in placed if run.state is State.FAILED]
     if as_json:
         print_json(_document(key, names, values, rows, failed, problems))
         return
@@ -53,12 +53,12 @@ def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
     """Return each run with its column: its stage, prefixed by the sweep if there are several."""
     several = len({(run.root, run.sweep) for run in runs}) > 1
     roots = len({run.root for run in runs}) > 1
-    found: list[tuple[str, RecordedRun]] = []
+    placed: list[tuple[str, RecordedRun]] = []
     for run in runs:
         sweep = f"{run.root}/{run.sweep}" if roots else run.sweep
         column = (f"{sweep}/{run.stage}" if several else run.stage) if run.stage else sweep
-        found.append((column, run))
-    return found
+        placed.append((column, run))
+    return placed
 
 
 def _document(

@@ -47,8 +47,8 @@ class Colours:
         place = (run.root, run.sweep)
         if run.id not in self._known.setdefault(place, {}):
             # Assigned over all runs of the sweep, not only those shown now.
-            found = assign(_ids(run), self._palette)
-            self._known[place] = {**found, **self._known[place]}
+            colours = assign(_ids(run), self._palette)
+            self._known[place] = {**colours, **self._known[place]}
         return f"\x1b[{self._known[place][run.id]}m{text}\x1b[0m"
 
 

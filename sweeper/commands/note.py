@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> int:
     """Write a note, tags, a star; then print all that is noted."""
     subject = find_subject(arguments.target, arguments.root)
     text = _text(arguments, subject.name)
-    found = note(
+    marks = note(
         arguments.target,
         text,
         root=arguments.root,
@@ -49,20 +49,20 @@ def run(arguments: Namespace) -> int:
     )
     if arguments.json:
         about = {"sweep": subject.sweep, "run": subject.run, "name": subject.name}
-        return print_json({"schema": 1, **about, **found.record()})
-    if not (found.notes or found.tags or found.starred):
+        return print_json({"schema": 1, **about, **marks.record()})
+    if not (marks.notes or marks.tags or marks.starred):
         say(f"{subject.name}: nothing is noted")
         return 0
-    tell_marks(subject.name, found)
+    tell_marks(subject.name, marks)
     return 0
 
 
-def tell_marks(name: str, found: Marks) -> None:
+def tell_marks(name: str, marks: Marks) -> None:
     """Print the notes on a sweep or a run: a line with its star and tags, then each note below its
     author."""
-    star = " *" if found.starred else ""
-    say(f"{name}{star}" + (f"  [{', '.join(found.tags)}]" if found.tags else ""))
-    for one in found.notes:
+    star = " *" if marks.starred else ""
+    say(f"{name}{star}" + (f"  [{', '.join(marks.tags)}]" if marks.tags else ""))
+    for one in marks.notes:
         say(f"{one.time}  {one.by}")
         for line in sanitize_lines(one.text).splitlines():
             say(f"    {line}")

@@ -52,26 +52,26 @@ def run(arguments: Namespace) -> int:
             return None
 
     sender = Sender(sweep.folder, notify, dict(os.environ), verdict, cwd)
-    found = deliver(sender, most=MOST_TRIES if arguments.quiet else 1)
+    deliveries = deliver(sender, most=MOST_TRIES if arguments.quiet else 1)
     if arguments.quiet:
         return 0
     if arguments.json:
-        told = [one._asdict() for one in found]
-        return print_json({"schema": 1, "sweep": sweep.name, "messages": told})
-    if not found:
+        documents = [one._asdict() for one in deliveries]
+        return print_json({"schema": 1, "sweep": sweep.name, "messages": documents})
+    if not deliveries:
         say(f"{sweep.name}: there is nothing to tell yet")
         return 0
-    rows = [(one.kind, one.key, one.receiver, _word(one), one.error or "-") for one in found]
+    rows = [(one.kind, one.key, one.receiver, _word(one), one.error or "-") for one in deliveries]
     print_table(("kind", "message", "by", "arrived", "why not"), rows)
     return 0
 
 
-def _word(found: Delivery) -> str:
-    if found.delivered is None:
-        if found.sending:
+def _word(delivery: Delivery) -> str:
+    if delivery.delivered is None:
+        if delivery.sending:
             return "being sent"
-        return "not known: cut off" if found.tries else "not sent"
-    return "yes" if found.delivered else f"no, {found.tries} times"
+        return "not known: cut off" if delivery.tries else "not sent"
+    return "yes" if delivery.delivered else f"no, {delivery.tries} times"
 
 
 def _test(sweep: str, root: str, notify: Notify, cwd: str | None) -> int:

@@ -38,9 +38,9 @@ _LEAST = 8
 """The least width to which a column is cut."""
 
 
-def short(found: LaunchPreview) -> Iterator[str]:
+def short(preview: LaunchPreview) -> Iterator[str]:
     """Yield the short form: the axes, the counts, the first runs."""
-    plan, width = found.plan, terminal_width()
+    plan, width = preview.plan, terminal_width()
     yield from _clipped(_head(plan), width)
     if plan.stages:
         yield ""
@@ -54,34 +54,34 @@ def short(found: LaunchPreview) -> Iterator[str]:
         yield ""
         yield from plan.notes
     yield ""
-    yield from _clipped(f"{size(plan)}: {counts(found)}", width)
+    yield from _clipped(f"{size(plan)}: {counts(preview)}", width)
     if plan.unknown:
         left = plural(sum(plan.unknown.values()), "run")
         yield from _clipped(f"{left} more once those that they go on from have ended", width)
-    if (use := estimate_of(found)) is not None:
+    if (use := estimate_of(preview)) is not None:
         yield from _clipped(use, width)
-    if found.dropped:
-        yield from _clipped(f"{sentence_of_dropped(found.dropped)} (--drop)", width)
-    if others := found.retired - found.dropped:
+    if preview.dropped:
+        yield from _clipped(f"{sentence_of_dropped(preview.dropped)} (--drop)", width)
+    if others := preview.retired - preview.dropped:
         runs = f"{plural(others, 'run')} on record {'is' if others == 1 else 'are'}"
         yield from _clipped(f"{runs} not in this grid: launch leaves them there", width)
     yield ""
-    over = {p.run.id for p in found.previews if p.state.state is State.SUCCEEDED}
+    over = {p.run.id for p in preview.previews if p.state.state is State.SUCCEEDED}
     rows = [
         (preview.run.name, preview.run.id, preview.state.state.value, _act(preview, over))
-        for preview in found.previews[:_SHOWN]
+        for preview in preview.previews[:_SHOWN]
     ]
     yield from table(("run", "id", "state", "launch"), rows, width)
-    if len(found.previews) > _SHOWN:
-        yield f"... and {len(found.previews) - _SHOWN} more (--full shows all)"
+    if len(preview.previews) > _SHOWN:
+        yield f"... and {len(preview.previews) - _SHOWN} more (--full shows all)"
 
 
-def full(found: LaunchPreview, store: Store) -> Iterator[str]:
+def full(survey_of_launch: LaunchPreview, store: Store) -> Iterator[str]:
     """Yield the full form: everything that a launch would submit, with the final values."""
-    plan, recipe = found.plan, found.plan.recipe
+    plan, recipe = survey_of_launch.plan, survey_of_launch.plan.recipe
     launch = plan.launch
     yield _head(plan)
-    yield f"{size(plan)}: {counts(found)}"
+    yield f"{size(plan)}: {counts(survey_of_launch)}"
     yield from plan.notes
     yield ""
     what = {
@@ -102,8 +102,8 @@ def full(found: LaunchPreview, store: Store) -> Iterator[str]:
         },
     }
     yield from (f"{key:<12}  {sanitize(str(v))}" for key, v in what.items() if v is not None)
-    over = {p.run.id for p in found.previews if p.state.state is State.SUCCEEDED}
-    for preview in found.previews:
+    over = {p.run.id for p in survey_of_launch.previews if p.state.state is State.SUCCEEDED}
+    for preview in survey_of_launch.previews:
         run = preview.run
         yield ""
         yield f"{run.name}  {run.id}  {preview.state.state.value}  {_act(preview, over)}"

@@ -36,18 +36,18 @@ def run(arguments: Namespace) -> int:
         _forget()
     if arguments.refresh:
         _refresh(arguments.refresh)
-    found = prices.load()
+    loaded = prices.load()
     if arguments.json:
-        rows = [{"model": name, **price._asdict()} for name, price in found.models.items()]
-        document = {"schema": 1, "date": found.date, "source": found.source, "path": found.path}
-        print_json(document | {"storage_gb_month": found.storage_gb_month, "models": rows})
+        rows = [{"model": name, **price._asdict()} for name, price in loaded.models.items()]
+        document = {"schema": 1, "date": loaded.date, "source": loaded.source, "path": loaded.path}
+        print_json(document | {"storage_gb_month": loaded.storage_gb_month, "models": rows})
         return 0
     columns = ("model", *prices.Price._fields)
-    print_table(columns, [(name, *map(_shown, one)) for name, one in found.models.items()])
-    print(f"\ndollars per million tokens, of {found.date}; source: {found.source}")
-    if found.storage_gb_month is not None:
-        print(f"checkpoints: {found.storage_gb_month:g} dollars a GB and month")
-    print(f"{found.path}; models that are not in it have no known price")
+    print_table(columns, [(name, *map(_shown, one)) for name, one in loaded.models.items()])
+    print(f"\ndollars per million tokens, of {loaded.date}; source: {loaded.source}")
+    if loaded.storage_gb_month is not None:
+        print(f"checkpoints: {loaded.storage_gb_month:g} dollars a GB and month")
+    print(f"{loaded.path}; models that are not in it have no known price")
     return 0
 
 

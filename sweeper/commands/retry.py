@@ -51,12 +51,12 @@ def _run(arguments: Namespace) -> int:
     runs = to_retry(sweep, *which, failed=arguments.failed)
     succeeded = State.SUCCEEDED in (arguments.state or ())
     ids = [run.id for run in runs]
-    asked = request_retries(sweep, ids, agreeing(arguments), succeeded=succeeded)
-    told = [request.why for request in asked.done if not request.asked or request.waits]
-    for why, count in Counter(told).items():
+    requests = request_retries(sweep, ids, agreeing(arguments), succeeded=succeeded)
+    refusals = [request.why for request in requests.done if not request.asked or request.waits]
+    for why, count in Counter(refusals).items():
         warn(f"{count} {why}")
-    say(f"{sweep.name}: {plural(asked.again, 'run')} to start again", flush=True)
-    if not asked.again:
+    say(f"{sweep.name}: {plural(requests.again, 'run')} to start again", flush=True)
+    if not requests.again:
         if not runs:
             _tell_none(sweep)
         return 0
@@ -66,7 +66,7 @@ def _run(arguments: Namespace) -> int:
         return follow(sweep.plan, sweep.root, plain=plain) if arguments.wait else 0
     try:
         with showing(sweep.name, sweep.root, plain=arguments.plain or arguments.json) as notify:
-            wait, known = arguments.wait, asked.ready
+            wait, known = arguments.wait, requests.ready
             launched = resume(sweep.folder, wait=wait, notify=notify, known=known, tell=warn)
     except KeyboardInterrupt:
         return tell_interrupted(sweep.name, sweep.root)

@@ -86,18 +86,18 @@ def run(arguments: Namespace) -> int:
     exported = arguments.export is not None or arguments.otlp is not None
     if (arguments.failed and not exported) or all(_only_items(run) for run in runs):
         return show_items(registry, runs, arguments)
-    kept, skipped = _read(runs, arguments)
+    matches, skipped = _read(runs, arguments)
     if exported:
-        pairs = [(one.run, one.found) for one in kept]
+        pairs = [(one.run, one.found) for one in matches]
         export(pairs, arguments.export, arguments.otlp)
         return tell_problems(registry.problems)
-    page = page_of(kept, arguments)
+    page = page_of(matches, arguments)
     if skipped:
         warn(f"{plural(skipped, 'line')} of rollout summaries could not be read")
     if arguments.json:
         shown = [{**one.run.key, **_document(one.found, one.told)} for one in page]
         ids = {"run": runs[0].id} if len(runs) == 1 else {"runs": [run.id for run in runs]}
-        document = {"schema": 1, **ids, "count": len(kept), "skipped": skipped}
+        document = {"schema": 1, **ids, "count": len(matches), "skipped": skipped}
         return print_json_answer(document | {"rollouts": shown}, registry.problems)
     prefix = prefixes(runs)
     names = {id(run): f"{prefix(run)}{run.name}" for run in runs} if len(runs) > 1 else {}
@@ -106,7 +106,7 @@ def run(arguments: Namespace) -> int:
             _print_conversation(one.found, one.told, names.get(id(one.run), ""))
     else:
         _print_page(page, names)
-    print_page_footer(kept, "rollouts", arguments)
+    print_page_footer(matches, "rollouts", arguments)
     return tell_problems(registry.problems)
 
 
@@ -127,17 +127,17 @@ def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Kept
     """Read the wanted trajectories of the runs, in the wanted order, and count lines that cannot
     be read. Of several runs, those without rollouts are passed over. Raises `NotFound` if there are
     none."""
-    kept: list[_Kept] = []
+    matches: list[_Kept] = []
     skipped, missing = 0, list[NotFound]()
     for run in runs:
         try:
-            found, bad = read(run, _files(run, arguments))
+            rollouts, bad = read(run, _files(run, arguments))
         except NotFound as error:
             missing.append(error)
             continue
         skipped += bad
-        words = Words(run, found)
-        kept += [_Kept(run, one, words) for one in found if _wanted(one, words, arguments)]
+        words = Words(run, rollouts)
+        matches += [_Kept(run, one, words) for one in rollouts if _wanted(one, words, arguments)]
     if len(missing) == len(runs):
         raise missing[0]
     if arguments.best or arguments.worst:
@@ -148,13 +148,13 @@ def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Kept
             reward = _reward(one.found)
             return reward is None, sign * (reward or 0.0)
 
-        kept.sort(key=place)
-    return kept, skipped
+        matches.sort(key=place)
+    return matches, skipped
 
 
 def _print_page(page: Sequence[_Kept], names: Mapping[int, str]) -> None:
     """Print a line for each trajectory, with the name of its run if there are several."""
-    texts = [excerpt(_last_said(one.found, one.told), _LINE) for one in page]
+    texts = [excerpt(_last_answer(one.found, one.told), _LINE) for one in page]
     columns = [*(["run"] if names else []), *_COLUMNS, *(["text"] if any(texts) else [])]
     rows: list[list[object]] = []
     for one, text in zip(page, texts, strict=True):
@@ -184,12 +184,12 @@ def _files(run: RecordedRun, arguments: Namespace) -> list[SummaryFile]:
     if not files:
         raise NotFound(f"{run.sweep}/{run.name} has left no rollout summaries")
     known = sorted({file.iteration for file in files})
-    asked: int | None = arguments.iteration
-    if asked is None:
+    iteration: int | None = arguments.iteration
+    if iteration is None:
         return files
-    if asked < 0:
-        asked = known[asked] if -asked <= len(known) else None
-    chosen = [file for file in files if file.iteration == asked]
+    if iteration < 0:
+        iteration = known[iteration] if -iteration <= len(known) else None
+    chosen = [file for file in files if file.iteration == iteration]
     if not chosen:
         raise NotFound(f"no iteration {arguments.iteration}: there is {known[0]} to {known[-1]}")
     return chosen
@@ -221,31 +221,31 @@ def _wanted(one: Found, words: Words, arguments: Namespace) -> bool:
 def _tags(one: Found) -> list[str]:
     """Return the tags of a trajectory, and also each without the organisation's name before it."""
     tags: object = one.record.get("tags")
-    found = [str(tag) for tag in cast("list[object]", tags)] if isinstance(tags, list) else []
-    return [*found, *(tag.rpartition("/")[2] for tag in found)]
+    texts = [str(tag) for tag in cast("list[object]", tags)] if isinstance(tags, list) else []
+    return [*texts, *(tag.rpartition("/")[2] for tag in texts)]
 
 
-def _last_said(one: Found, told: Told) -> str:
+def _last_answer(one: Found, conversation: Told) -> str:
     """Return the text of a trajectory for a table: the model's last answer, else the last entry
     logged."""
     logged = turns_logged(one.record)
-    if told.whose == "group":
+    if conversation.whose == "group":
         return "(its group's: --full)"
-    said = answers(logged) or answers(told.spoken)
-    if said:
-        return said[-1] if told.whose == "trajectory" else f"? {said[-1]}"
+    answer = answers(logged) or answers(conversation.spoken)
+    if answer:
+        return answer[-1] if conversation.whose == "trajectory" else f"? {answer[-1]}"
     steps = list_of(one.record.get("steps"))
-    last = turns_logged({"steps": steps[-1:]}) if logged else told.spoken[-1:]
+    last = turns_logged({"steps": steps[-1:]}) if logged else conversation.spoken[-1:]
     return ", ".join(f"{who}: {text}" for who, text in last)
 
 
-def _document(one: Found, told: Told) -> dict[str, object]:
+def _document(one: Found, conversation: Told) -> dict[str, object]:
     labels = {"name": one.file.name, "tags": one.record.get("tags"), "path": one.file.path}
-    said = [{"who": who, "text": text} for who, text in told.spoken]
-    return {**one.numbers, **labels, "whose": told.whose, "conversation": said}
+    messages = [{"who": who, "text": text} for who, text in conversation.spoken]
+    return {**one.numbers, **labels, "whose": conversation.whose, "conversation": messages}
 
 
-def _print_conversation(one: Found, told: Told, run: str) -> None:
+def _print_conversation(one: Found, conversation: Told, run: str) -> None:
     """Print a conversation and its measurements, in the same form for every source."""
     numbers = one.numbers
     head = f"iteration {numbers.get('iteration')} {one.file.name}, group {numbers.get('group_idx')}"
@@ -253,8 +253,8 @@ def _print_conversation(one: Found, told: Told, run: str) -> None:
     head = f"{run} {head}" if run else head
     say(f"\u2500\u2500 {head}, trajectory {numbers.get('traj_idx')}: {reward}")
     measured = {key: value for key, value in numbers.items() if key not in COLUMNS}
-    repeated = {*measured, "reward"} if told.whose == "trajectory" else set[str]()
-    spoken = [said for said in told.shown() if said[0] not in repeated]
+    repeated = {*measured, "reward"} if conversation.whose == "trajectory" else set[str]()
+    spoken = [said for said in conversation.shown() if said[0] not in repeated]
     for who, said in (
         *spoken,
         *((key, measurement(key, value)) for key, value in measured.items()),

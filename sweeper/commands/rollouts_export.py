@@ -20,7 +20,7 @@ _SECONDS = 30.0
 
 
 def export(
-    found: Sequence[tuple[RecordedRun, Found]], path: str | None, collector: str | None
+    rollouts: Sequence[tuple[RecordedRun, Found]], path: str | None, collector: str | None
 ) -> None:
     """Write a line of JSON per step to a file ("-": standard output), or send spans to a
     collector. Raises `UsageError` for an invalid path or address, `EnvironmentFailure` if the
@@ -32,7 +32,7 @@ def export(
             {"sweep": run.sweep, "run": run.name, "run_id": run.id, "name": one.file.name},
             now,
         )
-        for run, one in found
+        for run, one in rollouts
     ]
     steps = plural(sum(len(trace.steps) for trace in traces), "step")
     count = f"{steps} of {plural(len(traces), 'trajectory', 'trajectories')}"

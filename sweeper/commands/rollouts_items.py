@@ -33,14 +33,14 @@ def show_items(registry: Registry, runs: Sequence[RecordedRun], arguments: Names
         raise NotFound(f"{which} left no answers to items")
     prefix = prefixes(runs)
     names = {(run.id, run.sweep, run.root): f"{prefix(run)}{run.name}" for run in runs}
-    kept = [row for row in rows if _wanted(row, arguments)]
+    matches = [row for row in rows if _wanted(row, arguments)]
     if arguments.best or arguments.worst:
         sign = -1.0 if arguments.best else 1.0
-        kept.sort(key=lambda row: (row["score"] is None, sign * (row["score"] or 0.0)))
-    page = page_of(kept, arguments)
+        matches.sort(key=lambda row: (row["score"] is None, sign * (row["score"] or 0.0)))
+    page = page_of(matches, arguments)
     if arguments.json:
         ids = {"run": runs[0].id} if len(runs) == 1 else {"runs": [run.id for run in runs]}
-        document = {"schema": 1, **ids, "count": len(kept), "items": page}
+        document = {"schema": 1, **ids, "count": len(matches), "items": page}
         return print_json_answer(document, registry.problems)
     if arguments.full:
         for row in page:
@@ -53,7 +53,7 @@ def show_items(registry: Registry, runs: Sequence[RecordedRun], arguments: Names
             for row in page
         ]
         print_table([*several, *_COLUMNS], lines)
-    print_page_footer(kept, "answers", arguments)
+    print_page_footer(matches, "answers", arguments)
     return tell_problems(registry.problems)
 
 
@@ -99,11 +99,11 @@ def _by_item(
     rows = registry.item_rows(run)
     if not rows:
         raise NotFound(f"{run.sweep}/{run.name} has left no answers to items")
-    found: dict[tuple[str, str], list[ItemRow]] = {}
+    by_item: dict[tuple[str, str], list[ItemRow]] = {}
     for row in rows:
         if row["score"] is not None and _wanted(row, arguments):
-            found.setdefault((row["task"], row["item"]), []).append(row)
-    return found
+            by_item.setdefault((row["task"], row["item"]), []).append(row)
+    return by_item
 
 
 def _wanted(row: ItemRow, arguments: Namespace) -> bool:
@@ -116,8 +116,8 @@ def _wanted(row: ItemRow, arguments: Namespace) -> bool:
     known = math.nan if score is None else score
     if (least is not None and not known >= least) or (most is not None and not known <= most):
         return False
-    said = f"{row['prompt']}\n{row['text']}\n{row['answer']}"
-    return not arguments.search or arguments.search.lower() in said.lower()
+    text = f"{row['prompt']}\n{row['text']}\n{row['answer']}"
+    return not arguments.search or arguments.search.lower() in text.lower()
 
 
 def _short(value: object) -> object:
@@ -127,10 +127,10 @@ def _short(value: object) -> object:
 def _print_whole(row: ItemRow) -> None:
     score = "not judged" if row["score"] is None else f"score {number(row['score'])}"
     say(f"\u2500\u2500 {row['task']} {_short(row['item'])}, sample {row['sample']}: {score}")
-    for who, said in (
+    for who, text in (
         ("user", row["prompt"]),
         ("assistant", row["text"]),
         ("right", row["answer"]),
     ):
-        print_text(who, said)
+        print_text(who, text)
     print()

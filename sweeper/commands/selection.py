@@ -48,10 +48,10 @@ def chosen(
 
 def newest(registry: Registry) -> str:
     """Return the newest sweep. Raises `NotFound` if there is none."""
-    found = registry.sweep_records()
-    if not found:
+    records = registry.sweep_records()
+    if not records:
         raise NotFound(f"no sweep in {', '.join(registry.roots)}")
-    return max(found, key=lambda sweep: sweep["created"] or "")["sweep"]
+    return max(records, key=lambda sweep: sweep["created"] or "")["sweep"]
 
 
 def split_sweep(arguments: Namespace) -> tuple[str | None, list[str]]:
@@ -66,13 +66,13 @@ def only(registry: Registry, *, at_work: bool = False) -> str:
     """Return the sweep that a verb changes if none is named: the only one; with `at_work` else the
     only one with a launcher. Raises `NotFound` if there is none, `UsageError` if there are
     several."""
-    found = [sweep["sweep"] for sweep in registry.sweep_records()]
-    if not found:
+    names = [sweep["sweep"] for sweep in registry.sweep_records()]
+    if not names:
         raise NotFound(f"no sweep in {', '.join(registry.roots)}")
-    choices = found
-    if at_work and len(found) > 1:
-        sweeps = [registry.sweep(name) for name in found]
-        choices = [one.name for one in sweeps if is_held(one.folder)] or found
+    choices = names
+    if at_work and len(names) > 1:
+        sweeps = [registry.sweep(name) for name in names]
+        choices = [one.name for one in sweeps if is_held(one.folder)] or names
     if len(choices) > 1:
         named = ", ".join(choices[:_NAMED]) + (", ..." if len(choices) > _NAMED else "")
         raise UsageError(f"which sweep? There are {named}")

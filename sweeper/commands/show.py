@@ -111,10 +111,10 @@ def run(arguments: Namespace) -> int:
     if len(files) > _FILES:
         print(f"... and {len(files) - _FILES} more")
     _section("provenance", ("", ""), _facts(document["provenance"]))
-    for name, found in ((f"{run.sweep}/{run.name}", noted[0]), (run.sweep, noted[1])):
-        if found.notes or found.tags or found.starred:
+    for name, marks in ((f"{run.sweep}/{run.name}", noted[0]), (run.sweep, noted[1])):
+        if marks.notes or marks.tags or marks.starred:
             print()
-            tell_marks(name, found)
+            tell_marks(name, marks)
     for what, count in document["skipped"].items():
         if count:
             lines = plural(count, what.removesuffix("s"))
@@ -194,5 +194,5 @@ def _attempts(run: RecordedRun) -> list[_Attempt]:
 
 
 def _files(run: RecordedRun) -> list[_File]:
-    found = [entry for folder in run.log_paths() for entry in run.store.list(folder)]
-    return [{"path": e.path, "size": e.size} for e in sorted(found, key=lambda entry: entry.path)]
+    entries = [entry for folder in run.log_paths() for entry in run.store.list(folder)]
+    return [{"path": e.path, "size": e.size} for e in sorted(entries, key=lambda entry: entry.path)]

@@ -44,8 +44,8 @@ def _plain(value: object) -> object:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        found = cast("Mapping[object, object]", value)
-        return {str(key): _plain(inner) for key, inner in found.items()}
+        table = cast("Mapping[object, object]", value)
+        return {str(key): _plain(inner) for key, inner in table.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in cast("list[object]", value)]
     return str(value)

@@ -55,18 +55,18 @@ def run(arguments: Namespace) -> int:
 
 def _status_of_all(arguments: Namespace) -> int:
     registry = open_registry(arguments, cache=False)
-    found = registry.sweep_records("*" if arguments.archived else None)
-    found.sort(key=lambda sweep: sweep["created"] or "")  # the newest last, beside the prompt
+    records = registry.sweep_records("*" if arguments.archived else None)
+    records.sort(key=lambda sweep: sweep["created"] or "")  # the newest last, beside the prompt
     if arguments.json:
-        return print_json_answer({"schema": 1, "sweeps": found}, registry.problems)
+        return print_json_answer({"schema": 1, "sweeps": records}, registry.problems)
     columns = ["sweep", "recipe", "runs", "states", "created"]
     rows = [
         [s["sweep"], shortened(s["recipe"], _RECIPE), s["runs"], counted(s["states"]), s["created"]]
-        for s in found
+        for s in records
     ]
-    noted = [shown_marks(s["tags"], starred=s["starred"], archived=s["archived"]) for s in found]
+    noted = [shown_marks(s["tags"], starred=s["starred"], archived=s["archived"]) for s in records]
     if any(noted):
         columns.append("noted")
-        rows = [[*row, told] for row, told in zip(rows, noted, strict=True)]
+        rows = [[*row, note] for row, note in zip(rows, noted, strict=True)]
     print_table(columns, rows)
     return tell_problems(registry.problems)

@@ -146,10 +146,10 @@ def changes(
 ) -> Change:
     """Compare the earlier status of the runs and the earlier publication of the launcher with the
     present ones."""
-    found = Change()
+    change = Change()
     for run, status in after.items():
         if before.get(run) != status:
-            found.runs.append((run, before.get(run), status))
+            change.runs.append((run, before.get(run), status))
     sentences = {
         "unreachable": ("the launcher waits: {}", "the launcher goes on"),
         "limit": (f"at most {{}} at once: {now.get('limit_why')}", "as many at once as before"),
@@ -158,10 +158,10 @@ def changes(
     for key, (begins, ends) in sentences.items():
         if seen.get(key) != now.get(key):
             value = now.get(key)
-            found.sentences.append(ends if value is None else begins.format(value))
+            change.sentences.append(ends if value is None else begins.format(value))
     if seen and seen["launcher"] != now["launcher"]:
-        found.sentences.append("a launcher is at work" if now["launcher"] else NOBODY)
-    return found
+        change.sentences.append("a launcher is at work" if now["launcher"] else NOBODY)
+    return change
 
 
 class _Reporter:

@@ -53,14 +53,14 @@ def print_status(
             run.record() | {"observed": observed.get(run.id), "detail": run.outcome.detail}
             for run in runs
         ]
-        told = [alarm.document() for alarm in alarms]
+        documents = [alarm.document() for alarm in alarms]
         document = {
             "schema": 1,
             "sweep": sweep.name,
             **seen.published(),
             "costs": _costs(seen, forecast.document),
             "runs": records,
-            "alarms": told,
+            "alarms": documents,
         }
         print_json(document | {"problems": problems})
         return
@@ -143,10 +143,10 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
         say(NOBODY)
 
 
-def _costs(seen: Status, told: Callable[[SweepUsage, prices.Prices], T]) -> T | None:
+def _costs(seen: Status, price: Callable[[SweepUsage, prices.Prices], T]) -> T | None:
     """Describe the usage of a sweep with `told`; None if nothing was counted."""
     with suppress(UsageError):  # an unreadable price table, which `sweeper prices` reports
-        return None if seen.usage is None else told(seen.usage, prices.load())
+        return None if seen.usage is None else price(seen.usage, prices.load())
     return None
 
 
@@ -164,8 +164,8 @@ def _print_alarms(sweep: "Sweep", alarms: Sequence["Alarm"]) -> None:
 def alarm_line(alarm: "Alarm", more: int = 0) -> str:
     """Format as `alarm: x=1 and 3 more: nan: loss is NaN at step 12; lower the learning rate`."""
     others = f" and {more} more" if more else ""
-    said = f"alarm: {alarm.name}{others}: {alarm.rule}: {alarm.message}"
-    return sanitize(said + (f"; {alarm.advice}" if alarm.advice else ""))
+    line = f"alarm: {alarm.name}{others}: {alarm.rule}: {alarm.message}"
+    return sanitize(line + (f"; {alarm.advice}" if alarm.advice else ""))
 
 
 def _interest(run: "RecordedRun") -> int:

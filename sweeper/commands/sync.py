@@ -24,12 +24,12 @@ def run(arguments: Namespace) -> int:
 
     done: list[dict[str, object]] = []
     left: list[str] = []
-    for root, found, sweeps in spool.spools(home()):
+    for root, folder, sweeps in spool.spools(home()):
         chosen = [name for name in sweeps if arguments.sweep in (None, name)]
         if chosen and arguments.root in (None, root):
             store = open_store(root)
             for name in chosen:
-                count = spool.recover(store, SweepFolder(found, name), tell=left.append)
+                count = spool.recover(store, SweepFolder(folder, name), tell=left.append)
                 done.append({"root": root, "sweep": name, "attempts": count})
     for line in left:
         warn(line)

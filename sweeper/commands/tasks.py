@@ -44,41 +44,43 @@ def run(arguments: Namespace) -> int:
     if kind is not None and (lacking := missing(kind)) is not None:
         raise EnvironmentFailure(f"tasks cannot be tried (--read-only reads them): {lacking}")
     try:
-        found = check_tasks(
+        checked = check_tasks(
             arguments.folder, kind, unsafe=arguments.unsafe, at_once=arguments.at_once
         )
     except NotThere as error:
         raise UsageError(str(error).replace("say `unsafe: true`", "say --unsafe")) from None
-    notes = [note for task in found.tasks for note in notes_of(task, arguments.environment)]
+    notes = [note for task in checked.tasks for note in notes_of(task, arguments.environment)]
     if arguments.json:
-        print_json({"schema": 1, **_document(found), "notes": notes})
+        print_json({"schema": 1, **_document(checked), "notes": notes})
     else:
-        _print(found, notes)
-    return 2 if found.mistakes else 0
+        _print(checked, notes)
+    return 2 if checked.mistakes else 0
 
 
-def _document(found: Checked) -> dict[str, object]:
-    tried = {one.task.folder: one for one in found.tried}
+def _document(checked: Checked) -> dict[str, object]:
+    tried = {one.task.folder: one for one in checked.tried}
     rows: list[dict[str, object]] = []
-    for task in found.tasks:
+    for task in checked.tasks:
         one = tried.get(task.folder)
         rewards = {"solved": one.solved, "empty": one.empty} if one else {}
         rows.append({"name": task.name, "folder": task.folder, "steps": len(task.steps), **rewards})
-    return {"tasks": rows, "problems": list(found.mistakes)}
+    return {"tasks": rows, "problems": list(checked.mistakes)}
 
 
-def _print(found: Checked, notes: list[str]) -> None:
-    for line in found.mistakes:
+def _print(checked: Checked, notes: list[str]) -> None:
+    for line in checked.mistakes:
         say(line)
     for note in notes:
         warn(note)
-    if found.tried:
+    if checked.tried:
         rows = [
             (one.task.name, len(one.task.steps), _shown(one.solved), _shown(one.empty))
-            for one in found.tried
+            for one in checked.tried
         ]
         print_table(("task", "steps", "solution earns", "nothing earns"), rows)
-    print(f"\n{plural(len(found.tasks), 'task')} read, {plural(len(found.mistakes), 'mistake')}")
+    print(
+        f"\n{plural(len(checked.tasks), 'task')} read, {plural(len(checked.mistakes), 'mistake')}"
+    )
 
 
 def _shown(value: float | None) -> str:

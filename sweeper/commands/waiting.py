@@ -19,19 +19,19 @@ def follow(plan: "Plan", root: str, *, plain: bool) -> int:
     from sweeper.results.waiting import wait
 
     try:
-        asked = Namespace(sweep=plan.name, root=root, plain=plain, guest=None, until_ended=True)
-        closed = watch.run(asked) == 0
-        found = wait(plan.name, root=root, timeout=0)
-        if closed and found.at_work:
+        arguments = Namespace(sweep=plan.name, root=root, plain=plain, guest=None, until_ended=True)
+        closed = watch.run(arguments) == 0
+        status = wait(plan.name, root=root, timeout=0)
+        if closed and status.at_work:
             warn("the view is closed: waiting until the sweep ends; Ctrl-C stops waiting only")
-        elif found.at_work:
+        elif status.at_work:
             raise KeyboardInterrupt
-        found = wait(plan.name, root=root)
+        status = wait(plan.name, root=root)
     except KeyboardInterrupt:
         warn("interrupted: the launcher at work continues")
         return 130
-    tell_end(plan, root, found.counts.get(State.FAILED, 0))
-    return found.exit_code
+    tell_end(plan, root, status.counts.get(State.FAILED, 0))
+    return status.exit_code
 
 
 def tell_end(plan: "Plan", root: str, failed: int) -> None:

@@ -51,5 +51,5 @@ def _newest(root: str) -> str:
 
 def _lines(name: str, root: str, *, follow: bool = True) -> int:
     """Print what `sweeper status` prints."""
-    asked = Namespace(sweep=name, root=root, follow=follow, json=False, state=None, where=None)
-    return status.run(asked)
+    arguments = Namespace(sweep=name, root=root, follow=follow, json=False, state=None, where=None)
+    return status.run(arguments)

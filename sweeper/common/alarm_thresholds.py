@@ -136,12 +136,12 @@ def resolve(given: Mapping[str, Mapping[str, float] | None] | None = None) -> Li
     has it: rule -> thresholds, or None for one that is off). What is not known here is passed
     over: a newer version's. What is above the most that may be said now, as an older version
     allowed it, counts as the most: a rule over more steps than are remembered would never speak."""
-    found: Limits = {}
+    limits: Limits = {}
     for name, rule in RULES.items():
         changed = (given or {}).get(name, {})
         if changed is not None:
-            found[name] = {
+            limits[name] = {
                 key: min(threshold.most, float(changed.get(key, threshold.default)))
                 for key, threshold in rule.thresholds.items()
             }
-    return found
+    return limits

@@ -64,6 +64,6 @@ def mended(value: object) -> object:
     if isinstance(value, list):
         return [mended(inner) for inner in cast(list[object], value)]
     if isinstance(value, dict):
-        found = cast(dict[str, object], value)
-        return {mended(key): mended(inner) for key, inner in found.items()}
+        table = cast(dict[str, object], value)
+        return {mended(key): mended(inner) for key, inner in table.items()}
     return value

@@ -120,23 +120,23 @@ class Part:
 
     def table(self, key: str) -> dict[str, object]:
         """Returns an object's keys and values, which may be of any type; {} if it is missing."""
-        found = self.part_or_none(key)
-        return {} if found is None else found.document
+        part = self.part_or_none(key)
+        return {} if part is None else part.document
 
     def texts_by_key(self, key: str) -> dict[str, str]:
         """Returns an object of texts; {} if it is missing."""
-        found = self.part_or_none(key)
-        return {} if found is None else {name: found.text(name) for name in found.document}
+        part = self.part_or_none(key)
+        return {} if part is None else {name: part.text(name) for name in part.document}
 
     def parts_by_key(self, key: str) -> "dict[str, Part]":
         """Returns an object of objects; {} if it is missing."""
-        found = self.part_or_none(key)
-        return {} if found is None else {name: found.part(name) for name in found.document}
+        part = self.part_or_none(key)
+        return {} if part is None else {name: part.part(name) for name in part.document}
 
     def parts(self, key: str) -> "list[Part]":
         """Returns a required list of objects."""
-        found = enumerate(self.items(key))
-        return [Part(one, self.place, self._path(f"{key}[{number}]")) for number, one in found]
+        items = enumerate(self.items(key))
+        return [Part(one, self.place, self._path(f"{key}[{number}]")) for number, one in items]
 
     def refuse(self, key: str, what: str) -> NoReturn:
         """Raises the error that the value of `key` should be `what`."""
@@ -149,8 +149,8 @@ class Part:
         path = self._path(key)
         where = f"{path}: " if path else ""
         is_there = not key or key.partition("[")[0] in self.document
-        found = _shown(value) if is_there else "missing"
-        raise Damaged(f"{self.place}: {where}should be {what}, and is {found}")
+        shown = _shown(value) if is_there else "missing"
+        raise Damaged(f"{self.place}: {where}should be {what}, and is {shown}")
 
 
 def read_texts(document: object, place: str) -> dict[str, str]:

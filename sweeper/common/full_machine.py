@@ -24,13 +24,13 @@ def lacking(error: BaseException | None) -> str | None:
     """What this machine has too little of, where an error (or what it came from) says so: `this
     machine has no more memory`."""
     while error is not None:
-        found: str | None = None
+        lack: str | None = None
         if isinstance(error, OSError):
-            found = _LACKING.get(error.errno or 0)
+            lack = _LACKING.get(error.errno or 0)
         elif isinstance(error, RuntimeError) and "start new thread" in str(error):
-            found = _PROCESSES
-        if found is not None:
-            return f"this machine has {found}"
+            lack = _PROCESSES
+        if lack is not None:
+            return f"this machine has {lack}"
         error = error.__cause__
     return None
 
@@ -38,12 +38,12 @@ def lacking(error: BaseException | None) -> str | None:
 def crowding(error: BaseException | None) -> str | None:
     """The same, or that a disk is full or takes nothing any more: in the error's own words, which
     say where that is."""
-    found, at = lacking(error), error
-    while found is None and at is not None:
+    lack, at = lacking(error), error
+    while lack is None and at is not None:
         if isinstance(at, OSError) and at.errno in _TAKES_NOTHING:
-            found = str(error)
+            lack = str(error)
         at = at.__cause__
-    return found
+    return lack
 
 
 def when_there_is_room(start: Callable[[], T]) -> T:

@@ -52,8 +52,8 @@ def sanitize_json(text: str) -> str:
     return text.replace("\x7f", "\\u007f")
 
 
-def _written_out(found: "re.Match[str]") -> str:
-    return repr(found.group())[1:-1]
+def _written_out(match: "re.Match[str]") -> str:
+    return repr(match.group())[1:-1]
 
 
 class Writer:

@@ -58,8 +58,8 @@ def _pairs(given: list[str], flag: str, parser: argparse.ArgumentParser) -> dict
 
 
 def _start(host: str, port: int, home: str | None, settings: lifecycle.Settings) -> None:
-    if (found := lifecycle.find(home)) is not None:
-        raise EngineError(f"one runs already, at {found.url}: `sweeper engine stop` ends it")
+    if (running := lifecycle.find(home)) is not None:
+        raise EngineError(f"one runs already, at {running.url}: `sweeper engine stop` ends it")
     info = lifecycle.start(host, port, home, settings)
     print("\n".join(lifecycle.describe(info, settings.token)))
 
@@ -114,16 +114,16 @@ def main(
                 _start(arguments.host, arguments.port, *where)
             return 0
         if arguments.action == "stop":
-            found = None if arguments.force else lifecycle.find(arguments.home)
-            _stop(arguments.home, users(found) if found else (), force=arguments.force)
+            running = None if arguments.force else lifecycle.find(arguments.home)
+            _stop(arguments.home, users(running) if running else (), force=arguments.force)
             return 0
-        found = lifecycle.find(arguments.home)
-        if found is None:
+        running = lifecycle.find(arguments.home)
+        if running is None:
             nothing = "no engine is running: `sweeper engine start` starts one"
             print(nothing, file=sys.stderr if arguments.action == "env" else sys.stdout)
             return 5
         everything = arguments.action == "status" and arguments.all
-        _show(arguments.action, found, everything=everything)
+        _show(arguments.action, running, everything=everything)
     except SweeperError as error:
         print(f"sweeper: {error}", file=sys.stderr)
         return error.exit_code

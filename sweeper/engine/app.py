@@ -201,8 +201,8 @@ class _Api:
 
         async def handler(request: Request) -> Response:
             body = await _body(request)
-            found = await asyncio.to_thread(function, self._service, request.path_params, body)
-            return _json(found)
+            answer = await asyncio.to_thread(function, self._service, request.path_params, body)
+            return _json(answer)
 
         return handler
 
@@ -265,10 +265,10 @@ class _Api:
     async def external_addresses(self, request: Request) -> Response:
         """Respond with the addresses of a checkpoint's files, as this client reaches the engine."""
         base = f"{str(request.base_url).rstrip('/')}{PREFIX}files/"
-        found = await asyncio.to_thread(
+        addresses = await asyncio.to_thread(
             listing.external_addresses, self._service, request.path_params, base
         )
-        return _json(found)
+        return _json(addresses)
 
     async def file(self, request: Request) -> Response:
         """Respond with one of these files."""

@@ -201,8 +201,8 @@ class Vault:
         lora = document["lora"].items()
         given = {k: v for k, v in lora if k in LoraConfig._fields and v is not None}
         adapter, config = _unprefixed(_ADAPTER, arrays), LoraConfig(**given)
-        said = document["user_metadata"], document["run_metadata"]
-        return Checkpoint(document["base"], config, adapter, moments, *said)
+        user_metadata = document["user_metadata"], document["run_metadata"]
+        return Checkpoint(document["base"], config, adapter, moments, *user_metadata)
 
     def entry(self, place: Place) -> Entry:
         """Return a checkpoint's document without reading its arrays. Raises Unknown if there is

@@ -82,7 +82,7 @@ class Tickets:
 
     def place(self, ticket: str) -> Place:
         """Return the checkpoint of a key. Raises Unknown if the key is invalid or has expired."""
-        found = self._places.get(ticket)
-        if found is None or found[1] <= self._now():
+        place = self._places.get(ticket)
+        if place is None or place[1] <= self._now():
             raise Unknown("this address is over: ask for the checkpoint's addresses again")
-        return found[0]
+        return place[0]

@@ -61,8 +61,8 @@ def _training_run(service: Service, name: str) -> Body:
         if not entries:
             raise Unknown(f"there is no training run {name}")
         last = entries[-1].document
-        rank, said = last["lora"]["rank"], last.get("run_metadata")
-        summary = RunSummary(last["base"], rank, said, last["created"])
+        rank, metadata = last["lora"]["rank"], last.get("run_metadata")
+        summary = RunSummary(last["base"], rank, metadata, last["created"])
     latest: dict[str, Body] = {e.place.kind: _checkpoint(e) for e in entries}
     return {
         "training_run_id": name,
@@ -177,15 +177,15 @@ def sessions(service: Service, _path: Params, query: Params) -> Body:
 
 def session(service: Service, path: Params, _query: Params) -> Body:
     """Describe one session."""
-    found = {s.id: s for s in service.registry.all_sessions()}.get(path["session"])
-    if found is None:
+    matches = {s.id: s for s in service.registry.all_sessions()}.get(path["session"])
+    if matches is None:
         raise Unknown(f"there is no session {path['session']}")
     return {
-        "training_run_ids": found.runs,
-        "sampler_ids": found.samplers,
-        "user_metadata": found.user_metadata,
-        "display_name": found.display_name,
-        "seconds_since_heard": round(time.monotonic() - found.last_heard, 1),
+        "training_run_ids": matches.runs,
+        "sampler_ids": matches.samplers,
+        "user_metadata": matches.user_metadata,
+        "display_name": matches.display_name,
+        "seconds_since_heard": round(time.monotonic() - matches.last_heard, 1),
     }
 
 
@@ -199,10 +199,10 @@ def billing(service: Service, _path: Params, query: Params) -> Body:
     begin, end = (_hour_of(query, key) for key in ("starting_on", "ending_before"))
     if not begin < end <= begin + HOURS * 3600:
         raise RequestError("ending_before is to come after starting_on, 14 days at most")
-    found, about = service.meter.billed(begin, end)
+    entries, about = service.meter.billed(begin, end)
     return {
-        "data": [_billed(one, tokens) for one, tokens in found.items()],
-        "sessions": {name: {"user_metadata": said} for name, said in about.items()},
+        "data": [_billed(one, tokens) for one, tokens in entries.items()],
+        "sessions": {name: {"user_metadata": metadata} for name, metadata in about.items()},
         "cost_data_through": None,
     }
 
@@ -236,11 +236,11 @@ def _billed(one: Billed, tokens: int) -> Body:
 
 def sampler(service: Service, path: Params, _query: Params) -> Body:
     """Describe a sampler's model and weights."""
-    found = service.registry.sampler(path["sampler"])
+    record = service.registry.sampler(path["sampler"])
     return {
-        "sampler_id": found.id,
-        "base_model": found.adapter.model.name,
-        "model_path": found.path,
+        "sampler_id": record.id,
+        "base_model": record.adapter.model.name,
+        "model_path": record.path,
     }
 
 

@@ -140,8 +140,8 @@ class Meter:
         """Return the usage in the hours that begin between two times, and each session's
         metadata."""
         with self._lock:
-            found = {one: n for one, n in self._billed.items() if begin <= one.hour < end}
-            return found, {one.session: self._about.get(one.session) for one in found}
+            billed = {one: n for one, n in self._billed.items() if begin <= one.hour < end}
+            return billed, {one.session: self._about.get(one.session) for one in billed}
 
     def report(self) -> dict[str, object]:
         """Return `{"total": counts, "sessions": [...]}`, newest session first, times in Unix

@@ -40,5 +40,5 @@ STAND_INS: Mapping[str, str] = dict.fromkeys(
 def complete(models: Mapping[str, str], aliases: Mapping[str, str]) -> dict[str, str]:
     """Return an engine's aliases: the given ones, and the stand-ins, except for names of given
     models."""
-    kept = {name: target for name, target in STAND_INS.items() if name not in models}
-    return {**kept, **aliases}
+    stand_ins = {name: target for name, target in STAND_INS.items() if name not in models}
+    return {**stand_ins, **aliases}

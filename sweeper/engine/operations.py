@@ -309,7 +309,7 @@ def _prompt_scores(
     best = np.full((n, k), sampling.EMPTY[0], np.int32)
     values = np.full((n, k), sampling.EMPTY[1], np.float32)
     ids, targets = np.array(request.prompt), request.targets
-    found = None if targets is None else np.zeros(len(targets.ids), np.float32)
+    result = None if targets is None else np.zeros(len(targets.ids), np.float32)
     for at in range(prompt.first, n - 1, BLOCK):  # in blocks, like the reading
         end = min(at + BLOCK, n - 1)
         rows = prompt.x[at - prompt.first : end - prompt.first]
@@ -318,13 +318,13 @@ def _prompt_scores(
         own[place] = np.take_along_axis(scores, ids[place, None], -1)[:, 0]
         if k:
             best[place], values[place] = sampling.likeliest(scores, k)
-        if targets is not None and found is not None:
+        if targets is not None and result is not None:
             cells = (targets.rows >= at) & (targets.rows < end) & (targets.ids >= 0)
-            found[cells] = scores[targets.rows[cells] - at, targets.ids[cells]]
+            result[cells] = scores[targets.rows[cells] - at, targets.ids[cells]]
     own[:first] = np.nan
     best[:first], values[:first] = sampling.EMPTY
     return PromptScores(
-        own if request.prompt_logprobs else None, (best, values) if k else None, found
+        own if request.prompt_logprobs else None, (best, values) if k else None, result
     )
 
 

@@ -38,8 +38,8 @@ def parse(given: Mapping[str, object]) -> AdamParams:
     for name, value in given.items():
         # the SDK sends null for NaN and infinities, which JSON does not have
         if not is_number(value) or not math.isfinite(value) or value < 0:
-            said = "NaN or infinite" if value is None else value
-            raise RequestError(f"adam_params: {name} is {said}; it must be finite and not below 0")
+            shown = "NaN or infinite" if value is None else value
+            raise RequestError(f"adam_params: {name} is {shown}; it must be finite and not below 0")
         numbers[name] = float(value)
     params = AdamParams(**numbers)
     if params.beta1 >= 1 or params.beta2 >= 1:

@@ -57,7 +57,7 @@ class Prefixes:
     def find(self, owner: int, parts: list[bytes]) -> list[Kept]:
         """Return the cached blocks of a prompt from its start on without a gap. `parts` has the
         tokens of each block."""
-        found, above = list[Kept](), _ROOT
+        matches, above = list[Kept](), _ROOT
         with self._lock:
             keys = list[_Key]()
             for part in parts:
@@ -66,11 +66,11 @@ class Prefixes:
                 if block is None:
                     break
                 keys.append(key)
-                found.append(block)
+                matches.append(block)
                 above = block.number
             for key in reversed(keys):  # evict a shared beginning last
                 self._blocks.move_to_end(key)
-        return found
+        return matches
 
     def add(
         self,

@@ -171,10 +171,10 @@ def _truncated(probabilities: Floats, params: Params) -> Floats:
         order = np.argsort(-probabilities, -1, kind="stable")
         ranked = np.take_along_axis(probabilities, order, -1)
         before = np.cumsum(ranked, -1) - ranked
-        kept = np.where(before < params.top_p * total, ranked, 0.0)
-        kept[:, 0] = ranked[:, 0]  # the likeliest always stays
+        nucleus = np.where(before < params.top_p * total, ranked, 0.0)
+        nucleus[:, 0] = ranked[:, 0]  # the likeliest always stays
         probabilities = np.zeros_like(probabilities)
-        np.put_along_axis(probabilities, order, kept, -1)
+        np.put_along_axis(probabilities, order, nucleus, -1)
     return probabilities
 
 

@@ -83,8 +83,8 @@ class Promises:
     def get(self, name: str) -> Future[Reply] | None:
         """Return the promise of that name, or None if there is none or it was dropped."""
         with self._lock:
-            found = self._open.get(name) or self._fetched.get(name)
-            return found[0] if found else None
+            promise = self._open.get(name) or self._fetched.get(name)
+            return promise[0] if promise else None
 
     def pause(self, name: str, why: Paused) -> None:
         """Mark a promise as paused."""
@@ -101,14 +101,14 @@ class Promises:
     def since(self, name: str) -> float:
         """Return the monotonic time at which the promise was created; 0 if its result was
         fetched."""
-        found = self._open.get(name)
-        return found[1] if found else 0.0
+        promise = self._open.get(name)
+        return promise[1] if promise else 0.0
 
     def fetched(self, name: str) -> None:
         """Record that a client has fetched the result."""
         with self._lock:
-            if found := self._open.pop(name, None):
-                self._fetched[name] = found[0], time.monotonic()
+            if promise := self._open.pop(name, None):
+                self._fetched[name] = promise[0], time.monotonic()
             while len(self._fetched) > self._most:
                 self._fetched.popitem(last=False)
 

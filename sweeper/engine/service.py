@@ -136,7 +136,7 @@ class Service:
             for run in self.registry.runs():
                 self.scheduler.pass_over(run.lane, _MISSING_SECONDS)
             alive = {session.id for session in self.registry.sessions()}
-            self._admission.keep(alive - set(self.registry.silent(_SEAT_SECONDS)))
+            self._admission.keep(alive - set(self.registry.idle_sessions(_SEAT_SECONDS)))
             if now - self._purged > _PURGE_SECONDS:
                 self._purged = now
                 self.scheduler.submit(self._misc, Future(), self._purge)
@@ -177,9 +177,9 @@ class Service:
 
     def finish_session(self, name: str, body: Body | None = None) -> Body:
         """End a session at its client's request. Its memory is freed, its checkpoints stay."""
-        said = body or {}
-        reason = said.get("reason") or {"type": "success"}
-        status = {"type": "client_finished", "reason": reason, "detail": said.get("detail")}
+        fields = body or {}
+        reason = fields.get("reason") or {"type": "success"}
+        status = {"type": "client_finished", "reason": reason, "detail": fields.get("detail")}
         self.registry.end(name, status)
         self._ended(name)
         return {}

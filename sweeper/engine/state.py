@@ -282,14 +282,14 @@ class Registry:
             self._on_idle(sampler.adapter)
         shutil.rmtree(os.path.join(self._spill, name), ignore_errors=True)
 
-    def silent(self, seconds: float) -> list[str]:
+    def idle_sessions(self, seconds: float) -> list[str]:
         """Return the sessions not heard from for `seconds`."""
         now = time.monotonic()
         return [session.id for session in self.sessions() if now - session.last_heard > seconds]
 
     def sweep(self, idle: float = IDLE_SECONDS) -> list[str]:
         """End the sessions not heard from for `idle` seconds. Returns their ids."""
-        gone = self.silent(idle)
+        gone = self.idle_sessions(idle)
         for name in gone:
             self.end(name)
         return gone

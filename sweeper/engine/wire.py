@@ -73,19 +73,19 @@ def protobuf_head(data: bytes) -> dict[str, str | int]:
     """Read `model_id` and `seq_id` from a ForwardBackwardRequest or its beginning. These fields
     come before the data. Returns fewer fields if they are missing."""
     reader = _Varints(data)
-    found: dict[str, str | int] = {}
+    head: dict[str, str | int] = {}
     try:
-        while len(found) < 2:
+        while len(head) < 2:
             tag = reader.next()
             if tag == _RUN_TAG:
-                found["model_id"] = reader.bytes(reader.next()).decode()
+                head["model_id"] = reader.bytes(reader.next()).decode()
             elif tag == _SEQUENCE_TAG:
-                found["seq_id"] = reader.next()
+                head["seq_id"] = reader.next()
             else:
                 break
     except (IndexError, ValueError):
         pass  # the end of the data
-    return found
+    return head
 
 
 _RUN_TAG = pb.ForwardBackwardRequest.MODEL_ID_FIELD_NUMBER << 3 | 2
@@ -109,9 +109,9 @@ class _Varints:
                 return value
 
     def bytes(self, size: int) -> bytes:
-        found = self._data[self._at : self._at + size]
+        value = self._data[self._at : self._at + size]
         self._at += size
-        return found
+        return value
 
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,"]|[^\s{}\[\]:,"]+(?=[\s,}\]])')
@@ -120,11 +120,11 @@ _WHOLE = re.compile(r"-?\d{1,19}")
 
 def json_head(data: bytes) -> dict[str, str | int]:
     """Read `model_id` and `seq_id` from the beginning of a JSON request. Ignores nested fields."""
-    found: dict[str, str | int] = {}
+    head: dict[str, str | int] = {}
     depth, key, before = 0, "", ""
     for match in _TOKEN.finditer(data.decode("utf-8", "ignore")):
         word = match[0]
-        if word == '"' or len(found) == 2:
+        if word == '"' or len(head) == 2:
             break  # a cut-off string, or everything was found
         if word in ("{", "["):
             depth += 1
@@ -133,11 +133,11 @@ def json_head(data: bytes) -> dict[str, str | int]:
         elif depth == 1 and before in ("{", ","):
             key = word
         elif depth == 1 and before == ":" and key == '"model_id"' and word[0] == '"':
-            found["model_id"] = word.strip('"')
+            head["model_id"] = word.strip('"')
         elif depth == 1 and before == ":" and key == '"seq_id"' and _WHOLE.fullmatch(word):
-            found["seq_id"] = int(word)
+            head["seq_id"] = int(word)
         before = word
-    return found
+    return head
 
 
 def _tensor(tensor: "pb.Tensor", name: str) -> Numbers:

@@ -63,8 +63,8 @@ def missing() -> str | None:
     if tried.returncode == 0:
         program = tried.stdout.strip()
         return _not_there(f"{program} in /usr", program) if program else None
-    told = tried.stderr.strip().rpartition("\n")[2] or f"exit code {tried.returncode}"
-    return f"bwrap can make no namespaces here: {told}"
+    reason = tried.stderr.strip().rpartition("\n")[2] or f"exit code {tried.returncode}"
+    return f"bwrap can make no namespaces here: {reason}"
 
 
 def trial() -> list[str]:
@@ -131,9 +131,9 @@ class Bubblewrap(InShell):
             self._process = self._spawn(write)
         finally:
             os.close(write)
-        with os.fdopen(read, "rb") as told:
+        with os.fdopen(read, "rb") as pipe:
             info = b""
-            for line in told:  # others hold the pipe too, so there is no end of file
+            for line in pipe:  # others hold the pipe too, so there is no end of file
                 info += line
                 if line.strip() == b"}":
                     break

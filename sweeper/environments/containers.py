@@ -31,12 +31,12 @@ def missing(command: str) -> str | None:
     if shutil.which(command) is None:
         return f"{command} is not there (Debian: apt-get install {_package(command)})"
     try:
-        told = _run([command, "info"], _ASK_SECONDS)
+        process = _run([command, "info"], _ASK_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return f"{command} does not answer"
-    if told.returncode == 0:
+    if process.returncode == 0:
         return None
-    return f"{command} cannot be used: {_last_line(told)}"
+    return f"{command} cannot be used: {_last_line(process)}"
 
 
 def _package(command: str) -> str:
@@ -49,9 +49,9 @@ def _run(argv: list[str], seconds: float) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def _last_line(told: "subprocess.CompletedProcess[str]") -> str:
-    lines = (told.stderr.strip() or told.stdout.strip()).splitlines()
-    return lines[-1][:300] if lines else f"exit code {told.returncode}"
+def _last_line(process: "subprocess.CompletedProcess[str]") -> str:
+    lines = (process.stderr.strip() or process.stdout.strip()).splitlines()
+    return lines[-1][:300] if lines else f"exit code {process.returncode}"
 
 
 class Container(InShell):
@@ -122,13 +122,15 @@ class Container(InShell):
 
     def _build(self, folder: str, tag: str) -> None:
         try:
-            told = _run([self._command, "build", "-q", "-t", tag, folder], self._made.build_seconds)
+            process = _run(
+                [self._command, "build", "-q", "-t", tag, folder], self._made.build_seconds
+            )
         except subprocess.TimeoutExpired:
             raise NotThere(
                 f"{folder}: its image takes longer than {self._made.build_seconds:.0f} s to make"
             ) from None
-        if told.returncode != 0:
-            raise NotThere(f"{folder}: its image cannot be made: {_last_line(told)}")
+        if process.returncode != 0:
+            raise NotThere(f"{folder}: its image cannot be made: {_last_line(process)}")
 
     def _last_words(self) -> str:
         if (process := self._process) is not None:
@@ -159,12 +161,12 @@ class Container(InShell):
 
 def _fingerprint(folder: str) -> str:
     """Return a hash of an image's inputs: paths, modes and contents."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for at, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
             path = os.path.join(at, name)
-            found.update(f"{os.path.relpath(path, folder)}\0{os.stat(path).st_mode:o}\0".encode())
+            digest.update(f"{os.path.relpath(path, folder)}\0{os.stat(path).st_mode:o}\0".encode())
             with open(path, "rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()[:24]
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:24]

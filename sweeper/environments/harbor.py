@@ -135,11 +135,11 @@ class Harbor:
         if self._loop is None:
             work.close()
             raise Died("it has ended")
-        asked = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return asked.result(seconds)
+            return future.result(seconds)
         except TimeoutError:
-            asked.cancel()
+            future.cancel()
             raise
         except Exception as error:  # noqa: BLE001 - each provider has its own
             if "timed out" in str(error):
@@ -161,17 +161,17 @@ class Harbor:
         self.put({f"{_KEEP}/command": command.encode(errors="replace")})
         limited = f"timeout -k 1 {max(seconds, 0.1):.2f} bash -c {shlex.quote(_COMMAND)}"
         try:
-            told = self._wait(
+            result = self._wait(
                 self._environment().exec(limited, timeout_sec=int(seconds + _PATIENCE)),
                 seconds + 2 * _PATIENCE,
             )
         except TimeoutError:
             raise Died("a command does not end") from None
-        output.add(((told.stdout or "") + (told.stderr or "")).encode(errors="replace"))
-        if told.return_code in (_TIMED_OUT, 137):
+        output.add(((result.stdout or "") + (result.stderr or "")).encode(errors="replace"))
+        if result.return_code in (_TIMED_OUT, 137):
             self.reset()
             return output.result(None, "timeout")
-        return output.result(told.return_code)
+        return output.result(result.return_code)
 
     def reset(self) -> None:
         with suppress(Died):  # the command kills its own process too
@@ -220,8 +220,8 @@ class Harbor:
         if loop is None:
             return
         if self._place is not None:
-            asked = asyncio.run_coroutine_threadsafe(self._place.stop(delete=True), loop)
+            future = asyncio.run_coroutine_threadsafe(self._place.stop(delete=True), loop)
             with suppress(Exception):
-                asked.result(_PATIENCE)
+                future.result(_PATIENCE)
         loop.call_soon_threadsafe(loop.stop)
         shutil.rmtree(self._paths, ignore_errors=True)

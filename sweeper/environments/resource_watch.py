@@ -27,8 +27,8 @@ class Watched:
 
     def why(self) -> Ended:
         """Return why it was last ended, and clear that."""
-        found, self._ended = self._ended, ""
-        return found
+        reason, self._ended = self._ended, ""
+        return reason
 
     def look(self) -> None:
         """End the environment's processes if they exceed a limit. Files stay, because they are the
@@ -40,17 +40,17 @@ class Watched:
             # command must not be ended for that.
             alive = [pid for pid in processes if not _is_dying(pid)]
             too_much = sum(map(_private_mb, alive)) > self.limits.memory_mb
-        found: Ended = "memory" if too_much else ""
+        ended: Ended = "memory" if too_much else ""
         with suppress(OSError):
-            if not found:
+            if not ended:
                 system = os.statvfs(f"/proc/{self.pid}/root/")
                 files = system.f_files - system.f_ffree
                 if self._just_ended:  # tolerate the existing files, so that they can be removed
                     self._most_files = max(files, self._most_files)
-                found = "files" if files > self._most_files else ""
-        self._just_ended = bool(found)
-        if found:
-            self._ended = found
+                ended = "files" if files > self._most_files else ""
+        self._just_ended = bool(ended)
+        if ended:
+            self._ended = ended
             self.end_all()
 
 
@@ -62,9 +62,9 @@ def below(pid: int) -> Iterator[int]:
         with suppress(OSError):
             for thread in os.listdir(f"/proc/{at}/task"):
                 with open(f"/proc/{at}/task/{thread}/children", encoding="ascii") as file:
-                    found = [int(child) for child in file.read().split()]
-                yield from found
-                left += found
+                    children = [int(child) for child in file.read().split()]
+                yield from children
+                left += children
 
 
 def _private_mb(pid: int) -> float:

@@ -105,8 +105,8 @@ class Output:
         """Return the result with all of the output, or both its ends."""
         if len(self._tail) > self._most_tail:
             self._cut()
-        kept = bytes(self._head + self._tail)
-        return Result(code, kept, self._size - len(kept), ended)
+        data = bytes(self._head + self._tail)
+        return Result(code, data, self._size - len(data), ended)
 
 
 class Shell:
@@ -147,11 +147,11 @@ class Shell:
         request = self._first + "\0".join((word, kind, command, "")).encode(errors="replace")
         self._first = b""
         output = Output(keep)
-        found = self._exchange(request + (data or b""), word, output, seconds)
-        if found is None:
+        result = self._exchange(request + (data or b""), word, output, seconds)
+        if result is None:
             self._end_shell(output)
             return output.result(None, "timeout")
-        own, code = found
+        own, code = result
         return output.result(code) if own else output.result(None, self._why() or "shell")
 
     def reset(self) -> None:
@@ -180,10 +180,10 @@ class Shell:
         """Return whether a shell answers; False if one has ended instead."""
         word = secrets.token_hex(_WORD // 2)
         request = "\0".join((word, "run", ":", "")).encode()
-        found = self._exchange(request, word, Output(0), sum(_PATIENCE))
-        if found is None:
+        result = self._exchange(request, word, Output(0), sum(_PATIENCE))
+        if result is None:
             raise Died("its shell does not answer")
-        return found[0]
+        return result[0]
 
     def _exchange(
         self, request: bytes, word: str, output: Output, seconds: float, *, no_word: bool = False
@@ -195,11 +195,11 @@ class Shell:
         left = memoryview(request)
         while True:
             ends = ([] if no_word else [word]) + self._words[:1]
-            if (found := self._look(ends, output)) is not None:
-                own = found[0] == word
+            if (result := self._look(ends, output)) is not None:
+                own = result[0] == word
                 if not own:
                     del self._words[0]
-                return own, found[1]
+                return own, result[1]
             wait = deadline - time.monotonic()
             poll = select.poll()
             poll.register(self._stdout, select.POLLIN)
@@ -264,23 +264,23 @@ class Shell:
                 entry.size, entry.mode = len(data), 0o755 if data.startswith(b"#!") else 0o644
                 archive.addfile(entry, BytesIO(data))
         packed = held.getvalue()
-        told = self.run(
+        result = self.run(
             f"head -c {len(packed)} | tar -x -C {shlex.quote(self._root or '/')}"
             " --no-same-owner -m -f -",
             seconds,
             data=packed,
         )
-        if told.code != 0:
-            line = told.last_line or told.ended
+        if result.code != 0:
+            line = result.last_line or result.ended
             raise OSError(f"files cannot be put into the environment: {line}")
 
     def get(self, path: str, most: int, seconds: float) -> bytes | None:
         """Read a file; see `Environment.get`."""
         quoted = shlex.quote(self._root + path)
-        found = self.run(
+        result = self.run(
             f"[ -f {quoted} ] && head -c {most} {quoted} 2>/dev/null", seconds, 2 * most
         )
-        return found.output if found.code == 0 else None
+        return result.output if result.code == 0 else None
 
 
 def last_error(process: "subprocess.Popen[bytes] | None") -> str:

@@ -35,9 +35,9 @@ def table(name: str) -> tuple[Node, Problems]:
     """Returns a table as a node, empty if it is missing, and the problems to add mistakes in it
     to. Raises `EnvironmentFailure` for a file that cannot be read."""
     problems = Problems()
-    found = read_tables(problems).get(name, {})
+    entries = read_tables(problems).get(name, {})
     refuse(problems)
-    return from_python(found, f"{file()}: {name}", problems), problems
+    return from_python(entries, f"{file()}: {name}", problems), problems
 
 
 def refuse(problems: Problems) -> None:

@@ -41,8 +41,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
     # Comparing takes time by the product of two lengths: words too long for a typo are skipped.
     candidates = itertools.islice((other for other in known if len(other) <= 60), 200)
-    found = difflib.get_close_matches(word[:60], list(candidates), n=1)
-    return f" (did you mean '{found[0]}'?)" if found else ""
+    matches = difflib.get_close_matches(word[:60], list(candidates), n=1)
+    return f" (did you mean '{matches[0]}'?)" if matches else ""
 
 
 def hint(word: str, known: Iterable[str], problems: Problems) -> str:
@@ -140,8 +140,8 @@ class Integer:
         elif (self._least is not None and value < self._least) or (
             self._most is not None and value > self._most
         ):
-            told = f"{where} is {self._least} to {self._most}, not {str(value)[:40]}"
-            problems.add(node.place, told)
+            message = f"{where} is {self._least} to {self._most}, not {str(value)[:40]}"
+            problems.add(node.place, message)
         else:
             return value
         return None
@@ -162,11 +162,13 @@ class Number:
         number = is_number(value)
         if is_number(value) and self._fits(value):
             return float(value)
-        told = f"{value:.6g}" if type(value) is float else str(value)[:40] if number else kind(node)
+        shown = (
+            f"{value:.6g}" if type(value) is float else str(value)[:40] if number else kind(node)
+        )
         bounds = f"from {self._least:g} to {self._most:g}"
         if self._above:
             bounds = f"above {self._least:g}, at most {self._most:g}"
-        problems.add(node.place, f"{where} is {told}; it takes a number {bounds}")
+        problems.add(node.place, f"{where} is {shown}; it takes a number {bounds}")
         return None
 
     def _fits(self, value: float) -> bool:
@@ -190,14 +192,14 @@ class Duration:
             expected = f"a duration with its unit: {node.value}m or {node.value}s"
             wrong(node, where, expected, problems)
             return None
-        found = seconds(node.value)
-        if found is None:
-            told = f"{where} takes a duration such as 90s, 30m, 2h or 1h30m"
-            problems.add(node.place, told)
-        elif found < self._least:
+        duration = seconds(node.value)
+        if duration is None:
+            message = f"{where} takes a duration such as 90s, 30m, 2h or 1h30m"
+            problems.add(node.place, message)
+        elif duration < self._least:
             problems.add(node.place, f"{where} is at least {self._least:g}s")
             return None
-        return found
+        return duration
 
     def schema(self) -> dict[str, object]:
         text = {"type": "string", "minLength": 1, "maxLength": _MAX_DURATION}
@@ -210,15 +212,15 @@ class Duration:
 
 def seconds(value: object) -> float | None:
     """Parses a duration; None if it is invalid."""
-    found: float | None = None
+    total: float | None = None
     if is_number(value):
-        found = float(value) if abs(value) < _MAX_SECONDS else None
+        total = float(value) if abs(value) < _MAX_SECONDS else None
     elif isinstance(value, str) and 0 < len(value) <= _MAX_DURATION:
         match = re.fullmatch(_DURATION, value)
         if match:
             parts = [float(part or 0) for part in match.groups()]
-            found = sum(n * u for n, u in zip(parts, _UNITS, strict=True))
-    return found if found is not None and 0 < found < _MAX_SECONDS else None
+            total = sum(n * u for n, u in zip(parts, _UNITS, strict=True))
+    return total if total is not None and 0 < total < _MAX_SECONDS else None
 
 
 class Item(NamedTuple):
@@ -256,27 +258,27 @@ class Texts:
             expected = self._example or f"a list of strings, at most {self._most}"
             wrong(node, where, expected, problems)
             return None
-        found: list[str] = []
+        texts: list[str] = []
         for item in items:
             value = item.value
             text = str(value) if self._item.numbers and type(value) is int else value
             if not isinstance(text, str):
-                told = f"{kind(item)} in the list; quote it"
-                told += "" if self._item.numbers else " to make it a string"
+                message = f"{kind(item)} in the list; quote it"
+                message += "" if self._item.numbers else " to make it a string"
             else:
-                told = self._item.wrong_with(text)
-            if told is not None:
-                problems.add(item.place, f"{where}: {told}")
+                message = self._item.wrong_with(text)
+            if message is not None:
+                problems.add(item.place, f"{where}: {message}")
             elif isinstance(text, str):
-                found.append(text)
-        return list(dict.fromkeys(found)) if self._unique else found
+                texts.append(text)
+        return list(dict.fromkeys(texts)) if self._unique else texts
 
     def schema(self) -> dict[str, object]:
         item: dict[str, object] = {"type": "string", **self._item.schema}
         if self._item.numbers:
             item = {"anyOf": [{"type": "integer"}, item]}
-        found = {"type": "array", "minItems": self._least, "maxItems": self._most, "items": item}
-        return {key: value for key, value in found.items() if value != 0}
+        schema = {"type": "array", "minItems": self._least, "maxItems": self._most, "items": item}
+        return {key: value for key, value in schema.items() if value != 0}
 
 
 class Matching(NamedTuple):
@@ -308,7 +310,7 @@ class Names:
         if entries is None or (self._most is not None and len(entries) > self._most):
             wrong(node, where, self._what, problems)
             return None
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for name, (place, item) in entries.items():
             value, shown = item.value, name[:60]
             if not re.fullmatch(self._names.pattern, name):
@@ -317,15 +319,15 @@ class Names:
                 problems.add(place, f"{where}: {shown} is set by sweeper")
             elif self._values:
                 if isinstance(value, str) and re.fullmatch(self._values.pattern, value):
-                    found[name] = value
+                    names[name] = value
                 else:
                     problems.add(item.place, f"{where}.{shown} takes {self._values.called}")
             elif type(value) in (str, int):
-                found[name] = str(value)
+                names[name] = str(value)
             else:
-                told = f"{where}.{shown} is {kind(item)}; quote it to make it a string"
-                problems.add(item.place, told)
-        return found
+                message = f"{where}.{shown} is {kind(item)}; quote it to make it a string"
+                problems.add(item.place, message)
+        return names
 
     def schema(self) -> dict[str, object]:
         names: dict[str, object] = {"pattern": whole(self._names.pattern)}
@@ -348,11 +350,11 @@ class Amounts:
         if node.entries is None:
             wrong(node, where, "a mapping of names to amounts", problems)
             return None
-        found = {
+        amounts = {
             name: self._amount.read(item, f"{where}.{name[:60]}", problems)
             for name, (_, item) in node.entries.items()
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in amounts.items() if value is not None}
 
     def schema(self) -> dict[str, object]:
         return {"type": "object", "additionalProperties": self._amount.schema()}

@@ -60,14 +60,14 @@ class Node(NamedTuple):
     @property
     def items(self) -> "list[Node] | None":
         """The nodes of a list; None for anything else."""
-        found = self.value
-        return cast("list[Node]", found) if isinstance(found, list) else None
+        value = self.value
+        return cast("list[Node]", value) if isinstance(value, list) else None
 
     @property
     def entries(self) -> "dict[str, tuple[Place, Node]] | None":
         """The entries of a mapping; None for anything else."""
-        found = self.value
-        return cast("dict[str, tuple[Place, Node]]", found) if isinstance(found, dict) else None
+        value = self.value
+        return cast("dict[str, tuple[Place, Node]]", value) if isinstance(value, dict) else None
 
 
 class Stop(Exception):
@@ -257,11 +257,11 @@ class _Reader:
         except Stop:
             return None
         except MarkedYAMLError as error:
-            found = cast(_Mistake, error)
-            mark = found.problem_mark or found.context_mark
+            mistake = cast(_Mistake, error)
+            mark = mistake.problem_mark or mistake.context_mark
             place = self.place(mark) if mark else self.fixed or Place(self.source)
-            context = f" {found.context}" if found.context else ""
-            message = str(found.problem or "not YAML").replace("\n", " ")
+            context = f" {mistake.context}" if mistake.context else ""
+            message = str(mistake.problem or "not YAML").replace("\n", " ")
             self.problems.add(place, f"not YAML: {message}{context}")
         except (YAMLError, ValueError, IndexError, AssertionError, OverflowError) as error:
             # The parser raises these for some inputs (`%YAML x`, `"\UFFFFFFFF"`).

@@ -46,8 +46,8 @@ class _Rule:
             takes = f"off, or a mapping of {self._names}" if self._names else "on or off"
             wrong(node, where, takes, problems)
             return None
-        found = self._section.read(node, where, problems).values
-        return {key: float(value) for key, value in found.items()}
+        values = self._section.read(node, where, problems).values
+        return {key: float(value) for key, value in values.items()}
 
     def schema(self) -> dict[str, object]:
         return {"anyOf": [{"enum": ["off", "on", False, True]}, self._section.schema()]}
@@ -70,8 +70,8 @@ def _sentence(text: str) -> str:
 
 
 def _read_alarms(node: Node, where: str, problems: Problems) -> Alarms:
-    found = _RULES.read(node, where, problems).values
-    return {name: None if given is False else given for name, given in found.items()}
+    values = _RULES.read(node, where, problems).values
+    return {name: None if given is False else given for name, given in values.items()}
 
 
 def _wrong_with_rule(rule: str) -> str | None:
@@ -85,9 +85,9 @@ def _check(reading: Reading) -> None:
 
 
 def _read_on_alarm(node: Node, where: str, problems: Problems) -> OnAlarm | None:
-    found = _ON_ALARM.read(node, where, problems).values
-    run, rules = (None if (v := found.get(key)) is None else tuple(v) for key in ("run", "rules"))
-    stop = found.get("stop")
+    values = _ON_ALARM.read(node, where, problems).values
+    run, rules = (None if (v := values.get(key)) is None else tuple(v) for key in ("run", "rules"))
+    stop = values.get("stop")
     return None if run is None and stop is None else OnAlarm(run, stop, rules)
 
 

@@ -60,8 +60,8 @@ def apply_to_launch(
             problems.add(change.place, "write launch.<key>=value, or ~launch.<key>")
         elif change.action == "drop":
             if not _take(entries, key):
-                told = f"there is no launch.{key} to drop{nearest(key, entries)}"
-                problems.add(change.place, told)
+                message = f"there is no launch.{key} to drop{nearest(key, entries)}"
+                problems.add(change.place, message)
         else:
             _put(entries, key, change)
     if len(others) == len(changes) or (node is not None and node.entries is None):

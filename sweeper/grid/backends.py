@@ -49,20 +49,20 @@ class Places:
     def read(self, node: Node, where: str, problems: Problems) -> list[Entry] | None:
         """Returns the entries that can be read, and notes the others."""
         if node.items is None or not node.items:
-            said = "an empty list" if node.items is not None else kind(node)
-            problems.add(node.place, f"{where} is {said}; {_EXPECTED}")
+            shown = "an empty list" if node.items is not None else kind(node)
+            problems.add(node.place, f"{where} is {shown}; {_EXPECTED}")
             return None
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         for number, item in enumerate(node.items):
             entry = _entry(item, f"{where}[{number}]", problems)
             if entry is None:
                 continue
             name = entry.kind.name
-            if name in found:
-                told = f"{where}[{number}]: {name} stands twice, and is one place"
-                problems.add(item.place, told)
-            found.setdefault(name, entry)
-        return list(found.values())
+            if name in entries:
+                message = f"{where}[{number}]: {name} stands twice, and is one place"
+                problems.add(item.place, message)
+            entries.setdefault(name, entry)
+        return list(entries.values())
 
     def schema(self) -> dict[str, object]:
         """Returns the schema: a list of names, or of mappings from one name to options."""
@@ -89,20 +89,19 @@ def _entry(item: Node, where: str, problems: Problems) -> Entry | None:
         wrong(item, where, "one backend: NAME, or {NAME: {OPTION: VALUE}}", problems)
         return None
     try:
-        found = backend_type(name.replace("_", "-"))
+        backend = backend_type(name.replace("_", "-"))
     except UsageError as error:
         problems.add(item.place, f"{where}: {error}")
         return None
-    section, path = _section(found), f"{where}.{name}"
+    section, path = _section(backend), f"{where}.{name}"
     for key in (inner.entries or {}).keys() - section.fields.keys():
-        if owners := [one.name for one in _having(key) if one.name != found.name]:
-            told = (
-                f"{path}: {key[:60]!r} is no option of {found.name}, but of {' and '.join(owners)}"
-            )
-            problems.add(item.place, told)
+        if owners := [one.name for one in _having(key) if one.name != backend.name]:
+            others = " and ".join(owners)
+            message = f"{path}: {key[:60]!r} is not an option of {backend.name}, but of {others}"
+            problems.add(item.place, message)
             inner = Node({k: v for k, v in (inner.entries or {}).items() if k != key}, inner.place)
     options = section.read(inner, path, problems).values
-    return Entry(found, Share(found.name, options.pop(SHARE, None)), options)
+    return Entry(backend, Share(backend.name, options.pop(SHARE, None)), options)
 
 
 def _having(key: str) -> Iterable[BackendType]:

@@ -65,7 +65,7 @@ class Block(NamedTuple):
 
 def read_settings(node: Node, section: str, problems: Problems) -> dict[str, Setting]:
     """Reads `{key: value}` into one setting for each dotted key."""
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     taken = Taken()
     for key, place, item in fields(node, section, problems):
         setting = _setting(key, item, problems)
@@ -77,8 +77,10 @@ def read_settings(node: Node, section: str, problems: Problems) -> dict[str, Set
                 break
             where = setting.places[leaf]
             text = setting.text if leaf == key else None
-            found[leaf] = Setting(value, {leaf: value}, {leaf: where}, where, refers(value), text)
-    return found
+            settings[leaf] = Setting(
+                value, {leaf: value}, {leaf: where}, where, refers(value), text
+            )
+    return settings
 
 
 def read_entries(node: Node, section: str, problems: Problems) -> list[dict[str, Setting]]:

@@ -43,8 +43,8 @@ ACCOUNT = SECTION.extended(
 
 def read_caps(node: Node, where: str, problems: Problems) -> Budget | None:
     """Reads the section `budget`, or the value of `launch --budget`."""
-    found = SECTION.read(node, where, problems).values
-    return Budget(**found) if found.keys() & {"usd", "tokens", "hours"} else None
+    values = SECTION.read(node, where, problems).values
+    return Budget(**values) if values.keys() & {"usd", "tokens", "hours"} else None
 
 
 BUDGET = Field(

@@ -77,14 +77,14 @@ def _read_one(item: Node, problems: Problems) -> When | None:
     gives = any(reading.given(key) for key in _GIVES)
     if not gives and len(reading.entries) == len(item.entries):
         problems.add(item.place, "when gives nothing: add grid, zip, random or base")
-    found = reading.values
-    if not found.get("if"):
+    values = reading.values
+    if not values.get("if"):
         return None
     return When(
-        found["if"],
-        found.get("base", {}),
-        (*found.get("grid", ()), *found.get("zip", ())),
-        found.get("random"),
+        values["if"],
+        values.get("base", {}),
+        (*values.get("grid", ()), *values.get("zip", ())),
+        values.get("random"),
         item.place,
     )
 
@@ -93,7 +93,7 @@ def _read_conditions(node: Node, where: str, problems: Problems) -> dict[str, Co
     del where
     if node.entries == {}:
         problems.add(node.place, f"when needs {_NEEDS}")
-    found: dict[str, Condition] = {}
+    conditions: dict[str, Condition] = {}
     for key, setting in read_settings(node, "if", problems).items():
         value = setting.value
         values = cast("list[object]", value) if isinstance(value, list) else [value]
@@ -102,8 +102,8 @@ def _read_conditions(node: Node, where: str, problems: Problems) -> dict[str, Co
         elif not values:
             problems.add(setting.place, f"if: {key[:60]!r} has no value to ask for")
         texts = frozenset(map(canonical, values))
-        found[key] = Condition(tuple(values), texts, setting.place)
-    return found
+        conditions[key] = Condition(tuple(values), texts, setting.place)
+    return conditions
 
 
 def check_whens(whens: tuple[When, ...], blocks: tuple[Block, ...], problems: Problems) -> None:

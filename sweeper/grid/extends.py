@@ -297,12 +297,12 @@ _CUTS = {"base": _cut, "grid": _cut, "random": _cut_random, "zip": _cut_each}
 
 def _axes(root: Entries) -> set[str]:
     """Returns the keys that a grid has axes for, without those under a condition."""
-    found = {key for key, (_, node) in _entries(root, "grid").items() if node.value is not None}
+    keys = {key for key, (_, node) in _entries(root, "grid").items() if node.value is not None}
     zipped = root["zip"][1].items if "zip" in root else None
     for item in zipped or ():
-        found |= set(item.entries or {})
+        keys |= set(item.entries or {})
     drawn = _entries(_entries(root, "random"), "axes")
-    return found | {key for key, (_, node) in drawn.items() if node.value is not None}
+    return keys | {key for key, (_, node) in drawn.items() if node.value is not None}
 
 
 def _entries(root: Entries, section: str) -> Entries:

@@ -175,16 +175,16 @@ def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) 
     entries: dict[str, tuple[Place, Node]] = {}
     for key, (place, item) in (node.entries or {}).items():
         if key not in section.fields and _is_of_all(key):
-            told = "is said of all stages together: it goes into launch beside stages"
-            problems.add(place, f"{name}.{key} {told}")
+            message = "is said of all stages together: it goes into launch beside stages"
+            problems.add(place, f"{name}.{key} {message}")
         else:
             entries[key] = place, item
     read = node if node.entries is None else node._replace(value=entries)
     reading = section.read(read, name, problems)
     for variable in reading.values.get("env", {}):
         if variable in _OF_THE_SERVICE:
-            told = f"{variable} is the service's, which is one for all stages"
-            problems.add(reading.entries["env"][1].place, f"{name}.env: {told}")
+            message = f"{variable} is the service's, which is one for all stages"
+            problems.add(reading.entries["env"][1].place, f"{name}.env: {message}")
     places = {key: item.place for key, (_, item) in reading.entries.items()}
     return StageLaunch({key: _over(whole, key, v) for key, v in reading.values.items()}, places)
 
@@ -242,8 +242,10 @@ def _check_alone(reading: Reading, sections: Iterable[str]) -> None:
     if reading.given("backend") is not None:
         reading.problem("backend", "launch has backend and backends: where jobs go is said by one")
     for key in sections:
-        told = f"launch.{key}: with backends, what a place is asked for stands in its entry there"
-        reading.problem(key, told)
+        message = (
+            f"launch.{key}: with backends, what a place is asked for stands in its entry there"
+        )
+        reading.problem(key, message)
 
 
 def _together(places: list[Entry], most: int | None) -> dict[str, object]:

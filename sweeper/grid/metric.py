@@ -23,14 +23,14 @@ class _WordOr:
             words = ", ".join(self._words.choices)
             wrong(node, where, f"{words} or {{{self._field.name}: ...}}", problems)
             return None
-        found = self._mapping.read(node, where, problems) or {}
-        value = found.get(self._field.name)
+        values = self._mapping.read(node, where, problems) or {}
+        value = values.get(self._field.name)
         if value is None:
             if not node.entries:
                 wrong(node, where, f"{{{self._field.name}: ...}}", problems)
             return None
-        told = ",".join(cast(list[str], value)) if isinstance(value, list) else value
-        return f"{self._field.name}={told}"
+        text = ",".join(cast(list[str], value)) if isinstance(value, list) else value
+        return f"{self._field.name}={text}"
 
     def schema(self) -> dict[str, object]:
         needs = {"required": [self._field.name], "minProperties": 1}
@@ -95,6 +95,6 @@ METRIC = Section(
 )
 
 
-def metric_of(found: dict[str, Any]) -> Metric | None:
+def metric_of(values: dict[str, Any]) -> Metric | None:
     """Makes the metric from the section as read; None without a name and a goal."""
-    return Metric(**METRIC.defaults() | found) if found.keys() >= {"name", "goal"} else None
+    return Metric(**METRIC.defaults() | values) if values.keys() >= {"name", "goal"} else None

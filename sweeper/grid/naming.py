@@ -172,8 +172,8 @@ def value_labels(
     """Maps canonical texts to labels, for all values of one axis. `written` has the spelling of
     numbers by canonical text. Labels differ even if case is ignored: of two that would not, the
     one with capitals gets a hash."""
-    found = {canonical(value): value for value in values}
-    labels = {text: _label(value, written.get(text)) for text, value in found.items()}
+    distinct = {canonical(value): value for value in values}
+    labels = {text: _label(value, written.get(text)) for text, value in distinct.items()}
     for digits in (6, 12, 64):
         folded: dict[str, list[str]] = {}
         for text, label in labels.items():
@@ -182,9 +182,9 @@ def value_labels(
         if not clashes:
             break
         for text in clashes:
-            ending = isinstance(found[text], str) and labels[text] != found[text]
+            ending = isinstance(distinct[text], str) and labels[text] != distinct[text]
             if ending or labels[text] != labels[text].casefold() or digits > 6:
-                labels[text] = _hashed(found[text], digits)
+                labels[text] = _hashed(distinct[text], digits)
     return labels
 
 

@@ -32,8 +32,8 @@ def _wrong_with_address(text: str) -> str | None:
 
 def _needs_a_way(reading: Reading) -> None:
     given = reading.given("on")
-    silent = given is not None and given.value == []
-    if not silent and not any(reading.given(way) for way in _WAYS):
+    muted = given is not None and given.value == []
+    if not muted and not any(reading.given(way) for way in _WAYS):
         reading.problems.add(reading.place, f"notify needs one of {', '.join(_WAYS)}")
 
 
@@ -109,22 +109,22 @@ def _read(node: Node, where: str, problems: Problems) -> Notify | None:
 
 
 def _made(reading: Reading) -> Notify:
-    found = reading.values
-    command, on = found.get("command"), found.get("on")
+    values = reading.values
+    command, on = values.get("command"), values.get("on")
     return Notify(
         on=KINDS if on is None else tuple(on),
         command=None if command is None else tuple(command),
-        webhook=found.get("webhook"),
-        slack=found.get("slack"),
+        webhook=values.get("webhook"),
+        slack=values.get("slack"),
         email=_email(reading.value("email") or {}),
     )
 
 
-def _email(found: dict[str, Any]) -> Email | None:
-    if not found.keys() >= {"to", "server", "sender"}:
+def _email(values: dict[str, Any]) -> Email | None:
+    if not values.keys() >= {"to", "server", "sender"}:
         return None  # missing keys are already noted
-    more = {key: found[key] for key in ("user", "password", "tls") if key in found}
-    return Email(tuple(found["to"]), found["server"], found["sender"], **more)
+    more = {key: values[key] for key in ("user", "password", "tls") if key in values}
+    return Email(tuple(values["to"]), values["server"], values["sender"], **more)
 
 
 WHOLE: dict[str, object] = {
@@ -149,17 +149,17 @@ def notify_of(plan: Plan) -> Notify | None:
     """Returns the notification settings of a sweep: those of its grid, else the table `notify` of
     the user's configuration. Returns None if nobody is notified. Raises `EnvironmentFailure` for
     mistakes in the configuration."""
-    found = plan.notify if plan.notify is not None else configured()
-    return found if found is not None and found.on and found.receivers else None
+    notify = plan.notify if plan.notify is not None else configured()
+    return notify if notify is not None and notify.on and notify.receivers else None
 
 
 def configured() -> Notify | None:
     """Returns the table `notify` of the user's configuration; None without one. Raises
     `EnvironmentFailure`."""
     node, problems = config_file.table("notify")
-    found = _read(node, "notify", problems) if node.entries else None
+    notify = _read(node, "notify", problems) if node.entries else None
     config_file.refuse(problems)
-    return found
+    return notify
 
 
 def require_variables(notify: Notify) -> None:

@@ -65,12 +65,12 @@ def flow(value: object) -> str:
 def _quoted(text: str) -> str:
     """Returns a string in double quotes, with characters that YAML forbids escaped."""
     quoted = json.dumps(text, ensure_ascii=False)
-    return FORBIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", quoted)
+    return FORBIDDEN.sub(lambda match: f"\\u{ord(match.group()):04x}", quoted)
 
 
 def read_overrides(texts: Sequence[str], problems: Problems) -> list[Override]:
     """Returns the overrides that can be read, and notes the others."""
-    found: list[Override] = []
+    overrides: list[Override] = []
     seen: set[str] = set()
     for text in texts:
         place = Place(f"override {shown(text)}")
@@ -87,8 +87,8 @@ def read_overrides(texts: Sequence[str], problems: Problems) -> list[Override]:
             node = Node(None, place) if drop else _value(value, place, problems)
             if node is not None:
                 action = "drop" if drop else "axis" if node.items is not None else "value"
-                found.append(Override(action, key, node, place))
-    return found
+                overrides.append(Override(action, key, node, place))
+    return overrides
 
 
 def _value(text: str, place: Place, problems: Problems) -> Node | None:

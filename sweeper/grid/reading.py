@@ -144,8 +144,10 @@ def _with_stages(grid: Grid, reading: Reading, changes: Sequence[Override]) -> G
     stages = {node.name: _stage(node, grid, reading, mine[node.name]) for node in nodes}
     metrics = {name: stage.grid.metric is not None for name, stage in stages.items()}
     check_graph(nodes, metrics, problems)
-    found = (stages[node.name] for node in ordered(nodes))
-    made = (one._replace(references=(*one.references, *references[one.name])) for one in found)
+    stage_grids = (stages[node.name] for node in ordered(nodes))
+    made = (
+        one._replace(references=(*one.references, *references[one.name])) for one in stage_grids
+    )
     return grid._replace(stages=tuple(made), order=reading.value("order"))
 
 
@@ -155,15 +157,20 @@ def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Overri
     shared = {k: above.entries[k] for k in ("service", "launch", "secrets") if k in above.entries}
     reading = SECTION.read(Node({**shared, **node.entries}, node.place), "", above.problems)
     _check_program(reading, f"stages.{node.name}")
-    found = _grid(reading, grid.name)
-    own, changes = _own_launch(node, changes, found, above.problems)
-    launch = found.launch.under(own.values)
-    places = {**found.places, **{f"launch.{key}": place for key, place in own.places.items()}}
+    grid_of_stage = _grid(reading, grid.name)
+    own, changes = _own_launch(node, changes, grid_of_stage, above.problems)
+    launch = grid_of_stage.launch.under(own.values)
+    places = {
+        **grid_of_stage.places,
+        **{f"launch.{key}": place for key, place in own.places.items()},
+    }
     if node.launch is not None:
         places["launch"] = node.launch.place
-    found = found._replace(launch=launch, places=places)
-    found = _with_changes(found, changes, above.problems)
-    return StageGrid(node.name, node.place, found, node.takings, node.references, own.values)
+    grid_of_stage = grid_of_stage._replace(launch=launch, places=places)
+    grid_of_stage = _with_changes(grid_of_stage, changes, above.problems)
+    return StageGrid(
+        node.name, node.place, grid_of_stage, node.takings, node.references, own.values
+    )
 
 
 def _own_launch(
@@ -182,35 +189,35 @@ def _own_launch(
 
 def _grid(reading: Reading, name: str) -> Grid:
     """Makes the grid before command-line changes."""
-    found = reading.values
-    command, metric = found.get("command"), found.get("metric", {})
-    secrets: tuple[str, ...] = found.get("secrets", ())
+    values = reading.values
+    command, metric = values.get("command"), values.get("metric", {})
+    secrets: tuple[str, ...] = values.get("secrets", ())
     service = reading.value("service")
     if service == "tinker" and "TINKER_API_KEY" not in secrets:
         secrets = ("TINKER_API_KEY", *secrets)
     return Grid(
         name=name,
-        recipe=found.get("recipe"),
+        recipe=values.get("recipe"),
         command=None if command is None else tuple(command),
         service=service,
-        base=found.get("base", {}),
-        blocks=(*found.get("grid", ()), *found.get("zip", ())),
-        random=found.get("random"),
-        whens=found.get("when", ()),
-        include=tuple(found.get("include", ())),
-        exclude=tuple(found.get("exclude", ())),
+        base=values.get("base", {}),
+        blocks=(*values.get("grid", ()), *values.get("zip", ())),
+        random=values.get("random"),
+        whens=values.get("when", ()),
+        include=tuple(values.get("include", ())),
+        exclude=tuple(values.get("exclude", ())),
         fixed={},
         dropped=frozenset(),
-        seeds=found.get("seeds"),
+        seeds=values.get("seeds"),
         metric=metric_of(metric),
         secrets=secrets,
-        launch=found.get("launch", Launch()),
-        wandb=found.get("wandb"),
-        alarms=found.get("alarms"),
-        on_alarm=found.get("on_alarm"),
-        budget=found.get("budget"),
-        notify=found.get("notify"),
-        baseline=found.get("baseline"),
+        launch=values.get("launch", Launch()),
+        wandb=values.get("wandb"),
+        alarms=values.get("alarms"),
+        on_alarm=values.get("on_alarm"),
+        budget=values.get("budget"),
+        notify=values.get("notify"),
+        baseline=values.get("baseline"),
         text="",
         path="",
         overrides=(),
@@ -232,8 +239,8 @@ def _name(reading: Reading, stem: str) -> str:
         if not stem:
             problems.add(reading.place, "a grid from Python needs a name")
         elif not is_sweep_name(stem):
-            told = f"the file's name {stem[:60]!r} cannot name a sweep: add a name"
-            problems.add(reading.place, told)
+            message = f"the file's name {stem[:60]!r} cannot name a sweep: add a name"
+            problems.add(reading.place, message)
     return reading.values.get("name", stem)
 
 

@@ -49,7 +49,7 @@ def refers(value: object) -> bool:
 def named(value: object) -> Iterator[str]:
     """Yields the keys that the references in a value name."""
     if isinstance(value, str):
-        yield from (found.group(1) for found in _TOKEN.finditer(value) if found.group(1))
+        yield from (match.group(1) for match in _TOKEN.finditer(value) if match.group(1))
     for item in [*table_of(value).values(), *list_of(value)]:
         yield from named(item)
 
@@ -57,9 +57,9 @@ def named(value: object) -> Iterator[str]:
 def faults(node: Node) -> Iterable[tuple[Place, str]]:
     """Yields the syntax errors of references in a value."""
     if isinstance(node.value, str) and "${" in node.value:
-        for found in _TOKEN.finditer(node.value):
-            if found.group() == "${" or not (found.group(1) is None or is_key(found.group(1))):
-                shown = node.value[found.start() : found.start() + 40]
+        for match in _TOKEN.finditer(node.value):
+            if match.group() == "${" or not (match.group(1) is None or is_key(match.group(1))):
+                shown = node.value[match.start() : match.start() + 40]
                 yield node.place, f"{shown!r} names no key as ${{key}} does; $${{ is the text ${{"
                 return
     for item in node.items or [item for _, item in (node.entries or {}).values()]:
@@ -68,16 +68,16 @@ def faults(node: Node) -> Iterable[tuple[Place, str]]:
 
 def nested(config: Mapping[str, object], key: str) -> dict[str, object]:
     """Returns the dotted keys of a configuration below `key` as one nested mapping."""
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     for other, value in config.items():
         if other.startswith(f"{key}."):
             *above, last = other[len(key) + 1 :].split(".")
-            inner = found
+            inner = result
             for part in above:
                 below: dict[str, object] = {}
                 inner = table_of(inner.setdefault(part, below))
             inner[last] = value
-    return found
+    return result
 
 
 class Resolver:
@@ -149,15 +149,15 @@ class Resolver:
         if id(value) in self._by_id:
             return value
         text = repr(value)
-        found = self._kept.get(text, _MISSING)
-        if found is _MISSING:
+        known = self._kept.get(text, _MISSING)
+        if known is _MISSING:
             self._spent += len(text)
             if self._spent > _MAX_KEPT:
                 raise BrokenReference(
                     f"references make more than {_MAX_KEPT} characters in this grid"
                 )
-            found = self._kept[text] = self._by_id[id(value)] = value
-        return found
+            known = self._kept[text] = self._by_id[id(value)] = value
+        return known
 
 
 class _Reading:
@@ -248,18 +248,18 @@ class _Reading:
     def _text(self, text: str, path: tuple[str, ...]) -> str:
         parts: list[str] = []
         end = length = 0
-        for found in _TOKEN.finditer(text):
+        for match in _TOKEN.finditer(text):
             self.work += 2
-            parts.append(text[end : found.start()])
-            if found.group(1) is None:
+            parts.append(text[end : match.start()])
+            if match.group(1) is None:
                 parts.append("${")
             else:
-                value = self.key(found.group(1), path)
+                value = self.key(match.group(1), path)
                 parts.append(value if isinstance(value, str) else canonical(value))
             length += len(parts[-1])
             if length > MAX_MADE:
                 raise BrokenReference(f"references that make more than {MAX_MADE} characters")
-            end = found.end()
+            end = match.end()
         return "".join([*parts, text[end:]])
 
 

@@ -28,14 +28,14 @@ class _Overrides:
         if node.items is None:
             wrong(node, where, "a list of mappings with an if", problems)
             return None
-        found: list[dict[str, object]] = []
+        overrides: list[dict[str, object]] = []
         for item in node.items:
             reading = self._section.read(item, where, problems)
             condition = reading.values.pop("if", None)
             if condition is None or condition.entries == {}:
                 if item.entries is not None:
-                    told = f"{where} needs an if: the keys and values that it asks for"
-                    problems.add(item.place, told)
+                    message = f"{where} needs an if: the keys and values that it asks for"
+                    problems.add(item.place, message)
                 continue
             wanted: dict[str, object] = {}
             for key, setting in read_settings(condition, "if", problems).items():
@@ -43,8 +43,8 @@ class _Overrides:
                 wanted[key] = value if isinstance(value, list) else [value]
             if len(item.entries or {}) == 1:
                 problems.add(item.place, f"{where} gives nothing beside its if")
-            found.append({"if": wanted, **reading.values})
-        return found
+            overrides.append({"if": wanted, **reading.values})
+        return overrides
 
     def schema(self) -> dict[str, object]:
         """Returns the JSON Schema of the list."""
@@ -68,11 +68,13 @@ def asked_by(
 ) -> dict[str, object]:
     """Returns the options for the job of a run with this configuration: the section's, with each
     matching override merged over them in order. `merge` is the backend's own function."""
-    asked = {key: value for key, value in options.items() if key != OVERRIDES}
+    options_of_run = {key: value for key, value in options.items() if key != OVERRIDES}
     for entry in _overrides(options):
         if _meant(entry, config):
-            asked = merge(asked, {key: value for key, value in entry.items() if key != "if"})
-    return asked
+            options_of_run = merge(
+                options_of_run, {key: value for key, value in entry.items() if key != "if"}
+            )
+    return options_of_run
 
 
 def conditions(options: Mapping[str, object]) -> list[str]:

@@ -69,11 +69,11 @@ def read_random(node: Node, where: str, problems: Problems) -> Random | None:
 def _read_drawn_axes(node: Node, where: str, problems: Problems) -> dict[str, Drawn]:
     if node.entries == {}:
         problems.add(node.place, f"{where} is empty")
-    found = {
+    axes = {
         key: _read_drawn(key, place, item, problems)
         for key, place, item in fields(node, where, problems)
     }
-    return {key: drawn for key, drawn in found.items() if drawn is not None}
+    return {key: drawn for key, drawn in axes.items() if drawn is not None}
 
 
 def _read_drawn(key: str, place: Place, node: Node, problems: Problems) -> Drawn | None:

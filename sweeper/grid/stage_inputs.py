@@ -72,15 +72,15 @@ def read_from(node: Node, where: str, problems: Problems) -> tuple[Taking, ...]:
     if not items or len(items) > _SOURCES:
         problems.add(node.place, f"{where} names no stage" if not items else f"{where}: too many")
         return ()
-    found: dict[Source, Taking] = {}
+    takings: dict[Source, Taking] = {}
     for item in items:
         taking = _read_source(item, where, problems)
         if taking is None:
             continue
-        if taking.source in found:
+        if taking.source in takings:
             problems.add(item.place, f"{where}: the same is taken twice")
-        found.setdefault(taking.source, taking)
-    return tuple(found.values())
+        takings.setdefault(taking.source, taking)
+    return tuple(takings.values())
 
 
 def _read_source(node: Node, where: str, problems: Problems) -> Taking | None:

@@ -86,32 +86,32 @@ def beside_stages(entries: Mapping[str, tuple[Place, Node]], problems: Problems)
     """Notes sections outside the stages that belong in a stage."""
     for key in IN_STAGE:
         if key in entries and entries[key][1].value is not None:
-            told = f"{key}: the grid has stages, so it goes into one of them"
-            problems.add(entries[key][0], told)
+            message = f"{key}: the grid has stages, so it goes into one of them"
+            problems.add(entries[key][0], message)
 
 
 def read_stages(node: Node, problems: Problems) -> list[StageNode]:
     """Reads the stages, in the order of the file."""
     if not node.entries or len(node.entries) > MAX_STAGES:
-        told = f"stages is {kind(node)}; it takes a mapping of names to stages"
+        message = f"stages is {kind(node)}; it takes a mapping of names to stages"
         if node.entries is not None:
-            told = f"more than {MAX_STAGES} stages" if node.entries else "stages has none"
-        problems.add(node.place, told)
+            message = f"more than {MAX_STAGES} stages" if node.entries else "stages has none"
+        problems.add(node.place, message)
         return []
     names = list(node.entries)
-    found: list[StageNode] = []
+    stages: list[StageNode] = []
     for name, (place, item) in node.entries.items():
         if not re.fullmatch(STAGE_NAME, name) or name in _RESERVED:
-            told = "a letter, then letters, digits and '_', at most 40"
-            told = "the word means something else" if name in _RESERVED else told
-            problems.add(place, f"stages: {name[:60]!r} cannot name a stage ({told})")
+            message = "a letter, then letters, digits and '_', at most 40"
+            message = "the word means something else" if name in _RESERVED else message
+            problems.add(place, f"stages: {name[:60]!r} cannot name a stage ({message})")
         elif not item.entries:
             empty = item.value is None or item.entries is not None
-            told = "is empty" if empty else f"is {kind(item)}"
-            problems.add(item.place, f"stages.{name} {told}; it takes a mapping, as a grid is")
+            message = "is empty" if empty else f"is {kind(item)}"
+            problems.add(item.place, f"stages.{name} {message}; it takes a mapping, as a grid is")
         else:
-            found.append(_read_stage(name, place, item.entries, names, problems))
-    return found
+            stages.append(_read_stage(name, place, item.entries, names, problems))
+    return stages
 
 
 def _read_stage(
@@ -139,13 +139,15 @@ def _read_stage(
     return StageNode(name, place, entries, takings, tuple(references), launch)
 
 
-def _escaped(node: Node, names: Sequence[str], found: list[Reference], problems: Problems) -> Node:
+def _escaped(
+    node: Node, names: Sequence[str], references: list[Reference], problems: Problems
+) -> Node:
     """Escapes the references to stages in a node, and adds them to `found`."""
     if node.items is not None:
-        return node._replace(value=[_escaped(i, names, found, problems) for i in node.items])
+        return node._replace(value=[_escaped(i, names, references, problems) for i in node.items])
     if node.entries is not None:
         entries = {
-            k: (p, _escaped(i, names, found, problems)) for k, (p, i) in node.entries.items()
+            k: (p, _escaped(i, names, references, problems)) for k, (p, i) in node.entries.items()
         }
         return node._replace(value=entries)
     if not isinstance(node.value, str) or "${" not in node.value:
@@ -159,9 +161,9 @@ def _escaped(node: Node, names: Sequence[str], found: list[Reference], problems:
                 problems.add(node.place, f"{match[0][:60]}: there is no stage {stage!r}{near}")
             return match[0]
         if escaped:
-            told = f"{match[0][:60]}: what looks like a reference to a stage cannot be escaped"
-            problems.add(node.place, told)
-        found.append(Reference(stage, key, node.place))
+            message = f"{match[0][:60]}: what looks like a reference to a stage cannot be escaped"
+            problems.add(node.place, message)
+        references.append(Reference(stage, key, node.place))
         return f"$${{{stage}.{key}}}"
 
     return node._replace(value=_REFERENCE.sub(escape, node.value))
@@ -172,19 +174,19 @@ def divide(
 ) -> tuple[dict[str, list[Override]], dict[str, tuple[Reference, ...]]]:
     """Groups command-line changes by stage (`sft.max_steps=5`), with the references in them."""
     names = [stage.name for stage in stages]
-    found: dict[str, list[Override]] = {name: [] for name in names}
+    by_stage: dict[str, list[Override]] = {name: [] for name in names}
     references: dict[str, list[Reference]] = {name: [] for name in names}
     for change in changes:
         stage, _, key = change.key.partition(".")
-        if stage not in found or not key:
+        if stage not in by_stage or not key:
             example = f"{names[0] if names else 'stage'}.{change.key[:60]}"
             near = nearest(stage, names) if key else ""
-            told = f"the grid has stages: write which one, such as {example}=...{near}"
-            problems.add(change.place, told)
+            message = f"the grid has stages: write which one, such as {example}=...{near}"
+            problems.add(change.place, message)
             continue
         node = _escaped(change.node, names, references[stage], problems)
-        found[stage].append(change._replace(key=key, node=node))
-    return found, {name: tuple(mine) for name, mine in references.items()}
+        by_stage[stage].append(change._replace(key=key, node=node))
+    return by_stage, {name: tuple(mine) for name, mine in references.items()}
 
 
 def check_graph(
@@ -201,11 +203,11 @@ def check_graph(
                     problems.add(place, f"{where}: a stage cannot take from itself")
                 elif take.stage not in names:
                     near = nearest(take.stage, names)
-                    told = f"{where}: there is no stage {take.stage[:60]!r}{near}"
-                    problems.add(place, told)
+                    message = f"{where}: there is no stage {take.stage[:60]!r}{near}"
+                    problems.add(place, message)
                 elif take.chooses and not metrics[take.stage]:
-                    told = f"take {take.how} needs a metric, and stages.{take.stage} has none"
-                    problems.add(place, f"{where}: {told}")
+                    message = f"take {take.how} needs a metric, and stages.{take.stage} has none"
+                    problems.add(place, f"{where}: {message}")
     circle = _circle({stage.name: stages_before(stage.takings) for stage in stages})
     if circle:
         first = next(stage for stage in stages if stage.name == circle[0])

@@ -24,9 +24,9 @@ def used_keys(grid: Grid) -> set[str]:
             refers.setdefault(key, set()).update(named(value))
     while refers:
         reach = Reach(used)
-        found = [key for key in refers if reach.touches(key)]
-        if not found:
+        keys = [key for key in refers if reach.touches(key)]
+        if not keys:
             break
-        for key in found:
+        for key in keys:
             used |= refers.pop(key)
     return used

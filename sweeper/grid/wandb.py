@@ -48,9 +48,9 @@ _SECTION = Section(
 
 
 def _read(node: Node, where: str, problems: Problems) -> Wandb | None:
-    found = _SECTION.read(node, where, problems).values
-    tags = tuple(found.pop("tags", ()))
-    return Wandb(**found, tags=tags) if "project" in found else None
+    values = _SECTION.read(node, where, problems).values
+    tags = tuple(values.pop("tags", ()))
+    return Wandb(**values, tags=tags) if "project" in values else None
 
 
 WANDB = Field(

@@ -258,8 +258,8 @@ class _Trial:
         limit = threading.Thread(target=self._limit, daemon=True)
         limit.start()
         try:
-            told = User(notify=self._notify)
-            launch_plan(LaunchRequest(self._plan, self._folder.store.root), told)
+            user = User(notify=self._notify)
+            launch_plan(LaunchRequest(self._plan, self._folder.store.root), user)
         finally:
             self._over.set()
             limit.join()
@@ -275,8 +275,10 @@ class _Trial:
             if self._late:
                 raise EnvironmentFailure(self._late)
             why = [outcome.reason or state.state.value, outcome.detail or ""]
-            said = self._last_line()
-            why += [f"it printed last: {said}"] if said and said not in why[1] else []
+            last_line = self._last_line()
+            why += (
+                [f"it printed last: {last_line}"] if last_line and last_line not in why[1] else []
+            )
             raise EnvironmentFailure(f"{self._place}: {': '.join(filter(None, why))}")
         self._tell(Step("began", running - submitted, f"on {outcome.host}"))
         self._tell(Step("ran", ran, "ended well"))
@@ -288,21 +290,21 @@ class _Trial:
         folder, store = self._folder, self._folder.store
         path = f"{folder.log_path(self._run, self._attempt)}/{_FILE}"
         try:
-            told: _Told = json.loads(store.read(path))
+            document: _Told = json.loads(store.read(path))
         except (NotFound, ValueError) as error:
             raise EnvironmentFailure(f"{self._place}: the store lacks {path}: {error}") from error
-        self._tell(Step("store", None, f"has what the job wrote, by Python {told['version']}"))
-        kept = folder.read_plan().snapshot
-        if kept is None:
+        self._tell(Step("store", None, f"has what the job wrote, by Python {document['version']}"))
+        snapshot = folder.read_plan().snapshot
+        if snapshot is None:
             self._tell(Step("code", None, "no git checkout here: no copy travels"))
         else:
-            lacks = _names(store.read(kept.archive), kept.cwd) - set(told["there"])
+            lacks = _names(store.read(snapshot.archive), snapshot.cwd) - set(document["there"])
             if lacks:
                 some = ", ".join(sorted(lacks)[:3])
                 raise EnvironmentFailure(f"{self._place}: of the code the job lacks {some}")
-            self._tell(Step("code", None, f"the copy of {kept.root} arrived"))
+            self._tell(Step("code", None, f"the copy of {snapshot.root} arrived"))
         for name in self._plan.secrets:
-            if name not in told["set"]:
+            if name not in document["set"]:
                 raise EnvironmentFailure(f"{self._place}: the secret {name} is empty in the job")
         if self._plan.secrets:
             self._tell(Step("secrets", None, f"set: {', '.join(self._plan.secrets)}"))
@@ -318,8 +320,8 @@ class _Trial:
                 with suppress(OSError):
                     os.unlink(self._note.name)
         if made:
-            found = f"{self._plan.name} from {folder.store.root}"
-            self._tell(Step("removed", time.monotonic() - begun, found))
+            place = f"{self._plan.name} from {folder.store.root}"
+            self._tell(Step("removed", time.monotonic() - begun, place))
 
     def _notify(self, summary: Summary) -> None:
         self._unreachable = summary.unreachable

@@ -61,10 +61,10 @@ def cancel(
     to `tell`. Raises `NotFound`, `UsageError` for an invalid state or condition, and as
     `cancel_runs` does.
     """
-    found = find_sweep(sweep, root)
-    ids = [run.id for run in pick(found.runs, runs, state, where)]
+    opened = find_sweep(sweep, root)
+    ids = [run.id for run in pick(opened.runs, runs, state, where)]
     whole = not (runs or state or where)
-    return cancel_runs(found.folder, ids, whole=whole, tell=tell)
+    return cancel_runs(opened.folder, ids, whole=whole, tell=tell)
 
 
 def retry(
@@ -81,10 +81,10 @@ def retry(
     from nothing. The launcher at work starts them, or a new detached
     one: use `wait` to wait for it. Raises as `launch` does, and `UsageError` for a selected run
     that has succeeded, unless `state` names that state."""
-    found = find_sweep(sweep, root)
-    chosen = to_retry(found, runs, state, where)
+    opened = find_sweep(sweep, root)
+    chosen = to_retry(opened, runs, state, where)
     succeeded = State.SUCCEEDED in (state or ())
-    return retry_runs(found, [run.id for run in chosen], succeeded=succeeded, tell=tell)
+    return retry_runs(opened, [run.id for run in chosen], succeeded=succeeded, tell=tell)
 
 
 def cancel_runs(
@@ -271,10 +271,10 @@ def retry_runs(
     launcher at work takes them up, or else a new detached one. Raises as `launch` does."""
     from sweeper.launcher.launching import resume
 
-    asked = request_retries(sweep, runs, succeeded=succeeded)
-    if asked.again and not take_up(sweep, tell):
-        resume(sweep.folder, wait=False, known=asked.ready, tell=tell)
-    return asked.done
+    requests = request_retries(sweep, runs, succeeded=succeeded)
+    if requests.again and not take_up(sweep, tell):
+        resume(sweep.folder, wait=False, known=requests.ready, tell=tell)
+    return requests.done
 
 
 class RetryRequests(NamedTuple):
@@ -306,15 +306,15 @@ def request_retries(
     folder = sweep.folder
     events = folder.read_events()
     happened = {run: events.get(run, set()) for run in runs}
-    asked = (asked_again(run, found, succeeded=succeeded) for run, found in happened.items())
-    wanted = any(request.asked for request in asked)
+    requests = (asked_again(run, state, succeeded=succeeded) for run, state in happened.items())
+    wanted = any(request.asked for request in requests)
     checked: Ready | None = None
     if wanted:
         forget(folder, "cancel")  # first, so that readers of the retry find it gone
     if wanted and not is_held(folder):
         checked = ready(folder, agree or refuse)
     done = [
-        request_retry(folder, run, found, succeeded=succeeded) for run, found in happened.items()
+        request_retry(folder, run, state, succeeded=succeeded) for run, state in happened.items()
     ]
     return RetryRequests(done, checked)
 
@@ -335,9 +335,9 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
     from sweeper.provenance import snapshot
     from sweeper.provenance.launch_record import has_changed
 
-    kept = sweep.plan.snapshot
+    recorded = sweep.plan.snapshot
     # Do not run git in a folder that another user's plan names.
-    if not kept or not is_ours(sweep.plan.recorded):
+    if not recorded or not is_ours(sweep.plan.recorded):
         return
     values = hidden_values(secret_names(sweep.plan.secrets, sweep.plan.service))
     if has_changed(sweep.folder, sweep.plan, values):
@@ -346,7 +346,7 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
             "`sweeper launch` of the grid takes the new"
         )
     else:
-        snapshot.relink(kept)
+        snapshot.relink(recorded)
 
 
 def _taken_up(folder: SweepFolder, tell: Callable[[str], None] = lambda _: None) -> bool:

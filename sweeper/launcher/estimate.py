@@ -123,37 +123,41 @@ class Estimate(NamedTuple):
         return {**known, "usd": usd, "unpriced": list(self.amount.unpriced)}
 
 
-def sentence(found: Estimate | None, service: str) -> str | None:
+def sentence(estimate: Estimate | None, service: str) -> str | None:
     """Returns, for example, `about 12.40 dollars (9.80 to 15.60), 3,100,000 tokens, 2h05m at 8 at
     once`, followed by the source of the estimate. Without an estimate it says that the usage is
     unknown; None for runs that use no service."""
-    if found is None:
+    if estimate is None:
         unknown = "tokens and dollars: unknown (no runs to estimate from)"
         return None if service == "none" else unknown
     from sweeper.money.prices import money
 
-    parts = [f"{found.tokens:,} tokens"]
-    if found.hours is not None:
-        parts.append(f"{duration(found.hours * 3600)} at {found.abreast} at once")
-    if not found.amount.unpriced:
+    parts = [f"{estimate.tokens:,} tokens"]
+    if estimate.hours is not None:
+        parts.append(f"{duration(estimate.hours * 3600)} at {estimate.abreast} at once")
+    if not estimate.amount.unpriced:
         spread = ""
-        if found.least is not None and found.most is not None:
-            spread = f" ({money(found.least)} to {money(found.most)})"
-        parts.insert(0, f"{money(found.amount.usd)} dollars{spread} by {found.prices}")
+        if estimate.least is not None and estimate.most is not None:
+            spread = f" ({money(estimate.least)} to {money(estimate.most)})"
+        parts.insert(0, f"{money(estimate.amount.usd)} dollars{spread} by {estimate.prices}")
     elif service == "tinker":
-        parts.append(f"dollars unknown (no price known for {first_of(found.amount.unpriced, 2)})")
-    unknown = found.wanted - found.runs
-    some = f" for {found.runs} of the {plural(found.wanted, 'run')}" if unknown else ""
+        parts.append(
+            f"dollars unknown (no price known for {first_of(estimate.amount.unpriced, 2)})"
+        )
+    unknown = estimate.wanted - estimate.runs
+    some = f" for {estimate.runs} of the {plural(estimate.wanted, 'run')}" if unknown else ""
     others = "; the others' use is unknown" if unknown else ""
-    return f"about {', '.join(parts)}{some} ({_known(found)}){others}"
+    return f"about {', '.join(parts)}{some} ({_known(estimate)}){others}"
 
 
-def _known(found: Estimate) -> str:
+def _known(estimate: Estimate) -> str:
     """The source of the estimate, in words."""
-    if found.by_recipe == found.runs:
+    if estimate.by_recipe == estimate.runs:
         return "the recipe's estimate"
-    runs = f"; the recipe's estimate for {plural(found.by_recipe, 'run')}" * bool(found.by_recipe)
-    return f"from {plural(found.examples, 'earlier run')}{runs}"
+    runs = f"; the recipe's estimate for {plural(estimate.by_recipe, 'run')}" * bool(
+        estimate.by_recipe
+    )
+    return f"from {plural(estimate.examples, 'earlier run')}{runs}"
 
 
 def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None:
@@ -168,10 +172,10 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
     from sweeper.money.prices import amount, load
 
     prices = load()
-    asked = [settings_of(run.config, plan.recipe_of(run.stage)) for run in wanted]
-    asked += not_known_yet(plan)
-    known = [one for one in map(Guesses(examples).of, asked) if one is not None]
-    reckoned = _reckoned(plan, Guesses(examples), asked)
+    settings = [settings_of(run.config, plan.recipe_of(run.stage)) for run in wanted]
+    settings += not_known_yet(plan)
+    known = [one for one in map(Guesses(examples).of, settings) if one is not None]
+    reckoned = _reckoned(plan, Guesses(examples), settings)
     guesses = [*known, *reckoned]
     if not guesses:
         return None
@@ -182,7 +186,7 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
     abreast = min(plan.launch.max_parallel, len(guesses))
     return Estimate(
         runs=len(guesses),
-        wanted=len(asked),
+        wanted=len(settings),
         by_recipe=len(reckoned),
         examples=len(frozenset[int]().union(*(one.examples for one in known))),
         tokens=usage.counts.tokens,
@@ -195,15 +199,15 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
     )
 
 
-def _reckoned(plan: Plan, known: Guesses, asked: Sequence[Settings]) -> list[Guess]:
+def _reckoned(plan: Plan, known: Guesses, settings: Sequence[Settings]) -> list[Guess]:
     """The recipes' own estimates of the runs that have no earlier example."""
-    said = [
+    estimates = [
         Example(settings_of(one.config, plan.recipe_of(one.stage)), one.usage)
         for one in plan.expected
     ]
-    own = Guesses(said)
-    found = (own.of(one) for one in asked if known.of(one) is None)
-    return [one for one in found if one is not None]
+    own = Guesses(estimates)
+    guesses = (own.of(one) for one in settings if known.of(one) is None)
+    return [one for one in guesses if one is not None]
 
 
 def _schedule(hours: Sequence[float], abreast: int) -> float:
@@ -218,7 +222,7 @@ def _schedule(hours: Sequence[float], abreast: int) -> float:
 
 def _examples(plan: Plan, store: Store) -> Iterator[Example]:
     """Runs of the recipe in the newest sweeps that succeeded in their first attempt."""
-    found = 0
+    examples = 0
     for sweep in newest_sweeps(store):
         folder = SweepFolder(store, sweep)
         try:
@@ -227,12 +231,12 @@ def _examples(plan: Plan, store: Store) -> Iterator[Example]:
         except (NotFound, StoreError):
             continue  # other verbs report it
         for run in old.runs:
-            if found >= _MOST:
+            if examples >= _MOST:
                 return
             state = fold(events.get(run.id, set()))
             if state.state is not State.SUCCEEDED or state.attempt != 1:
                 continue
-            found += 1
+            examples += 1
             try:
                 outcome = folder.read_outcome(run.id, state)
             except (NotFound, StoreError):

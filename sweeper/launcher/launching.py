@@ -165,8 +165,8 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
         try:
             check = held.enter_context(lock.holding_sweep(folder, tell=user.tell))
         except AnotherLauncher:
-            found = Offer(url, capabilities, located(opened, before), live)
-            if offer(folder, planned, found, user.tell):
+            offered = Offer(url, capabilities, located(opened, before), live)
+            if offer(folder, planned, offered, user.tell):
                 _tell_joined(folder, user.tell, smoke=smoke)
                 return Launched(planned.name, store.root, None, taken_up=True)
             patience = lock.PATIENCE_SECONDS if not store.is_remote else _TAKE_OVER_SECONDS
@@ -242,7 +242,7 @@ def _open(
     """Open the places of a plan to launch. Returns them with the recorded places of its sweep. If
     one of several places does not answer, `tell` gets a sentence, and the place is tried again
     later. Raises `EnvironmentFailure` if a place cannot be used or none answers."""
-    opened = open_places(plan.launch, plan.name, folder.address, silent=True)
+    opened = open_places(plan.launch, plan.name, folder.address, quiet=True)
     for place, backend in opened.items():
         if isinstance(backend, Away):
             tell(f"{place} is away, and is used once it answers: {backend.why}")

@@ -59,11 +59,11 @@ def record(
         for warning in repeats_by_default(plan, before):
             tell(warning)
     folder.store.replace(folder.plan, encode(sealed(now.document())))
-    if (asked := asked_parallel(folder)) not in (
+    if (parallel := asked_parallel(folder)) not in (
         None,
         plan.launch.max_parallel,
     ):
-        tell(f"max_parallel is {plan.launch.max_parallel} again, and was set to {asked}")
+        tell(f"max_parallel is {plan.launch.max_parallel} again, and was set to {parallel}")
     forget(folder, "plan", "parallel", "stop", "cancel")
 
 
@@ -168,8 +168,8 @@ def secret_names(secrets: Sequence[str], service: str) -> list[str]:
 def secret_values(names: Sequence[str]) -> list[str]:
     """Values of the secrets in this environment, without those too short to distinguish from other
     text."""
-    found = (os.environ.get(name, "") for name in names)
-    return [value for value in found if len(value) >= _SHORTEST]
+    values = (os.environ.get(name, "") for name in names)
+    return [value for value in values if len(value) >= _SHORTEST]
 
 
 def hidden_values(names: Sequence[str]) -> list[str]:
@@ -248,8 +248,8 @@ def tell_changes(store: Store, old: Plan, new: Plan, tell: Callable[[str], None]
     if added:
         tell(f"new in the grid: {plural(added, 'run')}")
     for line in changes(old, new):
-        kept = f"; the {at_work} at work keep what they were started with" if at_work else ""
-        tell(f"{line}{kept}")
+        note = f"; the {at_work} at work keep what they were started with" if at_work else ""
+        tell(f"{line}{note}")
     changed = code_change(store, old, new)
     if changed is not None:
         tell(changed)
@@ -283,8 +283,8 @@ def changes(old: Plan, new: Plan) -> list[str]:
 def code_change(store: Store, old: Plan, new: Plan) -> str | None:
     """A sentence about code that has changed since the last launch; None if it has not."""
     launches = (Launches(SweepFolder(store, plan.name), plan).latest for plan in (old, new))
-    found = differences(launches)
-    code = next((each for each in found if each.kind == "code"), None)
+    changes = differences(launches)
+    code = next((each for each in changes if each.kind == "code"), None)
     if code is None:
         return None
     return f"the code has changed{code.title[4:]}: attempts from now on run it as it is now"

@@ -101,8 +101,10 @@ def _was_at(
         try:
             at = folder.place_of(one.run, one.attempt)
         except Damaged:  # it may be at any of the places
-            kept = [there for there in before if any(_is_part(there, place) for place in places)]
-            return next((there for there in before if there not in kept), None)
+            places_before = [
+                there for there in before if any(_is_part(there, place) for place in places)
+            ]
+            return next((there for there in before if there not in places_before), None)
     there = next((place for place in before if place["backend"] == at), before[0])
     # Attempts recorded by a version without several places belong to the first place.
     here = places if at is not None or len(places) == 1 else places[:1]
@@ -124,8 +126,8 @@ def _refuse_unless_none(
     unknown: Exception | None = None
     if opened:
         try:
-            found = _asked(_backend_before(folder, plan, before), list(opened))
-            submitted += [name for job, name in opened.items() if job in found]
+            jobs = _find(_backend_before(folder, plan, before), list(opened))
+            submitted += [name for job, name in opened.items() if job in jobs]
         except SweeperError as error:
             unknown = error
     if submitted:
@@ -198,7 +200,7 @@ def _backend_before(folder: SweepFolder, plan: Plan, before: Mapping[str, str]) 
     return backend
 
 
-def _asked(backend: Backend, tokens: Sequence[str]) -> Mapping[str, str]:
+def _find(backend: Backend, tokens: Sequence[str]) -> Mapping[str, str]:
     """Ask a backend which jobs it has. Waits while the backend is not sure of its answer yet."""
     deadline = time.monotonic() + _ANSWER_SECONDS
     while True:
@@ -216,7 +218,7 @@ def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:
     # If the backend restarts jobs by itself, preempted ones are in its queue again.
     restarted = may_restart(launch)
     events = folder.read_events()
-    found: list[_Left] = []
+    remaining: list[_Left] = []
     for run in plan.runs:
         happened = events.get(run.id, set())
         state = fold(happened)
@@ -224,10 +226,10 @@ def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:
             continue
         waits = restarted and state.state is State.PREEMPTED
         if state.state in OPEN or (waits and _is_requeued(folder, plan, run.id, state)):
-            found.append(_Left(run.id, state.attempt, run.name, True))
+            remaining.append(_Left(run.id, state.attempt, run.name, True))
         elif state.unacknowledged:
-            found.append(_Left(run.id, state.opened, run.name, False))
-    return found
+            remaining.append(_Left(run.id, state.opened, run.name, False))
+    return remaining
 
 
 def _is_requeued(folder: SweepFolder, plan: Plan, run: str, state: RunState) -> bool:

@@ -135,9 +135,9 @@ def try_out(
     wrong: list[EnvironmentFailure] = []
     for place, backend in backends.items():
         wanted = (asked_by(launch, place, config) for launch, config in known)
-        asked = {repr(found): found for found in wanted}
+        distinct = {repr(resources): resources for resources in wanted}
         try:
-            backend.preflight(list(asked.values())[:_TRIALS])
+            backend.preflight(list(distinct.values())[:_TRIALS])
         except EnvironmentFailure as error:
             wrong.append(error)
             if not (some or is_silence(error)) or len(wrong) == len(backends):

@@ -154,11 +154,11 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
     return LaunchPreview(planned, store.root, tuple(previews), retired, expected, gone)
 
 
-def estimate_of(found: LaunchPreview) -> str | None:
+def estimate_of(preview: LaunchPreview) -> str | None:
     """Describe the expected usage of the runs that would start; None if none starts, or if they use
     no service."""
-    starting = any(preview.attempt for preview in found.previews)
-    return sentence(found.estimate, found.plan.service) if starting else None
+    starting = any(preview.attempt for preview in preview.previews)
+    return sentence(preview.estimate, preview.plan.service) if starting else None
 
 
 def later_warnings(planned: Plan, store: Store) -> list[str]:
@@ -189,35 +189,37 @@ def _uncounted(planned: Plan) -> list[str]:
 
 def gone_baselines(planned: Plan, store: Store) -> list[str]:
     """Make a warning for each baseline sweep or stage that does not exist."""
-    asked = (part.baseline.sweep for part in planned.parts if part.baseline is not None)
-    told: list[str] = []
-    for other in dict.fromkeys(one for one in asked if one is not None):
+    baselines = (part.baseline.sweep for part in planned.parts if part.baseline is not None)
+    messages: list[str] = []
+    for other in dict.fromkeys(one for one in baselines if one is not None):
         sweep, _, stage = other.partition("/")
         if sweep == planned.name:
             continue
         try:
-            found = SweepFolder(store, sweep).read_plan()
+            recorded = SweepFolder(store, sweep).read_plan()
         except NotFound:
-            told.append(f"baseline: there is no sweep {sweep!r} in {store.root} to compare with")
+            messages.append(
+                f"baseline: there is no sweep {sweep!r} in {store.root} to compare with"
+            )
             continue
         except StoreError:
             continue  # the report says so
-        if stage and found.stage(stage) is None:
-            told.append(f"baseline: {sweep} has no stage {stage!r} to compare with")
-    return told
+        if stage and recorded.stage(stage) is None:
+            messages.append(f"baseline: {sweep} has no stage {stage!r} to compare with")
+    return messages
 
 
-def document(found: LaunchPreview, store: Store) -> dict[str, object]:
+def document(launch: LaunchPreview, store: Store) -> dict[str, object]:
     """The preview as a JSON object: the plan as in `sweep.json`; each run with its state and its
     `job`, the job that a launch would submit if it went to the first place, or null if none. `bare`
     is the common start of the command lines of the jobs that are marked `bare`; it is given once
     because it is long."""
     runs: list[dict[str, object]] = []
-    folder = SweepFolder(store, found.plan.name)
-    place, builder = found.plan.launch.places[0], job_builder(found, store)
-    specs = jobs(found, builder, place)
+    folder = SweepFolder(store, launch.plan.name)
+    place, builder = launch.plan.launch.places[0], job_builder(launch, store)
+    specs = jobs(launch, builder, place)
     bare = builder.bare(place) if builder is not None else []
-    for preview in found.previews:
+    for preview in launch.previews:
         spec = specs.get(preview.run.id)
         ended = preview.state.event in ENDED
         outcome = NOTHING
@@ -229,20 +231,20 @@ def document(found: LaunchPreview, store: Store) -> dict[str, object]:
                 "state": preview.state.state.value,
                 "attempts": preview.state.opened,
                 "reason": outcome.reason,
-                "job": None if spec is None else _job(found, preview, store, spec, bare),
+                "job": None if spec is None else _job(launch, preview, store, spec, bare),
             }
         )
     return {
-        **found.plan.document(),
+        **launch.plan.document(),
         "runs": runs,
-        "root": found.root,
+        "root": launch.root,
         "bare": bare,
-        "environment": environment(found.plan),
-        "retired": found.retired,
-        "dropped": found.dropped,
-        "estimate": None if found.estimate is None else found.estimate.document(),
-        "warnings": list(found.plan.warnings),
-        "notes": list(found.plan.notes),
+        "environment": environment(launch.plan),
+        "retired": launch.retired,
+        "dropped": launch.dropped,
+        "estimate": None if launch.estimate is None else launch.estimate.document(),
+        "warnings": list(launch.plan.warnings),
+        "notes": list(launch.plan.notes),
     }
 
 
@@ -260,24 +262,24 @@ def environment(planned: Plan) -> list[str]:
 def log_path(name: str, run: str, attempt: int, store: Store) -> str:
     """The folder that an attempt writes into."""
     path = SweepFolder(store, name).log_path(run, attempt)
-    found = store.local_path(path)
-    if found is None:
+    local = store.local_path(path)
+    if local is None:
         from sweeper.paths import home
         from sweeper.worker.spool import place
 
-        found = os.path.join(place(store.root, home()).root, path)
-    return found
+        local = os.path.join(place(store.root, home()).root, path)
+    return local
 
 
-def job_builder(found: LaunchPreview, store: Store) -> "JobBuilder | None":
+def job_builder(preview: LaunchPreview, store: Store) -> "JobBuilder | None":
     """The builder of the jobs that a launch would submit; None if it would submit none. Raises
     `UsageError` for incomplete options."""
-    if not any(preview.attempt for preview in found.previews):
+    if not any(preview.attempt for preview in preview.previews):
         return None
-    plan = found.plan
+    plan = preview.plan
     folder = SweepFolder(store, plan.name)
-    asked = any(part.launch.requirements is not None for part in plan.parts)
-    if asked and not capabilities_together(plan.launch).files:
+    bare = any(part.launch.requirements is not None for part in plan.parts)
+    if bare and not capabilities_together(plan.launch).files:
         from sweeper.provenance.job_bundle import describe
 
         plan = plan._replace(carried=describe(folder, plan))
@@ -287,25 +289,25 @@ def job_builder(found: LaunchPreview, store: Store) -> "JobBuilder | None":
     return JobBuilder(plan, folder, env_file(folder.address))
 
 
-def jobs(found: LaunchPreview, builder: "JobBuilder | None", place: str) -> dict[str, JobSpec]:
+def jobs(preview: LaunchPreview, builder: "JobBuilder | None", place: str) -> dict[str, JobSpec]:
     """The jobs that a launch would submit if all went to `place`, by run id."""
     if builder is None:
         return {}
-    starting = (preview for preview in found.previews if preview.attempt)
+    starting = (preview for preview in preview.previews if preview.attempt)
     return {p.run.id: builder.spec(p.run, p.attempt, place) for p in starting}
 
 
 def _job(
-    found: LaunchPreview, preview: RunPreview, store: Store, spec: JobSpec, bare: Sequence[str]
+    launch: LaunchPreview, preview: RunPreview, store: Store, spec: JobSpec, bare: Sequence[str]
 ) -> dict[str, object]:
     """The job that would be submitted for a run: `argv` is its command line (without the common
     start if `bare` is true), `log_path` the folder and `command` the argv that the worker gives to
     a recipe that is a command."""
-    folder = log_path(found.plan.name, preview.run.id, preview.attempt, store)
+    folder = log_path(launch.plan.name, preview.run.id, preview.attempt, store)
     is_bare = bool(bare) and list(spec.argv[: len(bare)]) == bare
     return {
         "attempt": preview.attempt,
-        "place": found.plan.launch.places[0],
+        "place": launch.plan.launch.places[0],
         "token": spec.token,
         "title": spec.title,
         "bare": is_bare,
@@ -313,7 +315,7 @@ def _job(
         "cwd": spec.cwd,
         "resources": dict(spec.resources),
         "log_path": folder,
-        "command": command(found.plan, preview.run, preview.attempt, folder),
+        "command": command(launch.plan, preview.run, preview.attempt, folder),
     }
 
 
@@ -331,12 +333,12 @@ def command(planned: Plan, run: Run, attempt: int, folder: str) -> list[str] | N
     return render_command(template, values)
 
 
-def counts(found: LaunchPreview) -> str:
+def counts(preview: LaunchPreview) -> str:
     """Summarise a preview, e.g. `12 to start, 6 succeeded, 2 failed and left alone`."""
-    starting = [preview for preview in found.previews if preview.attempt]
+    starting = [preview for preview in preview.previews if preview.attempt]
     again = sum(preview.state.opened > 0 for preview in starting)
     parts = [f"{len(starting)} to start" + (f" ({again} of them again)" if again else "")]
-    left = [preview.state.state for preview in found.previews if not preview.attempt]
+    left = [preview.state.state for preview in preview.previews if not preview.attempt]
     for state in sorted(set(left), key=lambda state: (state is not State.SUCCEEDED, state.value)):
         tail = "" if state in (State.SUCCEEDED, State.RUNNING) else " and left alone"
         parts.append(f"{left.count(state)} {state.value}{tail}")

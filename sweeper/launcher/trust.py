@@ -85,7 +85,7 @@ def _executed(document: Mapping[str, object]) -> Iterator[str]:
         "in": "; ".join(dict.fromkeys(str(r["cwd"]) for r in recipes if r.get("cwd"))),
         "on": launch.get("backend"),
         "on an alarm": _argv(table_of(document.get("on_alarm")).get("run")),
-        "tells": ", ".join(map(str, _told(table_of(document.get("notify"))))),
+        "tells": ", ".join(map(str, _receivers(table_of(document.get("notify"))))),
         "variables": ", ".join(_shown(env)),
         "secrets": ", ".join(map(str, list_of(document.get("secrets")))),
     }
@@ -94,7 +94,7 @@ def _executed(document: Mapping[str, object]) -> Iterator[str]:
             yield f"  {name}: {value}"
 
 
-def _told(notify: Mapping[str, object]) -> Iterator[object]:
+def _receivers(notify: Mapping[str, object]) -> Iterator[object]:
     """The receivers of a sweep's notifications, and the user's variables that they use."""
     yield from filter(None, (_argv(notify.get("command")), notify.get("webhook")))
     email = table_of(notify.get("email"))

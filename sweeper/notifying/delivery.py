@@ -48,17 +48,17 @@ def deliver(sender: Sender, *, most: int = MOST_TRIES) -> list[Delivery]:
     identity = sender.folder.ensure_identity()
     verdict: list[str | None] = []
     while True:
-        found = _look(sender, read)
-        left = [one for one in found if _is_due(one) and counted.get(one[1:3], 0) < most]
+        due = _look(sender, read)
+        left = [one for one in due if _is_due(one) and counted.get(one[1:3], 0) < most]
         if not left:
-            return [one[0] for one in found]
+            return [one[0] for one in due]
         for delivery, key, way in left:
             message = read[key]
             if message.kind == "end" and not verdict:
                 verdict.append(sender.verdict())
-            told = verdict[0] if message.kind == "end" else None
+            verdict_line = verdict[0] if message.kind == "end" else None
             counted[key, way] = counted.get((key, way), 0) + 1
-            _try(sender, _letter(sender, identity, message, told), way, delivery.tries + 1)
+            _try(sender, _letter(sender, identity, message, verdict_line), way, delivery.tries + 1)
         waits = [counted[key, way] for _, key, way in left if counted[key, way] < most]
         unsent = {(one[1], one[2]) for one in _look(sender, read) if _is_due(one)}
         if waits and any(one[1:3] in unsent for one in left):
@@ -68,16 +68,16 @@ def deliver(sender: Sender, *, most: int = MOST_TRIES) -> list[Delivery]:
 _Found = tuple[Delivery, str, str]
 
 
-def _is_due(found: _Found) -> bool:
+def _is_due(letter: _Found) -> bool:
     """Whether a message was never sent, or its delivery failed. An interrupted try is not repeated,
     because the message may have arrived."""
-    delivery = found[0]
+    delivery = letter[0]
     return delivery.delivered is False or (delivery.delivered is None and not delivery.tries)
 
 
 def _look(sender: Sender, read: dict[str, Message]) -> list[_Found]:
     last = messages.tries(sender.folder)
-    found: list[_Found] = []
+    letters: list[_Found] = []
     for key in messages.keys(sender.folder):
         try:
             message = read[key] = read.get(key) or messages.read(sender.folder, key)
@@ -87,9 +87,9 @@ def _look(sender: Sender, read: dict[str, Message]) -> list[_Found]:
             continue
         for way in sender.notify.receivers:
             one = last.get((key, way), messages.Try(0, None))
-            told = Delivery(key, message.kind, way, one.delivered, one.number, *one[2:])
-            found.append((told, key, way))
-    return found
+            delivery = Delivery(key, message.kind, way, one.delivered, one.number, *one[2:])
+            letters.append((delivery, key, way))
+    return letters
 
 
 def _letter(sender: Sender, identity: str, message: Message, verdict: str | None) -> Letter:

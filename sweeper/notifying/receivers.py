@@ -72,8 +72,8 @@ def send(
     except Undelivered as error:
         raise Undelivered(_without_secrets(str(error), notify, environment)) from None
     except (OSError, ValueError, SweeperError, HTTPException, smtplib.SMTPException) as error:
-        told = f"{type(error).__name__}: {error}"
-        raise Undelivered(_without_secrets(told, notify, environment)) from None
+        reason = f"{type(error).__name__}: {error}"
+        raise Undelivered(_without_secrets(reason, notify, environment)) from None
 
 
 def _without_secrets(text: str, notify: Notify, environment: Mapping[str, str]) -> str:
@@ -87,10 +87,10 @@ def _without_secrets(text: str, notify: Notify, environment: Mapping[str, str]) 
 def _value(given: str | None, environment: Mapping[str, str]) -> str:
     if given is None or not given.startswith("$"):
         return given or ""
-    found = environment.get(given[1:], "")
-    if not found:
+    value = environment.get(given[1:], "")
+    if not value:
         raise Undelivered(f"the variable {given[1:]} is not set")
-    return found
+    return value
 
 
 def _by_command(
@@ -150,9 +150,14 @@ def _within(seconds: float, action: Callable[[], None]) -> None:
 
 
 def _by_webhook(letter: Letter, url: str) -> None:
-    told = {"id": letter.identity, "sweep": letter.sweep, "root": letter.root, "kind": letter.kind}
-    told |= {"time": letter.time, "text": letter.text}
-    _post(url, {"schema": 1, **told, "verdict": letter.verdict})
+    payload = {
+        "id": letter.identity,
+        "sweep": letter.sweep,
+        "root": letter.root,
+        "kind": letter.kind,
+    }
+    payload |= {"time": letter.time, "text": letter.text}
+    _post(url, {"schema": 1, **payload, "verdict": letter.verdict})
 
 
 def _by_slack(letter: Letter, url: str) -> None:

@@ -143,7 +143,7 @@ class _Names:
 def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
     """Returns the declared axes with their distinct values, in the grid's order, without axes
     whose condition never holds."""
-    found: dict[str, dict[str, object]] = {}
+    values_of: dict[str, dict[str, object]] = {}
     held = {id(block) for block in grid.blocks}
     if grid.whens:
         settings = {id(s) for p in points for row in p.rows for s in row.settings.values()}
@@ -156,7 +156,7 @@ def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]
         if id(block) not in held:
             continue
         for key, settings in block.axes.items():
-            values = found.setdefault(key, {})
+            values = values_of.setdefault(key, {})
             if not any(setting.refers for setting in settings):
                 values.update({canonical(s.value): s.value for s in settings})
     made = {
@@ -167,8 +167,8 @@ def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]
             for row in point.rows:
                 for key in made & row.settings.keys():
                     value = row.settings[key].value
-                    found[key].setdefault(canonical(value), value)
-    return {key: list(values.values()) for key, values in found.items()}
+                    values_of[key].setdefault(canonical(value), value)
+    return {key: list(values.values()) for key, values in values_of.items()}
 
 
 def _given_keys(grid: Grid) -> list[str]:
@@ -197,16 +197,16 @@ def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str)
             parts[key] = {text: f"{short[key]}={label}" for text, label in labels.items()}
     texts: dict[int, list[str]] = {}
     for number, point in enumerate(points):
-        found: list[str] = []
+        names: list[str] = []
         if number >= included:
             mine = chosen[number - included]
-            found = [labels[canonical(mine[key])] for key, labels in parts.items() if key in mine]
+            names = [labels[canonical(mine[key])] for key, labels in parts.items() if key in mine]
         for row in point.rows if number < included else ():
             text = texts.get(id(row))
             if text is None:
                 text = texts[id(row)] = _row_labels(row, parts)
-            found += text
-        yield shorten(",".join(found), _MAX_CELL)
+            names += text
+        yield shorten(",".join(names), _MAX_CELL)
 
 
 def _written(grid: Grid) -> dict[str, dict[str, str]]:
@@ -232,20 +232,20 @@ def _row_labels(row: Row, parts: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
     """Returns the values that cells may have chosen, by key, with references resolved."""
-    found: dict[str, list[object]] = {}
+    offered: dict[str, list[object]] = {}
     made: set[str] = set()
     axes = [pair for block in grid.every_block() for pair in block.axes.items()]
     for key, settings in [*axes, *((k, (s,)) for when in grid.whens for k, s in when.base.items())]:
-        found.setdefault(key, []).extend(setting.value for setting in settings)
+        offered.setdefault(key, []).extend(setting.value for setting in settings)
         if any(setting.refers for setting in settings):
             made.add(key)
     if made:
-        found |= {key: [] for key in made}
+        offered |= {key: [] for key in made}
         for row in (row for point in points for row in point.rows):
             for key, setting in row.settings.items():
                 if key in made:
-                    found[key].append(setting.value)
-    return found
+                    offered[key].append(setting.value)
+    return offered
 
 
 def _values(point: Point, keys: Sequence[str]) -> dict[str, object]:

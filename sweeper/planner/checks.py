@@ -69,11 +69,11 @@ def check_readable_part(grid: Grid, points: Sequence[Point] | None, problems: Pr
     if grid.recipe is None or points is None:
         return
     try:
-        found = _inspect(grid, [point.config for point in points], validate=True).problems
+        recipe_problems = _inspect(grid, [point.config for point in points], validate=True).problems
     except RecipeError as error:
         _add_error(grid, error, problems)
         return
-    for problem in found:
+    for problem in recipe_problems:
         if problem.number is not None and problem.key is not None:
             place = place_of(grid, points[problem.number], problem.key)
             if place is not None:
@@ -159,8 +159,8 @@ class _Check:
                 rows = self.expanded.point_of(number).rows
                 chosen = (setting.place for row in rows for setting in row.settings.values())
                 place = next(chosen, self.grid.places["grid"])
-                told = f"cells {other.cell!r} and {run.cell!r} are one configuration"
-                self.problems.add(place, told)
+                message = f"cells {other.cell!r} and {run.cell!r} are one configuration"
+                self.problems.add(place, message)
 
     def _ask_recipe(self, validate: bool) -> Recipe | None:
         """Lets the recipe check every configuration. Returns None if the recipe is not found."""
@@ -179,8 +179,8 @@ class _Check:
         for problem in inspected.problems:
             if not problem.lacking:
                 self._add_problem(problem, inspected.recipe)
-        said = enumerate(inspected.estimates)
-        self.estimates = {number: usage for number, usage in said if usage is not None}
+        estimates = enumerate(inspected.estimates)
+        self.estimates = {number: usage for number, usage in estimates if usage is not None}
         return inspected.recipe
 
     def _add_problem(self, problem: Problem, recipe: Recipe | None) -> None:
@@ -250,8 +250,8 @@ class _Check:
         except UsageError:
             return  # noted by `_check_backends`
         if seen:
-            told = f"jobs of {launch.backend} run in launch.python, and need none"
-            self.warnings.append(f"{place}: launch.requirements: {told}")
+            message = f"jobs of {launch.backend} run in launch.python, and need none"
+            self.warnings.append(f"{place}: launch.requirements: {message}")
             return
         path = os.path.abspath(os.path.expanduser(launch.requirements))
         mistakes = list(read_requirements(path).mistakes)
@@ -270,8 +270,8 @@ class _Check:
         try:
             needed = [k for k in placeholders([window]) if k not in _WINDOW_KEYS]
         except RecipeError as error:
-            told = error.problems[0].replace("command", "launch.window", 1)
-            self.problems.add(place, told)
+            message = error.problems[0].replace("command", "launch.window", 1)
+            self.problems.add(place, message)
             return
         for key in needed[:_SOME_KEYS]:
             lack = next((run for run in runs if key not in run.config), None)

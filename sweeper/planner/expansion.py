@@ -45,11 +45,11 @@ def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int 
         return expand(grid, problems), None
     alone = not grid.blocks and not grid.include  # the cell that is just the base
     include = (*grid.include, *([{}] if alone else []), baseline.cell)
-    found = expand(grid._replace(include=include), problems)
-    texts = [canonical(point.config) for point in found.points]
+    points = expand(grid._replace(include=include), problems)
+    texts = [canonical(point.config) for point in points.points]
     first = texts.index(texts[-1])
     if first == len(texts) - 1:
-        return found, first
+        return points, first
     return expand(grid, problems), first
 
 
@@ -107,6 +107,6 @@ def _seed_like(grid: Grid) -> Iterator[str]:
 
 def _integers(settings: Sequence[Setting]) -> list[int]:
     """Returns the values if all are integers, else []."""
-    found = [setting.value for setting in settings]
-    integers = [value for value in found if isinstance(value, int) and not isinstance(value, bool)]
-    return integers if len(integers) == len(found) else []
+    values = [setting.value for setting in settings]
+    integers = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    return integers if len(integers) == len(values) else []

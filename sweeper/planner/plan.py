@@ -45,8 +45,8 @@ def plan(
     if grid.stages:
         return with_stages(grid, planned, problems, validate=validate)
     if grid.baseline is not None and grid.baseline.is_base_model:
-        told = "baseline: only a stage that takes from others has a base model to compare with"
-        problems.add(grid.baseline.place, told)
+        message = "baseline: only a stage that takes from others has a base model to compare with"
+        problems.add(grid.baseline.place, message)
     expanded, baseline = expand_with_baseline(grid, problems)
     named = name(expanded, problems)
     checked = check(expanded, named.runs, problems, validate=validate)

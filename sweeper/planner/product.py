@@ -284,9 +284,9 @@ class Product:
     def _add_broken(
         self, place: Place, what: str, error: BrokenReference, config: Mapping[str, object]
     ) -> None:
-        told = (place, what, str(error))
-        if told not in self._broken_noted:
-            self._broken_noted.add(told)
+        problem = (place, what, str(error))
+        if problem not in self._broken_noted:
+            self._broken_noted.add(problem)
             near = "" if error.missing is None else hint(error.missing, config, self.problems)
             self.problems.add(place, f"{what}: {error}{near}")
 

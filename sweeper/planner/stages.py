@@ -121,20 +121,20 @@ class _Planning:
         # A value from another stage can only be checked if it is known.
         fits &= all(self.done[before].stage.recipe is not NO_RECIPE for before in made.before)
         shown = self._runs_of_first_parents(made) if sources and fits else runs
-        asked = self.validate and (not sources or (fits and len(shown) == len(runs)))
+        validated = self.validate and (not sources or (fits and len(shown) == len(runs)))
         self.done[stage.name] = _Planned(stage, made, runs)
         elsewhere = {ref.key for other in self.grid.stages for ref in other.references}
         checked = check(
             expanded,
-            shown if asked else runs,
+            shown if validated else runs,
             self.problems,
-            validate=asked,
+            validate=validated,
             elsewhere=elsewhere,
         )
         self.warnings += [*expanded.warnings, *checked.warnings]
         self.notes += [f"{stage.name}: {note}" for note in checked.notes]
-        said = checked.estimates.items()
-        self.expected += [Expected(stage.name, runs[n].config, used) for n, used in said]
+        estimates = checked.estimates.items()
+        self.expected += [Expected(stage.name, runs[n].config, used) for n, used in estimates]
         self.done[stage.name] = _Planned(stage, made._replace(recipe=checked.recipe), runs)
 
     def _with_default_references(self, stage: StageGrid) -> StageGrid:
@@ -146,9 +146,13 @@ class _Planning:
             return stage
         base, place = dict(grid.base), stage.takings[0].place
         if not self.validate:
-            told = "which fields go on from its parents only its recipe knows, which is not asked"
+            message = (
+                "which fields go on from its parents only its recipe knows, which is not asked"
+            )
             refer = "refer to them, as in load_checkpoint_path: $${from.checkpoint.state}"
-            self.problems.add(place, f"stages.{stage.name}.from: {told} without validate: {refer}")
+            self.problems.add(
+                place, f"stages.{stage.name}.from: {message} without validate: {refer}"
+            )
             return stage
         takes = fields_of(grid)
         for key, what in _GOES_ON.items():
@@ -164,21 +168,23 @@ class _Planning:
     def _baseline(
         self, stage: StageGrid, expanded: Expanded, runs: Sequence[Run], cell: int | None
     ) -> Baseline | None:
-        asked = stage.grid.baseline
-        in_grid = asked is not None and asked.cell is not None and not stage.takings
-        if asked is None or asked.sweep is not None or in_grid:
+        baseline = stage.grid.baseline
+        in_grid = baseline is not None and baseline.cell is not None and not stage.takings
+        if baseline is None or baseline.sweep is not None or in_grid:
             return baseline_of(stage.grid, expanded, runs, cell)
-        told = "the base model is one of those that it takes from: from: [..., {base: true}]"
-        if asked.cell is not None:
-            told = "the cells of a stage that takes from others have parents: say base, or a sweep"
-        self.problems.add(asked.place, f"stages.{stage.name}.baseline: {told}")
+        message = "the base model is one of those that it takes from: from: [..., {base: true}]"
+        if baseline.cell is not None:
+            message = (
+                "the cells of a stage that takes from others have parents: say base, or a sweep"
+            )
+        self.problems.add(baseline.place, f"stages.{stage.name}.baseline: {message}")
         return None
 
     def _compares_with_base(self, stage: StageGrid) -> bool:
         """Whether a stage is compared with the base model, and takes it."""
-        asked = stage.grid.baseline
+        baseline = stage.grid.baseline
         takes_base = any(taking.source.base for taking in stage.takings)
-        return asked is not None and asked.is_base_model and takes_base
+        return baseline is not None and baseline.is_base_model and takes_base
 
     def _base_baseline(self, stage: StageGrid, made: Stage) -> Baseline | None:
         """Returns the cell of the runs of the base model. There must be one such cell."""
@@ -188,9 +194,9 @@ class _Planning:
         if len(cells) <= 1:  # none if no stage has a model, which is noted elsewhere
             return Baseline(cell=cells[0] if cells else f"{stage.name}/base")
         shown = f"{', '.join(cells[:3])}{', ...' if len(cells) > 3 else ''}"
-        told = f"base is {len(cells)} cells here ({shown}), and one is compared with"
+        message = f"base is {len(cells)} cells here ({shown}), and one is compared with"
         if stage.grid.baseline is not None:
-            self.problems.add(stage.grid.baseline.place, f"stages.{stage.name}.baseline: {told}")
+            self.problems.add(stage.grid.baseline.place, f"stages.{stage.name}.baseline: {message}")
         return None
 
     def _grow(self, *stages: Stage, chosen: Taken = _nothing_chosen) -> Growth:
@@ -224,11 +230,11 @@ class _Planning:
         good = True
         for reference in dict.fromkeys(stage.references):
             key = f"${{{reference.stage}.{reference.key}}}"[:60]
-            told = self._fault_of_reference(stage, reference.stage, reference.key)
-            if told is None and (reference.stage, reference.key) not in used:
-                told = "stands where no value of a run comes from"
-            if told is not None:
-                self.problems.add(reference.place, f"{key}: {told}")
+            message = self._fault_of_reference(stage, reference.stage, reference.key)
+            if message is None and (reference.stage, reference.key) not in used:
+                message = "stands where no value of a run comes from"
+            if message is not None:
+                self.problems.add(reference.place, f"{key}: {message}")
                 good = False
         return good
 
@@ -259,34 +265,34 @@ class _Planning:
             return None
         known = [*LATE, *takes, *(k for run in done.runs[:1] for k in run.config)]
         some = any(key in run.config for run in done.runs)
-        told = f"not every run of stages.{name} gives it" if some else "has no such value"
+        reason = f"not every run of stages.{name} gives it" if some else "has no such value"
         near = hint(key, known, self.problems)
         if key.partition(".")[0] == "checkpoint":
             return f"a checkpoint has {' and '.join(k for k in LATE if k != 'log_path')}{near}"
-        return f"{told}{near}" if some else f"stages.{name} {told}{near}"
+        return f"{reason}{near}" if some else f"stages.{name} {reason}{near}"
 
     def _ancestors(self, names: Sequence[str]) -> set[str]:
-        found: set[str] = set()
+        ancestors: set[str] = set()
         left = list(names)
         while left:
             name = left.pop()
-            if name not in found and name in self.done:
-                found.add(name)
+            if name not in ancestors and name in self.done:
+                ancestors.add(name)
                 left += self.done[name].stage.before
-        return found
+        return ancestors
 
     def _check_takes(self, stage: StageGrid) -> bool:
         """Whether the runs that a stage takes exist, as far as that is known."""
         good = True
         for taking in stage.takings:
             for take, place in taking.placed_takes():
-                told = self._fault_of_take(take)
-                if told is not None:
-                    self.problems.add(place, f"stages.{stage.name}.from: {told}")
+                message = self._fault_of_take(take)
+                if message is not None:
+                    self.problems.add(place, f"stages.{stage.name}.from: {message}")
                     good = False
             if taking.source.base and not self._has_model():
-                told = f"no stage gives a {_MODEL}, so there is no base model"
-                self.problems.add(taking.place, f"stages.{stage.name}.from: {told}")
+                message = f"no stage gives a {_MODEL}, so there is no base model"
+                self.problems.add(taking.place, f"stages.{stage.name}.from: {message}")
                 good = False
         return good
 
@@ -360,9 +366,9 @@ class _Planning:
                 same = {run.id for run in other.runs} & mine
                 shared = set(other.stage.sources) & set(done.stage.sources)
                 if same and (shared or not (other.stage.sources or done.stage.sources)):
-                    told = f"makes the same runs as stages.{other.stage.name}"
+                    message = f"makes the same runs as stages.{other.stage.name}"
                     self.problems.add(
-                        self._place(done.stage.name), f"stages.{done.stage.name} {told}"
+                        self._place(done.stage.name), f"stages.{done.stage.name} {message}"
                     )
             seen.append(done)
 

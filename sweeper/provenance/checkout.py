@@ -57,33 +57,33 @@ def git(folder: str, *arguments: str) -> bytes | None:
 def checkout_of(*folders: str | None) -> str | None:
     """The top folder of the checkout of the first of `folders` that is in one; None if none is."""
     for folder in folders:
-        found = git(folder, "rev-parse", "--show-toplevel") if folder else None
-        if found and found.strip():
-            return os.fsdecode(found.rstrip(b"\n"))
+        root = git(folder, "rev-parse", "--show-toplevel") if folder else None
+        if root and root.strip():
+            return os.fsdecode(root.rstrip(b"\n"))
     return None
 
 
 def commit_of(root: str) -> str | None:
     """The current commit of a checkout; None if there is none."""
-    found = git(root, "rev-parse", "--verify", "HEAD")
-    return found.decode().strip() if found else None
+    commit = git(root, "rev-parse", "--verify", "HEAD")
+    return commit.decode().strip() if commit else None
 
 
 def sweep_folders(root: str, names: Iterable[str]) -> set[str]:
     """The folders of sweeps, of any root, that some of these files in a checkout lie in."""
-    found: set[str] = set()
+    folders: set[str] = set()
     known: dict[str, bool] = {}
     for name in names:
         folder = os.path.dirname(name)
-        while folder and folder not in found:
+        while folder and folder not in folders:
             if folder not in known:
                 path = os.path.join(root, folder)
                 plan, states = os.path.join(path, "sweep.json"), os.path.join(path, "state")
                 known[folder] = os.path.isfile(plan) and os.path.isdir(states)
             if known[folder]:
-                found.add(folder)
+                folders.add(folder)
             folder = os.path.dirname(folder)
-    return found
+    return folders
 
 
 class TooMuchError(Exception):
@@ -123,7 +123,7 @@ class Tree:
 
     def _names(self) -> Iterator[tuple[str, int]]:
         """Sorted paths below the root, each with its maximum size in bytes."""
-        found, nested = self._repository("")
+        names, nested = self._repository("")
         while nested:
             folder = nested.pop(0)
             try:
@@ -135,9 +135,9 @@ class Tree:
             if sum(sizes) > _NESTED_BYTES:
                 self._leave(folder, f"more than {_NESTED_BYTES // 1_000_000} MB")
                 continue
-            found |= inner
+            names |= inner
             nested += more
-        yield from sorted(found.items())
+        yield from sorted(names.items())
 
     def _repository(self, folder: str) -> tuple[dict[str, int], list[str]]:
         """The files of a repository, the checkout itself ("") or one inside it, and the folders of
@@ -147,18 +147,18 @@ class Tree:
             self._list(folder, "--others", "--exclude-standard"),
         )
         nested = [n.rstrip("/") for n in (*tracked, *others) if self._is_repository(n.rstrip("/"))]
-        found = dict.fromkeys(tracked, _TRACKED_BYTES)
+        sources = dict.fromkeys(tracked, _TRACKED_BYTES)
         files = [name for name in _without_environments(others) if not name.endswith("/")]
         files.sort(key=lambda name: not name.endswith(_SOURCES))  # code first
         room = max(0, _UNTRACKED_FILES - self._untracked)
         for name in files[:room]:
-            found.setdefault(name, _UNTRACKED_BYTES)
+            sources.setdefault(name, _UNTRACKED_BYTES)
         self._untracked += len(files)
         if len(files) > room:
             left = f"... and {plural(len(files) - room, 'other untracked file')}"
             self.linked.append(left)
             self.live.append(f"{plural(len(files) - room, 'untracked file')}, as {files[room]}")
-        return {name: most for name, most in found.items() if name not in nested}, nested
+        return {name: most for name, most in sources.items() if name not in nested}, nested
 
     def _leave(self, folder: str, why: str) -> None:
         self.linked.append(f"{folder}/")
@@ -243,10 +243,10 @@ def _size(path: str, most: int) -> int:
 
 
 def _without_environments(names: Sequence[str]) -> list[str]:
-    found = {
+    remaining = {
         name.removesuffix(mark) + "/"
         for name in names
         for mark in _ENVIRONMENTS
         if name.endswith(mark)
     }
-    return [name for name in names if not name.startswith(tuple(found))]
+    return [name for name in names if not name.startswith(tuple(remaining))]

@@ -42,11 +42,11 @@ removed from the path, since its modules are the recipe's."""
 def carry(folder: SweepFolder, plan: Plan, code: snapshot.CodeCopy) -> Carried | None:
     """Upload the bundle that the plan's jobs need; None if they need none. Raises `UsageError` for
     a requirements file that is not in the copy of the code."""
-    asked = dict.fromkeys(filter(None, (part.launch.requirements for part in plan.parts)))
-    if not asked:
+    paths = dict.fromkeys(filter(None, (part.launch.requirements for part in plan.parts)))
+    if not paths:
         return None
     files: dict[str, str] = {}
-    for name in asked:
+    for name in paths:
         path = os.path.realpath(os.path.expanduser(name))
         root = "" if code.kept is None else code.kept.root
         below = os.path.relpath(path, root or "/")
@@ -68,10 +68,10 @@ def describe(folder: SweepFolder, plan: Plan) -> Carried:
     options: dict[str, None] = {}
     for part in plan.parts:
         name = part.launch.requirements
-        found = read(os.path.expanduser(name)) if name else None
-        if found is not None and found.mistakes:
-            raise UsageError(f"launch.requirements: {found.mistakes[0]}")
-        options |= dict.fromkeys(found.options if found else ())
+        text = read(os.path.expanduser(name)) if name else None
+        if text is not None and text.mistakes:
+            raise UsageError(f"launch.requirements: {text.mistakes[0]}")
+        options |= dict.fromkeys(text.options if text else ())
     archive = folder.code(f"sweeper-{digest}.zip")
     return Carried(archive, digest, (*options, *pinned(_packages(folder.store.root))), {})
 
@@ -88,22 +88,22 @@ def pinned(packages: Sequence[str]) -> list[str]:
     """Requirements for packages and their dependencies, pinned to the versions installed here."""
     from importlib.metadata import PackageNotFoundError, distribution
 
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     left = list(packages)
     while left:
         name = re.sub(r"[-_.]+", "-", left.pop()).lower()
-        if name in found:
+        if name in versions:
             continue
         try:
             there = distribution(name)
         except PackageNotFoundError:  # for other systems, or other versions of Python
             continue
-        found[name] = there.version
+        versions[name] = there.version
         for text in there.requires or ():
             needed = re.match(r"[A-Za-z0-9._-]+", text)
             if needed and not re.search(r";.*\bextra\s*==", text):
                 left.append(needed[0])
-    return [f"{name}=={version}" for name, version in sorted(found.items())]
+    return [f"{name}=={version}" for name, version in sorted(versions.items())]
 
 
 @functools.cache
@@ -145,12 +145,12 @@ def _text() -> str:
     for node in reversed(tree.body):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sweeper"):
             names = {alias.name for alias in node.names}
-            theirs, found = _parsed(str(node.module))
+            theirs, module_text = _parsed(str(node.module))
             lines[node.lineno - 1 : node.end_lineno] = [
                 line
                 for f in theirs.body
                 if isinstance(f, ast.FunctionDef) and f.name in names
-                for line in found[f.lineno - 1 : f.end_lineno]
+                for line in module_text[f.lineno - 1 : f.end_lineno]
             ]
     # The types of those functions are not imported.
     return "\n".join(["from __future__ import annotations", *lines, ""])

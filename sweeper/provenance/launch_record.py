@@ -107,15 +107,15 @@ def _is_grid(path: str, grids: Iterable[str]) -> bool:
 
 def _data(plan: Plan) -> dict[str, str]:
     """The files and folders outside the program that configurations name, with their digests."""
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for cwd, word in _words(plan):
         path = os.path.join(cwd, os.path.expanduser(word))
-        if word in found or len(found) >= _DATA_FILES:
+        if word in hashes or len(hashes) >= _DATA_FILES:
             continue
         with suppress(OSError, ValueError):
             if os.path.isfile(path):
-                found[word] = _digest(path)
-    return found
+                hashes[word] = _digest(path)
+    return hashes
 
 
 def _words(plan: Plan) -> Iterator[tuple[str, str]]:

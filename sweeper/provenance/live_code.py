@@ -25,18 +25,18 @@ def program(recipes: Iterable[Recipe], results: str | None) -> str | None:
     return digest(files(recipes, results))
 
 
-def digest(found: Mapping[str, str]) -> str | None:
+def digest(hashes: Mapping[str, str]) -> str | None:
     """One digest for files with their digests; None for no files."""
-    if not found:
+    if not hashes:
         return None
-    text = "".join(f"{name}\0{known}\n" for name, known in sorted(found.items()))
+    text = "".join(f"{name}\0{known}\n" for name, known in sorted(hashes.items()))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def files(recipes: Iterable[Recipe], results: str | None) -> dict[str, str]:
     """The source files of recipes that run in place, with a digest each. Paths are relative to the
     recipe's folder. `results` is a folder of results, which is left out."""
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for recipe in recipes:
         folders, named = _program(recipe)
         paths = dict.fromkeys([*named, *(path for top in folders for path in _below(top, results))])
@@ -46,8 +46,8 @@ def files(recipes: Iterable[Recipe], results: str | None) -> dict[str, str]:
                     data = file.read(_MOST_BYTES)
             except OSError:
                 continue
-            found[os.path.relpath(path, recipe.cwd)] = hashlib.sha256(data).hexdigest()[:16]
-    return found
+            hashes[os.path.relpath(path, recipe.cwd)] = hashlib.sha256(data).hexdigest()[:16]
+    return hashes
 
 
 def _program(recipe: Recipe) -> tuple[list[str], list[str]]:
@@ -75,14 +75,14 @@ def _source(cwd: str, word: str) -> str | None:
 def _below(top: str, results: str | None) -> list[str]:
     """The Python modules in a folder and below; only those in it if it has too many files."""
     left = [_MOST_FOLDERS]
-    found: list[str] = []
+    paths: list[str] = []
     for path in _walk(top, results, left):
-        found.append(path)
-        if len(found) > _MOST_FILES:
+        paths.append(path)
+        if len(paths) > _MOST_FILES:
             left[0] = 0
     if left[0] > 0:
-        return sorted(found)
-    return sorted(path for path in found if os.path.dirname(path) == top.rstrip("/"))
+        return sorted(paths)
+    return sorted(path for path in paths if os.path.dirname(path) == top.rstrip("/"))
 
 
 def _walk(top: str, results: str | None, left: list[int]) -> Iterator[str]:

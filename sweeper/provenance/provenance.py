@@ -54,7 +54,7 @@ def collect(
     listing = "".join(f"{name}=={number}\n" for name, number in sorted(packages.items()))
     root = checkout_of(cwd)
     commit = commit_of(root) if root else None
-    found: dict[str, object] = {
+    facts: dict[str, object] = {
         "time": timestamp(),
         "command": redact_command([os.path.basename(sys.argv[0]), *sys.argv[1:]], redactor),
         "host": platform.node(),
@@ -70,8 +70,8 @@ def collect(
         **code,
     }
     if root:
-        found |= _changes(folder, root, commit, redactor)
-    return found
+        facts |= _changes(folder, root, commit, redactor)
+    return facts
 
 
 def earlier(
@@ -169,8 +169,8 @@ def _packages(python: str) -> tuple[str | None, dict[str, str]]:
         version, names = json.loads(result.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None, {}
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in names:
         package, _, number = str(name).removesuffix(".dist-info").partition("-")
-        found.setdefault(package.lower().replace("_", "-"), number)
-    return version, found
+        versions.setdefault(package.lower().replace("_", "-"), number)
+    return version, versions

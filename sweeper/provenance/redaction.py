@@ -47,18 +47,18 @@ _IN_ADDRESS = r"://(?:[^/@\s:]*:([^/@\s]+)|([^/@\s:]{20,}))@"
 def secret_values(environment: Mapping[str, str], names: Collection[str]) -> list[str]:
     """The secret values in an environment: of the variables in `names`, of variables with a
     secret's name, and passwords within addresses (`postgres://me:password@host`)."""
-    found: list[str] = []
+    values: list[str] = []
     for name, value in environment.items():
         if name in names:
             shortest = SHORTEST_NAMED
         elif is_secret_name(name):
             shortest = SHORTEST_GUESSED
         else:
-            found += _passwords(value)
+            values += _passwords(value)
             continue
         if len(value) >= shortest:
-            found.append(value)
-    return found
+            values.append(value)
+    return values
 
 
 def is_secret_name(name: str) -> bool:
@@ -86,8 +86,8 @@ def _passwords(value: str) -> list[str]:
         return []
     from urllib.parse import unquote
 
-    found = [one or other for one, other in re.findall(_IN_ADDRESS, value)]
-    forms = {form for password in found for form in (password, unquote(password))}
+    passwords = [one or other for one, other in re.findall(_IN_ADDRESS, value)]
+    forms = {form for password in passwords for form in (password, unquote(password))}
     return sorted(form for form in forms if len(form) >= SHORTEST_GUESSED)
 
 
@@ -132,13 +132,13 @@ class Redactor:
 
     def _spans(self, data: bytes) -> list[tuple[int, int]]:
         """The spans of secrets in `data`, with overlapping ones merged."""
-        found = [(0, self._covered)] if self._covered else []
+        spans = [(0, self._covered)] if self._covered else []
         for needle in self._needles:
             at = -1
             while (at := data.find(needle, at + 1)) >= 0:
-                found.append((at, at + len(needle)))
+                spans.append((at, at + len(needle)))
         merged: list[tuple[int, int]] = []
-        for start, end in sorted(found):
+        for start, end in sorted(spans):
             if merged and start < merged[-1][1]:
                 merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
             else:
@@ -171,6 +171,6 @@ def _forms(value: str) -> set[bytes]:
         repr(value)[1:-1],
     }
     forms = {raw, *(text.encode("utf-8", "surrogatepass") for text in texts)}
-    for kept in (_UNRESERVED, _UNRESERVED | {ord("/")}):
-        forms.add(b"".join(b"%c" % byte if byte in kept else b"%%%02X" % byte for byte in raw))
+    for safe in (_UNRESERVED, _UNRESERVED | {ord("/")}):
+        forms.add(b"".join(b"%c" % byte if byte in safe else b"%%%02X" % byte for byte in raw))
     return forms

@@ -92,39 +92,41 @@ def make(
             folder.store.create(archive, gzip.compress(data, compresslevel=6, mtime=0))
     real = os.path.realpath(cwd)
     inside = real == root or real.startswith(root + os.sep)
-    kept = Snapshot(
+    snapshot = Snapshot(
         hash=digest,
         archive=archive,
         root=root,
         cwd=os.path.relpath(real, root) if inside else cwd,
         commit=commit_of(root),
     )
-    relink(kept)
-    return CodeCopy(kept, None, tuple(tree.linked), tuple(tree.live), files=tree.files)
+    relink(snapshot)
+    return CodeCopy(snapshot, None, tuple(tree.linked), tuple(tree.live), files=tree.files)
 
 
-def look(store: Store, kept: Snapshot, *, secrets: Collection[str] = ()) -> CodeCopy | None:
+def look(store: Store, snapshot: Snapshot, *, secrets: Collection[str] = ()) -> CodeCopy | None:
     """What a copy of a snapshot's checkout would have now; nothing is stored. None if it cannot be
     copied."""
-    tree = Tree(kept.root, results_in(store, kept.root, kept.archive.partition("/")[0]), secrets)
+    tree = Tree(
+        snapshot.root, results_in(store, snapshot.root, snapshot.archive.partition("/")[0]), secrets
+    )
     try:
         data = tree.archive()
     except (TooMuchError, UnlistedError):
         return None
-    same = hashlib.sha256(data).hexdigest().startswith(kept.hash)
-    return CodeCopy(kept if same else kept._replace(hash=""), None, files=tree.files)
+    same = hashlib.sha256(data).hexdigest().startswith(snapshot.hash)
+    return CodeCopy(snapshot if same else snapshot._replace(hash=""), None, files=tree.files)
 
 
-def relink(kept: Snapshot) -> None:
+def relink(snapshot: Snapshot) -> None:
     """If this machine has extracted a snapshot before, add links to files that are new in the
     checkout, such as data whose absence made a run fail. Only for code that has not changed."""
     from sweeper.paths import home
 
-    top = _top(kept, home())
+    top = _top(snapshot, home())
     if os.path.isdir(top):
         with suppress(OSError):
-            _link_rest(kept.root, top)
-        _give_history(kept, top)  # the same code may have been committed
+            _link_rest(snapshot.root, top)
+        _give_history(snapshot, top)  # the same code may have been committed
 
 
 def results_in(store: Store, root: str, sweep: str) -> list[str]:
@@ -133,16 +135,16 @@ def results_in(store: Store, root: str, sweep: str) -> list[str]:
     from sweeper.paths import home
 
     top = store.local_path("")
-    found = [home()]
+    folders = [home()]
     if top is not None and f"{root}/".startswith(os.path.join(os.path.realpath(top), "")):
-        found += [os.path.join(top, name) for name in {sweep, *store.folders_with("sweep.json")}]
+        folders += [os.path.join(top, name) for name in {sweep, *store.folders_with("sweep.json")}]
     elif top is not None:
-        found.append(top)
-    below = [os.path.join(os.path.realpath(folder), "") for folder in found]
+        folders.append(top)
+    below = [os.path.join(os.path.realpath(folder), "") for folder in folders]
     return [folder for folder in below if not f"{root}/".startswith(folder)]
 
 
-def extract(store: Store, kept: Snapshot, home: str) -> str:
+def extract(store: Store, snapshot: Snapshot, home: str) -> str:
     """Extract a job's snapshot on this machine, unless that was done before. Returns the folder. Of
     several processes that ask at once, the first extracts. This process holds the folder until it
     ends: `gc` does not remove it before. Raises `StoreError`.
@@ -152,12 +154,12 @@ def extract(store: Store, kept: Snapshot, home: str) -> str:
     import fcntl
     import shutil
 
-    digest = os.path.basename(kept.hash)
-    top = _top(kept, home)
+    digest = os.path.basename(snapshot.hash)
+    top = _top(snapshot, home)
     _hold(top)
     if os.path.isdir(top):
         return top
-    data = _unpacked(store.read(kept.archive), digest)
+    data = _unpacked(store.read(snapshot.archive), digest)
     try:
         os.makedirs(os.path.dirname(top), exist_ok=True)
         with open(f"{top}.lock", "ab") as lock:
@@ -169,8 +171,8 @@ def extract(store: Store, kept: Snapshot, home: str) -> str:
             try:
                 os.mkdir(part)
                 _unpack(data, part)
-                _link_rest(kept.root, part)
-                _give_history(kept, part)
+                _link_rest(snapshot.root, part)
+                _give_history(snapshot, part)
                 os.rename(part, top)
             except OSError:
                 shutil.rmtree(part, ignore_errors=True)  # the disk may be full: free the space
@@ -191,10 +193,10 @@ def _hold(top: str) -> None:
     hold(path)
 
 
-def _top(kept: Snapshot, home: str) -> str:
+def _top(snapshot: Snapshot, home: str) -> str:
     # Two clones with the same files need different links.
-    clone = hashlib.sha256(os.fsencode(kept.root)).hexdigest()[:8]
-    return os.path.join(home, "snapshots", f"{os.path.basename(kept.hash)}-{clone}")
+    clone = hashlib.sha256(os.fsencode(snapshot.root)).hexdigest()[:8]
+    return os.path.join(home, "snapshots", f"{os.path.basename(snapshot.hash)}-{clone}")
 
 
 def _unpacked(archive: bytes, digest: str) -> bytes:
@@ -243,15 +245,15 @@ def _write(path: str, source: IO[bytes], mode: int) -> None:
         file.write(source.read())
 
 
-def _give_history(kept: Snapshot, copy: str) -> None:
+def _give_history(snapshot: Snapshot, copy: str) -> None:
     """Make a git repository for the copy, if git and the checkout are available. Many recipes
     record their commit, and fail without a repository. Changes to it do not affect the checkout's
     repository."""
-    commit = kept.commit
-    objects = git(kept.root, "rev-parse", "--git-path", "objects") if commit else None
+    commit = snapshot.commit
+    objects = git(snapshot.root, "rev-parse", "--git-path", "objects") if commit else None
     if not commit or not objects or git(copy, "init", "-q", "--template=") is None:
         return
-    path = os.path.join(kept.root, os.fsdecode(objects.rstrip(b"\n")))
+    path = os.path.join(snapshot.root, os.fsdecode(objects.rstrip(b"\n")))
     with suppress(OSError):
         with open(os.path.join(copy, ".git", "objects", "info", "alternates"), "wb") as file:
             file.write(os.fsencode(path) + b"\n")
@@ -263,10 +265,10 @@ def _give_history(kept: Snapshot, copy: str) -> None:
 def _link_rest(live: str, copy: str) -> None:
     """Link the files of the checkout that its copy lacks."""
     try:
-        found = sorted(os.scandir(live), key=lambda entry: entry.name)
+        entries = sorted(os.scandir(live), key=lambda entry: entry.name)
     except OSError:
         return  # another machine, without this checkout
-    for entry in found:
+    for entry in entries:
         path = os.path.join(copy, entry.name)
         if entry.name in LEFT_OUT:
             continue

@@ -206,10 +206,10 @@ def count_usage(modules: str | None) -> None:
         labels = {
             f"sweeper_{name}": os.environ.get(f"SWEEPER_{name.upper()}", "") for name in names
         }
-        told = None
+        reported = None
         if modules is not None:
-            told = lambda: _beside("own_packages").remember(modules)  # noqa: E731
-        _beside("meter").install(folder, labels, told)
+            reported = lambda: _beside("own_packages").remember(modules)  # noqa: E731
+        _beside("meter").install(folder, labels, reported)
 
 
 def load_early() -> set[str]:

@@ -132,12 +132,12 @@ class Checker(typing.Generic[Made]):
 
     def _fields(self, shape: list[str]) -> list[_Field]:
         """Returns the fields of these keys and of `filled`: name, keys, their places in a row."""
-        found: dict[str, dict[str, int]] = {}
+        fields: dict[str, dict[str, int]] = {}
         for place, key in enumerate([*self.filled, *shape], start=1 - len(self.filled)):
-            below = found.setdefault(key.partition(".")[0], {})
+            below = fields.setdefault(key.partition(".")[0], {})
             if place > 0:
                 below[key] = place
-        return [(name, tuple(keys), tuple(keys.values())) for name, keys in found.items()]
+        return [(name, tuple(keys), tuple(keys.values())) for name, keys in fields.items()]
 
     def _parsed_before(self, fields: list[_Field], row: list[int]) -> bool:
         """Checks a configuration the quick way. False means that the slow way must decide."""
@@ -148,12 +148,12 @@ class Checker(typing.Generic[Made]):
         for name, keys, places in fields:
             numbers = (row[places[0]],) if len(places) == 1 else tuple([row[n] for n in places])
             try:
-                found = self._made[keys or (name,)][numbers]
+                value = self._made[keys or (name,)][numbers]
             except KeyError:
                 return False
-            if found is _BAD:
+            if value is _BAD:
                 bad = True
-            made[name] = found
+            made[name] = value
         if bad:  # reported before, for another configuration; the rest was checked too
             return True
         try:
@@ -173,12 +173,12 @@ class Checker(typing.Generic[Made]):
         """Stores what chz has made for each field of a configuration. `left` are the good keys. A
         value that is only incompatible with another value is not bad by itself."""
         for name, keys, places in fields:
-            found = self._read(made, name)
+            value = self._read(made, name)
             if not all(key in left for key in keys):
-                told = [(k, texts[k]) in self._bad or self._refused.get(k) for k in keys]
-                found = _BAD if any(told) else _MISSING
-            if found is not _MISSING:
-                self._made.setdefault(keys or (name,), {})[tuple([row[n] for n in places])] = found
+                refused = [(k, texts[k]) in self._bad or self._refused.get(k) for k in keys]
+                value = _BAD if any(refused) else _MISSING
+            if value is not _MISSING:
+                self._made.setdefault(keys or (name,), {})[tuple([row[n] for n in places])] = value
 
     def _parse(
         self,
@@ -217,8 +217,8 @@ class Checker(typing.Generic[Made]):
                     return True
                 self._bad.add((key, texts[key]))
                 del left[key]
-                told = f"{_shown(value)} would reach the recipe as {_shown(got)}"
-                self._add_problem(index, key, f"{key} takes {self._type(key)}: {told}")
+                message = f"{_shown(value)} would reach the recipe as {_shown(got)}"
+                self._add_problem(index, key, f"{key} takes {self._type(key)}: {message}")
         self._remember(fields, row, made, left, texts)
         return False
 
@@ -291,8 +291,8 @@ class Checker(typing.Generic[Made]):
         first, *rest = key.split(".")
         if not rest:
             return str(self.takes[first]["type"])
-        found = annotations_at(self.source.annotation(first), rest)
-        return " | ".join(_name(annotation) for annotation in found) or "another value"
+        annotations = annotations_at(self.source.annotation(first), rest)
+        return " | ".join(_name(annotation) for annotation in annotations) or "another value"
 
     def _hint(self, key: str) -> str:
         """Returns a suggestion for a nested field that does not exist."""
@@ -345,16 +345,16 @@ def _refuse_names() -> None:
 
     pending: list[type[MetaFactory]] = [MetaFactory]
     while pending:
-        found = pending.pop()
-        found.from_string = refuse
-        pending.extend(found.__subclasses__())
+        value = pending.pop()
+        value.from_string = refuse
+        pending.extend(value.__subclasses__())
 
 
 def annotations_at(annotation: object, path: list[str]) -> list[object]:
     """Returns the possible types at a dotted path below a type; [] if unknown."""
     if not path:
         return [annotation]
-    found: list[object] = []
+    annotations: list[object] = []
     for member in members_of(annotation):
         origin = typing.get_origin(member) or member
         arguments = typing.get_args(member)
@@ -370,8 +370,8 @@ def annotations_at(annotation: object, path: list[str]) -> list[object]:
         else:
             below = _parameter(origin, path[0])
         for inner in below:
-            found.extend(annotations_at(inner, path[1:]))
-    return found
+            annotations.extend(annotations_at(inner, path[1:]))
+    return annotations
 
 
 def _parameter(origin: object, name: str) -> list[object]:

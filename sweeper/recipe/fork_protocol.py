@@ -50,15 +50,15 @@ def receive(connection: socket.socket, most: int = 0) -> tuple[Any, list[int]]:
     head, passed, _flags, _address = connection.recvmsg(
         _LENGTH.size, socket.CMSG_SPACE(most * size) if most else 0
     )
-    found = array.array("i")
+    descriptors = array.array("i")
     for level, kind, data in passed:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % size])
+            descriptors.frombytes(data[: len(data) - len(data) % size])
     head += _exactly(connection, _LENGTH.size - len(head))
     (length,) = _LENGTH.unpack(head)
     if length > _LARGEST:
         raise OSError("a message is too long")
-    return json.loads(_exactly(connection, length)), found.tolist()
+    return json.loads(_exactly(connection, length)), descriptors.tolist()
 
 
 def _exactly(connection: socket.socket, length: int) -> bytes:
@@ -74,5 +74,5 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
 def user_of(connection: socket.socket) -> int:
     """Returns the user id of the process on the other side."""
     form = struct.Struct("3i")
-    asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
-    return form.unpack(asked)[1]
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
+    return form.unpack(credentials)[1]

@@ -244,7 +244,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
     if why is not None:
         send(connection, {"refused": why}, [])
         return None
-    told, telling = os.pipe()
+    status_pipe, telling = os.pipe()
     reading, writing = os.pipe()
     keeper = os.getpid()
     pid = os.fork()
@@ -258,7 +258,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
     ended = os.pidfd_open(pid)
     gone = False
     try:
-        ready = os.read(told, 1) == b"r"
+        ready = os.read(status_pipe, 1) == b"r"
         about: dict[str, object] = (
             {"pid": pid, "keeper": keeper} if ready else {"refused": "it cannot be prepared"}
         )
@@ -320,9 +320,9 @@ def _why_shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
         moved = move(snapshot["root"], snapshot["copy"])
         folders += [moved(folder) for folder in folders]
     for folder in folders:
-        found = _shadowing_name(folder, tops)
-        if found is not None:
-            return f"{os.path.join(folder, found)} hides a module"
+        shadowing = _shadowing_name(folder, tops)
+        if shadowing is not None:
+            return f"{os.path.join(folder, shadowing)} hides a module"
     return None
 
 

@@ -64,9 +64,9 @@ class Function:
         held = self._held.get(field)
         if chz.is_chz(held):
             return held.__class__
-        found = chz.chz_fields(self.cls).get(field)
-        if found is not None:
-            return found.x_type
+        field_of = chz.chz_fields(self.cls).get(field)
+        if field_of is not None:
+            return field_of.x_type
         try:
             return typing.get_type_hints(self.function).get(field, typing.Any)
         except Exception:  # noqa: BLE001  (evaluating it runs the recipe's code)
@@ -147,9 +147,9 @@ def consumer(module: ModuleType, cls: type[object]) -> Callable[[object], object
     module that defines the config's class."""
     places = [module, sys.modules.get(cls.__module__)]
     for place in places:
-        found = getattr(place, "main", None)
-        if callable(found) and not isinstance(found, type) and _takes_one(found):
-            return found
+        main = getattr(place, "main", None)
+        if callable(main) and not isinstance(main, type) and _takes_one(main):
+            return main
     names = dict.fromkeys(place.__name__ for place in places if place is not None)
     raise Unusable(f"no main(config) in {' or '.join(names)} to run what it returns")
 

@@ -76,11 +76,11 @@ def _inspect(request: Asked, recipe: Located, to_argv: ToArgv, written: Written)
     checker = sibling("checking").Checker(source, takes, filled, to_argv, written)
     checker.check(request["configs"])
     recipe["forms"] = checker.forms
-    told: Answer = {"recipe": recipe, "problems": checker.problems}
+    answer: Answer = {"recipe": recipe, "problems": checker.problems}
     if checker.problems:
-        return told
-    said: Answer = sibling("recipe_hooks").ask(module, list(_given(request["configs"])))
-    return {**told, **said}
+        return answer
+    hooks: Answer = sibling("recipe_hooks").ask(module, list(_given(request["configs"])))
+    return {**answer, **hooks}
 
 
 def _source_of(
@@ -91,8 +91,8 @@ def _source_of(
 
     deep = bool(request.get("deep"))
     name = recipe["function"] or recipe["config_class"]
-    found = getattr(module, name, None) if name is not None else None
-    if not inspect.isfunction(found):
+    value = getattr(module, name, None) if name is not None else None
+    if not inspect.isfunction(value):
         recipe["function"] = None
         cls = config_class(module, name)
         if name is not None:
@@ -110,7 +110,7 @@ def _source_of(
     attempts: list[list[str]] = [to_argv(folder, {}), to_argv({**folder, **first}, {})]
     for arguments in attempts:
         try:
-            source: Function = function_recipes.Function(found, arguments)
+            source: Function = function_recipes.Function(value, arguments)
             function_recipes.consumer(module, source.cls)
         except function_recipes.Unusable as error:
             raise Refused("main", str(error)) from None
@@ -159,13 +159,13 @@ def log_path_field(request: Asked, takes: dict[str, Takes], name: str) -> str | 
     field = request["log_path_field"]
     if field is None and "log_path" not in takes and request.get("metrics_dir"):
         return None
-    found = field or "log_path"
-    if found.partition(".")[0] not in takes:
+    log_path = field or "log_path"
+    if log_path.partition(".")[0] not in takes:
         hint = "" if field else (
             "; say which one with launch.log_path_field, or where it writes with launch.metrics_dir"
         )  # fmt: skip
-        raise Refused("log_path", f"{name} has no field {found}{hint}")
-    return found
+        raise Refused("log_path", f"{name} has no field {log_path}{hint}")
+    return log_path
 
 
 def sibling(name: str) -> ModuleType:
@@ -192,7 +192,7 @@ def locate(request: Asked) -> Located:
     """
     reference = request["reference"]
     head, _, cls = reference.partition(":")
-    found: Found = {
+    located: Found = {
         "config_class": cls or None,
         "function": None,
         "on_path": True,
@@ -202,8 +202,8 @@ def locate(request: Asked) -> Located:
         path = os.path.abspath(os.path.join(request["cwd"], os.path.expanduser(head)))
         if not os.path.isfile(path):
             raise Refused("recipe", f"there is no file {path}")
-        return {**found, "kind": "file", "module": None, "file": path}
-    here: Located = {**found, "kind": "module", "module": head, "file": None}
+        return {**located, "kind": "file", "module": None, "file": path}
+    here: Located = {**located, "kind": "module", "module": head, "file": None}
     if "." in head:
         return here
     named = entry_point(head)
@@ -359,12 +359,12 @@ def config_class(module: ModuleType, name: str | None) -> type[object]:
     except ImportError:
         raise Refused("class", "its interpreter has no chz; run it by `command:`") from None
     if name is not None:
-        found = getattr(module, name, None)
-        if found is None:
+        value = getattr(module, name, None)
+        if value is None:
             raise Refused("class", f"it has no class {name}")
-        if not chz.is_chz(found):
+        if not chz.is_chz(value):
             raise Refused("class", f"{name} is no chz class, nor a function that returns a config")
-        return found
+        return value
     defined: dict[str, type[object]] = {
         key: value
         for key, value in vars(module).items()

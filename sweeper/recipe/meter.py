@@ -140,7 +140,7 @@ class Meter:
         """Returns why a client is held back now."""
         since = time.monotonic() - _VOUCHED_SECONDS
         with self._lock:
-            return next((why for why, told in self._pauses.values() if told > since), None)
+            return next((why for why, when in self._pauses.values() if when > since), None)
 
     def note_unknown(self, what: str) -> None:
         """Records that something in the SDK is not as expected."""
@@ -200,8 +200,8 @@ class Meter:
         """Asks clients for their models if they are still unknown. Not done in the SDK's own
         threads, which would wait for themselves."""
         with self._lock:
-            asked, self._nameless = self._nameless, []
-        for client, counts in asked:
+            nameless, self._nameless = self._nameless, []
+        for client, counts in nameless:
             model = _model_of(client)
             with self._lock:
                 self._add(model or UNKNOWN, counts)
@@ -251,12 +251,12 @@ def _wrap_observer(observer: type[Observer] | None, meter: Meter) -> None:
         return
 
     @functools.wraps(original)
-    def told(self: object, state: object, *given: object, **named: object) -> object:
+    def observed(self: object, state: object, *given: object, **named: object) -> object:
         why = _PAUSES.get(str(getattr(state, "value", state)))
         _safely(meter, lambda: meter.pause(self, why))
         return original(self, state, *given, **named)
 
-    observer.on_queue_state_change = told
+    observer.on_queue_state_change = observed
 
 
 def _wrap_training(client: type[Client], meter: Meter) -> None:
@@ -316,19 +316,19 @@ def _wrap_service(client: type[Service], meter: Meter, labels: dict[str, str]) -
 
     @functools.wraps(create)
     def created(self: object, base_model: str, *given: object, **named: object) -> object:
-        found = create(self, base_model, *given, **named)
-        _safely(meter, lambda: _remember(found, base_model))
-        return found
+        client = create(self, base_model, *given, **named)
+        _safely(meter, lambda: _remember(client, base_model))
+        return client
 
     client.__init__ = begin
     client.create_lora_training_client = created
 
 
-def _remember(found: object, model: str) -> None:
+def _remember(client: object, model: str) -> None:
     """Stores the model with a client, or with the client that a future will return."""
-    if hasattr(found, "forward_backward"):
-        setattr(found, _MODEL, model)
-    future: Callable[[], Future[object]] | None = getattr(found, "future", None)
+    if hasattr(client, "forward_backward"):
+        setattr(client, _MODEL, model)
+    future: Callable[[], Future[object]] | None = getattr(client, "future", None)
     if future is not None:
 
         def done(answered: Future[object]) -> None:

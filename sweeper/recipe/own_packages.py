@@ -67,19 +67,19 @@ def own_folders() -> frozenset[str]:
     import sysconfig
 
     paths = sysconfig.get_paths()
-    found = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    found |= {*site.getsitepackages()}
+    folders = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {*site.getsitepackages()}
     if site.ENABLE_USER_SITE:
-        found.add(site.getusersitepackages())
+        folders.add(site.getusersitepackages())
     dynamic = {os.path.join(paths["platstdlib"], "lib-dynload")}
-    return frozenset(found | dynamic)
+    return frozenset(folders | dynamic)
 
 
 def what_installs_change() -> set[str]:
     """Returns files and folders that change when a package is installed or removed."""
-    found = {os.path.join(sys.prefix, "pyvenv.cfg")}
+    paths = {os.path.join(sys.prefix, "pyvenv.cfg")}
     for folder in own_folders():
         if "-packages" in folder and os.path.isdir(folder):
-            found.add(folder)
-            found |= {entry.path for entry in os.scandir(folder) if entry.name.endswith(".pth")}
-    return found
+            paths.add(folder)
+            paths |= {entry.path for entry in os.scandir(folder) if entry.name.endswith(".pth")}
+    return paths

@@ -71,11 +71,11 @@ class Probe:
     def ask(self, request: bytes, seconds: float) -> Answer:
         """Sends the request, waits for the answer, and closes. Raises TimeoutError after
         `seconds`."""
-        asked, answered, printed = self._files
+        request_file, answered, printed = self._files
         try:
-            asked.write(request)
-            asked.flush()
-            asked.seek(0)
+            request_file.write(request)
+            request_file.flush()
+            request_file.seek(0)
             with suppress(BrokenPipeError):  # it has already ended, and its code says how
                 os.write(self._go, b"!")
             if self.meanwhile is not None:

@@ -48,7 +48,7 @@ def _lacks(module: ModuleType, configs: Configs) -> list[Told]:
     """Returns what this machine lacks according to the recipe, each once, with the first
     configuration that needs it and the key that it is about."""
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "lacks", None)
-    found: dict[str, Told] = {}
+    lacking: dict[str, Told] = {}
     if not callable(function):
         return []
     for number, config in enumerate(configs):
@@ -56,12 +56,12 @@ def _lacks(module: ModuleType, configs: Configs) -> list[Told]:
             for line in map(str, function(config)):
                 key = line.partition("=")[0].partition(":")[0]
                 known = key in config
-                found.setdefault(line, (number if known else None, key if known else None, line))
+                lacking.setdefault(line, (number if known else None, key if known else None, line))
         except (Exception, SystemExit):  # noqa: BLE001  (its run tells what is wrong)
             break
-        if len(found) > _MOST:
+        if len(lacking) > _MOST:
             break
-    return list(found.values())[:_MOST]
+    return list(lacking.values())[:_MOST]
 
 
 def _notes(module: ModuleType, configs: Configs) -> tuple[list[str], list[Told]]:
@@ -70,20 +70,20 @@ def _notes(module: ModuleType, configs: Configs) -> tuple[list[str], list[Told]]
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "notes", None)
     if not callable(function):
         return [], []
-    found: dict[str, None] = {}
+    notes: dict[str, None] = {}
     problems: dict[str, Told] = {}
     for number, config in enumerate(configs):
         try:
-            found.update(dict.fromkeys(str(line) for line in function(config)))
+            notes.update(dict.fromkeys(str(line) for line in function(config)))
         except ValueError as error:
-            told = str(error).strip().split("\n")[0]
-            key = told.partition("=")[0]
-            problems.setdefault(told, (number, key if key in config else None, told))
+            reason = str(error).strip().split("\n")[0]
+            key = reason.partition("=")[0]
+            problems.setdefault(reason, (number, key if key in config else None, reason))
         except Exception:  # noqa: BLE001  (as with what it lacks)
             break
         if len(problems) > _MOST:
             break
-    return list(found)[:_MOST], list(problems.values())
+    return list(notes)[:_MOST], list(problems.values())
 
 
 def _estimates(module: ModuleType, configs: Configs) -> Estimates:
@@ -92,7 +92,7 @@ def _estimates(module: ModuleType, configs: Configs) -> Estimates:
     function: Callable[[Config], Estimate] | None = getattr(module, "estimate", None)
     if not callable(function):
         return {"said": [], "of": [None] * len(configs)}
-    said: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     numbers: list[int | None] = []
     deadline = time.monotonic() + _ESTIMATING
     for config in configs:
@@ -105,13 +105,13 @@ def _estimates(module: ModuleType, configs: Configs) -> Estimates:
                     text = json.dumps(tokens, sort_keys=True)
             except (Exception, SystemExit):  # noqa: BLE001  (nothing depends on it)
                 deadline = 0.0
-        numbers.append(None if text is None else said.setdefault(text, len(said)))
-    return {"said": [{"models": json.loads(text)} for text in said], "of": numbers}
+        numbers.append(None if text is None else amounts.setdefault(text, len(amounts)))
+    return {"said": [{"models": json.loads(text)} for text in amounts], "of": numbers}
 
 
-def _tokens(found: Estimate) -> dict[str, dict[str, int]]:
+def _tokens(estimate: Estimate) -> dict[str, dict[str, int]]:
     """Returns a recipe's estimate as counts."""
     return {
         str(model): {kind: max(0, round(counts[kind])) for kind in _KINDS if kind in counts}
-        for model, counts in found.items()
+        for model, counts in estimate.items()
     }

@@ -134,8 +134,8 @@ def inspect(
 
 def _read_recipe(answer: "Answer", source: str, interpreter: str, filled: FilledFields) -> Recipe:
     """The recipe as its interpreter describes it, with the fields that sweeper fills in."""
-    found: Mapping[str, object] = answer.get("recipe", {})
-    takes = table_of(found.get("takes"))
+    fields: Mapping[str, object] = answer.get("recipe", {})
+    takes = table_of(fields.get("takes"))
     usual = None if filled.metrics_dir is not None else "log_path"
     defaults: dict[str, object] = {
         "log_path_field": filled.log_path or usual,
@@ -147,15 +147,15 @@ def _read_recipe(answer: "Answer", source: str, interpreter: str, filled: Filled
         "python": interpreter,
         "seed_field": filled.seed if not takes or _is_field(filled.seed, takes) else None,
     }
-    return read_recipe(Part(defaults | {**found} | given, "the recipe"))
+    return read_recipe(Part(defaults | {**fields} | given, "the recipe"))
 
 
 def _estimates(answer: Part) -> list[Usage | None]:
-    told = answer.part_or_none("estimates")
-    if told is None:
+    part = answer.part_or_none("estimates")
+    if part is None:
         return []
-    said = [read_usage(one) for one in told.parts("said")]
-    return [said[number] if isinstance(number, int) else None for number in told.items("of")]
+    usages = [read_usage(one) for one in part.parts("said")]
+    return [usages[number] if isinstance(number, int) else None for number in part.items("of")]
 
 
 def _is_field(key: str | None, takes: Mapping[str, object]) -> bool:
@@ -222,11 +222,11 @@ def _ask(python: str, cwd: str, request: "Asked", env: Mapping[str, str]) -> "An
     """Runs bootstrap.py by path in the recipe's interpreter, and returns its answer."""
     reference = request["reference"]
     try:
-        asked = probe(python, cwd, env)
+        process = probe(python, cwd, env)
     except (OSError, ValueError) as error:
         raise RecipeError("python", f"{python} does not start: {error}") from error
     try:
-        answer = asked.ask(json.dumps(request).encode(), IMPORT_SECONDS)
+        answer = process.ask(json.dumps(request).encode(), IMPORT_SECONDS)
     except TimeoutError:
         message = f"recipe {reference!r}: importing it took longer than {IMPORT_SECONDS:g} s"
         raise RecipeError("import", message) from None

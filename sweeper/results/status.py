@@ -179,5 +179,5 @@ def alarms_of(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
     from sweeper.alarms import read
 
     attempts = {run.id: run.attempts for run in runs}
-    found = read(sweep.folder, told=sweep.unreadable)
+    found = read(sweep.folder, on_error=sweep.unreadable)
     return [alarm for alarm in found if attempts.get(alarm.run) == alarm.attempt]

@@ -69,10 +69,10 @@ class AlarmActions:
         self._clock = context.clock
         plan = context.plan
         self._tell = tell
-        asked = plan.on_alarm or OnAlarm()
-        self._command = None if asked.run is None else list(asked.run)
-        self._stop = asked.stop
-        self._rules = asked.rules
+        actions = plan.on_alarm or OnAlarm()
+        self._command = None if actions.run is None else list(actions.run)
+        self._stop = actions.stop
+        self._rules = actions.rules
         self._staged = bool(plan.stages)
         self._secrets = plan.secrets
         self._cwd = plan.recipe.cwd
@@ -84,8 +84,8 @@ class AlarmActions:
         """The actions that an alarm of a rule sets off."""
         if self._rules is not None and rule not in self._rules:
             return ()
-        found = [] if self._stop is None else [f"stop {self._stop}"]
-        return (*found, *(["run"] if self._command else []))
+        actions = [] if self._stop is None else [f"stop {self._stop}"]
+        return (*actions, *(["run"] if self._command else []))
 
     def add(self, alarm: Alarm) -> None:
         """Queue the actions of an alarm; they begin at the next look."""
@@ -233,12 +233,12 @@ class AlarmActions:
                     os.killpg(command.process.pid, signal.SIGKILL)
                 command.process.wait()
             self._commands.remove(command)
-            said = self._last_words(command.output)
+            line = self._last_words(command.output)
             command.output.close()
             ended = f"took more than {_COMMAND_SECONDS:g} s" if late and code is None else None
             ended = ended or ("" if code == 0 else f"ended with {code}")
             self._ended(
-                command.alarm, command.argv, ended + (f": {said}" if ended and said else "")
+                command.alarm, command.argv, ended + (f": {line}" if ended and line else "")
             )
 
     def _ended(self, alarm: Alarm, argv: list[str], problem: str) -> None:

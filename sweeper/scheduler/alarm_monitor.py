@@ -130,8 +130,8 @@ class AlarmMonitor:
             self._begin()
             attempts = self._attempts()
             self._forget()
-            found, over = self._watcher.look(attempts)
-            self._pending += found
+            alarms, over = self._watcher.look(attempts)
+            self._pending += alarms
             self._record_pending()
             self._judged |= over
             self._keep()
@@ -253,40 +253,40 @@ class AlarmMonitor:
                 self._tell_error(error)
             self._pending.popleft()
 
-    def _record(self, found: Found) -> None:
+    def _record(self, noticed: Found) -> None:
         """Record an alarm, tell it, and begin its actions. One that is on record already is ours,
         and the store's reply was lost: nobody else records alarms of a sweep whose lock we hold."""
         machine = None
-        if found.rule in _OF_A_MACHINE and found.host is not None:
-            machine = (found.rule, found.host)
+        if noticed.rule in _OF_A_MACHINE and noticed.host is not None:
+            machine = (noticed.rule, noticed.host)
             if machine in self._machines:
-                key = (found.run, found.attempt, found.rule)
+                key = (noticed.run, noticed.attempt, noticed.rule)
                 self._machines[machine].spared.add(key)
                 return  # another run on the machine has the alarm
-        actions = self._alarm_actions.wanted(found.rule)
+        actions = self._alarm_actions.wanted(noticed.rule)
         if machine in self._acted and not self._is_taken_back(*self._acted[machine]):
             actions = ()  # it was done once for the machine: not again for each of its runs
-        evidence, planned = found.evidence, self._run_table.runs[found.run]
+        evidence, planned = noticed.evidence, self._run_table.runs[noticed.run]
         alarm = Alarm(
-            run=found.run,
+            run=noticed.run,
             name=planned.name,
-            attempt=found.attempt,
-            rule=found.rule,
+            attempt=noticed.attempt,
+            rule=noticed.rule,
             time=timestamp(),
             key=None if evidence.key is None else _plain(evidence.key),
             step=evidence.step,
             value=evidence.value,
             bound=evidence.bound,
             message=_plain(evidence.message),
-            advice=ADVICE[found.rule],
+            advice=ADVICE[noticed.rule],
             actions=actions,
         )
         put(self._folder, alarm)
         self._raised(alarm)
         if machine is not None:
-            self._machines[machine] = _MachineAlarm((found.run, found.attempt), set())
+            self._machines[machine] = _MachineAlarm((noticed.run, noticed.attempt), set())
             if actions:
-                self._acted[machine] = (found.run, found.attempt)
+                self._acted[machine] = (noticed.run, noticed.attempt)
         # A line is told only once: the attempt's number makes that of a later one another.
         again = f" (attempt {alarm.attempt})" if alarm.attempt > 1 else ""
         self._tell(f"alarm: {alarm.name}{again}: {alarm.rule}: {alarm.message}")

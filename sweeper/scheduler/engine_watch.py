@@ -62,15 +62,15 @@ class EngineWatch:
         """Looks for the engine. Raises `Unreachable`, with a line for people, if it has been gone
         for a while, or if its new address cannot be recorded."""
         now = self._clock()
-        found = self._find()
-        if found is not None and found != self._where:
+        engine = self._find()
+        if engine is not None and engine != self._where:
             try:
-                self._tell(found)
+                self._tell(engine)
             except (StoreError, NotFound) as error:
                 self._silent = now
                 raise Unreachable(str(error)) from error
-            self._where, self._since = found, now
-        if found is not None:
+            self._where, self._since = engine, now
+        if engine is not None:
             self._silent = None
             return
         self._silent = now if self._silent is None else self._silent
@@ -79,26 +79,26 @@ class EngineWatch:
                 f"no engine answers at {self._url}: `sweeper engine start` starts it again"
             )
 
-    def _tell(self, found: Engine) -> None:
+    def _tell(self, engine: Engine) -> None:
         """Gives the engine's address and key to attempts that start from now on, and records
         them."""
         if self._fixed:
             return
         service = self._folder.read_service()
         key = lifecycle.client_key(service.home)
-        told = {"TINKER_BASE_URL": found.url, "TINKER_API_KEY": key}
+        variables = {"TINKER_BASE_URL": engine.url, "TINKER_API_KEY": key}
         if service.env_file is not None:
-            environment.change(service.env_file, told)
-        if found.url != service.engine:
-            document = {**service.document, "engine": found.url}
+            environment.change(service.env_file, variables)
+        if engine.url != service.engine:
+            document = {**service.document, "engine": engine.url}
             self._store.replace(self._folder.service, encode(document))
-        self._url = found.url
+        self._url = engine.url
 
     def described(self, run: str, attempt: int) -> Engine | None:
         """The engine that an attempt opened now will use."""
-        found = self._where
-        self._began[run, attempt] = found and found.url
-        return found
+        where = self._where
+        self._began[run, attempt] = where and where.url
+        return where
 
     def orphaned(self, run: str, attempt: int) -> bool:
         """Whether an attempt still uses the old address of a moved engine, and has had time to
@@ -127,8 +127,8 @@ def watch(context: Context, service: Service) -> EngineWatch | None:
         return None  # another one, which the grid names
 
     def here() -> Engine | None:
-        found = lifecycle.find(service.home, _ASK_SECONDS)
-        return None if found is None else Engine(found.url, found.started)
+        engine = lifecycle.find(service.home, _ASK_SECONDS)
+        return None if engine is None else Engine(engine.url, engine.started)
 
     def there() -> Engine | None:
         started = lifecycle.knock(url, _ASK_SECONDS)

@@ -135,13 +135,13 @@ class _Kept(NamedTuple):
         return str(self.document.get(_OWNER, ""))
 
 
-def _kept(where: str) -> Iterator[_Kept]:
+def _environments(where: str) -> Iterator[_Kept]:
     """Yield the files that `write` left in the home `where`."""
     try:
-        found = sorted(os.scandir(environments(where)), key=lambda e: e.name)
+        entries = sorted(os.scandir(environments(where)), key=lambda e: e.name)
     except OSError:
         return
-    for entry in found:
+    for entry in entries:
         document: object = None
         if not entry.name.endswith(".json"):
             continue
@@ -157,37 +157,37 @@ def _kept(where: str) -> Iterator[_Kept]:
 def _old() -> Iterator[_Kept]:
     """Yield the files that `write` left an hour ago or more, in place of a note what it points
     to."""
-    for kept in _kept(home()):
-        place = kept.document.get(_PLACE)
-        if time.time() - kept.written < _YOUNG_SECONDS:
+    for environment in _environments(home()):
+        place = environment.document.get(_PLACE)
+        if time.time() - environment.written < _YOUNG_SECONDS:
             continue
         if not isinstance(place, str):
-            yield kept
+            yield environment
         elif os.path.exists(place):
-            yield kept._replace(path=place)  # the note itself follows the next time
+            yield environment._replace(path=place)  # the note itself follows the next time
         elif os.path.isdir(os.path.dirname(place)):  # else its disk may be away
-            yield kept
+            yield environment
 
 
 def sweeps_using(info: EngineInfo) -> list[str]:
     """The folders of sweeps that use an engine of this home and may be at work. A sweep that cannot
     be read counts as at work."""
-    found: list[str] = []
-    for kept in _kept(info.home):
-        environment = kept.document
+    sweeps: list[str] = []
+    for entry in _environments(info.home):
+        environment = entry.document
         place = environment.get(_PLACE)
         if isinstance(place, str):
             with suppress(SweeperError):
                 environment = read_environment(place)
         # The engine is known by its key, which stays the same when its address changes.
-        if environment.get("TINKER_API_KEY") == client_key(info.home) and kept.folder:
-            root, _, sweep = kept.folder.rpartition("/")
+        if environment.get("TINKER_API_KEY") == client_key(info.home) and entry.folder:
+            root, _, sweep = entry.folder.rpartition("/")
             try:
                 used = _in_use(SweepFolder(open_store(root), sweep))
             except (SweeperError, OSError):
                 used = True
-            found += [kept.folder] * used
-    return found
+            sweeps += [entry.folder] * used
+    return sweeps
 
 
 def unused_files(
@@ -265,6 +265,6 @@ def service_environment(
     grid sets, of which `HF_HOME` counts. Raises `EngineError`.
     """
     if service == "local" and engine_url is not None:
-        found = hub_environment(environ={**os.environ, **grids})
-        return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": key, **found}
+        variables = hub_environment(environ={**os.environ, **grids})
+        return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": key, **variables}
     return {}

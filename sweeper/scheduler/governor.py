@@ -64,8 +64,8 @@ class Allowance(NamedTuple):
 def name_of(root: str, sweep: str, identity: str = "") -> str:
     """The name of a sweep among those of its account. Without `identity`: its name in version
     0.1."""
-    told = f"{root}/{sweep}\n{identity}" if identity else f"{root}/{sweep}"
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    text = f"{root}/{sweep}\n{identity}" if identity else f"{root}/{sweep}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Governor:
@@ -217,10 +217,10 @@ class Governor:
             sum(one.wants for one in there),
             "service" if refused else None,
         )
-        found = self._limiter.see(known, load)
-        if self._most is not None and found.limit is not None and found.limit > self._most:
-            return found._replace(limit=self._most, step=1)
-        return found
+        limits = self._limiter.see(known, load)
+        if self._most is not None and limits.limit is not None and limits.limit > self._most:
+            return limits._replace(limit=self._most, step=1)
+        return limits
 
     def _limit(self, learned: Learned) -> int | None:
         known = [limit for limit in (learned.limit, self._most) if limit is not None]
@@ -247,7 +247,7 @@ class Governor:
         """The members without a launcher, as far as can be told from here: by the process on this
         machine, by heartbeats elsewhere."""
         now, stamps = self._clock(), self._record.stamps()
-        found: set[str] = set()
+        gone: set[str] = set()
         for name, member in page.members.items():
             stamp, known = stamps.get(name, 0), self._seen.get(name)
             if known is None or known[0] != stamp:
@@ -255,8 +255,8 @@ class Governor:
             is_here = member.who.host == self._own.who.host
             over = is_gone(member.who) if is_here else now - known[1] > LEASE_SECONDS
             if over and name != self._name:
-                found.add(name)
-        return found
+                gone.add(name)
+        return gone
 
     def _seek(self) -> None:
         """Looks at sweeps without a launcher from time to time. This is not done while a page is
@@ -270,23 +270,23 @@ class Governor:
         for name in self._abandoned.keys() - gone:
             del self._abandoned[name]
         for name in gone:
-            member, kept = page.members[name], self._abandoned.get(name)
-            if kept is None or kept.member.who != member.who:
+            member, abandoned = page.members[name], self._abandoned.get(name)
+            if abandoned is None or abandoned.member.who != member.who:
                 is_here = member.who.host == self._own.who.host
-                kept = self._abandoned[name] = _Abandoned(member, self._clock, is_here=is_here)
-            kept.look()
+                abandoned = self._abandoned[name] = _Abandoned(member, self._clock, is_here=is_here)
+            abandoned.look()
 
     def _left_by(self, page: Page, gone: set[str]) -> dict[str, int]:
         """How many slots each member without a launcher still needs, if that is fewer than it
         holds."""
-        found: dict[str, int] = {}
+        jobs: dict[str, int] = {}
         for name in gone:
-            member, kept = page.members[name], self._abandoned.get(name)
-            if kept is None or kept.member.who != member.who:
+            member, abandoned = page.members[name], self._abandoned.get(name)
+            if abandoned is None or abandoned.member.who != member.who:
                 continue  # nobody has looked yet
-            if kept.at_work < member.slots or not kept.at_work:
-                found[name] = min(member.slots, kept.at_work)
-        return found
+            if abandoned.at_work < member.slots or not abandoned.at_work:
+                jobs[name] = min(member.slots, abandoned.at_work)
+        return jobs
 
 
 class _Abandoned:

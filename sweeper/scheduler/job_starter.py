@@ -137,10 +137,10 @@ class JobStarter:
 
     def _acknowledge_at(self, place: str, opened: Mapping[str, str]) -> None:
         """The same at one place, for these jobs (token -> run). Raises `Unreachable`."""
-        found = self._places.ask(place, lambda backend: backend.find(list(opened)))
-        for job in found:
+        jobs = self._places.ask(place, lambda backend: backend.find(list(opened)))
+        for job in jobs:
             self._run_table.add(*attempt_of(job), Event.SUBMITTED)
-        missing = [run for job, run in opened.items() if job not in found]
+        missing = [run for job, run in opened.items() if job not in jobs]
         self.unsubmitted |= set(missing)
         again: list[str] = []
         stage_room = self._stage_room()

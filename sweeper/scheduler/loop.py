@@ -218,13 +218,13 @@ class Scheduler:
         stopped, found or submitted delays no other job, and no other place.
         """
         parts = self._parts
-        silent: list[str] = []
+        missing: list[str] = []
 
         def try_call(ask: Callable[[], None]) -> bool:
             try:
                 ask()
             except Unreachable as error:
-                silent.append(str(error))
+                missing.append(str(error))
                 # A place that is full is left alone, where there are others.
                 self._machine_full |= isinstance(error, NoRoom) and not parts.places.several
                 return False
@@ -242,7 +242,7 @@ class Scheduler:
             self._machine_full = False
             if parts.starting:
                 parts.stages.look(parts.requests.cancel)
-                silent += parts.stages.trouble
+                missing += parts.stages.trouble
             self._job_starter.look(
                 try_call,
                 self._observed,
@@ -250,7 +250,7 @@ class Scheduler:
                 engine_away=engine_away,
                 spending_unknown=spending_unknown,
             )
-        return [*silent, *parts.places.damaged.values()]
+        return [*missing, *parts.places.damaged.values()]
 
     def _poll_jobs(self, try_call: TryCall) -> bool:
         """Polls the places for the running jobs, and finds lost workers (`lost_workers.py`).
@@ -274,5 +274,5 @@ class Scheduler:
 
     def _poll_place(self, place: str, tokens: list[str], statuses: dict[str, JobStatus]) -> None:
         """Adds what a place says about its jobs. Raises `Unreachable`."""
-        found = self._parts.places.ask(place, lambda backend: backend.poll(tokens))
-        statuses |= {job: found[job] for job in tokens}
+        answers = self._parts.places.ask(place, lambda backend: backend.poll(tokens))
+        statuses |= {job: answers[job] for job in tokens}

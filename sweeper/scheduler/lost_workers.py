@@ -64,18 +64,18 @@ class LostWorkers:
             # A worker records its outcome before it exits: only what is missing after the
             # backend's answer is missing.
             self._run_table.read()
-        found: dict[str, Observation] = {}
+        observations: dict[str, Observation] = {}
         for job, status in statuses.items():
             run, attempt = attempt_of(job)
-            told = job in stopping
+            stopped = job in stopping
             at_work = self._run_table.views[run].state.state in OPEN
-            if at_work and not self._is_over(run, attempt, status, told):
-                seen = self._observe(run, attempt, status, told)
+            if at_work and not self._is_over(run, attempt, status, stopped):
+                seen = self._observe(run, attempt, status, stopped)
                 if seen is not None:
-                    found[run] = seen
-        return found
+                    observations[run] = seen
+        return observations
 
-    def _is_over(self, run: str, attempt: int, status: JobStatus, told: bool) -> bool:
+    def _is_over(self, run: str, attempt: int, status: JobStatus, stopped: bool) -> bool:
         """Records the outcome of an attempt whose worker will not, if it is known by now. `told`:
         it was told to stop."""
         view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
@@ -86,16 +86,18 @@ class LostWorkers:
                 self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", detail)
             return True
         if status.state is JobState.ENDED and quiet > SETTLE_SECONDS:
-            self._end(run, attempt, status, told)
+            self._end(run, attempt, status, stopped)
             return True
         lost = status.state is JobState.ABSENT and quiet > self._lease_s and self._starting
         if lost:
             self._run_table.add(run, attempt, Event.LOST)
         return lost
 
-    def _observe(self, run: str, attempt: int, status: JobStatus, told: bool) -> Observation | None:
+    def _observe(
+        self, run: str, attempt: int, status: JobStatus, stopped: bool
+    ) -> Observation | None:
         """The observation of an attempt that may be running. None if it is healthy."""
-        stopping = told or self._run_table.views[run].cancel
+        stopping = stopped or self._run_table.views[run].cancel
         if status.state is JobState.PENDING:  # nothing can beat yet, however long it waits
             kind = Kind.STOPPING if stopping else Kind.QUEUED
             return Observation(kind, status.reason or None, status.since)
@@ -109,7 +111,7 @@ class LostWorkers:
         stalled = self._stalled is not None and self._stalled(run, attempt)
         return Observation(Kind.STALLED) if stalled else None
 
-    def _end(self, run: str, attempt: int, status: JobStatus, told: bool) -> None:
+    def _end(self, run: str, attempt: int, status: JobStatus, stopped: bool) -> None:
         """Records the outcome of an attempt whose worker ended without doing so."""
         state = self._run_table.views[run].state
         if state.event is Event.CLAIMED and self._run_table.finish_withdrawal(run, attempt):
@@ -118,13 +120,13 @@ class LostWorkers:
         if self._kernel.killed(token(run, attempt)):
             reason, detail = "oom", "the worker was killed by the kernel: out of memory"
         elif state.state is State.SUBMITTED:
-            said = self._last_words(run, attempt) or "see its log"
-            reason, detail = "start", f"the job ended before its worker began: {said}"
+            last_line = self._last_words(run, attempt) or "see its log"
+            reason, detail = "start", f"the job ended before its worker began: {last_line}"
         else:
             reason, detail = "killed", "the worker ended without recording an outcome"
         event = Event.PREEMPTED if status.preempted else Event.FAILED
         reason = status.reason or reason
-        if told and reason != "oom":
+        if stopped and reason != "oom":
             # We stopped it, before its worker could say so: it is to go on.
             event, reason = Event.PREEMPTED, "terminated"
             detail = "it was stopped before its worker could say so"

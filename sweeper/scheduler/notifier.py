@@ -60,8 +60,8 @@ class Notifier:
     def raised(self, alarm: Alarm) -> None:
         """Adds an alarm on record, of this or an earlier launcher."""
         key = f"alarm-{alarm.run}-{alarm.attempt}-{alarm.rule}"
-        silent = "alarm" not in self._notify.on or self._alarms > _MOST_ALARMS
-        if silent or key in self._known:
+        muted = "alarm" not in self._notify.on or self._alarms > _MOST_ALARMS
+        if muted or key in self._known:
             return
         self._alarms += 1
         if self._alarms > _MOST_ALARMS:

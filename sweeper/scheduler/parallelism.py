@@ -199,14 +199,14 @@ class Parallelism:
         self._slots = busy
         wanted = max(0, min(startable, self.here - busy))
         try:
-            found = self._governor.look(
+            share = self._governor.look(
                 Jobs(busy, wanted, self.most, paused, refused=refused == "service")
             )
         except StoreError as error:
             raise Unreachable(f"the quota's place: {error}") from error
-        self._slots = found.slots
-        if found.share < self.here:
-            self.lowered = Lowered(found.share, found.why)
+        self._slots = share.slots
+        if share.share < self.here:
+            self.lowered = Lowered(share.share, share.why)
 
     @contextmanager
     def kept(self) -> Generator[None]:

@@ -70,12 +70,12 @@ class Places:
 
     def of_each(self, attempts: Mapping[str, int]) -> dict[str, dict[str, str]]:
         """For every place its attempts among these (run -> attempt), as token -> run."""
-        found: dict[str, dict[str, str]] = {place: {} for place in self.names}
+        jobs: dict[str, dict[str, str]] = {place: {} for place in self.names}
         for run, attempt in attempts.items():
             place = self.at(run, attempt)
             if place is not None:
-                found[place][token(run, attempt)] = run
-        return found
+                jobs[place][token(run, attempt)] = run
+        return jobs
 
     def ask(self, place: str, question: Callable[[Backend], T]) -> T:
         """Asks the backend of a place. Raises `Unreachable` if it does not answer, or if it
@@ -161,14 +161,14 @@ class Places:
             return {self.names[0]: everywhere}
         unsure = [(run, n) for run, n in unknown.items() if run not in unsubmitted]
         busy = Counter(self.at(run, n) for run, n in (*opened.items(), *unsure))
-        found: dict[str, int] = {}
+        rooms: dict[str, int] = {}
         for place, most in self._most.items():
             # An attempt whose place is not known may be at any.
             left = (everywhere if most is None else most) - busy[place] - busy[None]
             left = min(left, 1) if place in self._refusals else left
             usable = self.takes(place) and self.is_reached(place)
-            found[place] = max(0, left) if usable else 0
-        return found
+            rooms[place] = max(0, left) if usable else 0
+        return rooms
 
     def choose(self, run: str, room: Mapping[str, int]) -> str | None:
         """The place for the next attempt of a run: the first with room, beginning after the one

@@ -91,11 +91,11 @@ def exit_code(summary: Summary) -> int:
 def printer(stream: TextIO) -> Callable[[Summary], None]:
     """Makes a function that prints a line for a summary. It prints the reason for a hold, and
     each alarm, only once."""
-    said: set[str] = set()
+    printed: set[str] = set()
 
     def tell(summary: Summary) -> None:
         print(sanitize(line(summary)), file=stream, flush=True)
-        for text in _news(summary, said):
+        for text in _news(summary, printed):
             print(text, file=stream, flush=True)
 
     return tell
@@ -114,7 +114,7 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
     columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=Console(file=raw(sys.stderr))) as bar:
         task = bar.add_task("starting")
-        said: set[str] = set()
+        printed: set[str] = set()
 
         def show(summary: Summary) -> None:
             bar.update(
@@ -123,20 +123,20 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
                 completed=sum(summary.counts[s] - summary.again.get(s, 0) for s in _OVER),
                 description=sanitize(_sentence(summary)),
             )
-            for text in _news(summary, said):
+            for text in _news(summary, printed):
                 bar.console.print(text, markup=False, highlight=False)
 
         yield show
 
 
-def _news(summary: Summary, said: set[str]) -> list[str]:
+def _news(summary: Summary, printed: set[str]) -> list[str]:
     """The lines of a summary that are printed once and were not yet; adds them to `said`."""
     held = [f"held: {summary.held}"] if summary.held is not None else []
     lines = [*held, *summary.waits, *summary.alarms]
     lines += [] if summary.ends is None else [summary.ends]
     lines = map(sanitize, lines)
-    fresh = [text for text in dict.fromkeys(lines) if text not in said]
-    said.update(fresh)
+    fresh = [text for text in dict.fromkeys(lines) if text not in printed]
+    printed.update(fresh)
     return fresh
 
 

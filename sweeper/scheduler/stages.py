@@ -195,8 +195,8 @@ class Stages:
         self._recorded = None
         trouble: list[str] = []
         # What stays so is not asked again: it takes reading the whole sweep.
-        kept = self._lacking.items()
-        self._lacking = {key: one for key, one in kept if one.size == self._size(one.runs)}
+        lacking = self._lacking.items()
+        self._lacking = {key: one for key, one in lacking if one.size == self._size(one.runs)}
         self._away = {}
         self._halted = halted(self._plan, cancelled)
         while True:  # what one run waits for in vain, those do too that go on from it
@@ -242,10 +242,10 @@ class Stages:
         choices = tuple(choice.key for choice in self._plan.choices)
         return len(self._plan.runs), choices, len(self._lacking), len(self._away)
 
-    def _lacks(self, key: str, runs: Iterable[str], told: str) -> None:
+    def _lacks(self, key: str, runs: Iterable[str], reason: str) -> None:
         """Records that these ended runs lack what others need from them."""
         runs = tuple(runs)
-        self._lacking[key] = _Lack(runs, self._size(runs), Wait(told, vain=True))
+        self._lacking[key] = _Lack(runs, self._size(runs), Wait(reason, vain=True))
 
     def _size(self, runs: Iterable[str]) -> int:
         """The number of events of runs, which never shrinks."""
@@ -321,12 +321,12 @@ class Stages:
         recorded = next(one for one in self._sweep().runs if one.id == run.id)
         if key not in _PATHS:
             return recorded.path
-        found = last(recorded.checkpoint_records(), _PATHS[key])
-        if found is None:
+        checkpoint = last(recorded.checkpoint_records(), _PATHS[key])
+        if checkpoint is None:
             raise Missing(f"{key} of {run.name}, which has recorded no {_PATHS[key]}")
-        path = str(found[_PATHS[key]])
-        if may_expire(found):
-            self._keep(run, key, path, when_expired(found, recorded.times["ended"]))
+        path = str(checkpoint[_PATHS[key]])
+        if may_expire(checkpoint):
+            self._keep(run, key, path, when_expired(checkpoint, recorded.times["ended"]))
         return path
 
     def _keep(self, run: Run, key: str, path: str, end: datetime | None) -> None:
@@ -356,8 +356,8 @@ class Stages:
         recorded = {run.id: run for run in self._sweep().runs}
         taken = choose(choice, recorded, [run for run, one in fates.items() if one == "succeeded"])
         if not taken:
-            told = f"{choice.take.words}, of which none has recorded {choice.metric.name}"
-            self._lacks(choice.key, choice.candidates, told)
+            reason = f"{choice.take.words}, of which none has recorded {choice.metric.name}"
+            self._lacks(choice.key, choice.candidates, reason)
             return False
         path = self._context.folder.chosen(choice.take.stage, choice.key)
         document = Chosen(taken, timestamp()).document(choice)

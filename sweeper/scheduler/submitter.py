@@ -181,8 +181,8 @@ class Submitter:
         )
         folder = self._context.folder
         path = folder.job(run, attempt)
-        told = job_for(self._builder.capabilities[place], job, self._service.engine)
-        data = encode(told.document())
+        described = job_for(self._builder.capabilities[place], job, self._service.engine)
+        data = encode(described.document())
         if again:
             if self._described.get(path) == data:
                 return  # while a queue is closed this comes every round
@@ -199,16 +199,16 @@ class Submitter:
 
     def _launch(self) -> dict[str, object]:
         """The entry of an intent that names the launch of the attempt."""
-        found = launch_id(self._context.plan.provenance)
-        return {} if found is None else {"launch": found}
+        identity = launch_id(self._context.plan.provenance)
+        return {} if identity is None else {"launch": identity}
 
     def _code_diff(self) -> bytes:
         """The difference of the code from its commit, as a diff; empty if there is none."""
         if self._diff is None:
-            kept = table_of((self._context.plan.provenance or {}).get("diff"))
+            diff = table_of((self._context.plan.provenance or {}).get("diff"))
             self._diff = b""
             with suppress(NotFound):
-                self._diff = self._context.store.read(str(kept["path"])) if kept else b""
+                self._diff = self._context.store.read(str(diff["path"])) if diff else b""
         return self._diff
 
     def submit(self, place: str, runs: Sequence[str]) -> None:

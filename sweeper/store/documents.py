@@ -46,13 +46,13 @@ def read_each(
     store: Store,
     readers: Mapping[str, Callable[[object, str], T]],
     known: MutableMapping[str, T] | None = None,
-    told: Callable[[StoreError], None] | None = None,
+    on_error: Callable[[StoreError], None] | None = None,
 ) -> list[T]:
     """Read documents that never change, each path with its reader. Who reads again and again passes
     the same `known`, empty at first: what is in it is not read again. What is gone is passed over;
     so is what is damaged, and `told` is called with its error."""
     known = {} if known is None else known
-    found: list[T] = []
+    documents: list[T] = []
     for path, read in readers.items():
         one = known.get(path)
         try:
@@ -60,12 +60,12 @@ def read_each(
         except NotFound:
             continue
         except StoreError as error:
-            if told is not None:
-                told(error)
+            if on_error is not None:
+                on_error(error)
             continue
         known[path] = one
-        found.append(one)
-    return found
+        documents.append(one)
+    return documents
 
 
 def place_of(store: Store, path: str) -> str:

@@ -143,13 +143,13 @@ class LocalStore:
         while pending:
             folder, relative = pending.pop()
             try:
-                found = os.scandir(folder)
+                entries = os.scandir(folder)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
                 raise _store_error(folder, error) from error
-            with found:
-                for item in found:
+            with entries:
+                for item in entries:
                     path = item.name if relative == "." else f"{relative}/{item.name}"
                     if item.is_dir(follow_symlinks=False):
                         pending.append((item.path, path))
@@ -158,13 +158,13 @@ class LocalStore:
 
     def folders_with(self, name: str) -> Iterator[str]:
         try:
-            found = os.scandir(self.root)
+            entries = os.scandir(self.root)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
             raise _store_error(self.root, error) from error
-        with found:
-            for item in found:
+        with entries:
+            for item in entries:
                 if _may_hold(item, name):
                     yield item.name
 

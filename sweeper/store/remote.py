@@ -137,7 +137,7 @@ class RemoteStore:
                 f"{scheme}:// needs the package {kind.package}: `pip install {kind.package}`"
             ) from error
         except Exception as error:
-            raise StoreError(f"{self.root}: {_told(error)}") from error
+            raise StoreError(f"{self.root}: {_reason(error)}") from error
         self._whole: dict[str, int] = {}
         if kind is _S3:
             self._fs.retries = 2
@@ -206,14 +206,14 @@ class RemoteStore:
     def list(self, prefix: str) -> Iterator[Entry]:
         full = self._full(prefix)
         try:
-            found: dict[str, _Listed]
-            found = self._do(prefix, lambda: self._fs.find(full, detail=True))
+            listed: dict[str, _Listed]
+            listed = self._do(prefix, lambda: self._fs.find(full, detail=True))
         except NotFound as error:
             if not self._bucketed:
                 return
             raise StoreError(f"{self.root}: no such bucket") from error
         start = len(self._base) + 1
-        for name, about in found.items():
+        for name, about in listed.items():
             if about.get("type") == "file" and name != full and not name.endswith("/"):
                 yield Entry(name[start:], about.get("size") or 0, _stamp(about))
 
@@ -222,8 +222,8 @@ class RemoteStore:
 
     def folders_with(self, name: str) -> Iterator[str]:
         try:
-            found: list[_Listed]
-            found = self._do("", lambda: self._fs.ls(self._base, detail=True, **self._fresh()))
+            listed: list[_Listed]
+            listed = self._do("", lambda: self._fs.ls(self._base, detail=True, **self._fresh()))
         except NotFound:
             if self._bucketed and not self.exists(""):
                 # A root that nobody has written to yet is fine; a bucket that is not there is not.
@@ -233,7 +233,7 @@ class RemoteStore:
             return iter(())
         folders = [
             about["name"].rstrip("/").rpartition("/")[2]
-            for about in found
+            for about in listed
             if about.get("type") == "directory"
         ]
         held = self._each(lambda folder: self.exists(f"{folder}/{name}"), folders)
@@ -275,10 +275,10 @@ class RemoteStore:
         if writing and isinstance(error, FileNotFoundError):
             raise StoreError(f"{self.root}: no such bucket") from error
         if type(error).__name__ in _NO_CREDENTIALS:
-            raise StoreError(f"{self.root}: {_told(error)}") from error
+            raise StoreError(f"{self.root}: {_reason(error)}") from error
         if isinstance(error, FileNotFoundError | IsADirectoryError):
             raise NotFound(f"{self._shown(path)}: no such file") from error
-        raise StoreError(f"{self._shown(path)}: {_told(error)}") from error
+        raise StoreError(f"{self._shown(path)}: {_reason(error)}") from error
 
 
 def _code(error: BaseException) -> str:
@@ -300,7 +300,7 @@ def _is_taken(error: Exception) -> bool:
     )
 
 
-def _told(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     name = type(error).__name__
     if name in _NOT_LOGGED_IN:
         return f"not logged in: `aws sso login` ({error})"

@@ -35,7 +35,7 @@ def read(document: object, place: str) -> Document:
         lora.integer_or(key, None)
     for key in ("train_attn", "train_mlp", "train_unembed"):
         lora.flag_or(key, True)
-    found: dict[str, object] = {
+    checkpoint: dict[str, object] = {
         **top.document,
         "base": top.text("base"),
         "size": top.integer_or("size", 0),
@@ -46,9 +46,9 @@ def read(document: object, place: str) -> Document:
         "user_metadata": _table(top, "user_metadata"),
         "run_metadata": _table(top, "run_metadata"),
     }
-    return cast(Document, found)
+    return cast(Document, checkpoint)
 
 
 def _table(top: Part, key: str) -> dict[str, object] | None:
-    found = top.part_or_none(key)
-    return None if found is None else found.document
+    part = top.part_or_none(key)
+    return None if part is None else part.document

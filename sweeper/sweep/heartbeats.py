@@ -59,17 +59,17 @@ class Heartbeats:
         now, wanted = self._clock(), list(attempts)
         stamps = self._stamps(wanted)
         reads = self._most if self._top is None else None
-        kept: dict[Attempt, Beat] = {}
+        beats: dict[Attempt, Beat] = {}
         for attempt in wanted:
             known, stamp = self.known.get(attempt), stamps.get(attempt, 0)
             if not stamp or (known is not None and known.stamp == stamp):
-                kept[attempt] = Beat(0, now) if known is None else self._doubted(known, now)
+                beats[attempt] = Beat(0, now) if known is None else self._doubted(known, now)
             elif reads is None or reads > 0:
-                kept[attempt] = self._read(attempt, stamp, known, now)
+                beats[attempt] = self._read(attempt, stamp, known, now)
                 reads = None if reads is None else reads - 1
             elif known is not None:
-                kept[attempt] = known._replace(stamp=stamp, seen=now, older=0.0)
-        self.known = kept
+                beats[attempt] = known._replace(stamp=stamp, seen=now, older=0.0)
+        self.known = beats
 
     def quiet(self, run: str, attempt: int) -> float:
         """Seconds since the heartbeat was last seen to change."""

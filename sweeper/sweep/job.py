@@ -106,13 +106,13 @@ def read_engine(document: object, place: str) -> Engine | None:
 
 
 def _engine(job: Part) -> Engine | None:
-    found = job.part_or_none("engine")
-    return None if found is None else Engine(found.text("url"), found.text("started"))
+    part = job.part_or_none("engine")
+    return None if part is None else Engine(part.text("url"), part.text("started"))
 
 
 def read_tokens(document: object, place: str) -> list[str]:
     """Reads the table of a job array in the file `place`: the token of each job. Raises
     `StoreError`."""
     top = Part(document, place)
-    found = top.texts_or("tokens", None)
-    return top.refuse("tokens", "a list of texts") if found is None else found
+    tokens = top.texts_or("tokens", None)
+    return top.refuse("tokens", "a list of texts") if tokens is None else tokens

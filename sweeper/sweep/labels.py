@@ -35,17 +35,21 @@ def first_of(names: Sequence[str], most: int) -> str:
     return f"{', '.join(names[:most])}{more}"
 
 
-def observed(found: Observation) -> str:
+def observed(observation: Observation) -> str:
     """`stale`, `queued: Priority`, `next attempt at 12:01:03Z`."""
-    if found.kind is Kind.PAUSED:
-        return f"paused: {pause_of(found.reason, found.time)}"
-    if found.kind is Kind.LATER:
-        return f"next attempt at {_clock(found.time or '')}"
-    if found.kind is Kind.PARENT:
-        return f"waits for {found.reason or 'another run'}"
-    words = "" if found.kind is Kind.OTHER else _WORDS.get(found.kind, found.kind.value)
-    words += f" since {_clock(found.time)}" if found.time else ""
-    return ": ".join(filter(None, (words, found.reason)))
+    if observation.kind is Kind.PAUSED:
+        return f"paused: {pause_of(observation.reason, observation.time)}"
+    if observation.kind is Kind.LATER:
+        return f"next attempt at {_clock(observation.time or '')}"
+    if observation.kind is Kind.PARENT:
+        return f"waits for {observation.reason or 'another run'}"
+    words = (
+        ""
+        if observation.kind is Kind.OTHER
+        else _WORDS.get(observation.kind, observation.kind.value)
+    )
+    words += f" since {_clock(observation.time)}" if observation.time else ""
+    return ": ".join(filter(None, (words, observation.reason)))
 
 
 def pause_of(reason: str | None, since: str | None) -> str:
@@ -54,11 +58,11 @@ def pause_of(reason: str | None, since: str | None) -> str:
     return f"{word} since {_clock(since)}" if since else word
 
 
-def held_of(found: Observations) -> str | None:
+def held_of(observations: Observations) -> str | None:
     """Why nothing is started; None where nothing is held."""
-    if found.held is None or not found.gave_up:
-        return found.held
-    return f"the launcher gave up: {found.held}"
+    if observations.held is None or not observations.gave_up:
+        return observations.held
+    return f"the launcher gave up: {observations.held}"
 
 
 def shown_marks(tags: Iterable[str], *, starred: bool, archived: bool = False) -> str:

@@ -64,12 +64,12 @@ class Launch(NamedTuple):
     def document(self) -> dict[str, object]:
         """Returns the form in `sweep.json`, where backends' options stand next to the other
         keys."""
-        found: dict[str, object] = {**self._asdict(), "env": dict(self.env)}
-        del found["options"]
-        found["backends"] = [share._asdict() for share in self.backends]
+        document: dict[str, object] = {**self._asdict(), "env": dict(self.env)}
+        del document["options"]
+        document["backends"] = [share._asdict() for share in self.backends]
         if not self.backends:
-            del found["backends"]
-        return found | {key: dict(options) for key, options in self.options.items()}
+            del document["backends"]
+        return document | {key: dict(options) for key, options in self.options.items()}
 
     def under(self, own: Mapping[str, object]) -> "Launch":
         """Returns these settings overridden by a stage's own, in the form of `Stage.launch`.

@@ -102,14 +102,14 @@ def read_judged(document: object, place: str) -> set[tuple[str, int]]:
     """Reads `judged.json`, the file `place`: the attempts (run, attempt) whose alarms are all
     recorded. Raises `StoreError`."""
     top = Part(document, place)
-    found: set[tuple[str, int]] = set()
+    judged: set[tuple[str, int]] = set()
     for number, pair in enumerate(top.items("attempts")):
         match pair:
             case [str(run), int(attempt)]:
-                found.add((run, attempt))
+                judged.add((run, attempt))
             case _:
                 top.refuse(f"attempts[{number}]", "a run's id and an attempt")
-    return found
+    return judged
 
 
 class Who(NamedTuple):

@@ -31,14 +31,14 @@ def put_mark(
 
 def read_marks(
     folder: SweepFolder,
-    told: Callable[[StoreError], None] | None = None,
+    on_error: Callable[[StoreError], None] | None = None,
     known: MutableMapping[str, Mark] | None = None,
 ) -> list[Mark]:
     """Read the marks of a sweep and of its runs, oldest first. One that is damaged is passed over,
     and `told` is called with its error. Who reads again and again passes the same `known`, empty at
     first: what is in it is not read again. Raises `StoreError` for a store that does not answer the
     listing."""
-    return read_each(folder.store, {path: read for path, _ in _listed(folder)}, known, told)
+    return read_each(folder.store, {path: read for path, _ in _listed(folder)}, known, on_error)
 
 
 def is_archived(folder: SweepFolder) -> bool:
@@ -49,9 +49,9 @@ def is_archived(folder: SweepFolder) -> bool:
 
 def _listed(folder: SweepFolder) -> list[tuple[str, Kind]]:
     """The files and what they do, in order; of another version's kinds nothing is known."""
-    found: list[tuple[str, Kind]] = []
+    marks: list[tuple[str, Kind]] = []
     for path in sorted(folder.store.names(folder.notes)):
         match = _NAME.fullmatch(path.rpartition("/")[2])
         if match and match[1] in set(Kind):
-            found.append((path, Kind(match[1])))
-    return found
+            marks.append((path, Kind(match[1])))
+    return marks

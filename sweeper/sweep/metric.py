@@ -36,8 +36,8 @@ class Metric(NamedTuple):
 def mean_of_last(at: str) -> int | None:
     """Returns how many of the last values the mean covers: 5 for `mean_of_last=5`; None for any
     other text."""
-    found = re.fullmatch(r"mean_of_last=([1-9][0-9]{0,3})", at)
-    return int(found[1]) if found and int(found[1]) <= MOST_LAST else None
+    match = re.fullmatch(r"mean_of_last=([1-9][0-9]{0,3})", at)
+    return int(match[1]) if match and int(match[1]) <= MOST_LAST else None
 
 
 def is_at(at: str) -> bool:

@@ -33,18 +33,18 @@ class Notify(NamedTuple):
     @property
     def receivers(self) -> tuple[str, ...]:
         """The ways that are used."""
-        found = self._asdict()
-        return tuple(way for way in ("command", "webhook", "slack", "email") if found[way])
+        values = self._asdict()
+        return tuple(way for way in ("command", "webhook", "slack", "email") if values[way])
 
     def document(self) -> dict[str, object]:
         """Returns the form in `sweep.json`."""
-        found: dict[str, object] = {"on": list(self.on)}
+        document: dict[str, object] = {"on": list(self.on)}
         if self.command is not None:
-            found["command"] = list(self.command)
-        found |= {k: v for k, v in (("webhook", self.webhook), ("slack", self.slack)) if v}
+            document["command"] = list(self.command)
+        document |= {k: v for k, v in (("webhook", self.webhook), ("slack", self.slack)) if v}
         if self.email is not None:
-            found["email"] = {**self.email._asdict(), "to": list(self.email.to)}
-        return found
+            document["email"] = {**self.email._asdict(), "to": list(self.email.to)}
+        return document
 
 
 class Message(NamedTuple):

@@ -35,21 +35,21 @@ class Observation(NamedTuple):
 
     def document(self) -> dict[str, str]:
         """Returns the form in `observations.json`."""
-        found = {"kind": self.kind.value, "reason": self.reason, "time": self.time}
-        return {key: value for key, value in found.items() if value is not None}
+        document = {"kind": self.kind.value, "reason": self.reason, "time": self.time}
+        return {key: value for key, value in document.items() if value is not None}
 
 
 def read_all(top: Part, key: str) -> dict[str, Observation]:
     """Reads the observations under `key`, by run id. Raises `StoreError`."""
-    found = top.part_or_none(key)
-    names: Mapping[str, object] = {} if found is None else found.document
-    return {name: _read(found, name) for name in names if found is not None}
+    part = top.part_or_none(key)
+    names: Mapping[str, object] = {} if part is None else part.document
+    return {name: _read(part, name) for name in names if part is not None}
 
 
-def _read(found: Part, name: str) -> Observation:
-    if isinstance(found.document[name], str):
-        return _of_words(found.text(name))
-    one = found.part(name)
+def _read(part: Part, name: str) -> Observation:
+    if isinstance(part.document[name], str):
+        return _of_words(part.text(name))
+    one = part.part(name)
     kind, reason = one.text("kind"), one.text_or("reason", None)
     if kind in set(Kind):
         return Observation(Kind(kind), reason, one.text_or("time", None))

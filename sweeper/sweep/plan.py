@@ -36,12 +36,12 @@ class Run(NamedTuple):
 
     def document(self) -> dict[str, object]:
         """Returns the form in `sweep.json`."""
-        found = self._asdict()
-        found["parents"] = list(self.parents)
+        document = self._asdict()
+        document["parents"] = list(self.parents)
         for key in ("retired", "stage", "parents"):
-            if not found[key]:
-                del found[key]
-        return found
+            if not document[key]:
+                del document[key]
+        return document
 
 
 class Baseline(NamedTuple):
@@ -222,29 +222,29 @@ class Plan(NamedTuple):
 
     def recipe_of(self, stage: str | None) -> Recipe:
         """Returns the recipe of a stage's runs, or the plan's own if there is no such stage."""
-        found = self.stage(stage)
-        return self.recipe if found is None else found.recipe
+        part = self.stage(stage)
+        return self.recipe if part is None else part.recipe
 
     def launch_of(self, stage: str | None) -> Launch:
         """Returns how a stage's runs are executed, or the plan's own if there is no such stage."""
-        found = self.stage(stage)
-        return self.launch if found is None else self.launch.under(found.launch)
+        part = self.stage(stage)
+        return self.launch if part is None else self.launch.under(part.launch)
 
     def retries_of(self, stage: str | None) -> int:
         """Returns how often a stage's run is retried after failures."""
         own = None if stage is None else self.stage(stage)
-        said: Mapping[str, object] = _NOTHING if own is None else own.launch
-        retries = said.get("retries")
+        launch: Mapping[str, object] = _NOTHING if own is None else own.launch
+        retries = launch.get("retries")
         return retries if isinstance(retries, int) else self.launch.retries
 
     def of(self, stage: str | None) -> "Plan":
         """Returns the plan with the recipe, metric, axes and launch settings of a stage, or the
         plan itself if there is no such stage."""
-        found = self.stage(stage)
-        if found is None:
+        part = self.stage(stage)
+        if part is None:
             return self
-        own = {"metric": found.metric, "axes": found.axes, "baseline": found.baseline}
-        return self._replace(recipe=found.recipe, launch=self.launch_of(stage), **own)
+        own = {"metric": part.metric, "axes": part.axes, "baseline": part.baseline}
+        return self._replace(recipe=part.recipe, launch=self.launch_of(stage), **own)
 
     def only(self, stage: str) -> "Plan":
         """Returns one stage as a plan of its own, with only its runs."""
@@ -270,10 +270,10 @@ class Plan(NamedTuple):
     def _repr_html_(self) -> str:
         """Shows the axes and the runs in a notebook."""
         recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in self.parts))
-        told = f"{len(self.runs)} runs of {recipes}"
+        summary = f"{len(self.runs)} runs of {recipes}"
         keys = list(self.axes)
         rows = ([run.name, run.cell, run.seed, *map(run.config.get, keys)] for run in self.runs)
-        return title(self.name, told) + table(["run", "cell", "seed", *keys], rows)
+        return title(self.name, summary) + table(["run", "cell", "seed", *keys], rows)
 
     @property
     def unseeded(self) -> bool:
@@ -320,8 +320,8 @@ class Plan(NamedTuple):
 
 def launch_id(provenance: Mapping[str, object] | None) -> str | None:
     """Returns the id of the launch with this provenance; None if an older version recorded it."""
-    found = (provenance or {}).get("launch")
-    return found if isinstance(found, str) else None
+    identity = (provenance or {}).get("launch")
+    return identity if isinstance(identity, str) else None
 
 
 def _written(metric: Metric) -> dict[str, object]:

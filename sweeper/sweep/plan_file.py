@@ -95,7 +95,7 @@ def _budget(part: Part | None) -> Budget | None:
 def _launch(part: Part) -> Launch:
     default = Launch()
     backend = part.text_or("backend", default.backend)
-    found = Launch(
+    launch = Launch(
         backend=backend,
         max_parallel=part.integer_or("max_parallel", default.max_parallel),
         retries=part.integer_or("retries", default.retries),
@@ -122,18 +122,18 @@ def _launch(part: Part) -> Launch:
         backends=tuple(map(_share, part.parts("backends"))) if "backends" in part.document else (),
     )
     for key, value, least in (
-        ("max_parallel", found.max_parallel, 1),
-        ("retries", found.retries, 0),
-        ("timeout_s", found.timeout_s, 0),
-        ("lease_s", found.lease_s, 0),
-        ("grace_s", found.grace_s, 0),
-        ("sync_s", found.sync_s, 0),
+        ("max_parallel", launch.max_parallel, 1),
+        ("retries", launch.retries, 0),
+        ("timeout_s", launch.timeout_s, 0),
+        ("lease_s", launch.lease_s, 0),
+        ("grace_s", launch.grace_s, 0),
+        ("sync_s", launch.sync_s, 0),
     ):
         if value is not None and value < least:
             part.refuse(key, f"{least} or more")
-    if found.priority <= 0:
+    if launch.priority <= 0:
         part.refuse("priority", "more than 0")
-    return found
+    return launch
 
 
 def _share(part: Part) -> Share:
@@ -195,18 +195,18 @@ def _runs(top: Part) -> tuple[Run, ...]:
 def _is_run(run: object) -> TypeGuard[_RunDocument]:
     if not is_table(run):
         return False
-    found = run
-    seed, config = found.get("seed"), found.get("config")
+    entry = run
+    seed, config = entry.get("seed"), entry.get("config")
     return (
-        isinstance(identity := found.get("id"), str)
+        isinstance(identity := entry.get("id"), str)
         and _ID.fullmatch(identity) is not None
-        and type(found.get("name")) is str
-        and type(found.get("cell", "")) is str
+        and type(entry.get("name")) is str
+        and type(entry.get("cell", "")) is str
         and (seed is None or (type(seed) is int and -_SEEDS <= seed < _SEEDS))
         and type(config) is dict
-        and type(found.get("retired", False)) is bool
-        and type(found.get("stage", "")) is str
-        and is_list(parents := found.get("parents", []))
+        and type(entry.get("retired", False)) is bool
+        and type(entry.get("stage", "")) is str
+        and is_list(parents := entry.get("parents", []))
         and all(isinstance(parent, str) for parent in parents)
     )
 
@@ -258,8 +258,8 @@ def _on_alarm(part: Part | None) -> OnAlarm | None:
     return OnAlarm(run, stop, rules)
 
 
-def _tuple(found: list[str] | None) -> tuple[str, ...] | None:
-    return None if found is None else tuple(found)
+def _tuple(texts: list[str] | None) -> tuple[str, ...] | None:
+    return None if texts is None else tuple(texts)
 
 
 def _provenance(part: Part | None) -> Mapping[str, object] | None:

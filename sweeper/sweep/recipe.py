@@ -96,5 +96,5 @@ def read_snapshot(part: Part | None) -> Snapshot | None:
     """Reads the description of a copy of the code. Raises `StoreError`."""
     if part is None:
         return None
-    found = {key: part.text(key) for key in ("hash", "archive", "root", "cwd")}
-    return Snapshot(**found, commit=part.text_or("commit", None))
+    fields = {key: part.text(key) for key in ("hash", "archive", "root", "cwd")}
+    return Snapshot(**fields, commit=part.text_or("commit", None))

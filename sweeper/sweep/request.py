@@ -46,7 +46,7 @@ def read_pause(document: object, place: str) -> Pause | None:
 def read_parallel(document: object, place: str) -> int | None:
     """Reads the most jobs at once; None for the plan's own limit. Raises `StoreError`."""
     top = Part(document, place)
-    found = top.integer_or("max_parallel", None)
-    if found is not None and found < 1:
+    count = top.integer_or("max_parallel", None)
+    if count is not None and count < 1:
         top.refuse("max_parallel", "1 or more")
-    return found
+    return count

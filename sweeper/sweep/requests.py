@@ -91,10 +91,10 @@ def request_retry(
 
 
 def _request(
-    folder: SweepFolder, run: str, asked: tuple[int, Event], happened: Happened, by: str | None
+    folder: SweepFolder, run: str, attempt: tuple[int, Event], happened: Happened, by: str | None
 ) -> None:
     """Record a request, an attempt and an event, unless it is on record already."""
     body = {"schema": SCHEMA, "time": timestamp(), "by": by or user()}
     with suppress(AlreadyExists):
-        folder.store.create(folder.event(run, *asked), encode(body))
-    happened.add(asked)
+        folder.store.create(folder.event(run, *attempt), encode(body))
+    happened.add(attempt)

@@ -57,9 +57,9 @@ class Take(NamedTuple):
 
     def document(self) -> dict[str, object]:
         """Returns the form in `sweep.json`."""
-        found: dict[str, object] = {"stage": self.stage, "take": self.how}
-        found |= {"count": self.number} if self.how == "top" else {}
-        return found | ({"run": self.run} if self.run is not None else {})
+        document: dict[str, object] = {"stage": self.stage, "take": self.how}
+        document |= {"count": self.number} if self.how == "top" else {}
+        return document | ({"run": self.run} if self.run is not None else {})
 
 
 class Source(NamedTuple):
@@ -165,8 +165,8 @@ def references(value: object) -> Iterator[tuple[str, str]]:
     """Yields the references to stages in a value: the stage, and the key of it."""
     if isinstance(value, str):
         if "${" in value:
-            for found in REFERENCE.finditer(value):
-                yield found[1], found[2]
+            for match in REFERENCE.finditer(value):
+                yield match[1], match[2]
     elif isinstance(value, Mapping):
         for item in cast("Mapping[str, object]", value).values():
             yield from references(item)
@@ -194,7 +194,7 @@ def _fill(value: object, find: Callable[[str, str], object]) -> object:
         whole = REFERENCE.fullmatch(value)
         if whole:
             return find(whole[1], whole[2])
-        return REFERENCE.sub(lambda found: text_of(find(found[1], found[2])), value)
+        return REFERENCE.sub(lambda match: text_of(find(match[1], match[2])), value)
     if isinstance(value, dict):
         entries = cast("dict[str, object]", value)
         return {key: _fill(item, find) for key, item in entries.items()}

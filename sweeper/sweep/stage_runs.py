@@ -60,10 +60,10 @@ def grow(plan: Plan, taken: Taken) -> Growth:
 
 def depths(stages: Iterable[Stage]) -> dict[str, int]:
     """Returns for each stage the length of the longest chain of stages before it."""
-    found: dict[str, int] = {}
+    depth_of: dict[str, int] = {}
     for stage in stages:  # parents come first
-        found[stage.name] = max((found[name] + 1 for name in stage.before), default=0)
-    return found
+        depth_of[stage.name] = max((depth_of[name] + 1 for name in stage.before), default=0)
+    return depth_of
 
 
 def lineage(run: Run, runs: Mapping[str, Run]) -> Iterator[Run]:
@@ -170,13 +170,13 @@ class _Growing:
     def _expected_of(self, take: Take) -> int:
         """Returns how many runs a take gives in the end: the number of chosen runs, or, before the
         choice, the number asked for."""
-        found, runs = self._taken_by(take), self._of[take.stage]
+        taken, runs = self._taken_by(take), self._of[take.stage]
         if take.how == "each":
             return len(runs) + self._unknown[take.stage]
         if take.how == "run":
             return 1
-        if found is not None:
-            return len(found)
+        if taken is not None:
+            return len(taken)
         if take.how == "top":
             return min(take.number, len(runs) + self._unknown[take.stage])
         cells = [run.cell for run in runs] if take.how == "best-cell" else []
@@ -184,7 +184,7 @@ class _Growing:
 
     def _models(self) -> list[str]:
         """Returns the base models that the sweep starts from."""
-        found: dict[str, None] = {}
+        models: dict[str, None] = {}
         roots = [run for s in self._plan.stages if not s.sources for run in self._of[s.name]]
         for run in roots:
             try:
@@ -192,8 +192,8 @@ class _Growing:
             except KeyError:
                 continue
             if isinstance(model, str):
-                found[model] = None
-        return list(found)
+                models[model] = None
+        return list(models)
 
     def _of_base(self, stage: Stage, template: Run, model: str) -> Run:
         def find(_: str, key: str) -> object:
@@ -205,8 +205,8 @@ class _Growing:
         pieces = [f"base={_safe(model)}" if many else "base"]
         config = filled(template.config, find)
         identity = run_of_parents(stage.name, template.id, [f"base:{model}"])
-        found = Run(identity, "", "", template.seed, config, stage=stage.name)
-        return self._named(template, pieces, found)
+        run = Run(identity, "", "", template.seed, config, stage=stage.name)
+        return self._named(template, pieces, run)
 
     def _child(self, stage: Stage, template: Run, source: Source, parents: tuple[Run, ...]) -> Run:
         by_stage: dict[str, Run] = {}
@@ -236,8 +236,8 @@ class _Growing:
         identity = run_of_parents(stage.name, template.id, [run.id for run in parents])
         config = filled(template.config, find)
         ids = tuple(run.id for run in parents)
-        found = Run(identity, "", "", seed, config, stage=stage.name, parents=ids)
-        return self._named(template, pieces, found)
+        child = Run(identity, "", "", seed, config, stage=stage.name, parents=ids)
+        return self._named(template, pieces, child)
 
     def _named(self, template: Run, pieces: Sequence[str], run: Run) -> Run:
         """Names a run that was made from a template. `pieces` name its parents."""
@@ -261,8 +261,8 @@ class _Growing:
 
 def _seed_in(run: Run) -> str:
     """Returns the seed part at the end of a name, such as `seed=3`, or ""."""
-    found = re.search(rf"(?:^|,)([^,=]+={re.escape(str(run.seed))})$", run.name)
-    return found[1] if found and run.seed is not None and run.name != run.cell else ""
+    match = re.search(rf"(?:^|,)([^,=]+={re.escape(str(run.seed))})$", run.name)
+    return match[1] if match and run.seed is not None and run.name != run.cell else ""
 
 
 def _safe(text: str) -> str:

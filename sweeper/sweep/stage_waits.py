@@ -35,15 +35,15 @@ def waits(
     for run in plan.runs:  # parents come before their children
         if run.retired or fate(run.id) != "open":
             continue
-        found = [
+        stage_waits = [
             _wait(names.get(parent, parent), fate(parent), runs.get(parent))
             for parent in run.parents
             if fate(parent) != "succeeded"
         ]
         if run.id in lacking:
-            found.append(lacking[run.id])
-        if found:
-            runs[run.id] = next((one for one in found if one.vain), found[0])
+            stage_waits.append(lacking[run.id])
+        if stage_waits:
+            runs[run.id] = next((one for one in stage_waits if one.vain), stage_waits[0])
     stages: dict[str, Wait] = {}
     choices = {
         choice.take: lacking.get(choice.key) or _choosing(choice, fate, runs, names)
@@ -65,8 +65,8 @@ def halted(plan: Plan, cancelled: Asked | None) -> dict[str, Wait]:
     chosen."""
     if cancelled is None:
         return {}
-    told = f"but {cancelled.by} has cancelled the sweep: it goes on with the next launch or retry"
-    waits = {c.key: Wait(f"{c.take.words}, {told}", vain=True) for c in plan.choices}
+    advice = f"but {cancelled.by} has cancelled the sweep: it goes on with the next launch or retry"
+    waits = {c.key: Wait(f"{c.take.words}, {advice}", vain=True) for c in plan.choices}
     return {key: wait._replace(fate="cancelled") for key, wait in waits.items()}
 
 
@@ -79,8 +79,8 @@ def _wait(name: str, fate: Fate, wait: Wait | None) -> Wait:
 
 def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fate:
     """Returns the fate of a run. If it waits in vain, that is the fate of what it waits for."""
-    found = fate(run)
-    return runs[run].fate if found == "open" and run in runs and runs[run].vain else found
+    run_fate = fate(run)
+    return runs[run].fate if run_fate == "open" and run in runs and runs[run].vain else run_fate
 
 
 def _choosing(
@@ -92,7 +92,7 @@ def _choosing(
     fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
     what = choice.take.words
     for fault, one, several in _FAULTS:
-        wrong = [run for run, found in fates.items() if found == fault]
+        wrong = [run for run, outcome in fates.items() if outcome == fault]
         if wrong and _is_held(choice, fates, fault):
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
             verb = several if more else one

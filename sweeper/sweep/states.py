@@ -138,13 +138,13 @@ def fold(events: Iterable[tuple[int, Event]]) -> RunState:
         rank = (attempt, _PRECEDENCE[event])
         if event is not Event.INTENT and rank > best:
             best, deciding = rank, event
-    asked = cancel > retry and cancel >= max(opened, 1)
+    cancelled = cancel > retry and cancel >= max(opened, 1)
     if deciding is None:
-        if asked and not opened:
+        if cancelled and not opened:
             return RunState(State.CANCELLED, 0, 0, Event.CANCEL)
         return RunState(State.PLANNED, 0, opened, None)
     state = _STATE_AFTER[deciding]
-    if asked and deciding in _BETWEEN and best[0] == opened:
+    if cancelled and deciding in _BETWEEN and best[0] == opened:
         state = State.CANCELLED
     return RunState(state, best[0], opened, deciding)
 
@@ -200,8 +200,8 @@ def last_retry(events: Iterable[tuple[int, Event]]) -> int:
 def begun_anew(events: Iterable[tuple[int, Event]], attempt: int) -> int:
     """Returns the first attempt whose files `attempt` may start from: the one that was last asked
     for by `again`, or else 1."""
-    asked = (n for n, event in events if event is Event.AGAIN and n < attempt)
-    return max(asked, default=0) + 1
+    attempts = (n for n, event in events if event is Event.AGAIN and n < attempt)
+    return max(attempts, default=0) + 1
 
 
 def _last(events: Iterable[tuple[int, Event]], kind: Event) -> int:

@@ -43,8 +43,8 @@ def ask_stop(folder: SweepFolder) -> None:
 def ask_cancel(folder: SweepFolder, by: str | None = None) -> None:
     """Ask that nothing more be chosen of a sweep's stages, all of which is cancelled. A launch and
     a retry take the request back. Raises `StoreError`."""
-    asked = asked_now() if by is None else Asked(by, timestamp())
-    _ask(folder, "cancel", asked.document())
+    request = asked_now() if by is None else Asked(by, timestamp())
+    _ask(folder, "cancel", request.document())
 
 
 def propose_plan(folder: SweepFolder, document: dict[str, object]) -> None:

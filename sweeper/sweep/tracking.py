@@ -57,7 +57,7 @@ def variables(plan: Plan, run: Run) -> dict[str, str]:
     section = plan.wandb
     if section is None:
         return {}
-    found = {
+    values = {
         "WANDB_PROJECT": section.project,
         "WANDB_RUN_GROUP": section.group or plan.name,
         "WANDB_NAME": run.name,
@@ -67,18 +67,18 @@ def variables(plan: Plan, run: Run) -> dict[str, str]:
         "WANDB_SYMLINK": "false",
     }
     if section.entity:
-        found["WANDB_ENTITY"] = section.entity
+        values["WANDB_ENTITY"] = section.entity
     if section.mode:
-        found["WANDB_MODE"] = section.mode
+        values["WANDB_MODE"] = section.mode
     if section.tags:
-        found["WANDB_TAGS"] = ",".join(section.tags)
+        values["WANDB_TAGS"] = ",".join(section.tags)
     about = {"sweep": plan.name, "run": run.id, "cell": run.cell, "seed": run.seed}
     config = run.config | {"sweeper": about}
     text = json.dumps(config)
     if len(text) <= _LONGEST:
         # W&B's own jobs get their configuration so; it is the only way from outside a program.
-        found |= {"WANDB_LAUNCH": "true", "WANDB_CONFIG": text}
-    return found
+        values |= {"WANDB_LAUNCH": "true", "WANDB_CONFIG": text}
+    return values
 
 
 def fields(plan: Plan, run: Run) -> dict[str, str]:

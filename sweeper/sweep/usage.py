@@ -42,10 +42,10 @@ class Usage(NamedTuple):
     @property
     def counts(self) -> Counts:
         """The counts of all models together."""
-        found = Counts()
+        total = Counts()
         for counts in self.models.values():
-            found = found.plus(counts)
-        return found
+            total = total.plus(counts)
+        return total
 
     def document(self) -> dict[str, object]:
         """Returns the value in its stored form."""
@@ -64,8 +64,8 @@ class SweepUsage(NamedTuple):
 
     def document(self) -> dict[str, object]:
         """Returns the value in its stored form."""
-        told = {"used": self.used.document(), "to_come": self.to_come.document()}
-        return {**told, "untold": self.untold, "time": self.time}
+        document = {"used": self.used.document(), "to_come": self.to_come.document()}
+        return {**document, "untold": self.untold, "time": self.time}
 
 
 NO_USAGE = Usage()
@@ -93,13 +93,13 @@ def read_of_sweep(body: Part | None) -> SweepUsage | None:
 
 def beyond(usage: Usage, known: Usage) -> Usage:
     """Returns the part of `usage` that is not in `known`."""
-    found: dict[str, Counts] = {}
+    excess: dict[str, Counts] = {}
     for name, counts in usage.models.items():
         before = known.models.get(name, Counts())
         more = Counts(*(max(0, now - then) for now, then in zip(counts, before, strict=True)))
         if any(more):
-            found[name] = more
-    return Usage(found, usage.unknown)
+            excess[name] = more
+    return Usage(excess, usage.unknown)
 
 
 def total(several: Iterable[Usage]) -> Usage:

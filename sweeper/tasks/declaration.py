@@ -38,10 +38,10 @@ class _Several:
         if node.items is None:
             wrong(node, where, "a list", problems)
             return None
-        found = [
+        values = [
             self._one.read(item, f"{where}[{n}]", problems) for n, item in enumerate(node.items)
         ]
-        return [one for one in found if one is not None]
+        return [one for one in values if one is not None]
 
     def schema(self) -> dict[str, object]:
         return {"type": "array", "items": self._one.schema()}

@@ -22,7 +22,7 @@ _LINE = re.compile(r"\s*([A-Za-z]+)(?:\s+(.*))?\Z", re.DOTALL)
 def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
     """Read the instructions of a Dockerfile. Records unknown instructions, and missing files of a
     COPY or ADD."""
-    found: list[Instruction] = []
+    instructions: list[Instruction] = []
     image = ""
     for number, line in _joined(text):
         match = _LINE.match(line)
@@ -37,15 +37,15 @@ def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
             continue
         if name == "FROM":
             image = rest.split()[0]
-            found.clear()  # the instructions of an earlier image do not apply
+            instructions.clear()  # the instructions of an earlier image do not apply
             continue
         one = Instruction(name, rest, number)
         if name in ("COPY", "ADD"):
             _check_copy(one, path, problems)
-        found.append(one)
+        instructions.append(one)
     if not image:
         problems.add(Place(path, 1, 1), "a Dockerfile begins with FROM")
-    return Dockerfile(path, image, tuple(found))
+    return Dockerfile(path, image, tuple(instructions))
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
@@ -78,11 +78,11 @@ def sources_of(one: Instruction) -> tuple[list[str], str, bool]:
 def _words(text: str) -> list[str]:
     if text.startswith("["):
         try:
-            found: object = json.loads(text)
+            words: object = json.loads(text)
         except ValueError:
-            found = None
-        if isinstance(found, list):
-            return [str(word) for word in cast("list[object]", found)]
+            words = None
+        if isinstance(words, list):
+            return [str(word) for word in cast("list[object]", words)]
     try:
         return shlex.split(text)
     except ValueError:
@@ -114,4 +114,4 @@ def pairs_of(one: Instruction) -> dict[str, str]:
     words = _words(one.text)
     if one.name == "ENV" and words and "=" not in words[0]:
         return {words[0]: one.text[len(words[0]) :].strip()}
-    return {k: v for k, found, v in (word.partition("=") for word in words) if found}
+    return {k: v for k, equals, v in (word.partition("=") for word in words) if equals}

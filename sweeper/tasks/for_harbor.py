@@ -55,10 +55,10 @@ class Bubblewrap(BaseEnvironment):
             raise SystemExit(lacking)
 
     def _validate_definition(self) -> None:
-        found, mistakes = read_all(str(self.environment_dir.parent))
+        tasks, mistakes = read_all(str(self.environment_dir.parent))
         if mistakes:
             raise ValueError(mistakes[0])
-        self._task = found[0]
+        self._task = tasks[0]
 
     async def start(self, force_build: bool) -> None:
         """Start the environment, and carry out the Dockerfile."""
@@ -92,14 +92,14 @@ class Bubblewrap(BaseEnvironment):
         inner = f"{given}cd {shlex.quote(at)} || exit\n{command}"
         limit = f"timeout -k 1 {timeout_sec} " if timeout_sec else ""
         begun = monotonic()
-        told = await self._run(
+        result = await self._run(
             f"{limit}bash -c {shlex.quote(inner)}", (timeout_sec or _LONGEST) + 5, _KEPT
         )
         over = timeout_sec is not None and monotonic() - begun >= timeout_sec
-        if told.ended == "timeout" or (over and told.code in (124, 137)):
+        if result.ended == "timeout" or (over and result.code in (124, 137)):
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds")
         return ExecResult(
-            stdout=told.text, stderr="", return_code=255 if told.code is None else told.code
+            stdout=result.text, stderr="", return_code=255 if result.code is None else result.code
         )
 
     async def _run(self, command: str, seconds: float, keep: int) -> Result:
@@ -129,14 +129,14 @@ class Bubblewrap(BaseEnvironment):
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         """Copy a folder out of the environment. Raises FileNotFoundError."""
-        told = await self._run(f"tar -C {shlex.quote(str(source_dir))} -cf - .", 600.0, _LARGEST)
-        if told.code != 0 or told.lost:
-            raise FileNotFoundError(f"cannot get {source_dir}: {told.text[-200:]}")
+        result = await self._run(f"tar -C {shlex.quote(str(source_dir))} -cf - .", 600.0, _LARGEST)
+        if result.code != 0 or result.lost:
+            raise FileNotFoundError(f"cannot get {source_dir}: {result.text[-200:]}")
         os.makedirs(target_dir, exist_ok=True)
-        with tarfile.open(fileobj=io.BytesIO(told.output)) as archive:
-            archive.extractall(target_dir, filter=_kept)  # noqa: S202 - harmless ones only
+        with tarfile.open(fileobj=io.BytesIO(result.output)) as archive:
+            archive.extractall(target_dir, filter=_safe_member)  # noqa: S202 - harmless ones only
 
 
-def _kept(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+def _safe_member(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
     """Leave out devices and pipes, which an agent can create anywhere."""
     return None if member.isdev() else tarfile.data_filter(member, path)

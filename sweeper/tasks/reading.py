@@ -44,35 +44,35 @@ def folders_of(path: str) -> list[str]:
         names = sorted(os.listdir(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-    found = [os.path.join(path, name) for name in names if not name.startswith((".", "_"))]
-    found = [folder for folder in found if os.path.isdir(folder)]
-    if not found:
+    folders = [os.path.join(path, name) for name in names if not name.startswith((".", "_"))]
+    folders = [folder for folder in folders if os.path.isdir(folder)]
+    if not folders:
         raise UsageError(f"{path}: there is no task in it: a task is a folder with task.toml")
-    return found
+    return folders
 
 
 def read_all(path: str) -> tuple[list[Task], tuple[str, ...]]:
     """Return the tasks at a path, and a line for each mistake."""
     problems = Problems()
     try:
-        found = read_tasks(path, problems)
+        tasks = read_tasks(path, problems)
     except UsageError as error:
         return [], (str(error),)
-    return found, problems.error().problems if problems else ()
+    return tasks, problems.error().problems if problems else ()
 
 
 def read_tasks(path: str, problems: Problems) -> list[Task]:
     """Return all tasks at a path that could be read; see `read_task`."""
-    found: list[Task] = []
+    tasks: list[Task] = []
     for folder in folders_of(path):
         task = read_task(folder, problems)
         if task is None:
             continue
-        if any(task.name == other.name for other in found):
+        if any(task.name == other.name for other in tasks):
             place = Place(os.path.join(folder, "task.toml"), 1, 1)
             problems.add(place, f"another task is called {task.name!r} too")
-        found.append(task)
-    return found
+        tasks.append(task)
+    return tasks
 
 
 def read_task(folder: str, problems: Problems) -> Task | None:
@@ -162,8 +162,8 @@ def _environment(folder: str, values: TaskTable, reading: Reading) -> TaskEnviro
     _older(given, reading)
     hosts: list[str] | None = given.get("allowed_hosts")
     if hosts is not None and given.get("network_mode", "public") != "allowlist":
-        told = "environment.allowed_hosts is only for network_mode = 'allowlist'"
-        reading.problem("environment", told)
+        message = "environment.allowed_hosts is only for network_mode = 'allowlist'"
+        reading.problem("environment", message)
     if str(given.get("os", "linux")).lower() != "linux":
         reading.problem("environment", f"environment.os: there is no {given['os']} here")
     for key in ("gpu_types", "tpu", "skills_dir", "os"):
@@ -190,8 +190,10 @@ def _dockerfile(own: str, problems: Problems, *, needed: bool) -> Dockerfile | N
         text = _text(path, problems)
         return read_dockerfile(path, text, problems) if text is not None else None
     elif needed:
-        told = "there is no such file, no docker_image, and no prepared root (environment/rootfs)"
-        problems.add(Place(path), told)
+        message = (
+            "there is no such file, no docker_image, and no prepared root (environment/rootfs)"
+        )
+        problems.add(Place(path), message)
     return None
 
 
@@ -215,8 +217,8 @@ def _check_variables(given: Mapping[str, str], key: str, reading: Reading) -> No
     for name, value in given.items():
         for wanted, default in VARIABLE.findall(value):
             if not default and wanted not in os.environ:
-                told = f"{key}.env.{name}: there is no variable {wanted} here, and no default"
-                reading.problem(key, told)
+                message = f"{key}.env.{name}: there is no variable {wanted} here, and no default"
+                reading.problem(key, message)
 
 
 def _steps(folder: str, values: TaskTable, reading: Reading) -> tuple[Step, ...]:
@@ -224,7 +226,7 @@ def _steps(folder: str, values: TaskTable, reading: Reading) -> tuple[Step, ...]
     _check_variables(_solution_variables(values), "solution", reading)
     if not given:
         return _step(folder, "", values, {}, reading)
-    found: list[Step] = []
+    steps: list[Step] = []
     names: set[str] = set()
     for number, one in enumerate(given):
         name = str(one.get("name", ""))
@@ -238,8 +240,8 @@ def _steps(folder: str, values: TaskTable, reading: Reading) -> tuple[Step, ...]
             reading.problems.add(place, f"steps[{number}].name: another step is called {name!r}")
             continue
         names.add(known)
-        found += _step(folder, name, values, one, reading)
-    return tuple(found)
+        steps += _step(folder, name, values, one, reading)
+    return tuple(steps)
 
 
 def _step(
@@ -284,8 +286,8 @@ def _verifier(
     collect = given.get("collect") or []
     mode = given.get("environment_mode") or ("separate" if given.get("environment") else "shared")
     if mode == "separate":
-        told = "verifier.environment_mode: only `shared` is to be had here"
-        reading.problem("verifier" if "verifier" in reading.entries else "steps", told)
+        message = "verifier.environment_mode: only `shared` is to be had here"
+        reading.problem("verifier" if "verifier" in reading.entries else "steps", message)
     if "verifier" in reading.entries:
         _check_variables(given.get("env") or {}, "verifier", reading)
     return Verifier(

@@ -97,15 +97,15 @@ def _expanded(text: str, variables: Mapping[str, str]) -> str:
     """Replace `$NAME` by variables that a Dockerfile has set before. PATH has the usual default."""
     known = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables}
     return re.sub(
-        r"\$(?:\{(\w+)\}|(\w+))", lambda found: known.get(found[1] or found[2], ""), text
+        r"\$(?:\{(\w+)\}|(\w+))", lambda match: known.get(match[1] or match[2], ""), text
     ).strip("\"'")
 
 
 def resolved(given: Mapping[str, str]) -> dict[str, str]:
     """Fill in variables of this machine: `${NAME}`, `${NAME:-default}`."""
 
-    def value(found: re.Match[str]) -> str:
-        return os.environ.get(found[1], (found[2] or "").removeprefix(":-"))
+    def value(match: re.Match[str]) -> str:
+        return os.environ.get(match[1], (match[2] or "").removeprefix(":-"))
 
     return {name: VARIABLE.sub(value, text) for name, text in given.items()}
 
@@ -176,11 +176,11 @@ def verify(environment: Environment, task: Task, step: Step) -> Judged:
     for command in verifier.collect:
         environment.exec(command, 60)
     command = _script_command(environment, "/tests/test.sh", task, resolved(verifier.env))
-    told = environment.exec(command, verifier.timeout_sec, _KEPT)
-    if told.ended:
+    result = environment.exec(command, verifier.timeout_sec, _KEPT)
+    if result.ended:
         why = {"timeout": f"it took longer than {verifier.timeout_sec:g} s"}
-        return Judged({}, told.text, why.get(told.ended, f"it was ended: {told.ended}"))
-    return _rewards(environment, told.text)
+        return Judged({}, result.text, why.get(result.ended, f"it was ended: {result.ended}"))
+    return _rewards(environment, result.text)
 
 
 def _rewards(environment: Environment, output: str) -> Judged:
@@ -200,10 +200,10 @@ def _rewards(environment: Environment, output: str) -> Judged:
 def _named(data: bytes) -> dict[str, float]:
     """Parse rewards by name. Raises ValueError."""
     try:
-        found: object = json.loads(data)
+        value: object = json.loads(data)
     except (ValueError, RecursionError):
         raise ValueError("reward.json is no JSON") from None
-    named = cast("dict[str, object]", found) if isinstance(found, dict) else {"reward": found}
+    named = cast("dict[str, object]", value) if isinstance(value, dict) else {"reward": value}
     if not named:
         raise ValueError("reward.json holds nothing")
     return {
@@ -216,12 +216,12 @@ def _finite(what: str, value: object) -> float:
     try:
         if not isinstance(value, str | int | float):
             raise ValueError
-        found = float(value)
+        number = float(value)
     except (ValueError, OverflowError):
         raise ValueError(f"{what} is no number") from None
-    if not math.isfinite(found):
+    if not math.isfinite(number):
         raise ValueError(f"{what} is no finite number")
-    return found
+    return number
 
 
 def _script_command(
@@ -238,11 +238,11 @@ def _q(environment: Environment, path: str) -> str:
 
 
 def _must(environment: Environment, command: str, seconds: float, where: str) -> None:
-    told = environment.exec(command, seconds, _KEPT)
-    if told.code != 0:
-        last = told.last_line[:200]
+    result = environment.exec(command, seconds, _KEPT)
+    if result.code != 0:
+        last = result.last_line[:200]
         what = {"timeout": f"takes longer than {seconds:.0f} s"}.get(
-            told.ended, f"fails ({told.ended or f'exit code {told.code}'})"
+            result.ended, f"fails ({result.ended or f'exit code {result.code}'})"
         )
         raise TaskFailed(f"{where}: {what}{': ' if last else ''}{last}")
 
@@ -250,8 +250,8 @@ def _must(environment: Environment, command: str, seconds: float, where: str) ->
 def _wait_healthy(environment: Environment, check: Healthcheck, where: str) -> None:
     begun, failed = time.monotonic(), 0
     while True:
-        told = environment.exec(f"( {check.command}\n)", check.timeout_sec)
-        if told.code == 0:
+        result = environment.exec(f"( {check.command}\n)", check.timeout_sec)
+        if result.code == 0:
             return
         starting = time.monotonic() - begun < check.start_period_sec
         failed += not starting
@@ -289,7 +289,7 @@ def _matching(folder: str, pattern: str) -> list[str]:
 
 def files_of(folder: str, target: str, where: str) -> dict[str, bytes]:
     """Read the files of a folder, by their paths in an environment."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     size = 0
     for at, _, names in os.walk(folder):
         below = os.path.relpath(at, folder)
@@ -299,8 +299,8 @@ def files_of(folder: str, target: str, where: str) -> dict[str, bytes]:
             size += len(data)
             if size > _LARGEST:
                 raise TaskFailed(f"{where}: more than {_LARGEST >> 20} MB to copy")
-            found[os.path.normpath(os.path.join(target, below, name))] = data
-    return found
+            files[os.path.normpath(os.path.join(target, below, name))] = data
+    return files
 
 
 def _read(path: str, where: str) -> bytes:

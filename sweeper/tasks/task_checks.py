@@ -63,9 +63,9 @@ def check_tasks(
         return try_task(task, open_one)
 
     with ThreadPoolExecutor(at_once) as pool:
-        found = list(pool.map(tried, tasks))
-    told = [line for _, lines in found for line in lines]
-    return Checked(tuple(tasks), (*mistakes, *told), tuple(one for one, _ in found))
+        results = list(pool.map(tried, tasks))
+    lines_of_tasks = [line for _, lines in results for line in lines]
+    return Checked(tuple(tasks), (*mistakes, *lines_of_tasks), tuple(one for one, _ in results))
 
 
 def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried, list[str]]:
@@ -106,10 +106,10 @@ def _attempt(
         for step in task.steps:
             begin_step(place, task, step)
             if done:
-                told = solve(place, task, step)
-                if told.code != 0:
-                    last = told.last_line[:200]
-                    why = told.ended or f"exit code {told.code}"
+                result = solve(place, task, step)
+                if result.code != 0:
+                    last = result.last_line[:200]
+                    why = result.ended or f"exit code {result.code}"
                     lines.append(f"{step.solution}/solve.sh: it fails ({why}): {last}")
             one = verify(place, task, step)
             if one.wrong:
@@ -128,18 +128,18 @@ def _attempt(
 def notes_of(task: Task, kind: str) -> list[str]:
     """Return notes on what a task asks for and does not get here, which are not mistakes of the
     task."""
-    place, found = task.environment, list[str]()
+    place, notes = task.environment, list[str]()
     ours = kind in ("bubblewrap", "process")
     if kind != "process" and not kind.startswith("harbor") and place.network_mode != "no-network":
-        found.append(f"{task.folder}: it asks for a network ({place.network_mode}) and gets none")
+        notes.append(f"{task.folder}: it asks for a network ({place.network_mode}) and gets none")
     if place.gpus:
-        found.append(f"{task.folder}: it asks for {place.gpus} GPUs and gets none")
+        notes.append(f"{task.folder}: it asks for {place.gpus} GPUs and gets none")
     if place.docker_image and place.rootfs is None and ours:
-        found.append(f"{task.folder}: its image {place.docker_image} is not used: it gets the "
+        notes.append(f"{task.folder}: its image {place.docker_image} is not used: it gets the "
                      "programs of this machine")  # fmt: skip
     if place.mcp_servers:
-        found.append(f"{task.folder}: its MCP servers are not started")
+        notes.append(f"{task.folder}: its MCP servers are not started")
     users = {step.user for step in task.steps} | {step.verifier.user for step in task.steps}
     if users - {None, "root", 0}:
-        found.append(f"{task.folder}: all is done as root there, not as the users that it names")
-    return found
+        notes.append(f"{task.folder}: all is done as root there, not as the users that it names")
+    return notes

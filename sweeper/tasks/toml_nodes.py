@@ -21,10 +21,10 @@ def read_toml(text: str, source: str, problems: Problems) -> Node | None:
     try:
         value = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        found = _AT.match(str(error))
-        line, column = (found[2], found[3]) if found else (None, None)
+        match = _AT.match(str(error))
+        line, column = (match[2], match[3]) if match else (None, None)
         place = Place(source, int(line or text.count("\n") + 1), int(column or 1))
-        problems.add(place, f"not TOML: {found[1] if found else error}")
+        problems.add(place, f"not TOML: {match[1] if match else error}")
         return None
     return _Nodes(source, _lines(text)).node(value, (), 1)
 
@@ -51,7 +51,7 @@ class _Nodes:
 
 
 def _lines(text: str) -> dict[Path, int]:
-    found: dict[Path, int] = {}
+    line_of: dict[Path, int] = {}
     counts: dict[Path, int] = {}
     table: Path = ()
     inside = ""
@@ -63,16 +63,16 @@ def _lines(text: str) -> dict[Path, int]:
             table = _resolved(_parts(header[2]), counts)
             if header[1] == "[[":
                 counts[table] = counts.get(table, -1) + 1
-                found.setdefault(table, number)
+                line_of.setdefault(table, number)
                 table = (*table, counts[table])
-            found.setdefault(table, number)
+            line_of.setdefault(table, number)
         elif key := _KEY.match(line):
             path = table
             for part in _parts(key[1]):
                 path = (*path, part)
-                found.setdefault(path, number)
+                line_of.setdefault(path, number)
             inside = next((q for q in ('"""', "'''") if line.count(q) % 2), "")
-    return found
+    return line_of
 
 
 def _parts(text: str) -> list[str]:

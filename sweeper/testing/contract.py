@@ -126,9 +126,9 @@ class Site:
 
     def place(self, sweep: str = "sweep") -> Path:
         """Returns the folder of a sweep, which exists."""
-        found = self.folder / "root" / sweep
-        found.mkdir(parents=True, exist_ok=True)
-        return found
+        folder = self.folder / "root" / sweep
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def open(self, sweep: str = "sweep") -> Backend:
         """Opens the backend anew, as another launcher would."""
@@ -313,8 +313,8 @@ class BackendContract:
     def test_jobs_outlive_a_launcher_that_is_killed(self, site: Site) -> None:
         token, backend = "acacacacacac-a1", site.open()
         job = site.job(token)
-        told = [job.cwd, json.dumps(job), json.dumps(site.options)]
-        command = [sys.executable, "-c", _KILLED, site.name, *told]
+        arguments = [job.cwd, json.dumps(job), json.dumps(site.options)]
+        command = [sys.executable, "-c", _KILLED, site.name, *arguments]
         assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
         site.await_start(token)
         assert set(backend.find([token])) == {token}

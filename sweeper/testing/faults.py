@@ -146,8 +146,8 @@ class FaultyStore:
         return iter(self._call("names", prefix, lambda: tuple(self._store.names(prefix))))
 
     def folders_with(self, name: str) -> Iterator[str]:
-        found = self._call("folders_with", name, lambda: tuple(self._store.folders_with(name)))
-        return iter(found)
+        folders = self._call("folders_with", name, lambda: tuple(self._store.folders_with(name)))
+        return iter(folders)
 
     def upload(self, path: str, source: str) -> None:
         self._call("upload", path, lambda: self._store.upload(path, source))

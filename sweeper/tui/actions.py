@@ -21,12 +21,12 @@ def cancel(sweep: Sweep, runs: Sequence[str]) -> str:
 
 def retry(sweep: Sweep, runs: Sequence[str]) -> str:
     """Start runs again."""
-    told: list[str] = []
-    done = retry_runs(sweep, runs, tell=told.append)
-    asked = sum(request.asked for request in done)
-    said = [f"{asked} to start again"] if asked else []
+    messages: list[str] = []
+    done = retry_runs(sweep, runs, tell=messages.append)
+    requested = sum(request.asked for request in done)
+    sentences = [f"{requested} to start again"] if requested else []
     refused = [request for request in done if not request.asked]
-    return "; ".join([*said, *([_counted(refused)] if refused else []), *told])
+    return "; ".join([*sentences, *([_counted(refused)] if refused else []), *messages])
 
 
 def _counted(done: Sequence[Requested]) -> str:

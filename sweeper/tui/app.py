@@ -131,10 +131,10 @@ class WatchApp(App[int]):
             problem = _describe(error)
         self._call_on_app(self._take_result, view, data, problem)
 
-    def _call_on_app(self, do: Callable[..., None], *found: object) -> None:
+    def _call_on_app(self, do: Callable[..., None], *arguments: object) -> None:
         """Call a method of the app from a thread; the app may be closed by now."""
         with suppress(RuntimeError):
-            self._own_loop.call_soon_threadsafe(self.call_later, do, *found)
+            self._own_loop.call_soon_threadsafe(self.call_later, do, *arguments)
 
     def _read_page(self, view: SweepView) -> PageData | None:
         page = self._page

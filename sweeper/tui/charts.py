@@ -44,16 +44,16 @@ def _share(one: float, low: float, high: float) -> float:
 
 
 def _stretches(numbers: Sequence[float], count: int) -> list[float | None]:
-    found: list[float | None] = []
+    stretched: list[float | None] = []
     for place in range(count):
         start, end = place * len(numbers) // count, (place + 1) * len(numbers) // count
         finite = [one for one in numbers[start:end] if math.isfinite(one)]
         total = sum(finite)
         if finite and math.isfinite(total):
-            found.append(total / len(finite))
+            stretched.append(total / len(finite))
         else:
-            found.append(center(finite) if finite else None)
-    return found
+            stretched.append(center(finite) if finite else None)
+    return stretched
 
 
 _Points = Sequence[tuple[float, float]]
@@ -125,14 +125,14 @@ def _labels(frame: _Frame, rows: int, log: bool) -> dict[int, str]:
     powers of ten, or the value in the middle if no power lies within the range."""
     if not log:
         return {rows - 1: value(frame.low), 0: value(frame.high)}
-    found: dict[int, str] = {}
+    labels: dict[int, str] = {}
     for power in range(math.ceil(frame.low), math.floor(frame.high) + 1):
         _, row = frame.place((frame.left, power), 1, rows)
-        found[row] = _power(power)
-    if not any(0 < row < rows - 1 for row in found):
+        labels[row] = _power(power)
+    if not any(0 < row < rows - 1 for row in labels):
         row = (rows - 1) // 2
-        found[row] = _power(frame.high - row / max(1, rows - 1) * (frame.high - frame.low))
-    return found | {rows - 1: _power(frame.low), 0: _power(frame.high)}
+        labels[row] = _power(frame.high - row / max(1, rows - 1) * (frame.high - frame.low))
+    return labels | {rows - 1: _power(frame.low), 0: _power(frame.high)}
 
 
 def _power(exponent: float) -> str:
@@ -156,10 +156,10 @@ def _drawn(
 def _one_a_column(points: _Points, frame: _Frame, columns: int, rows: int) -> list[tuple[int, int]]:
     """Return the cells of a curve, one in each column, so that steep parts stay thin."""
     spots = [frame.place(point, columns, rows) for point in points]
-    found: dict[int, int] = {}
+    by_column: dict[int, int] = {}
     for before, spot in zip(spots[:1] + spots, spots, strict=False):
-        found.update(_between(before, spot))
-    return list(found.items())
+        by_column.update(_between(before, spot))
+    return list(by_column.items())
 
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))

@@ -71,13 +71,13 @@ def by_our_clock(text: str) -> str:
     return _UTC.sub(_here, text)
 
 
-def _here(found: re.Match[str]) -> str:
+def _here(match: re.Match[str]) -> str:
     now = datetime.now(UTC)
     try:
-        moment = datetime.fromisoformat(f"{found[1] or now.date()}T{found[2]}+00:00").astimezone()
+        moment = datetime.fromisoformat(f"{match[1] or now.date()}T{match[2]}+00:00").astimezone()
     except (ValueError, OverflowError):
-        return found[0]
-    same = found[1] is None or moment.date() == now.astimezone().date()
+        return match[0]
+    same = match[1] is None or moment.date() == now.astimezone().date()
     return moment.strftime("%H:%M" if same else "%Y-%m-%d %H:%M")
 
 

@@ -112,10 +112,10 @@ def _groups(
     for title, inner in members.items():
         values = _values(inner)
         if values:
-            found = mean(values, scale)
-            means[title] = (found, len(values))
+            summary = mean(values, scale)
+            means[title] = (summary, len(values))
             diverged = any(run.diverged for run in inner)
-            merits[title] = merit(found, view.goal, diverged=diverged)
+            merits[title] = merit(summary, view.goal, diverged=diverged)
     order = sorted(merits, key=merits.__getitem__)
     place = {title: number for number, title in enumerate(order, start=1)}
     return [
@@ -166,8 +166,8 @@ def _heading(run: RunView, by: str) -> str:
 def _setting(run: RunView, axis: str) -> str:
     """Return the value of a run on an axis, as text; dotted keys reach into nested settings."""
     known = run.config if axis in run.config else dict(dotted(run.config))
-    found = known.get(axis)
-    return "-" if found is None else str(found)
+    value = known.get(axis)
+    return "-" if value is None else str(value)
 
 
 def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
@@ -177,13 +177,13 @@ def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
     if not wanted.strip():
         return list(runs), ""
     try:
-        kept = select(parse_where(wanted), [_record(run) for run in runs])
+        selected = select(parse_where(wanted), [_record(run) for run in runs])
     except UsageError as error:
         if _LIKE_A_CONDITION.search(wanted):
             return list(runs), str(error)
         words = [in_one_spelling(word) for word in wanted.lower().split()]
-        return [run for run in runs if all(word in _told(run) for word in words)], ""
-    ids = {record["id"] for record in kept}
+        return [run for run in runs if all(word in _state_text(run) for word in words)], ""
+    ids = {record["id"] for record in selected}
     return [run for run in runs if run.id in ids], ""
 
 
@@ -199,7 +199,7 @@ def _record(run: RunView) -> dict[str, object]:
     return {**known, **now, **reached, "config": dict(run.config)}
 
 
-def _told(run: RunView) -> str:
+def _state_text(run: RunView) -> str:
     rules = " ".join(f"alarm {alarm.rule}" for alarm in run.alarms)
     tags = " ".join([*(f"tag {tag}" for tag in run.marks.tags), "star" * run.marks.starred])
     words = run.name, in_one_spelling(run.name), run.id, run.state, run.shown_state, run.remark
@@ -210,9 +210,9 @@ def _keys(goal: str) -> dict[str, Callable[[RunView], int | str | tuple[bool, fl
     """Return the sort keys of the orders; unknown values come last."""
     sign = sign_of(goal)
 
-    def number(found: float | None, direction: float = 1.0) -> tuple[bool, float]:
-        known = found is not None and math.isfinite(found)
-        return not known, direction * found if known and found is not None else 0.0
+    def number(value: float | None, direction: float = 1.0) -> tuple[bool, float]:
+        known = value is not None and math.isfinite(value)
+        return not known, direction * value if known and value is not None else 0.0
 
     return {
         "plan": lambda _: 0,

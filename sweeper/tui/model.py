@@ -159,9 +159,9 @@ def total_steps(config: Mapping[str, object], defaults: Mapping[str, object]) ->
     under one of the usual names."""
     for known in (config, defaults):
         for key in _TOTALS:
-            found = known.get(key)
-            if isinstance(found, int | float) and not isinstance(found, bool) and found >= 1:
-                return int(found) if math.isfinite(found) else None
+            total = known.get(key)
+            if isinstance(total, int | float) and not isinstance(total, bool) and total >= 1:
+                return int(total) if math.isfinite(total) else None
     return None
 
 
@@ -219,12 +219,12 @@ def ranks(values: Mapping[str, float | None], goal: str) -> dict[str, int]:
     finite = [
         (sign * one, run) for run, one in values.items() if one is not None and math.isfinite(one)
     ]
-    found: dict[str, int] = {}
+    rank_of: dict[str, int] = {}
     before: tuple[float, int] | None = None
     for place, (number, run) in enumerate(sorted(finite), start=1):
         before = before if before is not None and before[0] == number else (number, place)
-        found[run] = before[1]
-    return found
+        rank_of[run] = before[1]
+    return rank_of
 
 
 def best_run(runs: Iterable[RunView], other_than: str = "") -> RunView | None:

@@ -50,8 +50,8 @@ class _Metrics:
         self._changed = True
         for row in rows:
             step = as_step(row.get("step"))
-            for key, found in row.items():
-                number = as_number(found)
+            for key, recorded in row.items():
+                number = as_number(recorded)
                 if key != "step" and number is not None:
                     if key not in self._series:
                         self._series[key] = Series(key)
@@ -144,14 +144,14 @@ class PageReader:
         """Read the curves of another run. Those of the last few best runs are kept, since two
         close runs change places often."""
         place = (best.id, best.attempt, best.state)
-        found = self._others.pop(place, None)
-        kept = [*self._others.items()][1 - _BEST :]
-        self._others = {one: known for one, known in kept if self._is_as_then(known.run)}
-        if found is None:
-            found = self._begin(self._handle(best.id))
-        self._others[place] = found
+        others = self._others.pop(place, None)
+        recent = [*self._others.items()][1 - _BEST :]
+        self._others = {one: known for one, known in recent if self._is_as_then(known.run)}
+        if others is None:
+            others = self._begin(self._handle(best.id))
+        self._others[place] = others
         self._follow([known.run for known in self._known()])
-        into.update(found.curves(self._metric))
+        into.update(others.curves(self._metric))
 
     def _is_as_then(self, run: SweepRun) -> bool:
         now = self._handle(run.id)
@@ -191,10 +191,10 @@ class PageReader:
         if source is None or source.stamp.size > _SUMMARY_BYTES:
             return
         records = parse(source.read(0)[1]).rows
-        found = [Found(file, record, flat(record, file)) for record in records[:_ROLLOUTS]]
-        words = Words(run, found)
-        told: list[Rollout] = []
-        for one in found:
+        rollouts = [Found(file, record, flat(record, file)) for record in records[:_ROLLOUTS]]
+        words = Words(run, rollouts)
+        shown: list[Rollout] = []
+        for one in rollouts:
             numbers = one.numbers
             reward, length = as_float(numbers.get("total_reward")), as_float(numbers.get("ac_len"))
             head = (
@@ -202,5 +202,5 @@ class PageReader:
                 f"trajectory {numbers.get('traj_idx')}: reward {value(reward)}, "
                 f"{value(length)} tokens"
             )
-            told.append(Rollout(head, tuple(words.of(one).shown())))
-        self._rollouts = (file.path, tuple(told))
+            shown.append(Rollout(head, tuple(words.of(one).shown())))
+        self._rollouts = (file.path, tuple(shown))

@@ -47,25 +47,25 @@ class PageData(NamedTuple):
 
 def page_head(view: SweepView, run: RunView, data: PageData) -> list[Line]:
     """Return lines with the run's progress, its folder, and its problems."""
-    told: list[str] = []
+    parts: list[str] = []
     if run.attempt > 1:
-        told.append(f"attempt {run.attempt}")
+        parts.append(f"attempt {run.attempt}")
     if run.step is not None:
         total = "" if run.total is None else f"/{run.total}"
-        told.append(f"step {value(run.done_steps)}{total}")
+        parts.append(f"step {value(run.done_steps)}{total}")
     if run.eta is not None:
-        told.append(f"ETA {short(run.eta)}")
+        parts.append(f"ETA {short(run.eta)}")
     if run.beat is not None and run.beat >= 15.0:
-        told.append(f"heartbeat {age(run.beat)} ago")
+        parts.append(f"heartbeat {age(run.beat)} ago")
     if run.value is not None and view.metric is not None:
         ranked = sum(other.rank is not None for other in view.runs)
         place = "" if run.rank is None else f" (place {run.rank} of {ranked})"
-        told.append(f"{view.metric} {value(run.value)}{place}")
+        parts.append(f"{view.metric} {value(run.value)}{place}")
     if run.remark:
-        told.append(run.remark)
+        parts.append(run.remark)
     state = (run.shown_state, run.shown_state)
     lines: list[Line] = [[(run.name, "bold"), ("  ", ""), state]]
-    lines += [[(", ".join(told), "")]] if told else []
+    lines += [[(", ".join(parts), "")]] if parts else []
     lines.append([(data.path, "dim")])
     lines += [[(link, "info")] for link in data.links]
     marks = shown_marks(run.marks.tags, starred=run.marks.starred)
@@ -99,12 +99,12 @@ def curve_lines(
     key = keys[chosen]
     points, other = data.curves[key], data.best_curves.get(key, ())
     step, last = points[-1]
-    said = f"  {value(last)} at step {value(step)}   {chosen + 1} of {len(keys)}"
-    lines: list[Line] = [[(sanitize(key), "bold"), (said, ""), ("   logarithmic" * log, "info")]]
+    summary = f"  {value(last)} at step {value(step)}   {chosen + 1} of {len(keys)}"
+    lines: list[Line] = [[(sanitize(key), "bold"), (summary, ""), ("   logarithmic" * log, "info")]]
     if other:
         which, *more = about
-        told = [f"{glyphs.other} {_compared(step, other)}: {which}", *(f"  {one}" for one in more)]
-        lines += [[(fit(sanitize(one), width, cut=glyphs.cut), "warn")] for one in told]
+        shown = [f"{glyphs.other} {_compared(step, other)}: {which}", *(f"  {one}" for one in more)]
+        lines += [[(fit(sanitize(one), width, cut=glyphs.cut), "warn")] for one in shown]
     listed = min(len(keys), max(0, (height - 2) // 3))
     room = max(4, height - len(lines) - listed)
     drawn = plot(points, width, room, glyphs, other, log=log)
@@ -122,17 +122,17 @@ def _compared(step: float, other: Points) -> str:
     place = bisect_right(other, step, key=lambda point: point[0])
     then, number = other[max(0, place - 1)]
     last_step, last = other[-1]
-    told = f"{value(number)} at step {value(then)}"
-    return told if last_step == then else f"{told}, {value(last)} at {value(last_step)}"
+    text = f"{value(number)} at step {value(then)}"
+    return text if last_step == then else f"{text}, {value(last)} at {value(last_step)}"
 
 
 def _coloured(line: str, glyphs: Glyphs) -> Line:
     """Colour a line of a plot. The other run's marks differ by their shape, and by colour too."""
-    found: Line = []
+    coloured: Line = []
     for place, part in enumerate(line.split(glyphs.other)):
-        found += [(glyphs.other, "warn")] if place else []
-        found += [(part, "info")] if part else []
-    return found
+        coloured += [(glyphs.other, "warn")] if place else []
+        coloured += [(part, "info")] if part else []
+    return coloured
 
 
 def _in_a_line(
@@ -206,8 +206,8 @@ def rollout_lines(data: PageData) -> list[Line]:
     lines: list[Line] = []
     for one in data.rollouts:
         lines.append([(one.head, "bold")])
-        for who, said in one.spoken:
-            first, *more = [text.expandtabs(4)[:_LONGEST] for text in said.splitlines() or [""]]
+        for who, text in one.spoken:
+            first, *more = [text.expandtabs(4)[:_LONGEST] for text in text.splitlines() or [""]]
             lines.append([(f"{who}: ", "info"), (first, "")])
             lines += [[(f"  {text}", "")] for text in more]
         lines.append([])

@@ -172,10 +172,10 @@ class Poller:
     def _poll(self) -> str:
         """Take the new metrics. Returns why they could not be read, or ""."""
         try:
-            found = self._follower.poll()
+            rows = self._follower.poll()
         except (StoreError, OSError) as error:
             return str(error)
-        for news in found:
+        for news in rows:
             if news.again:
                 self._pending[news.run.id] = None
             elif news.run.id in self._series:
@@ -226,15 +226,15 @@ class Poller:
 
     def _read_alarms(self, problems: list[str]) -> dict[str, tuple[Alarm, ...]]:
         """Read the alarms of each run's newest attempt; those of earlier attempts are outdated."""
-        found: dict[str, list[Alarm]] = {}
+        alarms: dict[str, list[Alarm]] = {}
         for one in read_alarms(
             self._folder, self._alarms, lambda error: problems.append(str(error))
         ):
             if one.attempt < self._states.known.get(one.run, _PLANNED).opened:
                 continue
             text = f"{one.message}; {one.advice}" if one.advice else one.message
-            found.setdefault(one.run, []).append(Alarm(one.rule, by_our_clock(text)))
-        return {run: tuple(several) for run, several in found.items()}
+            alarms.setdefault(one.run, []).append(Alarm(one.rule, by_our_clock(text)))
+        return {run: tuple(several) for run, several in alarms.items()}
 
     def _read_marks(self, problems: list[str]) -> Marked:
         """Read the notes on the sweep and its runs."""
@@ -303,7 +303,9 @@ class Poller:
                         at = self._folder.place_of(run, state.opened)
                         self._backends[run] = at or ""
                     failed = state.state is State.FAILED
-                    self._last_words[run] = (body.detail or self._said(run)) if failed else ""
+                    self._last_words[run] = (
+                        (body.detail or self._outcome_text(run)) if failed else ""
+                    )
                 except (StoreError, OSError) as error:
                     again.append(run)
                     problem = problem or str(error)
@@ -313,7 +315,7 @@ class Poller:
         self._unread |= dict.fromkeys(again)
         return problem
 
-    def _said(self, run: str) -> str:
+    def _outcome_text(self, run: str) -> str:
         """Return why a run failed, from the end of its log."""
         try:
             tail = self.run(run).log_tail(limit=_SAID_BYTES)
@@ -376,12 +378,12 @@ class Poller:
         for run, series in self._series.items():
             if run in self._stage_of and self._counts(run, series):
                 values.setdefault(self._stage_of[run], {})[run] = series.value
-        found: dict[str, int] = {}
+        rank_of: dict[str, int] = {}
         for stage, mine in values.items():
             metric = self._metrics.get(stage)
             if metric is not None:
-                found |= ranks(mine, metric.goal)
-        return found
+                rank_of |= ranks(mine, metric.goal)
+        return rank_of
 
     def _metric_name(self, name: str) -> str:
         """Return the title of the value column: stages may have different metrics."""
@@ -446,10 +448,10 @@ class Poller:
         return made
 
 
-def _costs(told: Observations) -> str:
+def _costs(observations: Observations) -> str:
     """Describe the usage of the runs in a few words; "" if nothing was counted."""
-    if told.usage is None:
+    if observations.usage is None:
         return ""
     with suppress(UsageError):  # a price table that cannot be read
-        return brief(told.usage, prices.load())
+        return brief(observations.usage, prices.load())
     return ""

@@ -88,8 +88,8 @@ def _troubles(view: SweepView) -> list[Span]:
         parts.append((f"{alarmed} with alarms", "bad"))
     if waiting := [run.waits for run in view.runs if run.shown_state == "waiting"]:
         reasons = Counter(_REASON.split(why)[0] for why in waiting)
-        told = ", ".join(f"{number} by {sanitize(why)}" for why, number in reasons.items())
-        parts.append((f"paused: {told}", "warn"))
+        text = ", ".join(f"{number} by {sanitize(why)}" for why, number in reasons.items())
+        parts.append((f"paused: {text}", "warn"))
     if view.limit is not None:
         parts.append((f"{view.limit} at once, not {view.parallel}", "warn"))
     if view.launcher:
@@ -108,7 +108,7 @@ def _troubles(view: SweepView) -> list[Span]:
 def table(view: SweepView, width: int, need: int, glyphs: Glyphs) -> Table:
     """Choose the columns for a screen of this width, where names need `need` columns. Room that
     names do not need goes to the remark. If there is too little, the less important columns go."""
-    found = [
+    cells = [
         Column("state", 10, _state),
         Column("try", 3, lambda run: (str(run.attempt or ""), "dim"), right=True),
         Column("step", _longest_step(view), _steps, right=True),
@@ -122,24 +122,24 @@ def table(view: SweepView, width: int, need: int, glyphs: Glyphs) -> Table:
     ]
     if view.metric is not None:
         wide = 24 if width >= 160 else 8
-        found += [
+        cells += [
             Column(_last(view.metric, 9), 9, _value, _mean, right=True),
             Column("curve", wide, lambda run: (sparkline(run.curve, wide, glyphs), "info")),
             Column("place", 5, _rank, _group_rank, right=True),
         ]
-    found.append(Column("beat", 4, _beat, right=True))
+    cells.append(Column("beat", 4, _beat, right=True))
     if width >= 130:
-        found.append(_REMARK)
+        cells.append(_REMARK)
     for spared in (*_SPARED, *_LAST_SPARED):
-        if _room(found, width) >= (need if spared in _SPARED else min(need, _LEAST_NAME)):
+        if _room(cells, width) >= (need if spared in _SPARED else min(need, _LEAST_NAME)):
             break
-        found = [column for column in found if column.title != spared]
-    room = max(8, _room(found, width))
-    if found and found[-1].title == "remark":
+        cells = [column for column in cells if column.title != spared]
+    room = max(8, _room(cells, width))
+    if cells and cells[-1].title == "remark":
         spare = max(0, room - max(20, need))
-        found[-1] = replace(found[-1], width=found[-1].width + spare)
+        cells[-1] = replace(cells[-1], width=cells[-1].width + spare)
         room -= spare
-    return Table(tuple(found), room, glyphs)
+    return Table(tuple(cells), room, glyphs)
 
 
 _SPARED = ("done", "try", "curve")
@@ -269,8 +269,8 @@ def _beat(run: RunView) -> Span:
 
 def _remark(run: RunView) -> Span:
     if run.alarms:
-        silent = f"{run.remark}; " if run.silent else ""
-        return sanitize(f"{silent}{run.alarms[0].rule}: {run.alarms[0].text}"), "bad"
+        prefix = f"{run.remark}; " if run.silent else ""
+        return sanitize(f"{prefix}{run.alarms[0].rule}: {run.alarms[0].text}"), "bad"
     return sanitize(run.remark), "warn" if run.waits else "dim"
 
 

@@ -105,9 +105,9 @@ class ScreenModel:
         ids = [one.id for one in runs]
         if run not in ids:
             return None
-        found = runs[(ids.index(run) + step) % len(runs)]
-        self.go(self.items.index(found))
-        return found
+        neighbour_id = runs[(ids.index(run) + step) % len(runs)]
+        self.go(self.items.index(neighbour_id))
+        return neighbour_id
 
     # Order
 
@@ -181,12 +181,12 @@ class ScreenModel:
             return "", ""
         if isinstance(item, Group):
             rules = Counter(alarm.rule for run in item.runs for alarm in run.alarms)
-            told = ", ".join(f"{number} {rule}" for rule, number in rules.items())
+            text = ", ".join(f"{number} {rule}" for rule, number in rules.items())
             title = sanitize(item.title)
-            return (sanitize(f"{title}  alarms: {told}"), "bad") if rules else (title, "dim")
+            return (sanitize(f"{title}  alarms: {text}"), "bad") if rules else (title, "dim")
         if item.alarms:
-            told = "; ".join(f"{alarm.rule}: {alarm.text}" for alarm in item.alarms)
-            return sanitize(told), "bad"
+            text = "; ".join(f"{alarm.rule}: {alarm.text}" for alarm in item.alarms)
+            return sanitize(text), "bad"
         remark = f": {sanitize(item.remark)}" if item.remark else ""
         return f"{sanitize(item.name)}  {item.shown_state}{remark}", "dim"
 

@@ -33,8 +33,8 @@ class States:
     def look(self, runs: Iterable[str]) -> list[str]:
         """Poll the runs. Returns those that have had events since the last poll."""
         if self._top is None:
-            found = self._folder.read_events()
-            return [run for run in runs if self._see(run, found.get(run, ()))]
+            events = self._folder.read_events()
+            return [run for run in runs if self._see(run, events.get(run, ()))]
         return [run for run in runs if self._changed(run)]
 
     def _changed(self, run: str) -> bool:

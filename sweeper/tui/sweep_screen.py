@@ -124,9 +124,9 @@ Filter: words that a run's name, state, alarms and tags hold, all of them; or a 
     def action_arrange(self, how: str, *to: object) -> None:
         """Call one of the list's methods (`sort_by`, `fold`, ...), and show the sentence it
         returns."""
-        said: str | None = getattr(self.model, how)(*to)
+        message: str | None = getattr(self.model, how)(*to)
         self.list.draw()
-        self.tell(said or "", "dim")
+        self.tell(message or "", "dim")
 
     async def action_open(self) -> None:
         """Fold or open a group, open a run's page."""

@@ -44,14 +44,14 @@ def joined(line: Line) -> str:
 
 def trimmed(line: Line, width: int, glyphs: "Glyphs") -> Line:
     """Cut a line to the width of the screen."""
-    kept: Line = []
+    result: Line = []
     for text, style in line:
         length = len(text) if text.isascii() else cell_len(text)
         if length > width:
-            return [*kept, (fit(text, width, cut=glyphs.cut), style)]
-        kept.append((text, style))
+            return [*result, (fit(text, width, cut=glyphs.cut), style)]
+        result.append((text, style))
         width -= length
-    return kept
+    return result
 
 
 class Glyphs(NamedTuple):

@@ -28,6 +28,6 @@ def show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = Fals
 def draws_unicode(environment: Mapping[str, str]) -> bool:
     """Return whether the terminal claims to show more than ASCII."""
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
-        if found := environment.get(name):
-            return "utf-8" in found.lower() or "utf8" in found.lower()
+        if value := environment.get(name):
+            return "utf-8" in value.lower() or "utf8" in value.lower()
     return "utf" in (sys.stdout.encoding or "").lower()

@@ -81,9 +81,9 @@ def build(
     see the variables in `environ`. The environment's hash includes those variables that choose
     packages. Calls `goes_on` about once a second, and returns None when it returns False. Raises
     `BuildError` and `OSError`."""
-    told = (requirements, sys.version, sysconfig.get_config_var("SOABI"))
-    told += (os.path.realpath(sys.executable), *_choices(environ))
-    digest = hashlib.sha256(repr(told).encode()).hexdigest()[:24]
+    key = (requirements, sys.version, sysconfig.get_config_var("SOABI"))
+    key += (os.path.realpath(sys.executable), *_choices(environ))
+    digest = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
     top = os.path.join(folder, digest)
     python, ready = os.path.join(top, "bin", "python"), os.path.join(top, "requirements.txt")
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -105,15 +105,15 @@ def build(
 def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]]":
     """Return the variables that choose packages, with the contents of the files they name (such as
     constraints). Logins are removed from addresses: they may be renewed, and choose no packages."""
-    found: list[tuple[str, str, list[bytes]]] = []
+    choices: list[tuple[str, str, list[bytes]]] = []
     for name in sorted(filter(_CHOOSES.fullmatch, environ)):
         files = [path for path in environ[name].split() if os.path.isfile(path)]
         held: list[bytes] = []
         for path in files:
             with open(path, "rb") as file:
                 held.append(file.read())
-        found.append((name, _LOGIN.sub("//", environ[name]), held))
-    return found
+        choices.append((name, _LOGIN.sub("//", environ[name]), held))
+    return choices
 
 
 def _hold(top: str) -> None:
@@ -235,15 +235,15 @@ class _Installer:
 
 def _last_word(lines: "list[str]") -> str:
     """Return the installer's own error message in one line, or an empty string if it has none."""
-    said = [line.strip() for line in lines if not line.strip().startswith(_SAYS_NOTHING)]
-    fails = [number for number, line in enumerate(said) if line.startswith(_FAILS)]
+    lines_left = [line.strip() for line in lines if not line.strip().startswith(_SAYS_NOTHING)]
+    fails = [number for number, line in enumerate(lines_left) if line.startswith(_FAILS)]
     if not fails:
-        return "".join(said[-1:])[:300]
-    word, *more = said[fails[-1] :]
+        return "".join(lines_left[-1:])[:300]
+    word, *more = lines_left[fails[-1] :]
     if not word.endswith(":"):  # an error of uv gives its reason on the next lines
         more = [line for line in more if line.startswith(("╰─> ", "Caused by:"))]
     if word.startswith(_CROSS) and not more:
-        named = [line.partition(" (from ")[0] for line in said if line.startswith(_AT)]
+        named = [line.partition(" (from ")[0] for line in lines_left if line.startswith(_AT)]
         more = [f"({line})" for line in named[-1:]]
     text = " ".join([word, *more])
     return re.sub(rf"^({_CROSS}|error: *|ERROR: *)|[╰├]─[>▶] *", "", text).strip()[:300]
@@ -251,14 +251,14 @@ def _last_word(lines: "list[str]") -> str:
 
 def _locked(lock: "IO[bytes]", goes_on: "Callable[[], bool]") -> bool:
     """Wait for a lock and take it. Returns False if `goes_on` returned False first."""
-    told = False
+    announced = False
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not told:
+            if not announced:
                 say(f"waits for another job that makes {os.path.basename(lock.name)[:-5]}")
-            told = True
+            announced = True
             if not goes_on():
                 return False
             time.sleep(1.0)

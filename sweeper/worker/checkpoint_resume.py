@@ -46,17 +46,17 @@ def seed(folder: SweepFolder, run: str, attempt: int, mode: str, first: int = 1)
 def record_folders(log_path: str, folder: SweepFolder) -> list[str]:
     """Return the folders inside the recipe's folder that may hold records: the folder itself ("")
     and, for a program of several stages (`launch.metrics_dir`), every folder below it."""
-    found = [""]
+    folders = [""]
     if not folder.inner:
-        return found
+        return folders
     for path, inner, _ in os.walk(log_path):
         below = os.path.relpath(path, log_path)
         inner[:] = sorted(name for name in inner if not name.startswith((".", "iteration_")))
         if below.count(os.sep) + 1 >= _DEEP:
             inner.clear()
         if below != ".":
-            found.append(below)
-    return found
+            folders.append(below)
+    return folders
 
 
 def has_checkpoints(log_path: str, folder: SweepFolder) -> bool:

@@ -424,17 +424,17 @@ class _Record(TypedDict):
 def at_work(root: str | None = None) -> Servers:
     """Return the running fork servers of this home folder."""
     folder = paths.warm(root)
-    found: list[_Record] = []
+    records: list[_Record] = []
     with suppress(OSError):
         for name in os.listdir(folder):
             if name.endswith(".json"):
                 with suppress(OSError, ValueError), open(os.path.join(folder, name)) as file:
                     document: _Record = json.load(file)
                     if os.path.exists(f"/proc/{int(document['pid'])}"):
-                        found.append(document)
+                        records.append(document)
     return Servers(
-        len(found),
-        max((one["modules"] for one in found), default=0),
-        max((one["import_s"] for one in found), default=0.0),
-        next((one["refused"] for one in found if one["refused"]), None),
+        len(records),
+        max((one["modules"] for one in records), default=0),
+        max((one["import_s"] for one in records), default=0.0),
+        next((one["refused"] for one in records if one["refused"]), None),
     )

@@ -113,12 +113,12 @@ def _activated(python: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _environment(
-    folder: SweepFolder, job: Job, kept: dict[str, str], log_path: str
+    folder: SweepFolder, job: Job, variables: dict[str, str], log_path: str
 ) -> dict[str, str]:
     """The variables of the recipe: those that were kept for the job, the backend's, the grid's and
     ours. Raises `EnvironmentFailure` if a secret is missing."""
     run, attempt = job.run, job.attempt
-    environment = with_backend_variables(kept) | with_log_path(job.env, log_path)
+    environment = with_backend_variables(variables) | with_log_path(job.env, log_path)
     environment |= {
         "SWEEPER_ROOT": folder.store.root,
         "SWEEPER_SWEEP": folder.name,
@@ -178,28 +178,28 @@ def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dic
     """Return the folder to run in, and two paths: where the code was at the launch (`root`), and
     where its copy is now (`copy`). The paths are None if the recipe runs in place, without a
     copy."""
-    kept = job.snapshot
-    if kept is None:
+    recorded = job.snapshot
+    if recorded is None:
         return job.cwd, None
     from sweeper.paths import home
     from sweeper.provenance import snapshot
 
-    copy = snapshot.extract(store, kept, home(environment))
-    cwd = os.path.join(copy, kept.cwd)
+    copy = snapshot.extract(store, recorded, home(environment))
+    cwd = os.path.join(copy, recorded.cwd)
     # A folder outside the checkout may exist only on the launching machine.
-    cwd = copy if os.path.isabs(kept.cwd) and not os.path.isdir(cwd) else cwd
-    return cwd, {"root": kept.root, "copy": copy}
+    cwd = copy if os.path.isabs(recorded.cwd) and not os.path.isdir(cwd) else cwd
+    return cwd, {"root": recorded.root, "copy": copy}
 
 
 def origin_of(job: Job, store: Store) -> dict[str, object]:
     """Return what the attempt's events record about its code: the launch that it belongs to, and
     the digest of the source files if it runs them in place."""
-    found: dict[str, object] = {} if job.launch is None else {"launch": job.launch}
+    origin: dict[str, object] = {} if job.launch is None else {"launch": job.launch}
     if job.snapshot is None and os.path.isabs(job.cwd):
         from sweeper.provenance.live_code import program
 
-        found["program"] = program([job.recipe._replace(cwd=job.cwd)], store.local_path(""))
-    return found
+        origin["program"] = program([job.recipe._replace(cwd=job.cwd)], store.local_path(""))
+    return origin
 
 
 def _command(job: Job, log_path: str) -> list[str]:

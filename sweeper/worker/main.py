@@ -238,8 +238,10 @@ class Worker:
         environment only once, because it may be deleted after the worker's first heartbeat.
         """
         environment = read_environment(job.env_file)
-        told = {**environment, **job.env}
-        self._redactor = Redactor(secret_values(told, job.secrets))  # for errors during preparation
+        variables = {**environment, **job.env}
+        self._redactor = Redactor(
+            secret_values(variables, job.secrets)
+        )  # for errors during preparation
         tries, pause = 0, min(1.0, BEAT_SECONDS)
         while not self._stopped_at:
             try:
@@ -435,8 +437,8 @@ class Worker:
 
 def sync_files(folder: str) -> None:
     """Flush the files directly in `folder`, and the folder itself, to disk."""
-    with os.scandir(folder) as found:
-        paths = [entry.path for entry in found if entry.is_file(follow_symlinks=False)]
+    with os.scandir(folder) as entries:
+        paths = [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
     for path in [*paths, folder]:
         descriptor = os.open(path, os.O_RDONLY)
         try:

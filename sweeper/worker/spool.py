@@ -237,14 +237,14 @@ def _fetch(sweep: SweepFolder, folder: str, target: str) -> None:
 
 def _fetched(folder: str, sizes: Iterable[str]) -> list[str]:
     """Return the files to download from all folders, for a program with files for each stage."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for path in sizes:
         inner = path.removeprefix(f"{folder}/").split("/")
         if inner[-2:-1] and inner[-2].endswith(".parts"):
             inner = [*inner[:-2], inner[-2].removesuffix(".parts")]
         if inner[-1] in _FETCHED and not any(part.startswith("iteration_") for part in inner):
-            found["/".join(inner)] = None
-    return list(found)
+            names["/".join(inner)] = None
+    return list(names)
 
 
 def _read(store: Store, path: str, sizes: dict[str, int]) -> bytes | None:

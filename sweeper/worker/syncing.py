@@ -117,10 +117,10 @@ class Sync:
     def _each(self, send: Callable[[str, str, _Stat], None], whatever: bool = False) -> None:
         """Send each file: checkpoints last and only after all others, and files that were refused
         the last time late. Raises `StoreError` if some are refused."""
-        found = sorted(self._scan(), key=lambda one: (_is_last(one[0]), one[0] in self.refused))
-        self.refused = {path: self.refused[path] for path, *_ in found if path in self.refused}
+        files = sorted(self._scan(), key=lambda one: (_is_last(one[0]), one[0] in self.refused))
+        self.refused = {path: self.refused[path] for path, *_ in files if path in self.refused}
         failed, sent = 0, self.sent
-        for path, full, status in found:
+        for path, full, status in files:
             if not whatever and (failed == _IN_A_ROW or (self.refused and _is_last(path))):
                 break
             try:
@@ -176,25 +176,25 @@ class Sync:
 
     def _ask(self) -> None:
         if self._known is None:
-            found = (entry for folder in self._folders for entry in self._store.list(folder))
-            self._known = {entry.path: entry.size for entry in found}
+            entries = (entry for folder in self._folders for entry in self._store.list(folder))
+            self._known = {entry.path: entry.size for entry in entries}
 
     def _scan(self) -> Iterator[tuple[str, str, _Stat]]:
         """Yield the store path, local path and status of each file. The status of checkpoints is
         read first, but they come last."""
-        found: list[tuple[str, str]] = []
+        files: list[tuple[str, str]] = []
         for folder in self._folders:
             top = self._spool.local_path(folder)
             for inner, _, names in os.walk(top or ""):
                 relative = os.path.relpath(inner, top)
                 start = folder if relative == "." else f"{folder}/{relative}"
-                found += (
+                files += (
                     (f"{start}/{name}", os.path.join(inner, name))
                     for name in names
                     if not name.startswith(TEMPORARY)
                 )
-        late = [(path, full, _stat(full)) for path, full in found if _is_last(path)]
-        early = ((path, full, _stat(full)) for path, full in found if not _is_last(path))
+        late = [(path, full, _stat(full)) for path, full in files if _is_last(path)]
+        early = ((path, full, _stat(full)) for path, full in files if not _is_last(path))
         for path, full, status in (*early, *late):
             if status is not None and self._can(path, full):
                 yield path, full, status

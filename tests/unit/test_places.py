@@ -567,7 +567,7 @@ def test_a_launch_takes_silence_alone_for_being_away(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(backends, "open_backend", opened)
     launch = Launch("fake+spare", backends=(Share("fake"), Share("spare")))
     failures["spare"] = Unreachable("no answer of spare")
-    found = open_places(launch, "s", "/s", silent=True)
+    found = open_places(launch, "s", "/s", quiet=True)
     assert [type(one) for one in found.values()] == [FakeBackend, Away]
     planned = plan({"name": "s", "command": ["/bin/echo", "{x}"], "grid": {"x": [1]}})
     planned = planned._replace(launch=launch)
@@ -576,10 +576,10 @@ def test_a_launch_takes_silence_alone_for_being_away(monkeypatch: pytest.MonkeyP
         preflight.try_out({"spare": found["spare"]}, planned, planned.runs)
     failures["spare"] = NoRoom("spare has refused it")
     with pytest.raises(EnvironmentFailure, match="refused it"):
-        open_places(launch, "s", "/s", silent=True)
+        open_places(launch, "s", "/s", quiet=True)
     failures |= {name: Unreachable(f"no answer of {name}") for name in ("fake", "spare")}
     with pytest.raises(Unreachable, match=r"^no answer of fake; no answer of spare$"):
-        open_places(launch, "s", "/s", silent=True)
+        open_places(launch, "s", "/s", quiet=True)
 
 
 def test_a_place_that_could_not_be_opened_is_tried_again() -> None:

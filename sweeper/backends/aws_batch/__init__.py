@@ -146,12 +146,12 @@ SECTION = Section(
 
 
 def _merged(defaults: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
-    found = dict(defaults)
+    merged = dict(defaults)
     if "job_definition" in given:  # it replaces a default image and its roles
-        found = {k: v for k, v in found.items() if k not in ("image", *_OF_AN_IMAGE)}
+        merged = {k: v for k, v in merged.items() if k not in ("image", *_OF_AN_IMAGE)}
     elif given.keys() & {"image", *_OF_AN_IMAGE}:
-        found.pop("job_definition", None)
-    return {**found, **given}
+        merged.pop("job_definition", None)
+    return {**merged, **given}
 
 
 def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:

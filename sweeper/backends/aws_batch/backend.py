@@ -96,20 +96,20 @@ class AwsBatchBackend(Backend):
 
     def _queue(self) -> JobQueue:
         queue = self._options.queue
-        found = self.aws.call("batch", "describe_job_queues", jobQueues=[queue])["jobQueues"]
-        if not found:
+        queues = self.aws.call("batch", "describe_job_queues", jobQueues=[queue])["jobQueues"]
+        if not queues:
             raise EnvironmentFailure(
                 f"aws-batch: there is no job queue {queue} in {self.aws.region}: "
                 "see launch.aws_batch.queue and region"
             )
-        return found[0]
+        return queues[0]
 
-    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
+    def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Checks that the queue accepts jobs, and that the job definition exists or can be made,
         with the secrets that runs need, before anything is recorded. A queue may be closed while
         jobs of the sweep run there, since those are adopted. Raises `EnvironmentFailure`, and as
         `definition` does."""
-        del asked
+        del resources
         try:
             self._prepare()
         except _Closed:
@@ -118,15 +118,15 @@ class AwsBatchBackend(Backend):
 
     def _prepare(self) -> str:
         """Returns the job definition. Raises `_Closed`, and as `definition` does."""
-        found = self._queue()
-        state, status = found.get("state"), found.get("status")
-        told = (
+        queue = self._queue()
+        state, status = queue.get("state"), queue.get("status")
+        message = (
             f"aws-batch: the job queue {self._options.queue} is {state}, {status}: it takes no jobs"
         )
         if state != "ENABLED" or status not in ("VALID", *_PASSING):
-            raise _Closed(told)
+            raise _Closed(message)
         if status != "VALID":
-            raise _Changing(f"{told} yet")
+            raise _Changing(f"{message} yet")
         self._definition = definition(self.aws, self._options)
         return self._definition
 
@@ -146,21 +146,21 @@ class AwsBatchBackend(Backend):
 
     def _wait_for(self, job: str) -> NoReturn:
         """Raises `Unreachable`, and names a job at work of an earlier sweep in the same folder."""
-        told = f"of a sweep that was in the same folder the job {job} is at work"
+        reason = f"of a sweep that was in the same folder the job {job} is at work"
         how = f"waits for its end, or `aws batch terminate-job --job-id {job} --reason gone`"
-        waits = Unreachable(f"aws-batch: {told}: {how}")
+        waits = Unreachable(f"aws-batch: {reason}: {how}")
         self._others.failed(waits)
         raise waits
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         if self._jobs.unknown(tokens):
             self._jobs.refresh()
-        found = self._jobs.ids(tokens)
-        if not found.keys() >= set(tokens) and self._clock() < self._doubted_until:
+        identities = self._jobs.ids(tokens)
+        if not identities.keys() >= set(tokens) and self._clock() < self._doubted_until:
             raise Unreachable(
                 "aws-batch: whether the last jobs were accepted is not known yet: looks again"
             )
-        return found
+        return identities
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         self._jobs.refresh_for(tokens)

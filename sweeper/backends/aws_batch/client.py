@@ -203,12 +203,12 @@ class Aws:
         try:
             return getattr(client, operation)(**parameters)
         except Exception as error:
-            raise _told(error, service, operation) from error
+            raise _unreachable(error, service, operation) from error
 
     def _client(self, service: str, again: bool) -> _Client:
-        found = self._clients.get((service, again))
-        if found is not None:
-            return found
+        client = self._clients.get((service, again))
+        if client is not None:
+            return client
         try:
             if self._session is None:
                 made: _Session = import_module("botocore.session").Session(profile=self._profile)
@@ -218,14 +218,14 @@ class Aws:
                 retries = {"mode": "standard", "total_max_attempts": 1}
             options = {"connect_timeout": 5, "read_timeout": 30, "retries": retries}
             config = import_module("botocore.config").Config(**options)
-            found = self._session.create_client(service, region_name=self._region, config=config)
+            client = self._session.create_client(service, region_name=self._region, config=config)
         except Exception as error:
-            raise _told(error, service, "") from error
-        self._clients[service, again] = found
-        return found
+            raise _unreachable(error, service, "") from error
+        self._clients[service, again] = client
+        return client
 
 
-def _told(error: Exception, service: str, operation: str) -> Unreachable:
+def _unreachable(error: Exception, service: str, operation: str) -> Unreachable:
     """Returns the exception with a one-line message for the user. botocore is loaded late, so its
     errors are recognized by name."""
     kind, where = type(error).__name__, f"AWS {service.title()}"
@@ -237,8 +237,8 @@ def _told(error: Exception, service: str, operation: str) -> Unreachable:
         "NoRegionError": "AWS: no region: set launch.aws_batch.region, or AWS_DEFAULT_REGION",
         "ParamValidationError": f"{where}: {line_of(error)}",
     }
-    told = here.get(kind)
-    if told is None:
+    advice = here.get(kind)
+    if advice is None:
         if kind in _NO_CREDENTIALS or (operation and isinstance(error, FileNotFoundError)):
             lacking = f"AWS: no credentials that can be used ({line_of(error)})"
             return Refused(lacking, kind, for_good=False)
@@ -246,8 +246,8 @@ def _told(error: Exception, service: str, operation: str) -> Unreachable:
             return Unreachable(f"{where} does not answer: {line_of(error)}")
         # The client could not be created, and nothing was sent.
         why = line_of(error).rstrip(".")
-        told = f"AWS: its configuration cannot be used: {why}: see {_CONFIGURED}"
-    return Refused(told, kind, for_good=True)
+        advice = f"AWS: its configuration cannot be used: {why}: see {_CONFIGURED}"
+    return Refused(advice, kind, for_good=True)
 
 
 def _refused(answer: Answer, where: str, operation: str) -> Unreachable:
@@ -259,13 +259,13 @@ def _refused(answer: Answer, where: str, operation: str) -> Unreachable:
         return Throttled(f"{where}: too many requests ({operation}): waits, and goes on")
     if (isinstance(status, int) and status >= 500) or code in _UNDECIDED:
         return Unreachable(f"{where}: {code} at {operation}: {message}")
-    told = f"{where}: {operation}: {message}"
+    reason = f"{where}: {operation}: {message}"
     if code in _EXPIRED:
-        told = (
+        reason = (
             "AWS: the credentials have expired or are not valid: renew them (`aws sso login`, or "
             "a profile that renews itself), or the clock of this machine is wrong; the jobs go on "
             f"({code})"
         )
     elif code in _DENIED:
-        told = f"AWS: not allowed: {message} (docs/aws-batch.md has the permissions)"
-    return Refused(told, code, for_good=code not in _EXPIRED)
+        reason = f"AWS: not allowed: {message} (docs/aws-batch.md has the permissions)"
+    return Refused(reason, code, for_good=code not in _EXPIRED)

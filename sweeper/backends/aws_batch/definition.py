@@ -29,9 +29,9 @@ def definition(aws: Aws, options: Options) -> str:
     """Returns the name and revision of the job definition, and makes it if needed. Raises
     `Unreachable`, `EnvironmentFailure` if AWS does not accept it, and `UsageError` if a named one
     does not exist or lacks a secret that runs need."""
-    found = find_definition(aws, options)
-    if found is not None:
-        return f"{found['jobDefinitionName']}:{found['revision']}"
+    existing = find_definition(aws, options)
+    if existing is not None:
+        return f"{existing['jobDefinitionName']}:{existing['revision']}"
     if options.job_definition is not None:
         raise UsageError(f"aws-batch: there is no active job definition {options.job_definition}")
     try:
@@ -60,13 +60,13 @@ def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
     `UsageError` if a named one lacks a secret."""
     named = options.job_definition
     if named is None:
-        asked: dict[str, object] = {"jobDefinitionName": called(options), "status": "ACTIVE"}
+        query: dict[str, object] = {"jobDefinitionName": called(options), "status": "ACTIVE"}
     elif ":" in named:  # an ARN, or a name and a revision
-        asked = {"jobDefinitions": [named]}
+        query = {"jobDefinitions": [named]}
     else:
-        asked = {"jobDefinitionName": named, "status": "ACTIVE"}
-    found = aws.pages("batch", "describe_job_definitions", "jobDefinitions", **asked)
-    active = [one for one in found if one.get("status", "ACTIVE") == "ACTIVE"]
+        query = {"jobDefinitionName": named, "status": "ACTIVE"}
+    definitions = aws.pages("batch", "describe_job_definitions", "jobDefinitions", **query)
+    active = [one for one in definitions if one.get("status", "ACTIVE") == "ACTIVE"]
     newest = max(active, key=lambda one: one["revision"], default=None)
     if newest is not None and named is not None:
         container = newest.get("containerProperties", {})
@@ -117,7 +117,7 @@ def _resources(vcpus: float | None, memory: int | None, gpus: int | None) -> lis
 def overrides(options: Options, command: list[str], region: str) -> Overrides:
     """Returns a job's own settings: its command, its region, variables, and the resources that
     the options set."""
-    found: Overrides = {
+    overridden: Overrides = {
         "command": command,
         "environment": [
             {"name": "AWS_DEFAULT_REGION", "value": region},
@@ -126,8 +126,8 @@ def overrides(options: Options, command: list[str], region: str) -> Overrides:
     }
     resources = _resources(options.vcpus, options.memory, options.gpus)
     if resources:
-        found["resourceRequirements"] = resources
-    return found
+        overridden["resourceRequirements"] = resources
+    return overridden
 
 
 def retry_strategy(options: Options) -> dict[str, object]:

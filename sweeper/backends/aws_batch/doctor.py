@@ -40,67 +40,67 @@ def checks(given: Mapping[str, object]) -> list[Check]:
             raise LookupError(message)
 
         return [identity, Check("launch.aws_batch", True, lacking)]
-    found = [
+    steps = [
         identity,
         Check("job queue", True, lambda: _queue(aws, options)),
         Check("compute environments", True, lambda: _environments(aws, options)),
         Check("job definition", True, lambda: _definition(aws, options)),
     ]
     if options.image is not None:
-        found.append(Check("image", True, lambda: _image(aws, options.image or "")))
+        steps.append(Check("image", True, lambda: _image(aws, options.image or "")))
     for what, role in (("job role", options.role), ("execution role", options.execution_role)):
         if role is not None:
-            found.append(Check(what, True, lambda role=role: _role(aws, role)))
+            steps.append(Check(what, True, lambda role=role: _role(aws, role)))
     for name, arn in options.secrets.items():
-        found.append(Check(f"secret {name}", True, lambda arn=arn: _secret(aws, arn)))
-    found.append(Check("quota", False, lambda: _quota(aws, options)))
-    return found
+        steps.append(Check(f"secret {name}", True, lambda arn=arn: _secret(aws, arn)))
+    steps.append(Check("quota", False, lambda: _quota(aws, options)))
+    return steps
 
 
 def _identity(aws: Aws) -> str:
-    found = aws.call("sts", "get_caller_identity")
-    return f"{found['Arn']} in {aws.region}"
+    identity = aws.call("sts", "get_caller_identity")
+    return f"{identity['Arn']} in {aws.region}"
 
 
 def _queue(aws: Aws, options: Options) -> str:
-    found = _described_queue(aws, options)
-    if found.get("state") != "ENABLED" or found.get("status") != "VALID":
-        raise LookupError(f"{options.queue} is {found.get('state')}, {found.get('status')}")
-    return f"{found['jobQueueName']}, enabled"
+    queue = _described_queue(aws, options)
+    if queue.get("state") != "ENABLED" or queue.get("status") != "VALID":
+        raise LookupError(f"{options.queue} is {queue.get('state')}, {queue.get('status')}")
+    return f"{queue['jobQueueName']}, enabled"
 
 
 def _described_queue(aws: Aws, options: Options) -> JobQueue:
-    found = aws.call("batch", "describe_job_queues", jobQueues=[options.queue])["jobQueues"]
-    if not found:
+    queues = aws.call("batch", "describe_job_queues", jobQueues=[options.queue])["jobQueues"]
+    if not queues:
         raise LookupError(f"there is no queue {options.queue} in {aws.region}")
-    return found[0]
+    return queues[0]
 
 
 def _described_environments(aws: Aws, options: Options) -> list[ComputeEnvironment]:
     order = _described_queue(aws, options)["computeEnvironmentOrder"]
     names = [one["computeEnvironment"] for one in order]
-    asked = aws.call("batch", "describe_compute_environments", computeEnvironments=names)
-    return asked["computeEnvironments"]
+    answer = aws.call("batch", "describe_compute_environments", computeEnvironments=names)
+    return answer["computeEnvironments"]
 
 
 def _environments(aws: Aws, options: Options) -> str:
     """One suitable environment is enough, since Batch tries them in turn."""
-    told: list[str] = []
+    sentences: list[str] = []
     wrong: list[str] = []
     for one in _described_environments(aws, options):
         resources = one.get("computeResources", {})
         kind = resources.get("type") or one.get("type")
         most = resources.get("maxvCpus")
         size = f", up to {most} vCPUs" if most is not None else ""
-        told.append(
+        sentences.append(
             f"{one['computeEnvironmentName']} ({kind}{size}, {one.get('state')}, "
             f"{one.get('status')})"
         )
         why = _unusable(one, options)
-        wrong += [f"{told[-1]}: {why}"] if why else []
-    if len(wrong) == len(told):
+        wrong += [f"{sentences[-1]}: {why}"] if why else []
+    if len(wrong) == len(sentences):
         raise LookupError(f"none takes such a job: {'; '.join(wrong) or 'there is none'}")
-    return ", ".join(told)
+    return ", ".join(sentences)
 
 
 def _unusable(environment: ComputeEnvironment, options: Options) -> str | None:
@@ -115,9 +115,9 @@ def _unusable(environment: ComputeEnvironment, options: Options) -> str | None:
 
 
 def _definition(aws: Aws, options: Options) -> str:
-    found = find_definition(aws, options)
-    if found is not None:
-        return f"{found['jobDefinitionName']}:{found['revision']}"
+    existing = find_definition(aws, options)
+    if existing is not None:
+        return f"{existing['jobDefinitionName']}:{existing['revision']}"
     if options.job_definition is not None:
         raise LookupError(f"there is no active job definition {options.job_definition}")
     return "made from the image at the first launch"
@@ -130,7 +130,7 @@ def _image(aws: Aws, image: str) -> str:
     registry, repository, tag, digest = match.groups()
     wanted = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
     try:
-        found = aws.call(
+        images = aws.call(
             "ecr",
             "describe_images",
             registryId=registry,
@@ -141,21 +141,21 @@ def _image(aws: Aws, image: str) -> str:
         if error.code in ("RepositoryNotFoundException", "ImageNotFoundException"):
             raise LookupError(f"{image}: there is no such image") from error
         raise
-    return f"{repository}, pushed {found[0].get('imagePushedAt', 'at some time')}"
+    return f"{repository}, pushed {images[0].get('imagePushedAt', 'at some time')}"
 
 
 def _role(aws: Aws, role: str) -> str:
     name = role.rpartition("/")[2]
     try:
-        found = aws.call("iam", "get_role", RoleName=name)["Role"]
+        answer = aws.call("iam", "get_role", RoleName=name)["Role"]
     except Refused as error:
         if error.code == "NoSuchEntity":
             raise LookupError(f"there is no role {name}") from error
         raise
-    trusted = found.get("AssumeRolePolicyDocument")
+    trusted = answer.get("AssumeRolePolicyDocument")
     if _TASKS not in unquote(str(trusted)):
         raise LookupError(f"{name} does not trust {_TASKS}: jobs cannot take it on")
-    return found["Arn"]
+    return answer["Arn"]
 
 
 def _secret(aws: Aws, arn: str) -> str:
@@ -168,14 +168,14 @@ def _secret(aws: Aws, arn: str) -> str:
             return str(aws.call("secretsmanager", "describe_secret", SecretId=whole)["Name"])
         name = arn.partition(":parameter")[2]
         wanted = [{"Key": "Name", "Values": [name]}]
-        found = aws.call("ssm", "describe_parameters", ParameterFilters=wanted)["Parameters"]
+        parameters = aws.call("ssm", "describe_parameters", ParameterFilters=wanted)["Parameters"]
     except Refused as error:
         if error.code == "ResourceNotFoundException":
             raise LookupError(f"there is no {arn}") from error
         raise
-    if not found:
+    if not parameters:
         raise LookupError(f"there is no parameter {name}")
-    return found[0]["Name"]
+    return parameters[0]["Name"]
 
 
 def _quota(aws: Aws, options: Options) -> str:
@@ -183,12 +183,12 @@ def _quota(aws: Aws, options: Options) -> str:
         str(one.get("computeResources", {}).get("type"))
         for one in _described_environments(aws, options)
     ]
-    told: list[str] = []
+    sentences: list[str] = []
     for kind in dict.fromkeys(kinds):
         if kind in _QUOTAS:
             service, code, what = _QUOTAS[kind]
-            found = aws.call(
+            quotas = aws.call(
                 "service-quotas", "get_service_quota", ServiceCode=service, QuotaCode=code
             )
-            told.append(f"{found['Quota']['Value']:g} {what}")
-    return ", ".join(told) or "of machines that are your own: nothing to ask"
+            sentences.append(f"{quotas['Quota']['Value']:g} {what}")
+    return ", ".join(sentences) or "of machines that are your own: nothing to ask"

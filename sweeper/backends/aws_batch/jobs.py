@@ -50,22 +50,22 @@ def status_of(job: Job) -> JobStatus:
         why = reason_of(job.get("statusReason"))
         return _PENDING._replace(reason=why, since=_utc(job.get("createdAt")))
     if word == "RUNNING":
-        told = job.get("isTerminated") or job.get("isCancelled")
-        return JobStatus(JobState.STOPPING if told else JobState.RUNNING, node=node)
+        terminated = job.get("isTerminated") or job.get("isCancelled")
+        return JobStatus(JobState.STOPPING if terminated else JobState.RUNNING, node=node)
     code = container.get("exitCode")
     if word == "SUCCEEDED":
         return JobStatus(JobState.ENDED, 0 if code is None else code)
-    said, inside = job.get("statusReason", ""), container.get("reason", "")
+    reason, inside = job.get("statusReason", ""), container.get("reason", "")
     # "Essential container in task exited" adds nothing to the code.
-    told = reason_of(inside or ("" if said.startswith("Essential container") else said))
-    preempted = any(fnmatchcase(said, text) for text in INTERRUPTIONS)
+    terminated = reason_of(inside or ("" if reason.startswith("Essential container") else reason))
+    preempted = any(fnmatchcase(reason, text) for text in INTERRUPTIONS)
     if preempted:
-        told = said.rstrip(".")
+        terminated = reason.rstrip(".")
     elif inside.startswith("OutOfMemoryError"):
-        told = "oom"
-    elif "duration exceeded timeout" in said:
-        told = "timeout"
-    return JobStatus(JobState.ENDED, code, told, preempted, node)
+        terminated = "oom"
+    elif "duration exceeded timeout" in reason:
+        terminated = "timeout"
+    return JobStatus(JobState.ENDED, code, terminated, preempted, node)
 
 
 def _utc(milliseconds: int | None) -> str | None:
@@ -98,10 +98,10 @@ class Jobs:
         if array:
             self._sizes[job] = len(tokens)
         for index, token in enumerate(tokens):
-            found = f"{job}:{index}" if array else job
+            identity = f"{job}:{index}" if array else job
             known = self._ids.setdefault(token, [])
-            if found not in known:
-                known.append(found)
+            if identity not in known:
+                known.append(identity)
                 run, attempt = attempt_of(token)
                 if attempt not in self._newest.setdefault(run, []):
                     self._newest[run].append(attempt)
@@ -146,8 +146,8 @@ class Jobs:
         if self._listed < 0:
             self.refresh()
         array = self._others.get("")
-        found = {token: self._others.get(token, array) for token in tokens}
-        return {token: job for token, job in found.items() if job is not None}
+        others = {token: self._others.get(token, array) for token in tokens}
+        return {token: job for token, job in others.items() if job is not None}
 
     def refresh_for(self, tokens: Sequence[str]) -> None:
         """Lists the jobs again if a token was in no listing, unless a listing was just made."""
@@ -164,11 +164,11 @@ class Jobs:
         """Returns token -> id, for tokens that have a job or stand for a restart of a live one."""
         older = {token: self._older(token) for token in tokens if token not in self._ids}
         self._look([job for jobs in older.values() for job in jobs])
-        found = {token: self._ids[token][0] for token in tokens if token in self._ids}
+        ids = {token: self._ids[token][0] for token in tokens if token in self._ids}
         for token, jobs in older.items():
             live = [job for job in jobs if not _ended(self._seen.get(job))]
-            found |= {token: live[0]} if live else {}
-        return found
+            ids |= {token: live[0]} if live else {}
+        return ids
 
     def statuses(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         """Returns the status of each token."""
@@ -181,8 +181,8 @@ class Jobs:
     def to_terminate(self, tokens: Sequence[str]) -> list[str]:
         """Returns the jobs of these tokens that are not known to have ended. An array's own id
         replaces its children if all that go on are among them."""
-        asked = [job for t in tokens for job in (*self._ids.get(t, ()), *self._older(t))]
-        chosen = dict.fromkeys(job for job in asked if not _ended(self._seen.get(job)))
+        jobs = [job for t in tokens for job in (*self._ids.get(t, ()), *self._older(t))]
+        chosen = dict.fromkeys(job for job in jobs if not _ended(self._seen.get(job)))
         for array, size in self._sizes.items():
             children = [f"{array}:{index}" for index in range(size)]
             going = [job for job in children if not _ended(self._seen.get(job))]
@@ -196,15 +196,15 @@ class Jobs:
         """Queries whether Batch has the job and it has not ended. A child that does not exist yet
         has the state of its array."""
         for one in dict.fromkeys((job, _array_of(job))):
-            for found in self._describe([one]):
-                return found["status"] not in _OVER
+            for described in self._describe([one]):
+                return described["status"] not in _OVER
         return False
 
     def described(self, tokens: Sequence[str]) -> list[Job]:
         """Returns Batch's descriptions of the jobs of these tokens, oldest first. For a token
         without a job, the job that it may be a restart of is described."""
-        asked = [job for t in tokens for job in self._ids.get(t) or self._older(t)]
-        return self._describe(list(dict.fromkeys(reversed(asked))))
+        jobs = [job for t in tokens for job in self._ids.get(t) or self._older(t)]
+        return self._describe(list(dict.fromkeys(reversed(jobs))))
 
     def _older(self, token: str) -> list[str]:
         """Returns the jobs of the run's last earlier attempt that has any. The token may stand for
@@ -216,7 +216,7 @@ class Jobs:
     def _merged(self, token: str, jobs: Sequence[str]) -> JobStatus:
         """Merges the jobs of a token: one that goes on counts, the others were copies of it."""
         own = set(self._ids.get(token, ()))
-        found: list[JobStatus] = []
+        statuses: list[JobStatus] = []
         for job in jobs:
             status = self._seen.get(job)
             if status is None or status.state is JobState.ABSENT:
@@ -228,16 +228,16 @@ class Jobs:
                 submitted = max(number for number in numbers if number < attempt)
                 if self._restarts.get(job, 0) < attempt - submitted:
                     continue
-            found.append(status)
+            statuses.append(status)
         return min(
-            found, key=lambda status: _RANK[status.state], default=JobStatus(JobState.ABSENT)
+            statuses, key=lambda status: _RANK[status.state], default=JobStatus(JobState.ABSENT)
         )
 
     def _look(self, jobs: Sequence[str]) -> None:
         """Queries jobs that have not ended, within the limit on calls."""
-        asked = [job for job in dict.fromkeys(jobs) if not _ended(self._seen.get(job))]
+        pending = [job for job in dict.fromkeys(jobs) if not _ended(self._seen.get(job))]
         children: dict[str, list[str]] = {}
-        for job in asked:
+        for job in pending:
             array, colon, _ = job.partition(":")
             if colon:
                 children.setdefault(array, []).append(job)
@@ -251,7 +251,7 @@ class Jobs:
                 self._counts.pop(array, None)
             else:
                 self._look_at_array(array, members, parent)
-        first = [job for job in asked if job not in self._seen and job in self._due]
+        first = [job for job in pending if job not in self._seen and job in self._due]
         # If nobody asked for an array's children, their parents were not described, and a missing
         # answer would not mean that they are gone.
         alone_or_asked = (job for job in self._due if ":" not in job or _array_of(job) in parents)
@@ -301,16 +301,16 @@ class Jobs:
     def _count_restarts(self, jobs: Iterable[str]) -> None:
         """Finds out how often the ended ones of the jobs were restarted."""
         ended = (job for job in dict.fromkeys(jobs) if _ended(self._seen.get(job)))
-        asked = [job for job in ended if job not in self._restarts]
-        found = {job["jobId"]: _restarts(job) for job in self._describe(asked)}
-        self._restarts |= dict.fromkeys(asked, 0) | found
+        uncounted = [job for job in ended if job not in self._restarts]
+        restarts = {job["jobId"]: _restarts(job) for job in self._describe(uncounted)}
+        self._restarts |= dict.fromkeys(uncounted, 0) | restarts
 
     def _describe(self, jobs: Sequence[str]) -> list[Job]:
-        found: list[Job] = []
+        described: list[Job] = []
         for start in range(0, len(jobs), A_CALL):
             some = list(jobs[start : start + A_CALL])
-            found += self._aws.call("batch", "describe_jobs", jobs=some)["jobs"]
-        return found
+            described += self._aws.call("batch", "describe_jobs", jobs=some)["jobs"]
+        return described
 
 
 def _ended(status: JobStatus | None) -> bool:

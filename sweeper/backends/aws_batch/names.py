@@ -95,8 +95,8 @@ class Names:
         if not name.startswith(self.prefix):
             return None, ""
         rest = name.removeprefix(self.prefix)
-        found = _OF_A_SWEEP.fullmatch(rest)
-        return (found[1], found[2]) if found else ("", rest)
+        match = _OF_A_SWEEP.fullmatch(rest)
+        return (match[1], match[2]) if match else ("", rest)
 
     def _path(self, digest: str) -> str:
         return f"{self._folder.name}/arrays/{digest}.json"

@@ -81,10 +81,10 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 def _whole(given: Mapping[str, object]) -> Options:
     """Returns the options with their defaults. Raises `UsageError` without an image."""
-    found = container_jobs.options_with_image(
+    options = container_jobs.options_with_image(
         SECTION, given, "beaker", "OWNER/NAME", "docker_image"
     )
-    return cast(Options, found)
+    return cast(Options, options)
 
 
 def _capabilities(given: Mapping[str, object]) -> Capabilities:

@@ -68,11 +68,11 @@ class BeakerBackend(Backend):
     def location(self) -> dict[str, str]:
         return {"server": self._service.host, "workspace": self._service.workspace}
 
-    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
+    def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Checks everything that jobs with these resources name, as `doctor` does."""
         from sweeper.backends.beaker.doctor import checks
 
-        for one in asked:
+        for one in resources:
             require(checks(asked_of(self._options, one), self._service), self.name)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
@@ -95,24 +95,24 @@ class BeakerBackend(Backend):
 
     def cancel(self, tokens: Sequence[str]) -> None:
         self._look(tokens)
-        found = [self._there.get(token) for token in tokens if token not in self._over]
-        going = [one.experiment.id for one in found if one and word(one, "status") not in ENDS]
+        workloads = [self._there.get(token) for token in tokens if token not in self._over]
+        going = [one.experiment.id for one in workloads if one and word(one, "status") not in ENDS]
         if going:
             self._freshness.end()
             self._service.ask("CancelWorkloads", workload_ids=going)
 
     def forget(self, tokens: Sequence[str]) -> None:
         self._look(tokens, anew=True)
-        found = [self._there.get(token) for token in tokens]
-        over = [one.experiment.id for one in found if one and word(one, "status") in ENDS]
+        workloads = [self._there.get(token) for token in tokens]
+        over = [one.experiment.id for one in workloads if one and word(one, "status") in ENDS]
         if over:
             self._freshness.end()
             self._service.ask("DeleteWorkloads", workload_ids=over)
 
     def logs(self, token: str) -> Iterator[str]:
         """Yields the job's current output; none if it never began."""
-        found = self._listed(token).get(token)
-        for job in self._jobs([found] if found else []):
+        workload = self._listed(token).get(token)
+        for job in self._jobs([workload] if workload else []):
             for line in self._service.lines(job.id) if job else ():
                 yield line.decode(errors="replace").rstrip("\r\n")
 
@@ -136,15 +136,17 @@ class BeakerBackend(Backend):
         has not ended."""
         there = self._listed(token, anyones=True).get(token)
         if there is None:
-            told = f"another workspace than {self._service.workspace} has an experiment of the name"
-            raise EnvironmentFailure(f"beaker: {told} {self._names.name(token)}")
+            reason = (
+                f"another workspace than {self._service.workspace} has an experiment of the name"
+            )
+            raise EnvironmentFailure(f"beaker: {reason} {self._names.name(token)}")
         identity = there.experiment.id
         if word(there, "status") not in ENDS:
             if self._names.is_ours(there.experiment.description):
                 return False
-            told = f"of a sweep that was in the same folder the experiment {identity} is at work"
+            reason = f"of a sweep that was in the same folder the experiment {identity} is at work"
             how = f"waits for its end, or `beaker experiment stop {identity}`"
-            raise Refused(f"beaker: {told}: {how}", "ALREADY_EXISTS")
+            raise Refused(f"beaker: {reason}: {how}", "ALREADY_EXISTS")
         self._service.ask("UpdateWorkload", workload_id=identity, name=f"earlier-{identity}")
         self._details.pop(token, None)
         return True
@@ -153,14 +155,14 @@ class BeakerBackend(Backend):
         workload, known = self._there.get(token), self._details.get(token)
         if token in self._over or workload is None:
             return self._over.get(token, JobStatus(JobState.ABSENT))
-        said, job = word(workload, "status"), known.job if known else None
-        if said in ENDS and said != "STATUS_SUCCEEDED" and (not known or known.said != said):
+        state, job = word(workload, "status"), known.job if known else None
+        if state in ENDS and state != "STATUS_SUCCEEDED" and (not known or known.said != state):
             return JobStatus(JobState.STOPPING)  # how it ended was not queried yet
         node = self._nodes.get(job.assignment_details.node_id) if job else None
-        found = status_of(said, job, node)
-        if found.state is JobState.ENDED:
-            self._over[token] = found
-        return found
+        status = status_of(state, job, node)
+        if status.state is JobState.ENDED:
+            self._over[token] = status
+        return status
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
         """Lists the sweep's experiments that have not ended, and queries those of `wanted` that
@@ -182,7 +184,7 @@ class BeakerBackend(Backend):
     ) -> "dict[str, Workload]":
         """Returns the sweep's experiments by token: all, or those whose token begins with `token`.
         `anyones`: also those of earlier sweeps in the same folder."""
-        begins, found = self._names.name(token), dict[str, "Workload"]()
+        begins, listed = self._names.name(token), dict[str, "Workload"]()
         where = {
             "workspace_id": self._service.workspace_id,
             "name_or_description_substring": begins,
@@ -192,16 +194,16 @@ class BeakerBackend(Backend):
                 about = one.experiment
                 ours = anyones or self._names.is_ours(about.description)
                 if about.name.startswith(begins) and ours:
-                    found[about.name.removeprefix(self._names.prefix)] = one
-        return found
+                    listed[about.name.removeprefix(self._names.prefix)] = one
+        return listed
 
     def _ask_more(self, tokens: Iterable[str]) -> None:
         """Queries the jobs of experiments that are due."""
         now = time.monotonic()
         due = sorted((at, token) for token in tokens if (at := self._due(token, now)) is not None)
-        asked = [(token, one) for _, token in due[:_MOST] if (one := self._there[token])]
-        jobs = self._jobs([one for _, one in asked])
-        for (token, one), job in zip(asked, jobs, strict=True):
+        requests = [(token, one) for _, token in due[:_MOST] if (one := self._there[token])]
+        jobs = self._jobs([one for _, one in requests])
+        for (token, one), job in zip(requests, jobs, strict=True):
             self._details[token] = Detail(word(one, "status"), now, job)
             node = job.assignment_details.node_id if job else ""
             if node and node not in self._nodes:
@@ -212,11 +214,11 @@ class BeakerBackend(Backend):
         workload, known = self._there.get(token), self._details.get(token)
         if workload is None or token in self._over:
             return None
-        said = word(workload, "status")
-        if known is None or known.said != said:
-            return None if said == "STATUS_SUCCEEDED" else 0.0
-        waits = said in WAITS and now - known.at > _WHY_SECONDS
-        return known.at if waits or (said in ENDS and not is_over(known.job)) else None
+        state = word(workload, "status")
+        if known is None or known.said != state:
+            return None if state == "STATUS_SUCCEEDED" else 0.0
+        waits = state in WAITS and now - known.at > _WHY_SECONDS
+        return known.at if waits or (state in ENDS and not is_over(known.job)) else None
 
     def _jobs(self, workloads: "Sequence[Workload]") -> "list[Job | None]":
         """Returns the newest job of each workload; None if it has none."""

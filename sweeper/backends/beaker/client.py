@@ -95,13 +95,13 @@ class Service:
         self._client = self._made()
         self._config = self._client.config
         self.host = str(self._config.agent_address)
-        found = workspace or self._config.default_workspace
-        if not found:
+        name = workspace or self._config.default_workspace
+        if not name:
             raise EnvironmentFailure(
                 "beaker: nothing says which workspace: launch.beaker.workspace, or "
                 "`beaker config set default_workspace OWNER/NAME`"
             )
-        self.workspace = str(found)
+        self.workspace = str(name)
 
     @functools.cached_property
     def workspace_id(self) -> str:
@@ -157,8 +157,8 @@ class Service:
 
     def ask(self, method: str, /, **fields: object) -> "Message":
         """Returns the answer to one request. Raises `Unreachable`, or `Refused`."""
-        (found,) = self.ask_each(method, [fields])
-        return found
+        (answer,) = self.ask_each(method, [fields])
+        return answer
 
     @overload
     def ask_each(
@@ -183,8 +183,8 @@ class Service:
             try:
                 return self._answers(client, method, messages)
             except self._errors as error:
-                status, said = _of_grpc(error)
-                failure = self._told(status, said, client)
+                status, message = _of_grpc(error)
+                failure = self._unreachable(status, message, client)
                 passes = not isinstance(failure, Refused) and "DEADLINE" not in status
                 if attempt == _TRIES - 1 or not passes:
                     raise self._left_alone(failure) from error
@@ -205,12 +205,12 @@ class Service:
         self, method: Literal["ListNodes", "ListWorkloads"], /, **options: object
     ) -> "Iterator[_Page]":
         """Yields the pages of a listing."""
-        asked: dict[str, object] = {"options": {**self.organization, "page_size": _PAGE, **options}}
-        while asked:
-            answer = self.ask(method, **asked)
+        query: dict[str, object] = {"options": {**self.organization, "page_size": _PAGE, **options}}
+        while query:
+            answer = self.ask(method, **query)
             yield answer
             again = answer.next_page_token
-            asked = {"next_page_token": again} if again else {}
+            query = {"next_page_token": again} if again else {}
 
     def create(self, name: str, experiment: Mapping[str, object]) -> None:
         """Creates an experiment, by a single request. Raises `Unreachable`, or `Refused` with the
@@ -222,7 +222,7 @@ class Service:
             ask = client.experiment.http_request
             ask(path, "POST", {"name": name}, data, timeout=_SECONDS)
         except Exception as error:
-            raise self._left_alone(self._told(*_of_http(error), client)) from error
+            raise self._left_alone(self._unreachable(*_of_http(error), client)) from error
         self._backoff.succeeded()
 
     def lines(self, job: str) -> Iterator[bytes]:
@@ -232,37 +232,37 @@ class Service:
             for log in _streams(client).StreamJobLogs(request, **self._how()):
                 yield log.message
         except self._errors as error:
-            raise self._told(*_of_grpc(error), client) from error
+            raise self._unreachable(*_of_grpc(error), client) from error
 
     def _answers(
         self, client: "Beaker", method: str, messages: Sequence[object]
     ) -> "list[Message]":
-        stub, found = getattr(client.service, method), list["Message"]()
+        stub, answers = getattr(client.service, method), list["Message"]()
         for start in range(0, len(messages), _ABREAST):
             some = messages[start : start + _ABREAST]
             calls = [stub.future(message, **self._how()) for message in some]
-            found += [call.result() for call in calls]
+            answers += [call.result() for call in calls]
         self._backoff.succeeded()
-        return found
+        return answers
 
     def _how(self) -> _How:
         token = f"bearer {self._config.user_token}"
         return {"timeout": _SECONDS, "metadata": [("authorization", token)]}
 
-    def _told(self, status: str, message: str, client: "Beaker") -> Unreachable:
+    def _unreachable(self, status: str, message: str, client: "Beaker") -> Unreachable:
         """Returns the exception with a one-line message for an error that `client` met."""
-        said = line_of(message.replace(str(self._config.user_token), "***"))
+        line = line_of(message.replace(str(self._config.user_token), "***"))
         if status == "UNAUTHENTICATED":
-            told = "the token has expired or is not valid: see BEAKER_TOKEN; the jobs go on"
-            return Refused(f"beaker: {told} ({said})", status)
+            reason = "the token has expired or is not valid: see BEAKER_TOKEN; the jobs go on"
+            return Refused(f"beaker: {reason} ({line})", status)
         if status not in _NOT_NOW:
-            return Refused(f"beaker: {said}", status)
+            return Refused(f"beaker: {line}", status)
         with self._renewing:
             # A new connection is tried at once, the old one only after a while. Other threads may
             # use the old one; it closes itself when nothing refers to it any more.
             if self._client is client:
                 self._client = self._made()
-        return Unreachable(f"beaker: {self.host} does not answer: {said}")
+        return Unreachable(f"beaker: {self.host} does not answer: {line}")
 
     def _left_alone(self, failure: Unreachable) -> Unreachable:
         """Starts the backoff unless the failure is a refusal, and returns the failure."""

@@ -30,30 +30,30 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
     def connected() -> Service:
         return service if service is not None else Service(options.get("workspace"))
 
-    def asked(look: Callable[[Service, Options], str]) -> Callable[[], str]:
+    def check(look: Callable[[Service, Options], str]) -> Callable[[], str]:
         return lambda: look(connected(), options)
 
     def of(what: Callable[[Service, Options, str], str], name: str) -> Callable[[], str]:
-        return asked(lambda service, options: what(service, options, name))
+        return check(lambda service, options: what(service, options, name))
 
-    found = [
-        Check("Beaker", True, asked(_account)),
-        Check("workspace", True, asked(_workspace)),
-        Check("permission", True, asked(_permission)),
-        Check("budget", True, asked(_budget)),
-        Check("image", "docker_image" not in options, asked(_image)),
+    steps = [
+        Check("Beaker", True, check(_account)),
+        Check("workspace", True, check(_workspace)),
+        Check("permission", True, check(_permission)),
+        Check("budget", True, check(_budget)),
+        Check("image", "docker_image" not in options, check(_image)),
     ]
     if "priority" in options:
-        found.append(Check("priority", True, of(_priority, options["priority"])))
+        steps.append(Check("priority", True, of(_priority, options["priority"])))
     named = [name for name in options.get("clusters", ()) if "*" not in name]
-    found += [Check(f"cluster {name}", True, of(_cluster, name)) for name in named]
+    steps += [Check(f"cluster {name}", True, of(_cluster, name)) for name in named]
     if hostnames := options.get("hostnames"):
-        found.append(Check("nodes", True, asked(partial(_nodes, hostnames))))
+        steps.append(Check("nodes", True, check(partial(_nodes, hostnames))))
     for path, name in sorted(options.get("datasets", {}).items()):
-        found.append(Check(f"dataset {path}", True, of(_dataset, name)))
+        steps.append(Check(f"dataset {path}", True, of(_dataset, name)))
     for variable, name in sorted(options.get("secrets", {}).items()):
-        found.append(Check(f"secret {variable}", True, asked(partial(_secret, variable, name))))
-    return found
+        steps.append(Check(f"secret {variable}", True, check(partial(_secret, variable, name))))
+    return steps
 
 
 def _account(service: Service, options: Options) -> str:
@@ -64,10 +64,10 @@ def _account(service: Service, options: Options) -> str:
 def _workspace(service: Service, options: Options) -> str:
     del options
     try:
-        found = service.ask("GetWorkspace", workspace_id=service.workspace_id).workspace
+        workspace = service.ask("GetWorkspace", workspace_id=service.workspace_id).workspace
     except Refused as error:
-        raise LookupError(f"the workspace {service.workspace}: {_said(error)}") from error
-    if found.archived:
+        raise LookupError(f"the workspace {service.workspace}: {_reason(error)}") from error
+    if workspace.archived:
         raise LookupError(f"the workspace {service.workspace} is archived: nothing runs in it")
     return service.workspace
 
@@ -78,9 +78,9 @@ def _permission(service: Service, options: Options) -> str:
     try:
         answer = service.ask("GetWorkspacePermissions", workspace_id=service.workspace_id)
     except Refused as error:
-        return f"not to be looked at: {_said(error)}"
+        return f"not to be looked at: {_reason(error)}"
     own = [word(entry, "permission") for entry in answer.permissions if entry.user.id == me]
-    if own and all(said in _MAY_NOT for said in own):
+    if own and all(role in _MAY_NOT for role in own):
         raise LookupError(
             f"you may only look at the workspace {service.workspace}: who owns it can give you "
             "the permission to write"
@@ -91,8 +91,10 @@ def _permission(service: Service, options: Options) -> str:
 def _budget(service: Service, options: Options) -> str:
     name = options.get("budget")
     if name is None:
-        found = service.ask("GetWorkspace", workspace_id=service.workspace_id).workspace.budget_id
-        if not found:
+        budget_id = service.ask(
+            "GetWorkspace", workspace_id=service.workspace_id
+        ).workspace.budget_id
+        if not budget_id:
             raise LookupError(
                 f"the workspace {service.workspace} has no budget: launch.beaker.budget says one"
             )
@@ -133,9 +135,11 @@ def _cluster(service: Service, options: Options, name: str) -> str:
         ("CPUs", options["cpus"], shape.cpu_count),
         ("bytes of memory", round(float(amount) * _UNITS[unit]), shape.memory_bytes),
     )
-    for what, asked, has in wanted if shape.cpu_count else ():
-        if asked > has:
-            raise LookupError(f"the nodes of {name} have {has} {what}, and a job asks for {asked}")
+    for what, wanted_count, has in wanted if shape.cpu_count else ():
+        if wanted_count > has:
+            raise LookupError(
+                f"the nodes of {name} have {has} {what}, and a job asks for {wanted_count}"
+            )
     most = cluster.max_task_timeout.ToSeconds()
     if most and (options.get("timeout_s") or 0) > most:
         raise LookupError(f"{name} takes jobs of at most {most} s: launch.beaker.timeout")
@@ -158,8 +162,8 @@ def _dataset(service: Service, options: Options, name: str) -> str:
 
 
 def _committed(service: Service, kind: str, name: str) -> str:
-    found = _there(service, kind, name)
-    if found is not None and not found.HasField("committed"):
+    exists = _there(service, kind, name)
+    if exists is not None and not exists.HasField("committed"):
         raise LookupError(f"the {kind.lower()} {name} was never uploaded to its end (committed)")
     return name
 
@@ -195,9 +199,9 @@ def _there(service: Service, kind: str, name: str) -> "Message | None":
     except Refused as error:
         if error.status == "PERMISSION_DENIED":
             return None
-        raise LookupError(f"the {key} {name}: {_said(error)}") from error
+        raise LookupError(f"the {key} {name}: {_reason(error)}") from error
     return getattr(answer, key)
 
 
-def _said(error: Refused) -> str:
+def _reason(error: Refused) -> str:
     return "there is none" if error.status == "NOT_FOUND" else str(error).removeprefix("beaker: ")

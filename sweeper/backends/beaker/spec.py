@@ -33,51 +33,51 @@ class Names:
     def is_ours(self, description: str) -> bool:
         """Whether the experiment does not belong to an earlier sweep in the folder. One whose
         description somebody has changed may be ours."""
-        found = _SWEEP.match(description)
-        return found is None or found[1] == self.identity.current()
+        match = _SWEEP.match(description)
+        return match is None or match[1] == self.identity.current()
 
 
-def spec(job: JobSpec, asked: Options, names: Names) -> dict[str, object]:
+def spec(job: JobSpec, options: Options, names: Names) -> dict[str, object]:
     """Returns the experiment. `asked` are the options of this run."""
-    secrets, timeout = sorted(asked.get("secrets", {}).items()), asked.get("timeout_s")
+    secrets, timeout = sorted(options.get("secrets", {}).items()), options.get("timeout_s")
     task = {
         "name": "run",
-        "image": _given(beaker=asked.get("image"), docker=asked.get("docker_image")),
+        "image": _given(beaker=options.get("image"), docker=options.get("docker_image")),
         "command": list(job.argv),
         "envVars": [{"name": variable, "secret": name} for variable, name in secrets],
-        "datasets": _mounts(asked),
+        "datasets": _mounts(options),
         "resources": _given(
-            cpuCount=asked["cpus"],
-            memory=asked["memory"],
-            gpuCount=asked.get("gpus"),
-            sharedMemory=asked.get("shared_memory"),
+            cpuCount=options["cpus"],
+            memory=options["memory"],
+            gpuCount=options.get("gpus"),
+            sharedMemory=options.get("shared_memory"),
         ),
-        "constraints": _given(cluster=asked.get("clusters"), hostname=asked.get("hostnames")),
-        "context": _given(priority=asked.get("priority")) | _preemption(asked),
+        "constraints": _given(cluster=options.get("clusters"), hostname=options.get("hostnames")),
+        "context": _given(priority=options.get("priority")) | _preemption(options),
         "timeout": _nanoseconds(timeout) if timeout else None,
     }
     return _given(
         version="v2",
         description=names.description(job.title),
-        budget=asked.get("budget"),
+        budget=options.get("budget"),
         retry={"allowedTaskRetries": 0},
         tasks=[_given(**task)],
     )
 
 
-def _mounts(asked: Options) -> list[dict[str, object]]:
+def _mounts(options: Options) -> list[dict[str, object]]:
     return [
         {"mountPath": path, "source": {source: name}}
-        for source, mounts in (("beaker", asked.get("datasets")), ("weka", asked.get("weka")))
+        for source, mounts in (("beaker", options.get("datasets")), ("weka", options.get("weka")))
         for path, name in sorted((mounts or {}).items())
     ]
 
 
-def _preemption(asked: Options) -> dict[str, object]:
+def _preemption(options: Options) -> dict[str, object]:
     """Returns the settings of preemption. Beaker accepts either `preemptible` or the others."""
-    if asked.get("preemptible") is False:
+    if options.get("preemptible") is False:
         return {"preemptible": False}
-    return {"minRuntime": _nanoseconds(asked.get("min_runtime_s") or 0), "autoResume": False}
+    return {"minRuntime": _nanoseconds(options.get("min_runtime_s") or 0), "autoResume": False}
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -35,16 +35,16 @@ def is_over(job: "Job | None") -> bool:
     return job is None or job.status.HasField("finalized") or job.status.HasField("exited")
 
 
-def status_of(said: str, job: "Job | None", node: str | None) -> JobStatus:
+def status_of(state: str, job: "Job | None", node: str | None) -> JobStatus:
     """Returns the status of an experiment with the status `said`. `job` is its newest job (None:
     there is none yet), `node` the job's machine."""
-    if said in WAITS:
-        return JobStatus(JobState.PENDING, None, _why(said, job), False, node, _at(job, "created"))
-    if said == "STATUS_SUCCEEDED":
+    if state in WAITS:
+        return JobStatus(JobState.PENDING, None, _why(state, job), False, node, _at(job, "created"))
+    if state == "STATUS_SUCCEEDED":
         return _ENDED._replace(code=0, node=node)
-    if said in ENDS and is_over(job):
+    if state in ENDS and is_over(job):
         return (_ENDED if job is None else _ended(job.status))._replace(node=node)
-    if said in ENDS or said in _STOPS:
+    if state in ENDS or state in _STOPS:
         return JobStatus(JobState.STOPPING, node=node, since=_at(job, "canceled"))
     return JobStatus(JobState.RUNNING, node=node)
 
@@ -66,10 +66,10 @@ def _ended(status: "Told") -> JobStatus:
     return _ENDED._replace(reason=why)
 
 
-def _why(said: str, job: "Job | None") -> str | None:
+def _why(state: str, job: "Job | None") -> str | None:
     """Returns what a job waits for."""
-    told = "" if job is None else job.status.failed_scheduling_message or job.status.message
-    return reason_of(told) or ("initializing" if said == "STATUS_INITIALIZING" else None)
+    message = "" if job is None else job.status.failed_scheduling_message or job.status.message
+    return reason_of(message) or ("initializing" if state == "STATUS_INITIALIZING" else None)
 
 
 def _at(job: "Job | None", what: str) -> str | None:

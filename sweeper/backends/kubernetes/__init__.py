@@ -46,7 +46,7 @@ _POD_SCHEMA = {**_NOT_OURS, "properties": {"container": {**_NOT_OURS, "descripti
 def _pod(node: Node, where: str, problems: Problems) -> dict[str, object] | None:
     """Reads further fields of a pod's spec. The API server checks them; only sweeper's own fields
     are refused here."""
-    found, inside = plain(node), node.entries
+    values, inside = plain(node), node.entries
     if inside is None:
         wrong(node, where, "a mapping, as the spec of a pod in Kubernetes", problems)
         return None
@@ -54,7 +54,7 @@ def _pod(node: Node, where: str, problems: Problems) -> dict[str, object] | None
     keys = {*inside, *((container[1].entries or {"": ""}) if container else ())}
     for key in sorted(keys & _OURS):
         problems.add(node.place, f"{where}: {key or 'container'} is sweeper's to say")
-    return table_of(found)
+    return table_of(values)
 
 
 def _mapping(of: str, values: Matching, ours: tuple[str, ...] = ()) -> Names:

@@ -66,12 +66,12 @@ class KubernetesBackend(Backend):
     def location(self) -> dict[str, str]:
         return {"server": self._cluster.host, "namespace": self._cluster.namespace}
 
-    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
+    def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Lets the server try a Job and its pod without creating them, and checks everything that
         they name, as `doctor` does."""
         from sweeper.backends.kubernetes.doctor import checks
 
-        for one in asked:
+        for one in resources:
             options = asked_of(self._options, one)
             self._try(options)
             require(checks(options, self._cluster), self.name)
@@ -96,11 +96,11 @@ class KubernetesBackend(Backend):
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
-        asked = dict(attempt_of(job.token) for job in jobs)
-        if any(attempt > 1 for attempt in asked.values()):
+        attempts = dict(attempt_of(job.token) for job in jobs)
+        if any(attempt > 1 for attempt in attempts.values()):
             self._look(anew=True)
             known = ((token, *attempt_of(token)) for token in self._jobs)
-            earlier = [token for token, run, attempt in known if attempt < asked.get(run, 0)]
+            earlier = [token for token, run, attempt in known if attempt < attempts.get(run, 0)]
             self.cancel(earlier)  # Jobs that a queue suspended and might admit again
         submission = uuid4().hex
         self._names.identity.ensure()
@@ -117,17 +117,17 @@ class KubernetesBackend(Backend):
         if not tokens:
             return {}
         self._look(tokens)
-        found = {token: self._status(token) for token in tokens}
-        if any(s.state is JobState.PENDING and t not in self._pods for t, s in found.items()):
+        statuses = {token: self._status(token) for token in tokens}
+        if any(s.state is JobState.PENDING and t not in self._pods for t, s in statuses.items()):
             self._ask_why()
-            found = {token: self._status(token) for token in tokens}
-        return found
+            statuses = {token: self._status(token) for token in tokens}
+        return statuses
 
     def cancel(self, tokens: Sequence[str]) -> None:
         self._look(tokens)
-        asked = [(t, job) for t in tokens if (job := self._jobs.get(t)) and not is_over(job)]
+        jobs = [(t, job) for t in tokens if (job := self._jobs.get(t)) and not is_over(job)]
         self._freshness.end()
-        for_each(asked, lambda one: self._withdraw(*one), Refused)
+        for_each(jobs, lambda one: self._withdraw(*one), Refused)
 
     def forget(self, tokens: Sequence[str]) -> None:
         self._look(tokens, anew=True)
@@ -146,8 +146,8 @@ class KubernetesBackend(Backend):
     def _submit(self, job: JobSpec, submission: str) -> None:
         self._over.pop(job.token, None)
         self._withdrawn.discard(job.token)
-        asked = asked_of(self._options, job.resources)
-        made = manifest(job, asked, self._names, submission)
+        options = asked_of(self._options, job.resources)
+        made = manifest(job, options, self._names, submission)
         try:
             self._cluster.call("POST", JOBS.path, made)
         except Refused as error:
@@ -170,9 +170,9 @@ class KubernetesBackend(Backend):
             if "deletionTimestamp" in there["metadata"]:
                 raise Unreachable(f"kubernetes: the job {name} is being deleted: waits for its end")
             if not self._names.is_ours(there):
-                told = f"of a sweep that was in the same folder the job {name} is at work"
+                reason = f"of a sweep that was in the same folder the job {name} is at work"
                 how = f"waits for its end, or `kubectl delete job {name}`"
-                raise Refused(f"kubernetes: {told}: {how}", 409, "AlreadyExists")
+                raise Refused(f"kubernetes: {reason}: {how}", 409, "AlreadyExists")
             return False
         self._delete(there, "Background")
         return True
@@ -199,10 +199,10 @@ class KubernetesBackend(Backend):
             return (
                 JobStatus(JobState.ENDED, None, "withdrawn") if gone else JobStatus(JobState.ABSENT)
             )
-        found = status_of(job, self._pods.get(token, ()), self._cluster.now(), self._whys)
+        status = status_of(job, self._pods.get(token, ()), self._cluster.now(), self._whys)
         if is_over(job):
-            self._over[token] = found
-        return found
+            self._over[token] = status
+        return status
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
         """Lists the sweep's Jobs and pods, and queries those of `wanted` that are not among
@@ -228,8 +228,8 @@ class KubernetesBackend(Backend):
             self._jobs |= {token: self._ours(token) for token in missing}
 
     def _ours(self, token: str) -> Job | None:
-        found = self._get(self._names.name(token))
-        return found if found is not None and self._names.is_ours(found) else None
+        job = self._get(self._names.name(token))
+        return job if job is not None and self._names.is_ours(job) else None
 
     def _get(self, name: str) -> Job | None:
         try:
@@ -253,9 +253,12 @@ class KubernetesBackend(Backend):
             with suppress(Refused):
                 for one in self._cluster.items(Kind[Workload](_WORKLOADS.format(version))):
                     for owner in one["metadata"].get("ownerReferences", ()):
-                        for said in one.get("status", {}).get("conditions", ()):
-                            if said["type"] == "QuotaReserved" and said["status"] != "True":
-                                self._whys[owner["name"]] = f"Kueue: {said['message']}"[:200]
+                        for condition in one.get("status", {}).get("conditions", ()):
+                            if (
+                                condition["type"] == "QuotaReserved"
+                                and condition["status"] != "True"
+                            ):
+                                self._whys[owner["name"]] = f"Kueue: {condition['message']}"[:200]
                 break
 
 

@@ -100,9 +100,9 @@ class Cluster:
     ) -> None:
         self._sleep = sleep
         self._ahead = 0.0
-        self._client, found = _client(context)
+        self._client, default_namespace = _client(context)
         self.host = self._client.configuration.host
-        self.namespace = namespace or found
+        self.namespace = namespace or default_namespace
 
     def call(
         self,
@@ -170,11 +170,11 @@ class Cluster:
             except Exception as error:
                 status = int(getattr(error, "status", None) or 0)
                 if attempt == _TRIES - 1 or status not in _NOT_NOW:
-                    raise _told(error, self.host) from error
+                    raise _unreachable(error, self.host) from error
                 headers: Mapping[str, str] = getattr(error, "headers", None) or {}
-                asked = headers.get("Retry-After", "")
-                most = min(_MOST_SECONDS, float(asked) if asked.isdecimal() else 0.25 * 2**attempt)
-                self._sleep(random.uniform(most / 2, most) + most * asked.isdecimal() / 2)  # noqa: S311
+                wait = headers.get("Retry-After", "")
+                most = min(_MOST_SECONDS, float(wait) if wait.isdecimal() else 0.25 * 2**attempt)
+                self._sleep(random.uniform(most / 2, most) + most * wait.isdecimal() / 2)  # noqa: S311
         raise AssertionError  # the last try returned or raised
 
 
@@ -213,19 +213,19 @@ def _client(context: str | None) -> tuple[_Client, str]:
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
-def _told(error: Exception, host: str) -> Unreachable:
+def _unreachable(error: Exception, host: str) -> Unreachable:
     """Returns the exception with a one-line message. The client's errors are loaded late."""
     status = int(getattr(error, "status", None) or 0)
     if not status:
         return Unreachable(f"kubernetes: {host} does not answer: {line_of(error)}")
     try:
-        said = json.loads(getattr(error, "body", None) or "")
-        message, reason = str(said["message"]), str(said.get("reason", ""))
+        answer = json.loads(getattr(error, "body", None) or "")
+        message, reason = str(answer["message"]), str(answer.get("reason", ""))
     except (ValueError, KeyError, TypeError):  # from a proxy, perhaps
         message, reason = str(getattr(error, "reason", "")), ""
     if status == _EXPIRED:
-        told = "the credentials have expired or are not valid: log in again; the jobs go on"
-        return Refused(f"kubernetes: {told} ({line_of(message)})", status, reason)
+        advice = "the credentials have expired or are not valid: log in again; the jobs go on"
+        return Refused(f"kubernetes: {advice} ({line_of(message)})", status, reason)
     if status in _NOT_NOW:
         return Unreachable(f"kubernetes: the API server: {status}: {line_of(message)}")
     return Refused(f"kubernetes: {line_of(message)}", status, reason)

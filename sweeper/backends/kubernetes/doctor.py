@@ -38,21 +38,21 @@ def checks(options: Options, known: Cluster | None = None) -> list[Check]:
             return known
         return Cluster(options.get("context"), options.get("namespace"))
 
-    def asked(look: Callable[[Cluster, Options], str]) -> Callable[[], str]:
+    def check(look: Callable[[Cluster, Options], str]) -> Callable[[], str]:
         return lambda: look(cluster(), options)
 
-    found = [
-        Check("API server", True, asked(_server)),
-        Check("permissions", True, asked(_permissions)),
-        Check("permissions of use", False, asked(_of_use)),
-        Check("image", "image" not in options, asked(_image)),
-        Check("nodes", False, asked(_nodes)),
+    steps = [
+        Check("API server", True, check(_server)),
+        Check("permissions", True, check(_permissions)),
+        Check("permissions of use", False, check(_of_use)),
+        Check("image", "image" not in options, check(_image)),
+        Check("nodes", False, check(_nodes)),
     ]
     if options.get("queue"):
-        found.append(Check("Kueue's queue", True, asked(_queue)))
+        steps.append(Check("Kueue's queue", True, check(_queue)))
     for what, key, path in _named(options):
-        found.append(Check(what, True, lambda p=path, k=key: _there(cluster(), p, k)))
-    return found
+        steps.append(Check(what, True, lambda p=path, k=key: _there(cluster(), p, k)))
+    return steps
 
 
 def _named(options: Options) -> Iterator[tuple[str, str, str]]:
@@ -80,12 +80,17 @@ def _server(cluster: Cluster, options: Options) -> str:
 def _allowed(cluster: Cluster, what: tuple[str, str, str]) -> bool:
     verb, group, resource = what
     resource, _, below = resource.partition("/")
-    asked = {"namespace": cluster.namespace, "verb": verb, "group": group, "resource": resource}
-    asked |= {"subresource": below} if below else {}
+    attributes = {
+        "namespace": cluster.namespace,
+        "verb": verb,
+        "group": group,
+        "resource": resource,
+    }
+    attributes |= {"subresource": below} if below else {}
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": asked},
+        "spec": {"resourceAttributes": attributes},
     }
     try:
         return bool(table_of(cluster.call("POST", _REVIEWS, body)["status"])["allowed"])
@@ -125,12 +130,12 @@ def _image(cluster: Cluster, options: Options) -> str:
 def _nodes(cluster: Cluster, options: Options) -> str:
     selector = options.get("node_selector", {})
     wanted = ",".join(f"{key}={value}" for key, value in selector.items())
-    found = list(cluster.items(_NODES, labelSelector=wanted))
-    if not found:
+    nodes = list(cluster.items(_NODES, labelSelector=wanted))
+    if not nodes:
         raise LookupError(
             f"none has {wanted or 'joined the cluster'}: unless one is made, jobs wait"
         )
-    return f"{len(found)} with {wanted}" if wanted else f"{len(found)}"
+    return f"{len(nodes)} with {wanted}" if wanted else f"{len(nodes)}"
 
 
 def _queue(cluster: Cluster, options: Options) -> str:
@@ -157,6 +162,6 @@ def _there(cluster: Cluster, path: str, key: str) -> str:
             return f"{name}: not to be looked at: {error}"
         if error.status != 404:
             raise
-        said = str(error).removeprefix("kubernetes: ")
-        raise LookupError(f"{said}: see launch.kubernetes.{key}") from error
+        message = str(error).removeprefix("kubernetes: ")
+        raise LookupError(f"{message}: see launch.kubernetes.{key}") from error
     return name

@@ -45,11 +45,11 @@ class Names:
         return f"sweeper-{self.mark}-{token}"
 
 
-def manifest(job: JobSpec, asked: Options, names: Names, submission: str) -> dict[str, object]:
+def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> dict[str, object]:
     """Returns the Job. `asked` are the options of this run; `submission` identifies this try."""
     ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.mark, TOKEN: job.token}
-    labels = {**asked.get("labels", {}), **ours, IDENTITY: names.identity.current()}
-    queue = asked.get("queue")
+    labels = {**options.get("labels", {}), **ours, IDENTITY: names.identity.current()}
+    queue = options.get("queue")
     spec: dict[str, object] = {
         "backoffLimit": 0,
         "completions": 1,
@@ -63,10 +63,10 @@ def manifest(job: JobSpec, asked: Options, names: Names, submission: str) -> dic
                 }
             ]
         },
-        "ttlSecondsAfterFinished": round(asked["ttl_s"]),
-        "template": {"metadata": {"labels": labels}, "spec": pod_spec(job, asked)},
+        "ttlSecondsAfterFinished": round(options["ttl_s"]),
+        "template": {"metadata": {"labels": labels}, "spec": pod_spec(job, options)},
     }
-    if timeout := asked.get("timeout_s"):
+    if timeout := options.get("timeout_s"):
         spec["activeDeadlineSeconds"] = math.ceil(timeout)
     if queue:
         spec["suspend"] = True  # until Kueue admits it
@@ -86,32 +86,32 @@ def manifest(job: JobSpec, asked: Options, names: Names, submission: str) -> dic
     }
 
 
-def pod_spec(job: JobSpec, asked: Options) -> dict[str, object]:
+def pod_spec(job: JobSpec, options: Options) -> dict[str, object]:
     """Returns the spec of the Job's pod."""
-    more = dict(asked.get("pod") or {})
+    more = dict(options.get("pod") or {})
     of_container = cast(Mapping[str, object] | None, more.pop("container", None))
     container: dict[str, object] = {
         "name": "run",
-        "image": asked.get("image"),
+        "image": options.get("image"),
         # Kubernetes replaces `$(NAME)` in a command, unless it is written `$$(NAME)`.
         "command": [argument.replace("$", "$$") for argument in job.argv],
-        "env": [_secret(*pair) for pair in sorted(asked.get("secrets", {}).items())],
-        "resources": _resources(asked),
+        "env": [_secret(*pair) for pair in sorted(options.get("secrets", {}).items())],
+        "resources": _resources(options),
         **(of_container or {}),
     }
     pod: dict[str, object] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": math.ceil(job.grace_s) + _MARGIN_SECONDS,
-        "automountServiceAccountToken": "service_account" in asked,
+        "automountServiceAccountToken": "service_account" in options,
         "enableServiceLinks": False,
         "containers": [container],
     }
     given = {
-        "nodeSelector": asked.get("node_selector"),
-        "tolerations": [_toleration(text) for text in asked.get("tolerations", ())],
-        "priorityClassName": asked.get("priority_class"),
-        "serviceAccountName": asked.get("service_account"),
-        "imagePullSecrets": [{"name": name} for name in asked.get("pull_secrets", ())],
+        "nodeSelector": options.get("node_selector"),
+        "tolerations": [_toleration(text) for text in options.get("tolerations", ())],
+        "priorityClassName": options.get("priority_class"),
+        "serviceAccountName": options.get("service_account"),
+        "imagePullSecrets": [{"name": name} for name in options.get("pull_secrets", ())],
     }
     return {**pod, **{key: value for key, value in given.items() if value}, **more}
 
@@ -122,16 +122,18 @@ def _secret(variable: str, reference: str) -> dict[str, object]:
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
 
 
-def _resources(asked: Options) -> dict[str, object]:
+def _resources(options: Options) -> dict[str, object]:
     """Returns requests and limits. CPUs have no limit: a job may use idle ones."""
-    limits = {"memory": asked["memory"], **asked.get("resources", {})}
-    if gpus := asked.get("gpus"):
+    limits = {"memory": options["memory"], **options.get("resources", {})}
+    if gpus := options.get("gpus"):
         limits[_GPU] = str(gpus)
-    return {"requests": {"cpu": f"{asked['cpus']:g}", **limits}, "limits": limits}
+    return {"requests": {"cpu": f"{options['cpus']:g}", **limits}, "limits": limits}
 
 
 def _toleration(text: str) -> dict[str, str]:
     taint, _, effect = text.partition(":")
     key, equals, value = taint.partition("=")
-    found = {"key": key, "operator": "Equal" if equals else "Exists"}
-    return found | ({"value": value} if equals else {}) | ({"effect": effect} if effect else {})
+    toleration = {"key": key, "operator": "Equal" if equals else "Exists"}
+    return (
+        toleration | ({"value": value} if equals else {}) | ({"effect": effect} if effect else {})
+    )

@@ -36,18 +36,18 @@ def status_of(
     """Returns the status of a Job with these pods. `now` is the server's time. `whys` maps names of
     Jobs without a pod to what they wait for."""
     pod = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
-    found = _ended(job, pod, now) or _stopping(job, pod) or _waiting(job, pod, whys)
-    found = found or JobStatus(JobState.RUNNING)
+    status = _ended(job, pod, now) or _stopping(job, pod) or _waiting(job, pod, whys)
+    status = status or JobStatus(JobState.RUNNING)
     spec = pod.get("spec") if pod else None
-    return found._replace(node=spec.get("nodeName") if spec else None)
+    return status._replace(node=spec.get("nodeName") if spec else None)
 
 
 def _ended(job: Job, pod: Pod | None, now: float) -> JobStatus | None:
-    told, phase = _conditions(job), _told(pod).get("phase")
-    if "Complete" in told:
+    conditions, phase = _conditions(job), _pod_status(pod).get("phase")
+    if "Complete" in conditions:
         return _ENDED._replace(code=0)
-    if "Failed" in told or phase == "Failed":
-        return _failed(told.get("Failed") or told.get("FailureTarget"), pod)
+    if "Failed" in conditions or phase == "Failed":
+        return _failed(conditions.get("Failed") or conditions.get("FailureTarget"), pod)
     gone = pod["metadata"].get("deletionTimestamp") if pod else None
     if gone and now > _seconds(gone) + _LOST_SECONDS:
         return _ENDED._replace(reason="its node does not answer", preempted=True)
@@ -57,13 +57,15 @@ def _ended(job: Job, pod: Pod | None, now: float) -> JobStatus | None:
     return None
 
 
-def _failed(told: Condition | None, pod: Pod | None) -> JobStatus:
+def _failed(condition: Condition | None, pod: Pod | None) -> JobStatus:
     """Returns the status of a Job that failed with the condition `told`, or whose pod failed."""
-    failure, why = (told.get("reason"), told.get("message")) if told else (None, None)
+    failure, why = (
+        (condition.get("reason"), condition.get("message")) if condition else (None, None)
+    )
     disrupted = _conditions(pod).get("DisruptionTarget")
     if disrupted or failure == "PodFailurePolicy":
-        said = reason_of(disrupted.get("message") if disrupted else why)
-        return _ENDED._replace(reason=said, preempted=True)
+        reason = reason_of(disrupted.get("message") if disrupted else why)
+        return _ENDED._replace(reason=reason, preempted=True)
     if failure == "DeadlineExceeded":
         return _ENDED._replace(reason="timeout")
     end = _container(pod).get("terminated") or {}
@@ -74,7 +76,7 @@ def _failed(told: Condition | None, pod: Pod | None) -> JobStatus:
         why = "oom"
     elif kind not in _PLAIN:
         why = f"{kind}: {end.get('message', '')}"  # StartError: the program does not exist
-    return _ENDED._replace(code=code, reason=reason_of(_told(pod).get("message") or why))
+    return _ENDED._replace(code=code, reason=reason_of(_pod_status(pod).get("message") or why))
 
 
 def _stopping(job: Job, pod: Pod | None) -> JobStatus | None:
@@ -95,14 +97,14 @@ def _waiting(job: Job, pod: Pod | None, whys: Mapping[str, str]) -> JobStatus | 
         queue = (meta.get("labels") or {}).get("kueue.x-k8s.io/queue-name")
         reason = f"waits in Kueue's queue {queue}" if queue else "suspended"
         reason = whys.get(meta["name"]) or (reason if job["spec"].get("suspend") else None)
-    elif _told(pod).get("phase", "Pending") != "Pending":
+    elif _pod_status(pod).get("phase", "Pending") != "Pending":
         return None
     else:
         waits: Waiting | Condition | None = _container(pod).get("waiting")
         if waits is None or waits.get("reason") in _STARTING:
-            found = _told(pod).get("conditions") or ()
+            conditions = _pod_status(pod).get("conditions") or ()
             unscheduled = (
-                c for c in found if (c["type"], c["status"]) == ("PodScheduled", "False")
+                c for c in conditions if (c["type"], c["status"]) == ("PodScheduled", "False")
             )
             waits = next(unscheduled, None)
         if waits:
@@ -110,7 +112,7 @@ def _waiting(job: Job, pod: Pod | None, whys: Mapping[str, str]) -> JobStatus | 
     return JobStatus(JobState.PENDING, None, reason, since=meta["creationTimestamp"])
 
 
-def _told(pod: Pod | None) -> PodStatus:
+def _pod_status(pod: Pod | None) -> PodStatus:
     """Returns the status of a pod, empty if there is none."""
     return (pod.get("status") if pod else None) or {}
 
@@ -118,14 +120,14 @@ def _told(pod: Pod | None) -> PodStatus:
 def _conditions(thing: Job | Pod | None) -> dict[str, Condition]:
     """Returns the conditions that hold, by type."""
     status = thing.get("status") if thing else None
-    found = (status.get("conditions") if status else None) or ()
-    return {one["type"]: one for one in found if one["status"] == "True"}
+    conditions = (status.get("conditions") if status else None) or ()
+    return {one["type"]: one for one in conditions if one["status"] == "True"}
 
 
 def _container(pod: Pod | None) -> ContainerState:
     """Returns the state of the pod's one container, empty if it is not known."""
-    found = _told(pod).get("containerStatuses") or ()
-    return (found[0].get("state") if found else None) or {}
+    containers = _pod_status(pod).get("containerStatuses") or ()
+    return (containers[0].get("state") if containers else None) or {}
 
 
 def _seconds(stamp: str) -> float:

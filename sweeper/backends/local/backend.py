@@ -54,11 +54,13 @@ class LocalBackend(Backend):
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         self._reap()
-        found = {t: str(self._children[t].pid) for t in tokens if t in self._children}
-        others = set(tokens) - found.keys()
-        found |= {token: str(process.pid) for token, process in self._workers.find(others).items()}
-        others -= found.keys()
-        return found | dict.fromkeys(self._workers.holding(others), "elsewhere")
+        processes = {t: str(self._children[t].pid) for t in tokens if t in self._children}
+        others = set(tokens) - processes.keys()
+        processes |= {
+            token: str(process.pid) for token, process in self._workers.find(others).items()
+        }
+        others -= processes.keys()
+        return processes | dict.fromkeys(self._workers.holding(others), "elsewhere")
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         self._reap()

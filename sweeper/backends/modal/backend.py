@@ -65,11 +65,11 @@ class ModalBackend(Backend):
         # An app belongs to one environment of one workspace.
         return {"app": self._app_id or self._service.app}
 
-    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
+    def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Checks everything that jobs with these resources name, as `doctor` does."""
         from sweeper.backends.modal.doctor import checks
 
-        for one in asked:
+        for one in resources:
             require(checks(asked_of(self._options, one), self._service), self.name)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
@@ -83,38 +83,38 @@ class ModalBackend(Backend):
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         self._look(tokens, anew=True)
-        return {token: found for token in tokens if (found := self._ids.get(token))}
+        return {token: identity for token in tokens if (identity := self._ids.get(token))}
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         if not tokens:
             return {}
         self._look(tokens)
-        silent = [t for t in tokens if t not in self._over and self._ids.get(t)]
-        for_each([t for t in silent if self._ids[t] not in self._going], self._ask_how, Refused)
+        unknown = [t for t in tokens if t not in self._over and self._ids.get(t)]
+        for_each([t for t in unknown if self._ids[t] not in self._going], self._ask_how, Refused)
         return {token: self._status(token) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> list[str]:
         """Returns the jobs that got no signal: the worker has not started yet, or time was up. The
         listing may lag, so jobs are signalled whether it contains them or not."""
         self._look(tokens)
-        asked = [t for t in tokens if t not in self._over and self._ids.get(t)]
+        running = [t for t in tokens if t not in self._over and self._ids.get(t)]
         # Jobs that got no signal last time come last, so that they do not delay the others.
-        asked.sort(key=self._untold.__contains__)
-        until, told = time.monotonic() + _TELLING_SECONDS, set[str]()
+        running.sort(key=self._untold.__contains__)
+        until, signalled = time.monotonic() + _TELLING_SECONDS, set[str]()
 
         def tell(token: str) -> None:
             left = until - time.monotonic()
             if left <= 0:
                 return
-            if self._told(token, left):
-                told.add(token)
+            if self._signal(token, left):
+                signalled.add(token)
                 self._untold.discard(token)
             else:
                 self._untold.add(token)
 
-        for_each(asked, tell, Refused)
+        for_each(running, tell, Refused)
         self._freshness.end()
-        return [token for token in asked if token not in told]
+        return [token for token in running if token not in signalled]
 
     def logs(self, token: str) -> Iterator[str]:
         """Yields the job's current output; none if Modal has forgotten the job."""
@@ -125,8 +125,8 @@ class ModalBackend(Backend):
 
         async def read(client: "Client", app: "App") -> list[str]:
             del app
-            found = await self._modal.Sandbox.from_id.aio(identity, client=client)
-            return [entry.message async for entry in found.logs.tail.aio(_LINES)]
+            sandbox = await self._modal.Sandbox.from_id.aio(identity, client=client)
+            return [entry.message async for entry in sandbox.logs.tail.aio(_LINES)]
 
         yield from "".join(self._service.ask(read)).splitlines()
 
@@ -162,10 +162,10 @@ class ModalBackend(Backend):
                 raise error.settled() from None
             self._ask_id(job.token)
             if self._ids[job.token] is None:  # otherwise the answer was lost
-                told = "of a sweep that was in the same folder the sandbox"
+                reason = "of a sweep that was in the same folder the sandbox"
                 how = "is at work: waits for its end, or stop it at Modal"
                 name = self._names.name(job.token)
-                raise Refused(f"modal: {told} {name} {how}", error.kind) from error
+                raise Refused(f"modal: {reason} {name} {how}", error.kind) from error
 
     def _status(self, token: str) -> JobStatus:
         if self._ids.get(token) is None:
@@ -178,8 +178,8 @@ class ModalBackend(Backend):
 
         async def ask(client: "Client", app: "App") -> JobStatus | None:
             del app
-            found = await self._modal.Sandbox.from_id.aio(identity, client=client)
-            return await ended(self._modal, found)
+            sandbox = await self._modal.Sandbox.from_id.aio(identity, client=client)
+            return await ended(self._modal, sandbox)
 
         try:
             how = self._service.ask(ask)
@@ -191,7 +191,7 @@ class ModalBackend(Backend):
         if how is not None:
             self._over[token] = how
 
-    def _told(self, token: str, seconds: float) -> bool:
+    def _signal(self, token: str, seconds: float) -> bool:
         """Sends SIGTERM to the worker in a sandbox. Returns whether the job got it or has ended;
         False if not within `seconds`. It uses a process in the sandbox, since Modal's own
         termination kills everything at once."""
@@ -202,8 +202,8 @@ class ModalBackend(Backend):
             del app
             with suppress(TimeoutError):  # the sandbox is still starting
                 async with asyncio.timeout(seconds):
-                    found = await self._modal.Sandbox.from_id.aio(identity, client=client)
-                    process = await found.exec.aio(*argv, timeout=30)
+                    sandbox = await self._modal.Sandbox.from_id.aio(identity, client=client)
+                    process = await sandbox.exec.aio(*argv, timeout=30)
                     return await process.wait.aio()
             return None
 
@@ -221,7 +221,7 @@ class ModalBackend(Backend):
         if anew or self._freshness.is_over():
             with self._freshness.renewed():
                 self._app_id, self._going = self._listed()
-            self._ids = {token: found for token, found in self._ids.items() if found}
+            self._ids = {token: identity for token, identity in self._ids.items() if identity}
         for_each([token for token in wanted if token not in self._ids], self._ask_id, Refused)
 
     def _listed(self) -> tuple[str, set[str]]:
@@ -240,14 +240,14 @@ class ModalBackend(Backend):
 
         async def ask(client: "Client", app: "App") -> tuple[str, dict[str, str]]:
             del app
-            found = await self._modal.Sandbox.from_name.aio(
+            sandbox = await self._modal.Sandbox.from_name.aio(
                 self._service.app,
                 self._names.name(token),
                 environment_name=self._service.environment,
                 include_terminated=True,
                 client=client,
             )
-            return str(found.object_id), await found.get_tags.aio()
+            return str(sandbox.object_id), await sandbox.get_tags.aio()
 
         try:
             identity, tags = self._service.ask(ask)

@@ -89,17 +89,17 @@ class Service:
         self._backoff.check()
         seconds = seconds or _SECONDS
         client = self._client
-        asked = asyncio.run_coroutine_threadsafe(self._put(question, seconds), _loop())
+        future = asyncio.run_coroutine_threadsafe(self._put(question, seconds), _loop())
         try:
-            found = asked.result(seconds + 5)
+            answer = future.result(seconds + 5)
         except TimeoutError:
-            asked.cancel()
-            silent = self._silent(f"nothing came in {seconds:g} s")
-            raise self._left_alone(silent, client) from None
+            future.cancel()
+            no_answer = self._no_answer(f"nothing came in {seconds:g} s")
+            raise self._left_alone(no_answer, client) from None
         except Exception as error:
-            raise self._told(error, client) from error
+            raise self._unreachable(error, client) from error
         self._backoff.succeeded()
-        return found
+        return answer
 
     def image(self, address: str, seconds: float = 0.0) -> "Image":
         """Returns an image of a registry, after Modal has fetched it. Raises as `ask` does."""
@@ -132,22 +132,22 @@ class Service:
             return await self._modal.Client.from_credentials.aio(*token)
         return await self._modal.Client.from_env.aio()
 
-    def _told(self, error: Exception, client: "Client | None") -> Unreachable:
+    def _unreachable(self, error: Exception, client: "Client | None") -> Unreachable:
         """Returns the exception with a one-line message. Re-raises errors unrelated to Modal."""
         names = [kind.__name__ for kind in type(error).__mro__]
         kind = next((name for name in names if name in _REFUSALS), None)
-        said = line_of(error)
+        line = line_of(error)
         if kind == "AuthError":
-            refused = Refused(f"modal: {_UNKNOWN} ({said})", kind)
+            refused = Refused(f"modal: {_UNKNOWN} ({line})", kind)
             return self._left_alone(refused, client)
         if kind is not None:
-            return Refused(f"modal: {said}", kind)
+            return Refused(f"modal: {line}", kind)
         if not (isinstance(error, OSError) or type(error).__module__.startswith(_THEIRS)):
             raise error
-        return self._left_alone(self._silent(said or type(error).__name__), client)
+        return self._left_alone(self._no_answer(line or type(error).__name__), client)
 
-    def _silent(self, said: str) -> Unreachable:
-        return Unreachable(f"modal: {self.server} does not answer: {said}")
+    def _no_answer(self, reason: str) -> Unreachable:
+        return Unreachable(f"modal: {self.server} does not answer: {reason}")
 
     def _left_alone(self, failure: Unreachable, client: "Client | None") -> Unreachable:
         """Starts the backoff and drops the connection, and returns the failure."""
@@ -177,21 +177,21 @@ def official() -> ModuleType:
     sweeper cannot use its configuration."""
     try:
         with redirect_stdout(io.StringIO()):  # it prints a box if it cannot be imported
-            found = import_module("modal")
+            module = import_module("modal")
     except ImportError as error:
         raise EnvironmentFailure(
             f"modal: its client is not installed: `{add_extra('modal')}`"
         ) from error
     except Exception as error:  # it reads its configuration as it is imported
-        said = line_of(error)
-        raise EnvironmentFailure(f"modal: its configuration cannot be read: {said}") from error
-    if not found.config.config["sandbox_v2"]:
+        line = line_of(error)
+        raise EnvironmentFailure(f"modal: its configuration cannot be read: {line}") from error
+    if not module.config.config["sandbox_v2"]:
         raise EnvironmentFailure(
             "modal: its configuration has sandbox_v2 off, and sweeper needs it: "
             "take MODAL_SANDBOX_V2 away, or sandbox_v2 in ~/.modal.toml"
         )
     logging.getLogger("asyncio").addFilter(_is_of_others)
-    return found
+    return module
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:

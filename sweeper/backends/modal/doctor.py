@@ -29,20 +29,20 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
             return service
         return Service(options["app"], options.get("environment"))
 
-    def asked(look: Callable[[Service, Options], str]) -> Callable[[], str]:
+    def check(look: Callable[[Service, Options], str]) -> Callable[[], str]:
         return lambda: look(connected(), options)
 
-    found = [
-        Check("Modal", True, asked(_account)),
-        Check("image", True, asked(_image)),
-        Check("image's digest", False, asked(_digest)),
+    steps = [
+        Check("Modal", True, check(_account)),
+        Check("image", True, check(_image)),
+        Check("image's digest", False, check(_digest)),
     ]
     secrets = options.get("secrets", {})
     for name in sorted(set(secrets.values())):
         wanted = required(secrets, name)
-        look = asked(partial(_secret, name, wanted))
-        found.append(Check(f"secret {', '.join(wanted)}", True, look))
-    return found
+        look = check(partial(_secret, name, wanted))
+        steps.append(Check(f"secret {', '.join(wanted)}", True, look))
+    return steps
 
 
 class _Client(Protocol):
@@ -62,7 +62,7 @@ def _account(service: Service, options: Options) -> str:
     except Refused as error:
         environment = options.get("environment")
         place = f", environment {environment}" if environment else ""
-        raise LookupError(f"the app {service.app}{place}: {_said(error)}") from error
+        raise LookupError(f"the app {service.app}{place}: {_reason(error)}") from error
     return f"{service.server}, app {service.app} ({app})"
 
 
@@ -72,7 +72,7 @@ def _image(service: Service, options: Options) -> str:
     try:
         return f"{options['image']}: {service.image(options['image'], _BUILD_SECONDS).object_id}"
     except Refused as error:
-        raise LookupError(f"the image {options['image']}: {_said(error)}") from error
+        raise LookupError(f"the image {options['image']}: {_reason(error)}") from error
 
 
 def _digest(service: Service, options: Options) -> str:
@@ -98,7 +98,7 @@ def _secret(name: str, wanted: Sequence[str], service: Service, options: Options
         if error.kind == "PermissionDeniedError":
             return "not to be looked at"
         if error.kind != "NotFoundError":
-            raise LookupError(f"the secret for {variables}: {_said(error)}") from error
+            raise LookupError(f"the secret for {variables}: {_reason(error)}") from error
         raise LookupError(
             f"no secret of the name that launch.modal.secrets gives for {variables}, or it lacks "
             f"one of them: `modal secret create NAME {wanted[0]}=...`"
@@ -106,5 +106,5 @@ def _secret(name: str, wanted: Sequence[str], service: Service, options: Options
     return name
 
 
-def _said(error: Refused) -> str:
+def _reason(error: Refused) -> str:
     return str(error).removeprefix("modal: ")

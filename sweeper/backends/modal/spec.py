@@ -53,19 +53,19 @@ class Names:
         return f"sweeper-{self.identity.mark}-{token}"
 
 
-def spec(job: JobSpec, asked: Options, names: Names) -> Sandbox:
+def spec(job: JobSpec, options: Options, names: Names) -> Sandbox:
     """Returns the arguments of a sandbox. `asked` are the options of this run."""
     made = {
         "args": list(job.argv),
         "name": names.name(job.token),
         "tags": {**names.tags, "sweep": _tag(names.sweep), "run": _tag(job.title)},
-        "image": asked.get("image"),
-        "secrets": sorted(set(asked.get("secrets", {}).values())),
-        "timeout": round(asked["timeout_s"]),
-        "cpu": asked["cpus"],
-        "memory": asked["memory"],
-        "region": asked.get("region"),
-        "cloud": asked.get("cloud"),
+        "image": options.get("image"),
+        "secrets": sorted(set(options.get("secrets", {}).values())),
+        "timeout": round(options["timeout_s"]),
+        "cpu": options["cpus"],
+        "memory": options["memory"],
+        "region": options.get("region"),
+        "cloud": options.get("cloud"),
     }
     return cast(Sandbox, {key: value for key, value in made.items() if value not in (None, [])})
 

@@ -49,12 +49,12 @@ async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
         status = "TIMEOUT"
     except modal.exception.SandboxTerminatedError:
         status = "TERMINATED"
-    told = _SAYS.get(status)
-    if told is None:
+    meaning = _SAYS.get(status)
+    if meaning is None:
         return _ENDED._replace(code=process_exit_code(code))
-    if told.reason in ("oom", "timeout") or not why:
-        return told
-    return told._replace(reason=f"{told.reason}: {why}")
+    if meaning.reason in ("oom", "timeout") or not why:
+        return meaning
+    return meaning._replace(reason=f"{meaning.reason}: {why}")
 
 
 def _result(sandbox: Any) -> tuple[str, str]:

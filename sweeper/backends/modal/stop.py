@@ -14,9 +14,11 @@ NOBODY = 3
 def main(token: str, folder: str) -> int:
     """Signals the worker and none of the processes below it. A worker's command line ends in its
     folder and its token; so do those of its forks."""
-    told = [os.fsencode(folder), os.fsencode(token)]
-    found = {int(n) for n in os.listdir("/proc") if n.isdecimal() and _words(n)[-2:] == told}
-    first = [pid for pid in found if _parent(pid) not in found]
+    arguments = [os.fsencode(folder), os.fsencode(token)]
+    processes = {
+        int(n) for n in os.listdir("/proc") if n.isdecimal() and _words(n)[-2:] == arguments
+    }
+    first = [pid for pid in processes if _parent(pid) not in processes]
     for pid in first:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

@@ -89,10 +89,10 @@ class Job:
             code = self._process.wait()
             reading.join(1.0)  # processes that it left behind may hold its output open
         end = json.dumps({"code": code, "tail": list(self._lines)}).encode()
-        kept = import_module("ray.experimental.internal_kv")
+        store = import_module("ray.experimental.internal_kv")
         while True:  # the head may be unreachable
             with suppress(Exception):
-                kept._internal_kv_put(self._key, end, namespace=ENDS)
+                store._internal_kv_put(self._key, end, namespace=ENDS)
                 break
             time.sleep(1.0)
         with suppress(Exception):
@@ -103,10 +103,10 @@ class Job:
 
 def _environment(secrets: Mapping[str, str]) -> dict[str, str]:
     """Returns the worker's environment: the node's own variables except Ray's, and the secrets."""
-    found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    found |= {name: resolved(name, where) for name, where in secrets.items()}
-    given = [name for name in (*_GIVEN, *secrets) if name in found]
-    return found | {"SWEEPER_KEEP": "\n".join(given), "SWEEPER_DROP": "RAY_"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {name: resolved(name, where) for name, where in secrets.items()}
+    given = [name for name in (*_GIVEN, *secrets) if name in environment]
+    return environment | {"SWEEPER_KEEP": "\n".join(given), "SWEEPER_DROP": "RAY_"}
 
 
 def resolved(name: str, reference: str) -> str:

@@ -79,9 +79,9 @@ class RayBackend(Backend):
         """Returns the head's `address` as its nodes know it, and its `version`."""
         return self.driver.ask("hello")
 
-    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
+    def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         nodes = self.driver.ask("nodes")
-        for one in asked:
+        for one in resources:
             why = lacking(one, nodes)
             if why is not None and not self._options.get("wait_for_nodes"):
                 raise UsageError(
@@ -100,7 +100,7 @@ class RayBackend(Backend):
                 argv=list(job.argv),
                 cwd=job.cwd,
                 secrets=secrets,
-                asked=_asked(job.resources),
+                asked=_options(job.resources),
             )
             for job in jobs
         ]
@@ -127,39 +127,39 @@ class RayBackend(Backend):
 
     def _known(self, tokens: Sequence[str]) -> dict[str, About]:
         names = {self._name(token): token for token in tokens}
-        found = self.driver.ask("poll", names=list(names)) if names else {}
-        return {names[name]: about for name, about in found.items()}
+        actors = self.driver.ask("poll", names=list(names)) if names else {}
+        return {names[name]: about for name, about in actors.items()}
 
     def _name(self, token: str) -> str:
         return f"{self._mark}-{self._identity.current()}-{token}"
 
 
-def _asked(resources: Mapping[str, object]) -> Asked:
+def _options(resources: Mapping[str, object]) -> Asked:
     """Returns an actor's options in Ray's format."""
     given = cast(Options, resources)
-    found = Asked(num_cpus=given.get("num_cpus", 1))
+    options = Asked(num_cpus=given.get("num_cpus", 1))
     if gpus := given.get("num_gpus"):
-        found["num_gpus"] = gpus
+        options["num_gpus"] = gpus
     if others := given.get("resources"):
-        found["resources"] = others
+        options["resources"] = others
     if labels := given.get("labels"):
-        found["label_selector"] = labels
+        options["label_selector"] = labels
     if memory := given.get("memory", 0) * _MEBIBYTE:
-        found["memory"] = memory
+        options["memory"] = memory
     if given.get("placement") == "spread":
-        found["scheduling_strategy"] = "SPREAD"
-    return found
+        options["scheduling_strategy"] = "SPREAD"
+    return options
 
 
 def lacking(resources: Mapping[str, object], nodes: Sequence[Node]) -> str | None:
     """Returns which amounts of a job exceed every node; None if one node has all of them."""
-    asked = _asked(resources)
-    wanted: dict[str, float] = {"CPU": asked["num_cpus"]}
-    if "num_gpus" in asked:
-        wanted["GPU"] = asked["num_gpus"]
-    if "memory" in asked:
-        wanted["memory"] = asked["memory"]
-    wanted |= asked.get("resources", {})
+    options = _options(resources)
+    wanted: dict[str, float] = {"CPU": options["num_cpus"]}
+    if "num_gpus" in options:
+        wanted["GPU"] = options["num_gpus"]
+    if "memory" in options:
+        wanted["memory"] = options["memory"]
+    wanted |= options.get("resources", {})
     if any(all(node["has"].get(k, 0) >= v for k, v in wanted.items()) for node in nodes):
         return None
     most = {key: max((node["has"].get(key, 0) for node in nodes), default=0) for key in wanted}
@@ -184,8 +184,10 @@ def status_of(about: About) -> JobStatus:
         tail = [line for line in end["tail"] if line.strip()]
         # A worker reports how it ended. If it never began, the last line of output is the reason.
         began = any(line.startswith("sweeper: ") for line in tail)
-        told = tail[-1][:200] if tail and end["code"] != 0 and not began else None
-        return JobStatus(JobState.ENDED, end["code"], told and f"start: {told}", node=node)
+        last_line = tail[-1][:200] if tail and end["code"] != 0 and not began else None
+        return JobStatus(
+            JobState.ENDED, end["code"], last_line and f"start: {last_line}", node=node
+        )
     if state in _WAITS:
         return JobStatus(JobState.PENDING, None, "resources")
     if state != "DEAD":

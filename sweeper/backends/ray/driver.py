@@ -95,17 +95,17 @@ class Cluster:
                 if "already taken" not in str(error) and "already exists" not in str(error):
                     raise
         if waits:
-            told = f"of a sweep that was in the same folder the actor {waits} is at work"
-            raise RuntimeError(f"{told}: waits for its end")
+            reason = f"of a sweep that was in the same folder the actor {waits} is at work"
+            raise RuntimeError(f"{reason}: waits for its end")
 
     def _at_work(self) -> dict[str, str]:
         """Returns the unfinished jobs of all sweeps in this folder: token -> name."""
-        found = dict[str, str]()
+        actors = dict[str, str]()
         for actor in self._actors():
             name, ours = str(actor["Name"]), f"{self._namespace}-"
             if actor["State"] != "DEAD" and name.startswith(ours):
-                found[name.removeprefix(ours).partition("-")[2]] = name
-        return found
+                actors[name.removeprefix(ours).partition("-")[2]] = name
+        return actors
 
     def _actors(self) -> Iterable[_Actor]:
         return self._state.actors().values()
@@ -113,24 +113,24 @@ class Cluster:
     def poll(self, names: Sequence[str]) -> dict[str, About]:
         """Returns the descriptions of the jobs that are known."""
         wanted = set(names)
-        found: dict[str, About] = {}
+        answers: dict[str, About] = {}
         for actor in self._actors():
             name = actor["Name"]
             live = actor["State"] != "DEAD"
-            if name in wanted and (live or name not in found):
-                found[name] = _told(actor)
+            if name in wanted and (live or name not in answers):
+                answers[name] = _about(actor)
         ends = self._kept.internal_kv_multi_get([name.encode() for name in wanted], ENDS, 10)
         for key, end in ends.items():
-            found.setdefault(key.decode(), {"state": "DEAD"})["end"] = json.loads(end)
+            answers.setdefault(key.decode(), {"state": "DEAD"})["end"] = json.loads(end)
         names_of_nodes = {node["NodeID"]: node["NodeManagerHostname"] for node in self._ray.nodes()}
-        for about in found.values():
+        for about in answers.values():
             about["node"] = names_of_nodes.get(about.get("node"))
-        return found
+        return answers
 
     def cancel(self, names: Sequence[str]) -> list[str]:
         """Withdraws waiting jobs and signals the others. Returns those that got no signal."""
         known = self.poll(names)
-        asked: dict[object, str] = {}
+        calls: dict[object, str] = {}
         not_yet: list[str] = []
         for name, about in known.items():
             if about["state"] == "DEAD" or "end" in about:
@@ -143,10 +143,10 @@ class Cluster:
             if about["state"] in _PENDING:
                 self._ray.kill(actor)
             else:
-                asked[actor.stop.remote()] = name
-        if asked:
-            _, unheard = self._ray.wait(list(asked), num_returns=len(asked), timeout=_STOP_SECONDS)
-            not_yet += [asked[reference] for reference in unheard]
+                calls[actor.stop.remote()] = name
+        if calls:
+            _, unheard = self._ray.wait(list(calls), num_returns=len(calls), timeout=_STOP_SECONDS)
+            not_yet += [calls[reference] for reference in unheard]
         return not_yet
 
     def forget(self, names: Sequence[str]) -> None:
@@ -174,7 +174,7 @@ class Cluster:
         return self._ray.get(actor.tail.remote(), timeout=_STOP_SECONDS)
 
 
-def _told(actor: _Actor) -> About:
+def _about(actor: _Actor) -> About:
     """Converts an actor of Ray's table to a plain description."""
     about: About = {"state": actor["State"], "node": actor["Address"]["NodeID"]}
     cause = actor["DeathCause"]

@@ -15,11 +15,14 @@ _DAYS = 30
 
 def forgets(slurm: Slurm) -> str | None:
     """Returns why accounting cannot be used; None if it can."""
-    found = slurm.configuration()
-    if found.get("AccountingStorageType", "none").endswith(("none", "(null)")):
+    configuration = slurm.configuration()
+    if configuration.get("AccountingStorageType", "none").endswith(("none", "(null)")):
         return "there is none"
-    kept = found.get("AccountingStoreFlags", "")
-    if "job_comment" not in kept and found.get("AccountingStoreJobComment", "").lower() != "yes":
+    flags = configuration.get("AccountingStoreFlags", "")
+    if (
+        "job_comment" not in flags
+        and configuration.get("AccountingStoreJobComment", "").lower() != "yes"
+    ):
         return "it keeps no comments, by which jobs are known (AccountingStoreFlags=job_comment)"
     return None
 
@@ -49,7 +52,7 @@ class Accounting:
             return []
         self._backoff.check()
         try:
-            found = self._slurm.accounted(self._mark, _DAYS)
+            jobs = self._slurm.accounted(self._mark, _DAYS)
         except Unreachable as error:
             self._backoff.failed(error)
             raise
@@ -57,7 +60,7 @@ class Accounting:
             return []  # no sacct on this machine
         self._backoff.succeeded()
         # If the database has a job as running and slurmctld does not know it, its end was missed.
-        self._jobs = [job for job in found if status_of(job).state is JobState.ENDED]
+        self._jobs = [job for job in jobs if status_of(job).state is JobState.ENDED]
         self._asked = now
         self._missed |= missed
         return self._jobs

@@ -85,10 +85,10 @@ class SlurmBackend(Backend):
         if refused is not None:
             raise refused
 
-    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
+    def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Checks that Slurm would accept jobs with these resources, now or later. Raises
         `EnvironmentFailure` with Slurm's message if it would not, or does not answer."""
-        for one in asked:
+        for one in resources:
             try:
                 self.trial(one)
             except Full:
@@ -101,33 +101,33 @@ class SlurmBackend(Backend):
                 if not _LATER.search(str(error)):
                     raise
 
-    def trial(self, asked: Mapping[str, object]) -> None:
+    def trial(self, resources: Mapping[str, object]) -> None:
         """Lets Slurm test a job with these resources without submitting it. Raises
         `EnvironmentFailure` for any objection, with the options of the test."""
-        given = options(asked_of(self._defaults, asked))
+        given = options(asked_of(self._defaults, resources))
         try:
             self._slurm.submit(["--test-only", *given], script((), ""))
         except EnvironmentFailure as error:
             if isinstance(error, Unreachable) and not isinstance(error, Closed):
                 raise
             theirs = " ".join(option for option in given if not option.startswith(_OWN))
-            told = f"{error}: a job asks for {theirs or 'nothing'} (launch.slurm)"
-            raise type(error)(told) from error
+            message = f"{error}: a job asks for {theirs or 'nothing'} (launch.slurm)"
+            raise type(error)(message) from error
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         return {token: job.id for token, job in self._jobs(tokens).items()}
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        found = self._jobs(tokens)
+        jobs = self._jobs(tokens)
         absent = JobStatus(JobState.ABSENT)
-        return {t: self._status(found[t]) if t in found else absent for t in tokens}
+        return {t: self._status(jobs[t]) if t in jobs else absent for t in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> list[str]:
         self._queue = None
-        found = self._pick(self._look(), set(tokens)) if tokens else {}
+        jobs = self._pick(self._look(), set(tokens)) if tokens else {}
         self._queue = None
-        self._slurm.cancel(list({job.id: job for job in found.values()}.values()))
-        return [token for token, job in found.items() if job.halted]
+        self._slurm.cancel(list({job.id: job for job in jobs.values()}.values()))
+        return [token for token, job in jobs.items() if job.halted]
 
     def logs(self, token: str) -> Iterator[str]:
         job = self._jobs([token]).get(token)
@@ -135,25 +135,25 @@ class SlurmBackend(Backend):
 
     def _submit_alike(self, group: Sequence[JobSpec], room: Backoff) -> None:
         """Submits jobs with the same resources, in as few arrays as possible."""
-        asked = asked_of(self._defaults, group[0].resources)
+        options = asked_of(self._defaults, group[0].resources)
         size = self._slurm.largest_array() if len(group) > 1 else 1
-        size = min(size, asked.get("array") or size)
+        size = min(size, options.get("array") or size)
         for start in range(0, len(group), size):
-            self._hand_in(group[start : start + size], asked, room)
+            self._hand_in(group[start : start + size], options, room)
 
-    def _hand_in(self, jobs: Sequence[JobSpec], asked: Asked, room: Backoff) -> None:
+    def _hand_in(self, jobs: Sequence[JobSpec], options: Asked, room: Backoff) -> None:
         """Submits in halves if there is no room for all at once. Not with a throttle, which each
         half would have in full."""
         tokens = {job.token for job in jobs}
         try:
-            self._submit(jobs, asked)
+            self._submit(jobs, options)
         except Closed as error:
-            if len(jobs) == 1 or asked.get("throttle") or not isinstance(error, Full):
+            if len(jobs) == 1 or options.get("throttle") or not isinstance(error, Full):
                 room.failed(error)
                 raise
             middle = len(jobs) // 2
-            self._hand_in(jobs[:middle], asked, room)
-            self._hand_in(jobs[middle:], asked, room)
+            self._hand_in(jobs[:middle], options, room)
+            self._hand_in(jobs[middle:], options, room)
         except Unreachable as error:
             self._doubted |= tokens
             self._backoff.failed(error)
@@ -164,10 +164,10 @@ class SlurmBackend(Backend):
             room.succeeded()
             self._accounting.there(tokens)
 
-    def _submit(self, jobs: Sequence[JobSpec], asked: Asked) -> None:
-        name = self._tables.write(jobs, requeue=requeues(asked))
-        given = arguments(self._sweep, self._tables, name, jobs, asked)
-        text = script(asked.get("setup", ()), self._tables.path(name))
+    def _submit(self, jobs: Sequence[JobSpec], options: Asked) -> None:
+        name = self._tables.write(jobs, requeue=requeues(options))
+        given = arguments(self._sweep, self._tables, name, jobs, options)
+        text = script(options.get("setup", ()), self._tables.path(name))
         try:
             self._slurm.submit(given, text)
         except EnvironmentFailure as error:
@@ -187,8 +187,8 @@ class SlurmBackend(Backend):
             return status
         # The script's path contains the job's number. Without it, runs that fail alike report
         # the same reason.
-        told = lines[-1].rpartition("/slurm_script: ")[2][:200] if lines else "nothing printed"
-        return status._replace(reason=f"start: its batch script ended before the worker: {told}")
+        message = lines[-1].rpartition("/slurm_script: ")[2][:200] if lines else "nothing printed"
+        return status._replace(reason=f"start: its batch script ended before the worker: {message}")
 
     def _there(self, tokens: Sequence[str]) -> set[str]:
         """Returns those of `tokens` that need no submission: a restarted job for the token is
@@ -198,9 +198,9 @@ class SlurmBackend(Backend):
         if not doubted and not again:
             return set()
         self._queue = None  # an answer from before that submission would not show it
-        found = self._look()
-        live = [job for job in found if status_of(job).state is not JobState.ENDED]
-        there = self._pick(live, again).keys() | self._pick(found, doubted).keys()
+        jobs = self._look()
+        live = [job for job in jobs if status_of(job).state is not JobState.ENDED]
+        there = self._pick(live, again).keys() | self._pick(jobs, doubted).keys()
         self._doubted -= there
         return there
 
@@ -209,19 +209,19 @@ class SlurmBackend(Backend):
         if not tokens:
             return {}
         wanted = set(tokens)
-        found = self._pick(self._look(), wanted)
-        self._accounting.there(found.keys())
-        missing = wanted - found.keys()
-        return self._pick(self._accounting.over(missing), missing) | found if missing else found
+        jobs = self._pick(self._look(), wanted)
+        self._accounting.there(jobs.keys())
+        missing = wanted - jobs.keys()
+        return self._pick(self._accounting.over(missing), missing) | jobs if missing else jobs
 
     def _pick(self, jobs: Iterable[Job], wanted: set[str]) -> dict[str, Job]:
         """Picks the most advanced job that serves a token: running, then waiting, then ended."""
-        found: dict[str, Job] = {}
+        picked: dict[str, Job] = {}
         for job in jobs:
             for token in _served(self._tables.token(job), job.restarts):
-                if token in wanted and (token not in found or _rank(job) > _rank(found[token])):
-                    found[token] = job
-        return found
+                if token in wanted and (token not in picked or _rank(job) > _rank(picked[token])):
+                    picked[token] = job
+        return picked
 
     def _look(self) -> list[Job]:
         """Returns the sweep's jobs in the queue, from a recent enough answer of squeue."""

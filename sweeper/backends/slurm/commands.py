@@ -209,9 +209,9 @@ class Slurm:
                 "(a login node), or use another backend"
             ) from error
         except subprocess.TimeoutExpired as error:
-            said = _message(str(error.stderr or b"", errors="replace"))
+            message = _message(str(error.stderr or b"", errors="replace"))
             raise Unreachable(
-                f"slurm: {argv[0]}: no answer in {self._seconds:g} s" + (said and f": {said}")
+                f"slurm: {argv[0]}: no answer in {self._seconds:g} s" + (message and f": {message}")
             ) from error
         except OSError as error:
             raise Unreachable(f"slurm: {argv[0]}: {error.strerror}") from error
@@ -251,10 +251,10 @@ class Slurm:
         partition = partition or os.environ.get("SBATCH_PARTITION")
         chosen = ("-p", partition) if partition else ()
         try:
-            told = self.call("sinfo", "-h", "-t", "down,drain", "-o", "%P %D", *chosen)
+            output = self.call("sinfo", "-h", "-t", "down,drain", "-o", "%P %D", *chosen)
         except EnvironmentFailure:
             return False
-        rows = [line.split() for line in told.splitlines() if line.strip()]
+        rows = [line.split() for line in output.splitlines() if line.strip()]
         # The default partition has a star.
         counts = [row[-1] for row in rows if partition or row[0].endswith("*")]
         return any(count.isdecimal() and int(count) for count in counts)
@@ -293,41 +293,41 @@ def _failure(name: str, done: "subprocess.CompletedProcess[str]") -> Environment
     """Returns the exception for a failed command. Only sbatch can refuse permanently: failures of
     the others say nothing about a job."""
     message = _message(done.stderr).removeprefix(f"{name}: ") or f"exit code {done.returncode}"
-    told = f"slurm: {name}: {message}"
+    reason = f"slurm: {name}: {message}"
     # A command that was killed or printed nothing has refused nothing.
     if name != "sbatch" or done.returncode < 0 or not done.stderr.strip():
-        return Unreachable(told)
+        return Unreachable(reason)
     limit = _LIMIT.search(message)
     if "Submit" in limit[0] if limit else _FULL.search(message):
-        return Full(told)
+        return Full(reason)
     if limit is not None or not _PASSING.search(message):
-        return EnvironmentFailure(told)
-    return Closed(told) if _CLOSED.search(message) else Unreachable(told)
+        return EnvironmentFailure(reason)
+    return Closed(reason) if _CLOSED.search(message) else Unreachable(reason)
 
 
 def _message(errors: str) -> str:
     """Returns the one line of a command's errors that gives the reason, and the limit's name."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith('Try "')] or lines  # sbatch --help
-    told = [line.partition("rror:")[2].strip() for line in lines if "rror:" in line] or lines
+    messages = [line.partition("rror:")[2].strip() for line in lines if "rror:" in line] or lines
     limit = _LIMIT.search(errors)
-    named = f" ({limit[0]})" if limit and limit[0] not in told[-1] else ""
-    return told[-1][:300] + named if told else ""
+    named = f" ({limit[0]})" if limit and limit[0] not in messages[-1] else ""
+    return messages[-1][:300] + named if messages else ""
 
 
 def _compact(ids: Sequence[str]) -> list[str]:
     """Compacts `7_0 7_1 7_5` to `7_[0-1,5]`: one request per array instead of one per task."""
     arrays: dict[str, list[int]] = {}
-    found: list[str] = []
+    ranges: list[str] = []
     for name in ids:
         array, _, index = name.partition("_")
         if index:
             arrays.setdefault(array, []).append(int(index))
         else:
-            found.append(name)
+            ranges.append(name)
     for array, indices in arrays.items():
-        found += [f"{array}_[{part}]" for part in _ranges(sorted(indices))]
-    return found
+        ranges += [f"{array}_[{part}]" for part in _ranges(sorted(indices))]
+    return ranges
 
 
 def _ranges(indices: Sequence[int]) -> list[str]:

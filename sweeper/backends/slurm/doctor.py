@@ -14,23 +14,25 @@ _SECONDS = 20.0
 """Timeout of a command here."""
 
 
-def checks(asked: Mapping[str, object], configured: Callable[[], dict[str, object]]) -> list[Check]:
+def checks(
+    options: Mapping[str, object], configured: Callable[[], dict[str, object]]
+) -> list[Check]:
     """Returns the checks of `sweeper doctor --backend slurm`. `asked` is a grid's `launch.slurm`,
     if any; `configured` returns the defaults. If the controller does not answer, nothing else is
     queried."""
     slurm = Slurm(_SECONDS)
-    silent: list[EnvironmentFailure] = []
+    failures: list[EnvironmentFailure] = []
 
     def controller() -> str:
         try:
             return _controller(slurm)
         except EnvironmentFailure as error:
-            silent.append(error)
+            failures.append(error)
             raise
 
     def then(look: Callable[[], str]) -> Callable[[], str]:
         def looked() -> str:
-            if silent:
+            if failures:
                 raise LookupError("not known: slurmctld did not answer")
             return look()
 
@@ -39,15 +41,16 @@ def checks(asked: Mapping[str, object], configured: Callable[[], dict[str, objec
     return [
         Check("slurmctld", True, controller),
         Check("partitions", True, then(lambda: _partitions(slurm))),
-        Check("a trial of sbatch", True, then(lambda: _trial(slurm, asked, configured()))),
+        Check("a trial of sbatch", True, then(lambda: _trial(slurm, options, configured()))),
         Check("arrays", False, then(lambda: f"up to {slurm.largest_array()} tasks each")),
         Check("accounting", False, then(lambda: _accounting(slurm))),
     ]
 
 
 def _controller(slurm: Slurm) -> str:
-    found = slurm.configuration()
-    return f"Slurm {found.get('SLURM_VERSION', '?')}, cluster {found.get('ClusterName', '?')}"
+    configuration = slurm.configuration()
+    version, name = (configuration.get(key, "?") for key in ("SLURM_VERSION", "ClusterName"))
+    return f"Slurm {version}, cluster {name}"
 
 
 def _partitions(slurm: Slurm) -> str:
@@ -62,8 +65,8 @@ def _partitions(slurm: Slurm) -> str:
     return first_of(up, 6)
 
 
-def _trial(slurm: Slurm, asked: Mapping[str, object], defaults: Mapping[str, object]) -> str:
-    given = {key: value for key, value in asked.items() if key != "overrides"}
+def _trial(slurm: Slurm, options: Mapping[str, object], defaults: Mapping[str, object]) -> str:
+    given = {key: value for key, value in options.items() if key != "overrides"}
     SlurmBackend(slurm, "doctor", "/doctor", defaults).trial(given)
     shown = ", ".join(sorted(key.removesuffix("_s") for key in defaults.keys() | given.keys()))
     return "it would take a job" + (f" with {shown}" if shown else ", with nothing asked for")

@@ -41,26 +41,26 @@ def asked_of(defaults: Mapping[str, object], given: Mapping[str, object]) -> Ask
     return cast(Asked, {**defaults, **given})
 
 
-def options(asked: Mapping[str, object]) -> list[str]:
+def options(resources: Mapping[str, object]) -> list[str]:
     """Returns the options of sbatch for a job's resources."""
-    said = cast(Asked, SECTION.with_defaults(asked))
-    texts = {name: said.get(name) for name in TEXTS}
+    values = cast(Asked, SECTION.with_defaults(resources))
+    texts = {name: values.get(name) for name in TEXTS}
     given = [f"--{name}={text}" for name, text in texts.items() if text is not None]
-    if "cpus" in said:
-        given.append(f"--cpus-per-task={said['cpus']}")
-    before, limit = said.get("signal_s", 0.0), said.get("time_s")
+    if "cpus" in values:
+        given.append(f"--cpus-per-task={values['cpus']}")
+    before, limit = values.get("signal_s", 0.0), values.get("time_s")
     if limit is not None:
         given.append(f"--time={_clock(limit)}")
         # The two may come from different places, so nothing has compared them before.
-        before = min(before, limit / (2 if asked.get("signal_s") else 4))
+        before = min(before, limit / (2 if resources.get("signal_s") else 4))
     given.append(f"--signal=B:TERM@{max(1, round(before))}")
-    given.append("--requeue" if requeues(asked) else "--no-requeue")
-    return [*given, *said.get("extra", ())]
+    given.append("--requeue" if requeues(resources) else "--no-requeue")
+    return [*given, *values.get("extra", ())]
 
 
-def requeues(asked: Mapping[str, object]) -> bool:
+def requeues(options: Mapping[str, object]) -> bool:
     """Whether Slurm restarts a job that was preempted, lost its node or ran out of time."""
-    return SECTION.with_defaults(asked)["requeue"] is not False
+    return SECTION.with_defaults(options)["requeue"] is not False
 
 
 def _clock(seconds: float) -> str:

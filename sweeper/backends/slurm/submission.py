@@ -21,7 +21,7 @@ def alike(jobs: Iterable[JobSpec]) -> dict[str, list[JobSpec]]:
 
 
 def arguments(
-    sweep: str, tables: Tables, table: str, jobs: Sequence[JobSpec], asked: Asked
+    sweep: str, tables: Tables, table: str, jobs: Sequence[JobSpec], resources: Asked
 ) -> list[str]:
     """Returns sbatch's arguments for jobs with the same resources that are listed in `table`."""
     given = [
@@ -30,10 +30,10 @@ def arguments(
         f"--chdir={jobs[0].cwd}",
         f"--output={tables.output(table, jobs)}",
         *("--open-mode=append", "--export=NONE"),
-        *options(asked),
+        *options(resources),
     ]
     if len(jobs) > 1:
-        throttle = asked.get("throttle")
+        throttle = resources.get("throttle")
         given.append(f"--array=0-{len(jobs) - 1}" + (f"%{throttle}" if throttle else ""))
     return given
 
@@ -45,15 +45,15 @@ def manifests(
     array is not known here, so only `launch.slurm.array` counts."""
     tables = Tables(folder)
     for group in (group for jobs in batches for group in alike(jobs).values()):
-        asked = asked_of(defaults, group[0].resources)
-        size = asked.get("array") or len(group)
+        resources = asked_of(defaults, group[0].resources)
+        size = resources.get("array") or len(group)
         for start in range(0, len(group), size):
-            yield _manifest(sweep, tables, group[start : start + size], asked)
+            yield _manifest(sweep, tables, group[start : start + size], resources)
 
 
-def _manifest(sweep: str, tables: Tables, jobs: Sequence[JobSpec], asked: Asked) -> Manifest:
-    given = shlex.join(["sbatch", *arguments(sweep, tables, _TABLE, jobs, asked)])
-    text = script(asked.get("setup", ()), tables.path(_TABLE))
+def _manifest(sweep: str, tables: Tables, jobs: Sequence[JobSpec], resources: Asked) -> Manifest:
+    given = shlex.join(["sbatch", *arguments(sweep, tables, _TABLE, jobs, resources)])
+    text = script(resources.get("setup", ()), tables.path(_TABLE))
     tasks = [f"# task {index}: {shlex.join(job.argv)}" for index, job in enumerate(jobs)]
     about = f"{len(jobs)} tasks of an array" if len(jobs) > 1 else jobs[0].title
     return Manifest(about, "\n".join((*tasks, f"{given} <<'{_END}'", f"{text}{_END}", "")))

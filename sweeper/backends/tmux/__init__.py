@@ -27,8 +27,8 @@ def _version() -> str:
     if shutil.which("tmux") is None:
         raise LookupError("not found: `apt-get install tmux`, or use `--backend local`")
     TmuxServer().check()
-    asked = subprocess.run(["tmux", "-V"], capture_output=True, text=True, timeout=10, check=True)
-    return f"{asked.stdout.strip()}, socket {socket_name()!r}"
+    answer = subprocess.run(["tmux", "-V"], capture_output=True, text=True, timeout=10, check=True)
+    return f"{answer.stdout.strip()}, socket {socket_name()!r}"
 
 
 BACKEND = BackendType("tmux", "A window of a tmux server for each run.", _open, checks=_checks)

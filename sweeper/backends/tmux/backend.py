@@ -89,9 +89,9 @@ class TmuxBackend(Backend):
             self._server.source([_own_window(session, job) for job in missing])
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        found = {token: pane.id for token, pane in self._panes(tokens).items()}
-        elsewhere = self._workers.holding(set(tokens) - found.keys())
-        return found | dict.fromkeys(elsewhere, "no window")
+        panes = {token: pane.id for token, pane in self._panes(tokens).items()}
+        elsewhere = self._workers.holding(set(tokens) - panes.keys())
+        return panes | dict.fromkeys(elsewhere, "no window")
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         panes = self._panes(tokens)
@@ -146,14 +146,14 @@ class TmuxBackend(Backend):
         if session is None:
             return {}
         wanted = set(tokens)
-        found: dict[str, Pane] = {}
+        panes: dict[str, Pane] = {}
         for pane in self._server.panes(session):
             match = _TOKEN.search(pane.command)
             if match and match.group(1) in wanted:
-                before = found.get(match.group(1))
+                before = panes.get(match.group(1))
                 if before is None or before.dead:  # e.g. of an earlier sweep in the same folder
-                    found[match.group(1)] = pane
-        return found
+                    panes[match.group(1)] = pane
+        return panes
 
 
 def _closing(panes: Sequence[Pane], most: int) -> list[str]:

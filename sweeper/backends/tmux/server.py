@@ -167,16 +167,16 @@ class TmuxServer:
                     continue
                 if process.cmdline()[1:3] == ["-L", self._socket]:
                     servers[process.pid] = process
-        found = False
+        revived = False
         for process in servers.values():
             with suppress(psutil.Error):
                 # A pane's process looks like its server until it executes its program, and the
                 # signal would kill it.
                 if process.ppid() not in servers:
                     process.send_signal(signal.SIGUSR1)  # makes it open its socket again
-                    found = True
+                    revived = True
         path = message.removeprefix("error connecting to ").removesuffix(f" {_NO_SOCKET}")
-        while found and time.monotonic() < self._looked + _SOCKET_SECONDS:
+        while revived and time.monotonic() < self._looked + _SOCKET_SECONDS:
             there = os.path.exists(path)
             time.sleep(0.02)  # the server listens a moment after it made the socket
             if there:
@@ -206,8 +206,8 @@ class TmuxServer:
         socket = os.environ.get("TMUX", "").partition(",")[0]
         if not socket:
             return False
-        found = self._run("display-message", "-p", "#{socket_path}")
-        return bool(found) and os.path.realpath(found[0]) == os.path.realpath(socket)
+        path = self._run("display-message", "-p", "#{socket_path}")
+        return bool(path) and os.path.realpath(path[0]) == os.path.realpath(socket)
 
     def session(self, folder: str) -> str | None:
         """Returns the id of the session of the sweep at `folder`, None without one. It is found by
@@ -286,17 +286,17 @@ class TmuxServer:
 
     def panes(self, session: str) -> list[Pane]:
         """Returns every pane of a session, by window and position."""
-        found: list[Pane] = []
+        panes: list[Pane] = []
         for line in self._listing("list-panes", "-s", "-t", session, "-F", _PANE):
             fields = line.split("\t", 10)
             if len(fields) == 11:
                 pane, window, dead, pid, group, own, width, height, current, word, command = fields
                 size = int(width or 0), int(height or 0)
-                said = current == "1", word, command
-                found.append(
-                    Pane(pane, window, dead == "1", int(pid or 0), group, own, *size, *said)
+                state = current == "1", word, command
+                panes.append(
+                    Pane(pane, window, dead == "1", int(pid or 0), group, own, *size, *state)
                 )
-        return found
+        return panes
 
     def source(self, commands: Sequence[str]) -> None:
         """Runs any number of tmux commands in one call. A failure does not stop the others; raises
@@ -340,10 +340,10 @@ def _place(folder: str) -> str:
     """Returns the identity of a folder, the same for every path to it; empty if it is not on this
     machine. It includes the name, since the inode of a removed folder may soon be reused."""
     try:
-        found = os.stat(folder)
+        status = os.stat(folder)
     except OSError:
         return ""
-    return _mark(f"{found.st_dev}:{found.st_ino}:{os.path.basename(folder)}")
+    return _mark(f"{status.st_dev}:{status.st_ino}:{os.path.basename(folder)}")
 
 
 def _whole(argument: str) -> str:
