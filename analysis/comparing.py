@@ -142,7 +142,7 @@ def _groups(
     frame: "pandas.DataFrame", metric: str, keys: Sequence[str]
 ) -> dict[str, list[tuple[int | None, float]]]:
     """Name -> the seed and the value of each row that counts."""
-    found: dict[str, list[tuple[int | None, float]]] = {}
+    groups: dict[str, list[tuple[int | None, float]]] = {}
     rows: list[dict[str, Any]] = frame.to_dict("records")  # pyright: ignore[reportAssignmentType, reportUnknownMemberType]
     for row in rows:
         if row.get("state", "succeeded") != "succeeded":
@@ -155,8 +155,8 @@ def _groups(
             name = "/".join(_text(row[key]) for key in keys)
             seed = row.get("seed")
             own = int(seed) if isinstance(seed, int | float) and math.isfinite(seed) else None
-            found.setdefault(name, []).append((own, value))
-    return found
+            groups.setdefault(name, []).append((own, value))
+    return groups
 
 
 def _text(value: Any) -> str:
@@ -173,14 +173,14 @@ def _cells(
 
     rows: list[dict[str, Any]] = []
     for name in order:
-        found = compared.get(name)
+        cells_of_row = compared.get(name)
         rows.append(
             {
                 "cell": name,
                 **summaries[name]._asdict(),
-                "difference": None if found is None else found.difference,
-                "p": None if found is None else found.p,
-                "told_apart": None if found is None else found.told_apart,
+                "difference": None if cells_of_row is None else cells_of_row.difference,
+                "p": None if cells_of_row is None else cells_of_row.p,
+                "told_apart": None if cells_of_row is None else cells_of_row.told_apart,
                 "values": list(values[name]),
             }
         )
@@ -218,8 +218,12 @@ def _pairs(
 _FIELDS = ("difference", "low", "high", "p")
 
 
-def _prefixed(prefix: str, found: Estimate | None) -> dict[str, float | None]:
-    values = (None,) * 4 if found is None else (found.value, found.low, found.high, found.p)
+def _prefixed(prefix: str, estimate: Estimate | None) -> dict[str, float | None]:
+    values = (
+        (None,) * 4
+        if estimate is None
+        else (estimate.value, estimate.low, estimate.high, estimate.p)
+    )
     return {f"{prefix}{name}": value for name, value in zip(_FIELDS, values, strict=True)}
 
 
@@ -269,7 +273,7 @@ def _figure(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
                 "meta": meta,
             }
         )
-    found = layout(metric, height=120 + 32 * len(rows))
-    found["xaxis"]["rangemode"] = "normal"
-    found["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True}
-    return {"data": traces, "layout": found}
+    figure_layout = layout(metric, height=120 + 32 * len(rows))
+    figure_layout["xaxis"]["rangemode"] = "normal"
+    figure_layout["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True}
+    return {"data": traces, "layout": figure_layout}

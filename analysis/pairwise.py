@@ -111,8 +111,8 @@ def versus(
     if (own.cell is None) != (other.cell is None):
         raise UsageError("compare two sweeps, or two cells (sweep/cell)")
     judged = own.data.metric
-    if (told := differently([judged, other.data.metric])) is not None:
-        raise UsageError(f"{a} and {b} are {told}")
+    if (mismatch := differently([judged, other.data.metric])) is not None:
+        raise UsageError(f"{a} and {b} are {mismatch}")
     if judged is None:
         raise UsageError("neither grid names a metric: say --metric")
     if own.cell is not None and other.cell is not None:
@@ -215,16 +215,16 @@ def _joined(
 
 
 def _rows(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> list[Row]:
-    found: list[tuple[str, Cell, Cell, Estimate, Estimate | None]] = []
+    rows: list[tuple[str, Cell, Cell, Estimate, Estimate | None]] = []
     for name, a, b in pairs:
         if not a.values or not b.values:
             continue
         values = [on_scale(cell.values, scale) for cell in (b, a)]
         over_seeds = paired(b.by_seed(scale), a.by_seed(scale))
-        found.append((name, a, b, contrast(values, [1, -1]), over_seeds))
-    known = [row[3].p for row in found if row[3].p is not None]
+        rows.append((name, a, b, contrast(values, [1, -1]), over_seeds))
+    known = [row[3].p for row in rows if row[3].p is not None]
     adjusted = iter(holm(known))
-    return [Row(*row, p=None if row[3].p is None else next(adjusted)) for row in found]
+    return [Row(*row, p=None if row[3].p is None else next(adjusted)) for row in rows]
 
 
 def _overall(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> Estimate | None:
@@ -258,8 +258,8 @@ def _changed(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
 
 def _costs(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
     def mean(side: _Side, get: Callable[[RunData], float | None]) -> float | None:
-        found = [v for run in side.runs if run.counts and (v := get(run)) is not None]
-        return sum(found) / len(found) if found else None
+        values = [v for run in side.runs if run.counts and (v := get(run)) is not None]
+        return sum(values) / len(values) if values else None
 
     wanted: Mapping[
         str, tuple[Callable[[RunData], float | None], Callable[[float | None], str]]
@@ -267,10 +267,10 @@ def _costs(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
         "time a run": (lambda run: run.wall_s, labels.duration),
         "tokens a run": (lambda run: run.cost.total, labels.amount),
     }
-    for name, (get, told) in wanted.items():
+    for name, (get, format_cost) in wanted.items():
         a, b = mean(own, get), mean(other, get)
         if a is not None or b is not None:
-            yield name, told(a), told(b)
+            yield name, format_cost(a), format_cost(b)
 
 
 def _record(row: Row) -> dict[str, Any]:
@@ -290,23 +290,23 @@ def _record(row: Row) -> dict[str, Any]:
     }
 
 
-def _told(found: Estimate, scale: Scale) -> str:
+def _interval_text(estimate: Estimate, scale: Scale) -> str:
     def show(value: float) -> str:
         return (
             labels.ratio(math.exp(min(value, 700))) if scale == "log" else labels.difference(value)
         )
 
-    if found.low is None or found.high is None:
-        return f"{show(found.value)}, no interval"
-    return f"{show(found.value)} ({show(found.low)} to {show(found.high)})"
+    if estimate.low is None or estimate.high is None:
+        return f"{show(estimate.value)}, no interval"
+    return f"{show(estimate.value)} ({show(estimate.low)} to {show(estimate.high)})"
 
 
-def _judgement(found: Estimate, p: float | None, metric: Metric) -> str:
+def _judgement(estimate: Estimate, p: float | None, metric: Metric) -> str:
     if p is None:
         return "noise not known"
     if p > 0.05:
         return "not told apart"
-    return "B better" if metric.sign * found.value < 0 else "A better"
+    return "B better" if metric.sign * estimate.value < 0 else "A better"
 
 
 def _doubts(row: Row, metric: str) -> Iterator[str]:
@@ -318,37 +318,37 @@ def _doubts(row: Row, metric: str) -> Iterator[str]:
             yield f"  ! {which} may have diverged: the last rows have no {metric}"
 
 
-def _lines(found: Versus) -> Iterator[str]:
-    better = "lower" if found.metric.goal == "minimize" else "higher"
-    yield f"A {found.a}"
-    yield f"B {found.b}"
-    yield from found.notes
-    what = "B as a multiple of A" if found.scale == "log" else "B less A"
-    yield f"{found.metric.name}, {better} is better, {value_text(found.metric.at)} of each run"
+def _lines(versus: Versus) -> Iterator[str]:
+    better = "lower" if versus.metric.goal == "minimize" else "higher"
+    yield f"A {versus.a}"
+    yield f"B {versus.b}"
+    yield from versus.notes
+    what = "B as a multiple of A" if versus.scale == "log" else "B less A"
+    yield f"{versus.metric.name}, {better} is better, {value_text(versus.metric.at)} of each run"
     yield f"{what}, with 95 % intervals (Welch)"
-    for key, a, b in found.changed:
+    for key, a, b in versus.changed:
         yield f"  {key}: {a} in A, {b} in B"
-    if not found.rows:
+    if not versus.rows:
         yield "  nothing to compare: no cell of both has a value"
-    for row in found.rows:
-        judged = _judgement(row.difference, row.p, found.metric)
+    for row in versus.rows:
+        judged = _judgement(row.difference, row.p, versus.metric)
         count = f"n {row.a.summary.n} and {row.b.summary.n}"
         p = f", {labels.p_value(row.p)}" if row.p is not None else ""
-        line = f"  {row.name}: {_told(row.difference, found.scale)}, {judged}{p}, {count}"
+        line = f"  {row.name}: {_interval_text(row.difference, versus.scale)}, {judged}{p}, {count}"
         if row.over_seeds is not None and row.over_seeds.low is not None:
-            line += f"; on shared seeds {_told(row.over_seeds, found.scale)}"
+            line += f"; on shared seeds {_interval_text(row.over_seeds, versus.scale)}"
         yield line.replace(labels.MINUS, "-")
-    for row in found.rows:
-        yield from (line.replace(labels.MINUS, "-") for line in _doubts(row, found.metric.name))
-    if found.overall is not None:
-        judged = _judgement(found.overall, found.overall.p, found.metric)
-        yield f"  on average: {_told(found.overall, found.scale)}, {judged}".replace(
+    for row in versus.rows:
+        yield from (line.replace(labels.MINUS, "-") for line in _doubts(row, versus.metric.name))
+    if versus.overall is not None:
+        judged = _judgement(versus.overall, versus.overall.p, versus.metric)
+        yield f"  on average: {_interval_text(versus.overall, versus.scale)}, {judged}".replace(
             labels.MINUS, "-"
         )
-    for side, names in (("A", found.only_a), ("B", found.only_b)):
+    for side, names in (("A", versus.only_a), ("B", versus.only_b)):
         if names:
             yield f"  only in {side}: {labels.listed(names, 5)}"
-    for name, a, b in found.costs:
+    for name, a, b in versus.costs:
         yield f"  {name}: {a} in A, {b} in B".replace(labels.NONE, "-")
-    if len(found.rows) > 1:
+    if len(versus.rows) > 1:
         yield "  p values are adjusted for the number of cells (Holm)"

@@ -91,10 +91,10 @@ def compare_sides(answers: Mapping[str, Sequence[Answer]]) -> Sides:
 
 
 def _by_item(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
-    found: dict[str, list[Answer]] = {}
+    by_item: dict[str, list[Answer]] = {}
     for answer in answers:
-        found.setdefault(answer.item, []).append(answer)
-    return found
+        by_item.setdefault(answer.item, []).append(answer)
+    return by_item
 
 
 def _prompt(item: str, sides: Sequence[Sequence[Answer]]) -> Prompt:
@@ -161,8 +161,8 @@ def _row(one: Prompt) -> str:
     cells = [f"<td><pre>{_escaped(one.prompt)}</pre>{_right(one.right)}</td>"]
     for texts, score in zip(one.texts, one.scores, strict=True):
         kind = "" if score is None else ' class="right"' if score >= SOLVED else ' class="wrong"'
-        said = "<hr>".join(f"<pre>{_escaped(text)}</pre>" for text in texts)
-        cells.append(f"<td{kind}>{said}{'' if score is None else f'<small>{score:g}</small>'}</td>")
+        cell = "<hr>".join(f"<pre>{_escaped(text)}</pre>" for text in texts)
+        cells.append(f"<td{kind}>{cell}{'' if score is None else f'<small>{score:g}</small>'}</td>")
     return f"<tr>{''.join(cells)}</tr>"
 
 
@@ -173,13 +173,13 @@ def _right(text: str) -> str:
 def lines(sides: Sides) -> list[str]:
     """The scores, and the distance of each from the first, one line each."""
     count = len(sides.prompts)
-    found = [f"{count} item{'s' * (count != 1)}, answered by {len(sides.names)} sides"]
+    texts = [f"{count} item{'s' * (count != 1)}, answered by {len(sides.names)} sides"]
     for name, mean in zip(sides.names, sides.means, strict=True):
-        found.append(f"{name}: " + ("not judged" if mean is None else f"mean score {mean:.3f}"))
+        texts.append(f"{name}: " + ("not judged" if mean is None else f"mean score {mean:.3f}"))
     for one in sides.against:
         reach = "" if one.low is None else f" (95 % {one.low:+.3f} to {one.high:+.3f})"
-        found.append(
+        texts.append(
             f"{one.name} less {sides.names[0]}: {one.difference:+.3f}{reach}; it alone solves "
             f"{len(one.gained)}, the other alone {len(one.lost)}"
         )
-    return found
+    return texts

@@ -125,8 +125,8 @@ def find_axes(ranking: Ranking, sign: float) -> list[Axis]:
     """The axes with two values or more among the measured cells, the most important first. Cells
     with a diverged run are left out, since their other runs do not measure the setting."""
     cells = usable(ranking)
-    found = [axis for key in ranking.keys if (axis := _axis(key, cells, ranking, sign)) is not None]
-    return sorted(found, key=lambda axis: -abs(axis.effect.value))
+    axes = [axis for key in ranking.keys if (axis := _axis(key, cells, ranking, sign)) is not None]
+    return sorted(axes, key=lambda axis: -abs(axis.effect.value))
 
 
 def _axis(key: str, cells: Sequence[Cell], ranking: Ranking, sign: float) -> Axis | None:
@@ -174,11 +174,11 @@ class _Gap(NamedTuple):
         if not self.matched:
             return Estimate(_plain_mean(self.ranking, one) - _plain_mean(self.ranking, two))
         parts = [(c, 1 / len(one)) for c in one] + [(c, -1 / len(two)) for c in two]
-        found = weigh(self.ranking, parts)
-        if found.p is None:
+        contrast = weigh(self.ranking, parts)
+        if contrast.p is None:
             beside = {rest(cell, self.key): cell for cell in two}
             return over_rows(self.ranking, [(c, beside[rest(c, self.key)]) for c in one])
-        return found
+        return contrast
 
 
 def _plain_mean(ranking: Ranking, cells: Sequence[Cell]) -> float:
@@ -187,25 +187,25 @@ def _plain_mean(ranking: Ranking, cells: Sequence[Cell]) -> float:
 
 def _blocks(key: str, values: Mapping[str, list[Cell]]) -> set[tuple[tuple[str, str], ...]]:
     """Combinations of the other settings that have a cell at every value."""
-    found = [{rest(cell, key) for cell in cells} for cells in values.values()]
-    return found[0].intersection(*found)
+    rests = [{rest(cell, key) for cell in cells} for cells in values.values()]
+    return rests[0].intersection(*rests)
 
 
 def _level(key: str, text: str, number: float | None, cells: list[Cell], ranking: Ranking) -> Level:
-    found = weigh(ranking, [(cell, 1 / len(cells)) for cell in cells])
+    estimate = weigh(ranking, [(cell, 1 / len(cells)) for cell in cells])
     back = ranking.off_scale
-    low, high = (None if bound is None else back(bound) for bound in (found.low, found.high))
+    low, high = (None if bound is None else back(bound) for bound in (estimate.low, estimate.high))
     if low is not None and high is not None:
         low, high = max(low, ranking.bounds[0]), min(high, ranking.bounds[1])
     spelled = cells[0].texts.get(key, "")
-    return Level(text, number, back(found.value), low, high, len(cells), spelled)
+    return Level(text, number, back(estimate.value), low, high, len(cells), spelled)
 
 
 def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
     """Ordered axes with three values or more along which every step improves, and whose ends and
     last step differ at 2.5 %, shared by all `axes` (Bonferroni): past a turn the last step does
     not. Edges have the other half of the level."""
-    found: list[Trend] = []
+    trends: list[Trend] = []
     family = 2 * max(sum(axis.matched for axis in axes), 1)
     for axis in axes:
         means = [sign * entry.mean for entry in axis.levels]
@@ -214,16 +214,16 @@ def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
         if not axis.matched or axis.ends is None or len(means) < 3 or not monotone:
             continue
         toward = axis.steps[0] if axis.best == 0 else axis.steps[-1]
-        if _told(axis.ends, family) and _told(toward, family):
+        if _is_beyond_noise(axis.ends, family) and _is_beyond_noise(toward, family):
             side = "smallest" if axis.best == 0 else "largest"
             # All steps at once: each has to pass, so none pays for the others.
-            every = all(_told(step, family) for step in axis.steps)
-            found.append(Trend(axis.key, side, axis.ends, every))
-    return found
+            every = all(_is_beyond_noise(step, family) for step in axis.steps)
+            trends.append(Trend(axis.key, side, axis.ends, every))
+    return trends
 
 
-def _told(found: Estimate, family: int) -> bool:
-    return found.p is not None and found.p * family <= 1 - CONFIDENCE
+def _is_beyond_noise(estimate: Estimate, family: int) -> bool:
+    return estimate.p is not None and estimate.p * family <= 1 - CONFIDENCE
 
 
 def find_crossings(
@@ -240,11 +240,11 @@ def find_crossings(
         pairs = [(x, y) for x in shown for y in shown if x != y]
     else:
         pairs = [(axis.key, y) for axis in axes[:_PAIRED] for y in by if axis.key != y]
-    found = [one for x, y in pairs if (one := _crossing(x, y, ranking, sign, len(pairs)))]
-    told: dict[frozenset[str], Crossing] = {}
-    for one in sorted(found, key=lambda one: one.p):
-        told.setdefault(frozenset((one.x, one.y)), one)
-    return list(told.values())
+    crossings = [one for x, y in pairs if (one := _crossing(x, y, ranking, sign, len(pairs)))]
+    by_pair: dict[frozenset[str], Crossing] = {}
+    for one in sorted(crossings, key=lambda one: one.p):
+        by_pair.setdefault(frozenset((one.x, one.y)), one)
+    return list(by_pair.values())
 
 
 def _crossing(x: str, y: str, ranking: Ranking, sign: float, family: int) -> Crossing | None:
@@ -267,13 +267,13 @@ def _crossing(x: str, y: str, ranking: Ranking, sign: float, family: int) -> Cro
                 p = min(1.0, paid * range_tail(statistic, len(row), gap.df))
             order = (first, second) if sign * gap.value < 0 else (second, first)
             better.setdefault(order, []).append((p, name))
-    found: list[Crossing] = []
+    crossings: list[Crossing] = []
     for (first, second), own in better.items():
         other = better.get((second, first))
         if other is not None and first < second:
             (p, here), (q, there) = min(own), min(other)
-            found.append(Crossing(x, y, first, second, here, there, max(p, q)))
-    least = min(found, key=lambda one: one.p, default=None)
+            crossings.append(Crossing(x, y, first, second, here, there, max(p, q)))
+    least = min(crossings, key=lambda one: one.p, default=None)
     return least if least is not None and least.p <= 1 - CONFIDENCE else None
 
 
@@ -307,7 +307,9 @@ def _pair(x: Axis, y: Axis, cells: Sequence[Cell], ranking: Ranking, sign: float
     xs, ys = (tuple(entry.value for entry in axis.levels) for axis in (x, y))
     scaled = [
         [
-            math.fsum(v / len(found) for v in found) if (found := places.get((b, a))) else None
+            math.fsum(v / len(values_there) for v in values_there)
+            if (values_there := places.get((b, a)))
+            else None
             for a in xs
         ]
         for b in ys

@@ -123,10 +123,10 @@ def _final(rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 
 def _groups(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:
-    found: dict[int, list[Rollout]] = {}
+    by_iteration: dict[int, list[Rollout]] = {}
     for rollout in rollouts:
-        found.setdefault(rollout.group, []).append(rollout)
-    return found
+        by_iteration.setdefault(rollout.group, []).append(rollout)
+    return by_iteration
 
 
 def _limit(run: RunData, data: SweepData) -> int | None:
@@ -146,10 +146,10 @@ def _cell(
     runs = [run for run in cell.runs if of[run.id]]
     finals = {run.id: _final(of[run.id]) for run in runs}
     truncated = [
-        found for run in runs if (found := _cut(finals[run.id], limits[run.id])) is not None
+        share for run in runs if (share := _cut(finals[run.id], limits[run.id])) is not None
     ]
-    distinct = [found for run in runs if (found := _distinct(finals[run.id])) is not None]
-    repeated = [found for run in runs if (found := _repeated(finals[run.id])) is not None]
+    distinct = [share for run in runs if (share := _distinct(finals[run.id])) is not None]
+    repeated = [share for run in runs if (share := _repeated(finals[run.id])) is not None]
     return CellBehaviour(
         cell=cell.name,
         rollouts=sum(len(of[run.id]) for run in runs),
@@ -167,7 +167,7 @@ def _cell(
 def _over_time(runs: Sequence[list[Rollout]], judge: _Judge) -> dict[int, float]:
     """Iteration -> the mean over runs of `judge` applied to a run's rollouts. Only iterations
     that most runs have."""
-    found: dict[int, list[float]] = {}
+    collected: dict[int, list[float]] = {}
     for rollouts in runs:
         by_iteration: dict[int, list[Rollout]] = {}
         for rollout in rollouts:
@@ -175,8 +175,10 @@ def _over_time(runs: Sequence[list[Rollout]], judge: _Judge) -> dict[int, float]
         for iteration, own in by_iteration.items():
             value = judge(own)
             if value is not None:
-                found.setdefault(iteration, []).append(value)
-    return {i: finite_mean(v) or 0.0 for i, v in sorted(found.items()) if 2 * len(v) > len(runs)}
+                collected.setdefault(iteration, []).append(value)
+    return {
+        i: finite_mean(v) or 0.0 for i, v in sorted(collected.items()) if 2 * len(v) > len(runs)
+    }
 
 
 def _mean_length(rollouts: list[Rollout]) -> float | None:
@@ -220,7 +222,7 @@ def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
             scores = [pass_at_k(len(g), sum(bool(r.correct) for r in g), k) for g in groups]
             by_k.setdefault(k, []).append(math.fsum(scores) / len(scores))
             k *= 2
-    return {k: summarise(found) for k, found in by_k.items() if len(found) == len(runs)}
+    return {k: summarise(passed) for k, passed in by_k.items() if len(passed) == len(runs)}
 
 
 def _cut(rollouts: Sequence[Rollout], limit: int | None) -> float | None:
@@ -258,62 +260,62 @@ def examples(run: RunData, split: str, count: int) -> list[Example]:
     ordered = sorted(final, key=lambda r: -r.reward if math.isfinite(r.reward) else math.inf)
     best = _of_different_questions(ordered, count)
     worst = _of_different_questions([r for r in reversed(ordered) if r not in best], count)
-    found = [Example(run.name, run.cell, "best", rollout) for rollout in best]
-    return found + [Example(run.name, run.cell, "worst", rollout) for rollout in worst]
+    shown = [Example(run.name, run.cell, "best", rollout) for rollout in best]
+    return shown + [Example(run.name, run.cell, "worst", rollout) for rollout in worst]
 
 
 def _of_different_questions(rollouts: Sequence[Rollout], count: int) -> list[Rollout]:
-    found: dict[object, Rollout] = {}
+    by_question: dict[object, Rollout] = {}
     for rollout in rollouts:
-        found.setdefault(rollout.prompt or rollout.group, rollout)
-        if len(found) == count:
+        by_question.setdefault(rollout.prompt or rollout.group, rollout)
+        if len(by_question) == count:
             break
-    return list(found.values())
+    return list(by_question.values())
 
 
 def _disagreements(ranking: Ranking, of: Mapping[str, list[Rollout]]) -> list[Disagreement]:
     """Questions that several cells answered, the largest gap in mean reward first. Questions are
     matched by their text, since their position differs from run to run."""
-    asked: dict[str, dict[str, list[float]]] = {}
+    answers: dict[str, dict[str, list[float]]] = {}
     references: dict[str, str] = {}
     for cell in ranking.cells:
         for run in cell.runs:
             for rollout in _final(of[run.id]):
                 if rollout.prompt and math.isfinite(rollout.reward):
                     references.setdefault(rollout.prompt, rollout.reference)
-                    own = asked.setdefault(rollout.prompt, {})
+                    own = answers.setdefault(rollout.prompt, {})
                     own.setdefault(cell.name, []).append(rollout.reward)
-    found: list[Disagreement] = []
-    for prompt, cells in asked.items():
+    disagreements: list[Disagreement] = []
+    for prompt, cells in answers.items():
         if len(cells) < 2 or min(map(len, cells.values())) < 2:
             continue
         means = {cell: (finite_mean(own) or 0.0, len(own)) for cell, own in cells.items()}
         levels = [mean for mean, _ in means.values()]
-        found.append(
+        disagreements.append(
             Disagreement(prompt, references[prompt], means, max(levels) / 2 - min(levels) / 2)
         )
-    found.sort(key=lambda one: (-one.gap, one.prompt))
-    return [one for one in found if one.gap > 0][:6]
+    disagreements.sort(key=lambda one: (-one.gap, one.prompt))
+    return [one for one in disagreements if one.gap > 0][:6]
 
 
 def _flags(cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]]) -> list[Flag]:
-    found: list[Flag] = []
+    flags: list[Flag] = []
     if len(cell.length) > 1 and len(cell.reward) > 1:
         first, last = (cell.length[i] for i in (min(cell.length), max(cell.length)))
         before, after = (cell.reward[i] for i in (min(cell.reward), max(cell.reward)))
         if first > 0 and last >= 2 * first and last >= 16:
             text = f"answers grew from {first:.0f} to {last:.0f} tokens"
-            found.append(Flag("length", cell.cell, text, {"first": first, "last": last}))
-        found += _hollow(cell, ranking, of, after - before)
+            flags.append(Flag("length", cell.cell, text, {"first": first, "last": last}))
+        flags += _hollow(cell, ranking, of, after - before)
     if cell.repeated is not None and cell.repeated > 0.1:
         text = f"{labels.percent(cell.repeated)} of its last answers repeat themselves"
-        found.append(Flag("repetition", cell.cell, text, {"share": cell.repeated}))
+        flags.append(Flag("repetition", cell.cell, text, {"share": cell.repeated}))
     if cell.distinct is not None and cell.distinct <= 0.1 and cell.signal:
         right = cell.passes.get(1)
         if right is None or (right.mean or 0.0) < 0.9:
             text = "nearly the same answer each time a question is asked"
-            found.append(Flag("collapse", cell.cell, text, {"distinct": cell.distinct}))
-    return found
+            flags.append(Flag("collapse", cell.cell, text, {"distinct": cell.distinct}))
+    return flags
 
 
 def _hollow(

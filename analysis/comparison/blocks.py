@@ -77,7 +77,7 @@ def find_blocks(ranking: Ranking, sign: float, by: str | None) -> Blocks | None:
             return None
         known = ", ".join(ranking.keys) or "none"
         raise UsageError(f"by {by!r}: cells do not differ in that; they do in: {known}")
-    why = _found(ranking, sign)
+    why = _crossing_of(ranking, sign)
     return None if why is None else _blocks(ranking, sign, why.y, why)
 
 
@@ -86,14 +86,14 @@ def _has(cell: Cell, key: str) -> bool:
     return key in config or key in dict(dotted(config))
 
 
-def _found(ranking: Ranking, sign: float) -> Crossing | None:
+def _crossing_of(ranking: Ranking, sign: float) -> Crossing | None:
     """The most certain dependence of an axis's best value on a setting of text."""
     named = [key for key in ranking.keys if _texts(ranking, key)]
     if not named:
         return None
     axes = find_axes(ranking, sign)
-    told = find_crossings(ranking, axes, sign, named)
-    return min(told, key=lambda one: one.p, default=None)
+    crossings = find_crossings(ranking, axes, sign, named)
+    return min(crossings, key=lambda one: one.p, default=None)
 
 
 def _texts(ranking: Ranking, key: str) -> bool:
@@ -133,26 +133,26 @@ def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[
         return Block(value, len(tried), diverged, None, (), {}, (), holes)
     groups = {cell.name: cell.values for cell in good}
     compared = against_best(groups, best.name, ranking.noise, sign, ranking.scale, ranking.price)
-    found = bounded(compared, ranking.bounds)
-    tied = tuple(c for c in good if c.name in found and not found[c.name].told_apart)
-    judged = replace(part, best=best, comparisons=found)
+    limited = bounded(compared, ranking.bounds)
+    tied = tuple(c for c in good if c.name in limited and not limited[c.name].told_apart)
+    judged = replace(part, best=best, comparisons=limited)
     edges = tuple(judge_edges(judged, sign, alone=True, blocks=parts(ranking, by)))
-    return Block(value, len(tried), diverged, best, tied, found, edges, holes)
+    return Block(value, len(tried), diverged, best, tied, limited, edges, holes)
 
 
-def by_blocks(ranking: Ranking, found: Blocks, sign: float) -> tuple[Ranking, Blocks]:
+def by_blocks(ranking: Ranking, partition: Blocks, sign: float) -> tuple[Ranking, Blocks]:
     """Compares each cell with the best of its block; no cell is best of all. Returns the ranking,
     and the blocks, in which each best has the interval of a cell that was chosen. Nothing changes
     if fewer than two blocks have a best cell."""
-    if sum(block.best is not None for block in found.blocks) < 2:
-        return ranking, found
+    if sum(block.best is not None for block in partition.blocks) < 2:
+        return ranking, partition
     leaders: dict[str, str] = {}
     chosen: dict[str, Cell] = {}
     blocks: list[Block] = []
-    for block in found.blocks:
+    for block in partition.blocks:
         best = block.best
         if best is not None:
-            own = tuple(c for c in ranking.cells if level(c.settings, found.by) == block.value)
+            own = tuple(c for c in ranking.cells if level(c.settings, partition.by) == block.value)
             part = replace(ranking, cells=own)
             best, _ = as_chosen(part, best, block.comparisons, sign)
             chosen[best.name] = best
@@ -169,7 +169,7 @@ def by_blocks(ranking: Ranking, found: Blocks, sign: float) -> tuple[Ranking, Bl
         held_back=(),
         leaders=leaders,
     )
-    return apart, replace(found, blocks=tuple(blocks))
+    return apart, replace(partition, blocks=tuple(blocks))
 
 
 def _holes(tried: set[Row], others: Sequence[set[Row]]) -> tuple[Row, ...]:
@@ -190,13 +190,13 @@ def _order(row: Row) -> list[tuple[str, float, str]]:
 def _number(text: str) -> float:
     """The number, or 0 if it is not finite: NaN has no place in an order."""
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
         return 0.0
-    return found if math.isfinite(found) else 0.0
+    return number if math.isfinite(number) else 0.0
 
 
-def rows(found: Blocks, cells: Sequence[Cell]) -> list[Mapping[str, Any]]:
+def rows(blocks: Blocks, cells: Sequence[Cell]) -> list[Mapping[str, Any]]:
     """One row per block, as in `report.json`: values of settings have their own types."""
     typed = {
         (key, level(cell.settings, key)): value
@@ -205,7 +205,7 @@ def rows(found: Blocks, cells: Sequence[Cell]) -> list[Mapping[str, Any]]:
     }
     return [
         {
-            "value": typed.get((found.by, block.value), block.value),
+            "value": typed.get((blocks.by, block.value), block.value),
             "cells": block.cells,
             "diverged": block.diverged,
             "best": block.best and block.best.name,
@@ -221,5 +221,5 @@ def rows(found: Blocks, cells: Sequence[Cell]) -> list[Mapping[str, Any]]:
                 {key: typed.get((key, text), text) for key, text in row} for row in block.holes
             ],
         }
-        for block in found.blocks
+        for block in blocks.blocks
     ]

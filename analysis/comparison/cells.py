@@ -54,8 +54,8 @@ class Cell:
     @cached_property
     def values(self) -> list[float]:
         """The values of the runs that count, and the values that failed runs count as."""
-        found = [run.value for run in self.runs if run.counts and run.value is not None]
-        return [*found, *self.assumed]
+        values = [run.value for run in self.runs if run.counts and run.value is not None]
+        return [*values, *self.assumed]
 
     @cached_property
     def texts(self) -> dict[str, str]:
@@ -78,12 +78,12 @@ class Cell:
 
     def by_seed(self, scale: Scale) -> dict[int, float]:
         """The values of the runs that count and have a seed, by seed, on a scale."""
-        found = {
+        by_seed = {
             r.seed: r.value
             for r in self.runs
             if r.counts and r.seed is not None and r.value is not None
         }
-        return dict(zip(found, on_scale(list(found.values()), scale), strict=True))
+        return dict(zip(by_seed, on_scale(list(by_seed.values()), scale), strict=True))
 
     def best_run(self, sign: float) -> RunData | None:
         """The run with the best value among those that count. With `sign` 1, smaller is better."""
@@ -190,7 +190,7 @@ class Ranking:
         return tuple(
             cell
             for cell in self.others
-            if ((found := self._of(cell)) is not None and not found.told_apart)
+            if ((comparison := self._of(cell)) is not None and not comparison.told_apart)
             or cell.name in equal
         )
 
@@ -241,10 +241,10 @@ def rank(data: SweepData) -> Ranking:
     bound = worst is not None and data.metric is not None and data.metric.failed == "bound"
 
     def order(cell: Cell) -> tuple[bool, float]:
-        found = cell.summary.mean or 0.0
+        middle = cell.summary.mean or 0.0
         if bound and cell.failed:
-            found = mean([*cell.values, *[worst or 0.0] * cell.failed], scale)
-        return merit(found, goal, diverged=cell.diverged > 0 or not cell.counted)
+            middle = mean([*cell.values, *[worst or 0.0] * cell.failed], scale)
+        return merit(middle, goal, diverged=cell.diverged > 0 or not cell.counted)
 
     measured = [cell for cell in cells if cell.summary.n]
     ranked = sorted(measured, key=order)
@@ -260,12 +260,12 @@ def rank(data: SweepData) -> Ranking:
     ahead = [cell for cell in ranked if level(cell) < level(best)]
     passed_over = tuple(cell for cell in ahead if cell.diverged)
     held_back = tuple(cell for cell in ahead if cell.failed and not cell.diverged)
-    found = Ranking(ordered, best, best_run, comparisons, passed_over, scale, keys, noise, bounds)
-    found = replace(found, worst=worst if bound else None, price=paid)
-    chosen, of = as_chosen(found, best, comparisons, sign)
+    ranking = Ranking(ordered, best, best_run, comparisons, passed_over, scale, keys, noise, bounds)
+    ranking = replace(ranking, worst=worst if bound else None, price=paid)
+    chosen, of = as_chosen(ranking, best, comparisons, sign)
     ordered = tuple(chosen if cell is best else cell for cell in ordered)
-    found = replace(found, cells=ordered, best=chosen, chosen_of=of)
-    return replace(found, held_back=held_back, worst=worst)
+    ranking = replace(ranking, cells=ordered, best=chosen, chosen_of=of)
+    return replace(ranking, held_back=held_back, worst=worst)
 
 
 def as_chosen(
@@ -278,13 +278,15 @@ def as_chosen(
     if ranking.noise.of(best.name) is None:
         return best, of
     chosen = Chosen(best.name, of, sign, confidence(comparisons))
-    found = summarise_chosen(best.values, ranking.scale, ranking.noise, chosen)
+    chosen_summary = summarise_chosen(best.values, ranking.scale, ranking.noise, chosen)
     if best.failed and ranking.worst is not None:
         # Its failed runs may have had the worst value of all, which moves the end on that side.
         values = [*best.values, *[ranking.worst] * best.failed]
         other = summarise_chosen(values, ranking.scale, ranking.noise, chosen)
-        found = found._replace(**({"high": other.high} if sign > 0 else {"low": other.low}))
-    return replace(best, summary=_within(found, ranking.bounds)), of
+        chosen_summary = chosen_summary._replace(
+            **({"high": other.high} if sign > 0 else {"low": other.low})
+        )
+    return replace(best, summary=_within(chosen_summary, ranking.bounds)), of
 
 
 def bounded(
@@ -309,10 +311,10 @@ def _cells(
     for run in data.runs:
         grouped.setdefault(run.cell, []).append(run)
     configs = {name: runs[0].config for name, runs in grouped.items()}
-    keys, found = settings(configs, list(data.axes), data.seed_field, data.derived)
+    keys, values_of = settings(configs, list(data.axes), data.seed_field, data.derived)
     empty = summarise([])
     bare = [
-        Cell(name, found[name], _unset(found[name], keys, found), tuple(runs), empty)
+        Cell(name, values_of[name], _unset(values_of[name], keys, values_of), tuple(runs), empty)
         for name, runs in grouped.items()
     ]
     bare = [replace(c, baseline=True) if c.name == data.baseline else c for c in bare]
@@ -341,9 +343,9 @@ def uneven_best(data: SweepData, cells: Sequence[Cell]) -> tuple[int, int] | Non
     counts: list[float] = []
     for cell in cells:
         runs = [run.curves.get(data.metric.name) for run in cell.runs if run.counts]
-        found = [len(curve.finite.values) for curve in runs if curve is not None]
-        if found:
-            counts.append(sum(found) / len(found))
+        lengths = [len(curve.finite.values) for curve in runs if curve is not None]
+        if lengths:
+            counts.append(sum(lengths) / len(lengths))
     if not counts or max(counts) <= _EVEN * min(counts):
         return None
     return round(min(counts)), round(max(counts))
@@ -369,41 +371,41 @@ def _noise(
         }
         for sweep, others in data.lent.items()
     }
-    asked = "auto" if data.metric is None else data.metric.noise
+    rule_name = "auto" if data.metric is None else data.metric.noise
     own = {cell.name: on_scale(cell.values, scale) for cell in cells}
-    rule = "own" if asked == "own" else "pooled" if asked == "pooled" else "auto"
-    found = fit_noise(own, rule, lent, _positions(cells, keys), shares=shares)
+    rule = "own" if rule_name == "own" else "pooled" if rule_name == "pooled" else "auto"
+    noise = fit_noise(own, rule, lent, _positions(cells, keys), shares=shares)
     counted = [cell for cell in cells if cell.counted and not cell.diverged]
-    found = paired(found, {cell.name: cell.by_seed(scale) for cell in counted})
+    noise = paired(noise, {cell.name: cell.by_seed(scale) for cell in counted})
     worst = _worst(data)
     if worst is None or data.metric is None or data.metric.failed != "bound":
-        return found
+        return noise
     failed = {cell.name: cell.failed for cell in cells}
-    return with_failed(found, own, failed, on_scale([worst], scale)[0])
+    return with_failed(noise, own, failed, on_scale([worst], scale)[0])
 
 
 def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str, float]]:
     """The position of each cell along the axes of three numbers or more, by rank."""
-    found: dict[str, dict[str, float]] = {}
+    places: dict[str, dict[str, float]] = {}
     for key in keys:
         values = ordered(key, [cell.settings for cell in cells])
         if len(values) > 2 and all(key in cell.settings for cell in cells):
-            found[key] = {c.name: float(values.index(c.settings[key])) for c in cells}
+            places[key] = {c.name: float(values.index(c.settings[key])) for c in cells}
             levels: dict[float, list[bool]] = {}
             for cell in cells:
                 levels.setdefault(cell.settings[key], []).append(cell.diverged > 0)
             wild = {value for value, own in levels.items() if 2 * sum(own) >= len(own)}
             if wild and len(wild) < len(levels):
-                found[key + TOWARD] = {c.name: float(c.settings[key] in wild) for c in cells}
-    return found
+                places[key + TOWARD] = {c.name: float(c.settings[key] in wild) for c in cells}
+    return places
 
 
 def _bounds(data: SweepData) -> tuple[float, float]:
     """The range of the metric, from its name and from all recorded values."""
     metric = data.metric
     curves = [run.curves.get(metric.name) for run in data.runs] if metric is not None else []
-    found = [curve.finite.values for curve in curves if curve is not None]
-    ends = [float(end) for own in found if len(own) for end in (own.min(), own.max())]
+    values = [curve.finite.values for curve in curves if curve is not None]
+    ends = [float(end) for own in values if len(own) for end in (own.min(), own.max())]
     if metric is None or not ends:
         return -math.inf, math.inf
     # tinker-cookbook's evaluations: a score is the share of so many examples.
@@ -417,21 +419,21 @@ def _bounds(data: SweepData) -> tuple[float, float]:
     return bounds_of(metric.name, min(ends), max(ends))
 
 
-def _within(found: Summary, bounds: tuple[float, float]) -> Summary:
-    if found.mean is None or found.low is None or found.high is None:
-        return found
-    return found._replace(low=max(found.low, bounds[0]), high=min(found.high, bounds[1]))
+def _within(summary: Summary, bounds: tuple[float, float]) -> Summary:
+    if summary.mean is None or summary.low is None or summary.high is None:
+        return summary
+    return summary._replace(low=max(summary.low, bounds[0]), high=min(summary.high, bounds[1]))
 
 
 def _unset(
-    own: Mapping[str, Any], keys: Sequence[str], found: Mapping[str, Mapping[str, Any]]
+    own: Mapping[str, Any], keys: Sequence[str], values_of: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, ...]:
     """The `keys` that `own` lacks although another cell sets them and agrees with all of `own`."""
     if len(own) == len(keys):
         return ()
     wider = [
         other
-        for other in found.values()
+        for other in values_of.values()
         if len(other) > len(own) and all(item in other.items() for item in own.items())
     ]
     return tuple(key for key in keys if key not in own and any(key in other for other in wider))

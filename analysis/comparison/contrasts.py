@@ -67,18 +67,18 @@ def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate
     the ranking; if that is unknown, with the pairs as the sample."""
     share = 1 / len(pairs)
     parts = [part for one, two in pairs for part in ((one, share), (two, -share))]
-    found = weigh(ranking, parts)
-    return over_rows(ranking, pairs) if found.p is None else found
+    estimate = weigh(ranking, parts)
+    return over_rows(ranking, pairs) if estimate.p is None else estimate
 
 
-def ranged(found: Estimate, means: int) -> Estimate:
+def ranged(estimate: Estimate, means: int) -> Estimate:
     """The same difference with the interval and p of the largest of all differences between this
     many means (the studentized range), for a best and a worst that were chosen by the data."""
-    if found.error is None or found.df is None or means <= 2:
-        return found
-    reach = _quantile(means, round(found.df, 3)) / 2**0.5 * found.error
-    p = range_tail(abs(found.value) / found.error * 2**0.5, means, found.df)
-    return found._replace(low=found.value - reach, high=found.value + reach, p=p)
+    if estimate.error is None or estimate.df is None or means <= 2:
+        return estimate
+    reach = _quantile(means, round(estimate.df, 3)) / 2**0.5 * estimate.error
+    p = range_tail(abs(estimate.value) / estimate.error * 2**0.5, means, estimate.df)
+    return estimate._replace(low=estimate.value - reach, high=estimate.value + reach, p=p)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -116,14 +116,14 @@ def judge_edges(
     tried = {
         edge.axis: edge.values for edge in find_edges(best.settings, failed, planned, alone=alone)
     }
-    found = [
+    edges = [
         replace(edge, stopped=edge.axis not in tried, values=tried.get(edge.axis, edge.values))
         for edge in find_edges(best.settings, good, planned, alone=alone)
         if not any(_beside(other, best.settings, edge.axis) for other in equal)
     ]
     # Trends are claims of the same kind, and have the other half of the level.
     family = 2 * max(len(_ordered_axes(best, good)), 1) * max(blocks, 1)
-    return [_judged(edge, best, ranking, sign, family) for edge in found]
+    return [_judged(edge, best, ranking, sign, family) for edge in edges]
 
 
 def _ordered_axes(best: Cell, good: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -146,8 +146,8 @@ def _judged(edge: Edge, best: Cell, ranking: Ranking, sign: float, family: int) 
         alone = weigh(ranking, [(own[0][0], 1.0), (own[0][1], -1.0)])
         if alone.p is not None and sign * alone.value < 0:
             chances = [2 * p for p in (*chances, len(pairs) * alone.p)]
-    told = bool(chances) and min(chances) * family <= 1 - CONFIDENCE
-    return replace(edge, gain=gain, told=told)
+    beyond_noise = bool(chances) and min(chances) * family <= 1 - CONFIDENCE
+    return replace(edge, gain=gain, told=beyond_noise)
 
 
 def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:

@@ -117,12 +117,12 @@ def _of_split(split: str, ranking: Ranking) -> Episodes:
             played[cell.name] = runs
     every = [one for runs in played.values() for own in runs for one in own]
     tasks = sorted({one.episode.task for one in every})
-    found = [_task(task, played, len(tasks)) for task in tasks]
-    found.sort(key=lambda one: (not one.apart, not one.solved_by, -one.gap, one.task))
+    by_task = [_task(task, played, len(tasks)) for task in tasks]
+    by_task.sort(key=lambda one: (not one.apart, not one.solved_by, -one.gap, one.task))
     return Episodes(
         split=split,
         cells=tuple(_cell(cell, runs) for cell, runs in played.items()),
-        tasks=tuple(found),
+        tasks=tuple(by_task),
         read=len(every),
         iterations=max(
             len({one.iteration for one in own}) for runs in played.values() for own in runs
@@ -162,7 +162,11 @@ def _task(task: str, played: Mapping[str, Sequence[Sequence[_Played]]], tasks: i
     levels: list[list[float]] = []
     solved: list[str] = []
     for cell, runs in played.items():
-        own = [kept for run in runs if (kept := [one for one in run if one.episode.task == task])]
+        own = [
+            episodes
+            for run in runs
+            if (episodes := [one for one in run if one.episode.task == task])
+        ]
         if not own:
             continue
         lasts = [_last(run) for run in own]

@@ -227,8 +227,8 @@ def lucks(tables: Mapping[str, Floats]) -> dict[str, Luck]:
         if _stands_out(own, [one for one in squares.values() if one is not own], len(squares))
     }
     usual = [own for cell, own in squares.items() if cell not in alone]
-    found = dict.fromkeys(tables, _luck(usual or list(squares.values())))
-    return found | {cell: _luck([squares[cell]]) for cell in alone}
+    by_name = dict.fromkeys(tables, _luck(usual or list(squares.values())))
+    return by_name | {cell: _luck([squares[cell]]) for cell in alone}
 
 
 class _Squares(NamedTuple):
@@ -248,11 +248,11 @@ def _squares(scores: Floats) -> _Squares:
     return _Squares(between, float((rest**2).sum()), *scores.shape)
 
 
-def _luck(found: Sequence[_Squares]) -> Luck:
-    df = sum(one.runs - 1 for one in found)
-    items = found[0].items
-    between = sum(one.between for one in found) / df
-    rest = sum(one.rest for one in found) / (df * (items - 1))
+def _luck(squares: Sequence[_Squares]) -> Luck:
+    df = sum(one.runs - 1 for one in squares)
+    items = squares[0].items
+    between = sum(one.between for one in squares) / df
+    rest = sum(one.rest for one in squares) / (df * (items - 1))
     return Luck(between / items, rest / items, float(df))
 
 
@@ -326,12 +326,12 @@ def compare(
     shares = least >= 0 and most <= 1
     order = sorted(tables, key=lambda cell: -float(tables[cell].mean()))
     means = [tables[cell].mean(axis=0).tolist() for cell in order]
-    found = [
+    comparisons = [
         Item(item, (prompts or {}).get(item, item), scores)
         for item, scores in zip(shared, zip(*means, strict=True), strict=True)
     ]
-    unsolved = [one for one in found if max(one.scores) <= 0]
-    spread = sorted(found, key=lambda one: (min(one.scores) - max(one.scores), one.item))
+    unsolved = [one for one in comparisons if max(one.scores) <= 0]
+    spread = sorted(comparisons, key=lambda one: (min(one.scores) - max(one.scores), one.item))
     parted = tuple(
         _parted(cell, order[0], tables, luck, groups, shares=shares) for cell in order[1:]
     )
@@ -349,7 +349,7 @@ def compare(
         apart=tuple(one for one in spread[:_SHOWN] if max(one.scores) > min(one.scores)),
         unsolved=tuple(unsolved[:_SHOWN]),
         unsolved_count=len(unsolved),
-        solved=sum(min(one.scores) >= 1 for one in found),
+        solved=sum(min(one.scores) >= 1 for one in comparisons),
         errors=errors,
         clusters=0 if groups is None else max(groups) + 1,
         training=training,
@@ -377,11 +377,11 @@ def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | N
     if not clusters:
         return None
     numbers: dict[tuple[bool, str], int] = {}
-    found = [
+    groups = [
         numbers.setdefault((item in clusters, clusters.get(item, item)), len(numbers))
         for item in shared
     ]
-    return found if len(numbers) > 1 else None
+    return groups if len(numbers) > 1 else None
 
 
 def _chosen_reach(
@@ -428,21 +428,21 @@ def _cell(
     shares: bool,
 ) -> ItemCell:
     """A cell with its interval, which reaches down by `least` or more."""
-    found = level(table, luck, groups)
-    reach = found.reach()
+    estimate = level(table, luck, groups)
+    reach = estimate.reach()
     below = max(reach, least)
-    low, high = found.value - below, found.value + reach
+    low, high = estimate.value - below, estimate.value + reach
     if shares:
-        inside = 0 < found.value < 1 and reach > 0
+        inside = 0 < estimate.value < 1 and reach > 0
         count = table.shape[1] if groups is None else max(groups) + 1
         if inside:
-            high = on_logits(found.value, reach)[1]
+            high = on_logits(estimate.value, reach)[1]
             # Well inside 0 to 1 the chosen mean is as likely to be this far off on either scale.
-            near = below > min(found.value, 1 - found.value) / 2 or below <= reach
-            low = on_logits(found.value, below)[0] if near else low
+            near = below > min(estimate.value, 1 - estimate.value) / 2 or below <= reach
+            low = on_logits(estimate.value, below)[0] if near else low
         else:
-            low, high = counted_share(found.value, count)
-    return ItemCell(cell, len(table), found.value, low, high, _over(luck))
+            low, high = counted_share(estimate.value, count)
+    return ItemCell(cell, len(table), estimate.value, low, high, _over(luck))
 
 
 def _over(luck: Luck | None) -> Over:
@@ -460,18 +460,18 @@ def _parted(
 ) -> Parted:
     own, other = tables[cell], tables[best]
     both = (luck[cell], luck[best]) if luck else None
-    found = difference(own, other, both, groups, shares=shares)
+    gap = difference(own, other, both, groups, shares=shares)
     plain = float(own.mean() - other.mean())
     pairs = len(tables) * (len(tables) - 1) / 2
-    reach = found.reach(1 - (1 - CONFIDENCE) / pairs)
-    low, high = min(found.value - reach, plain), max(found.value + reach, plain)
+    reach = gap.reach(1 - (1 - CONFIDENCE) / pairs)
+    low, high = min(gap.value - reach, plain), max(gap.value + reach, plain)
     gaps = own.mean(axis=0) - other.mean(axis=0)
     return Parted(
         cell,
         plain,
         max(low, -1.0) if shares else low,
         min(high, 1.0) if shares else high,
-        min(1.0, found.p * pairs),
+        min(1.0, gap.p * pairs),
         int((gaps > 0).sum()),
         int((gaps < 0).sum()),
         _over(luck.get(cell)),

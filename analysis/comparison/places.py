@@ -45,8 +45,8 @@ def find_places(
     """The places of the best values of these axes, for those that have one. `by` is the setting
     that separates blocks."""
     cells = usable(ranking)
-    found = [_place(ranking, key, cells, sign, by) for key in keys if key != by]
-    return [place for place in found if place is not None]
+    places = [_place(ranking, key, cells, sign, by) for key in keys if key != by]
+    return [place for place in places if place is not None]
 
 
 def _place(

@@ -130,7 +130,7 @@ def _unstable(data: SweepData) -> tuple[Unstable, ...]:
     if enough <= 0:
         return ()
     shared = _between_seeds(courses), _about_a_line(courses)
-    found: list[Unstable] = []
+    unstable: list[Unstable] = []
     for course in courses:
         worse = course.fallen > enough
         if not worse and not (course.gain >= enough and course.lost > course.gain / 2):
@@ -139,8 +139,8 @@ def _unstable(data: SweepData) -> tuple[Unstable, ...]:
         if (worse and course.fallen > beyond) or (not worse and course.lost > beyond):
             first, last = (float(sign * course.values[at]) for at in (0, -1))
             best = float(sign * course.values.min())
-            found.append(Unstable(course.run.name, course.run.cell, first, best, last, worse))
-    return tuple(found)
+            unstable.append(Unstable(course.run.name, course.run.cell, first, best, last, worse))
+    return tuple(unstable)
 
 
 class _Scatter(NamedTuple):
@@ -166,15 +166,15 @@ def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
     cells: dict[tuple[str, int], list[Floats]] = {}
     for course in courses:
         cells.setdefault((course.run.cell, len(course.values)), []).append(course.values)
-    found: list[_Scatter] = []
+    scatters: list[_Scatter] = []
     for own in cells.values():
         if len(own) > 1:
             half = np.stack(own)[:, len(own[0]) // 2 :]
             middle = half - half.mean(axis=0)
             spread = math.sqrt(float(np.sum(middle**2)) / ((len(own) - 1) * half.shape[1]))
-            found.append(_Scatter(spread, float((len(own) - 1) * half.shape[1])))
-    found.sort()
-    return found[(len(found) - 1) // 2] if found else None
+            scatters.append(_Scatter(spread, float((len(own) - 1) * half.shape[1])))
+    scatters.sort()
+    return scatters[(len(scatters) - 1) // 2] if scatters else None
 
 
 def _about_a_line(courses: Sequence[_Course]) -> _Scatter:
@@ -184,7 +184,7 @@ def _about_a_line(courses: Sequence[_Course]) -> _Scatter:
 
 
 def _rates(data: SweepData, keys: Sequence[str], wrong: set[str]) -> tuple[Rate, ...]:
-    found: list[Rate] = []
+    rates: list[Rate] = []
     tried = [run for run in data.runs if run.value is not None or run.diverged]
     for key in keys:
         levels: dict[str, list[bool]] = {}
@@ -193,5 +193,5 @@ def _rates(data: SweepData, keys: Sequence[str], wrong: set[str]) -> tuple[Rate,
         if 1 < len(levels) <= 24:
             for value, marks in levels.items():
                 low, high = wilson(sum(marks), len(marks))
-                found.append(Rate(key, value, sum(marks), len(marks), max(low, 0.0), high))
-    return tuple(found)
+                rates.append(Rate(key, value, sum(marks), len(marks), max(low, 0.0), high))
+    return tuple(rates)

@@ -119,9 +119,9 @@ def find_surface(ranking: Ranking, sign: float, within: str = "") -> Surface | N
     """Makes the model, if cells have two values or more of some axis; None without any axis.
     `within` is the setting that separates blocks."""
     cells = usable(ranking)
-    found = [(key, _column(key, cells)) for key in ranking.keys]
-    columns = [own for _, own in found if isinstance(own, Column)]
-    left = [(key, own) for key, own in found if isinstance(own, str)]
+    candidates = [(key, _column(key, cells)) for key in ranking.keys]
+    columns = [own for _, own in candidates if isinstance(own, Column)]
+    left = [(key, own) for key, own in candidates if isinstance(own, str)]
     if not columns:
         return None
     y, cut = _pulled(np.array([level_mean(ranking, cell) for cell in cells]))
@@ -135,8 +135,8 @@ def find_surface(ranking: Ranking, sign: float, within: str = "") -> Surface | N
     model = fit(columns, y / unit) if columns else None
     if model is None:
         return Surface(len(cells), (), (), 0.0, tuple(left), cut, "too few cells for its axes")
-    found = _surface(model, unit, ranking, sign, within)
-    return replace(found, left=tuple(left), cut=cut)
+    candidates = _surface(model, unit, ranking, sign, within)
+    return replace(candidates, left=tuple(left), cut=cut)
 
 
 def varying(ranking: Ranking) -> list[str]:
@@ -166,8 +166,8 @@ def _pulled(y: Floats) -> tuple[Floats, int]:
     reach = _FAR * (high - low)
     if not reach > 0:
         return y, 0
-    found = np.clip(y, low - reach, high + reach)
-    return found, int(np.sum(found != y))
+    pulled = np.clip(y, low - reach, high + reach)
+    return pulled, int(np.sum(pulled != y))
 
 
 def _within_means(
@@ -179,29 +179,29 @@ def _within_means(
     if 2 * curved <= cells:
         return list(columns), []
     straight = [replace(own, curved=False) for own in columns]
-    kept: list[Column] = []
+    remaining: list[Column] = []
     left: list[tuple[str, str]] = []
     for own in straight:
-        if 1 + sum(one.width for one in [*kept, own]) <= 2 * cells / 3:
-            kept.append(own)
+        if 1 + sum(one.width for one in [*remaining, own]) <= 2 * cells / 3:
+            remaining.append(own)
         else:
             left.append((own.key, f"{cells} cells are too few for one more axis"))
-    return kept, left
+    return remaining, left
 
 
 def _apart(columns: Sequence[Column]) -> tuple[list[Column], list[tuple[str, str]]]:
     """The axes whose terms can be separated from those of the axes before them."""
     design = np.ones((len(columns[0].at), 1)) if columns else np.empty((0, 1))
-    kept: list[Column] = []
+    remaining: list[Column] = []
     left: list[tuple[str, str]] = []
     for own in columns:
         wider = np.column_stack([design, own.terms(own.at)])
         if int(np.linalg.matrix_rank(wider)) == wider.shape[1]:
             design = wider
-            kept.append(own)
+            remaining.append(own)
         else:
             left.append((own.key, "its values go together with those of other settings"))
-    return kept, left
+    return remaining, left
 
 
 def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str) -> Surface:
@@ -217,9 +217,9 @@ def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str
     order = sorted(count, key=lambda i: (-axes[i].importance.value, i))
     adjusted = 1 - model.variance * (len(model.y) - 1) / total
     pairs = _pairs(scene, order, axes)
-    found = tuple(axes[i] for i in order)
+    effects = tuple(axes[i] for i in order)
     known = within if within in keys else ""
-    return Surface(len(model.y), found, pairs, max(adjusted, 0.0), (), within=known)
+    return Surface(len(model.y), effects, pairs, max(adjusted, 0.0), (), within=known)
 
 
 class _Scene(NamedTuple):
@@ -340,8 +340,8 @@ def _pairs(
     flat = [i for i in order if axes[i].numeric]
     pairs = list(combinations(flat, 2))
     columns = scene.model.columns
-    asked = [pair for pair in pairs if not any(_flattened(columns[i]) for i in pair)]
-    chances = dict.fromkeys(pairs, 1.0) | scene.model.products(asked, _PAIRED)
+    candidates = [pair for pair in pairs if not any(_flattened(columns[i]) for i in pair)]
+    chances = dict.fromkeys(pairs, 1.0) | scene.model.products(candidates, _PAIRED)
     first = [pair for pair in pairs if all(axes[i].told for i in pair)][:1]
     ranked = sorted((chances[pair], pair) for pair in pairs)
     shown = [(p, pair) for p, pair in ranked if p <= _PAIRED or pair in first]

@@ -111,8 +111,8 @@ def interval(scores: Floats) -> tuple[float, float]:
     middle = scores.mean(axis=0)
     scores = middle + (scores - middle) * (runs / (runs - 1)) ** 0.5
     drawn = rng.integers(0, runs, (_DRAWS, runs, tasks))
-    found = _trimmed(np.sort(scores[drawn, np.arange(tasks)].reshape(_DRAWS, -1), axis=1))
-    low, high = np.percentile(found, [2.5, 97.5])
+    means = _trimmed(np.sort(scores[drawn, np.arange(tasks)].reshape(_DRAWS, -1), axis=1))
+    low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
 
 

@@ -32,15 +32,15 @@ class Tradeoff:
 def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
     """The positions on the Pareto front, if less is better in both."""
     order = sorted(range(len(x)), key=lambda i: (x[i], y[i]))
-    found: list[int] = []
+    indices: list[int] = []
     best = math.inf
     for i in order:
         if y[i] < best:
             best = y[i]
-            found.append(i)
-        elif found and y[i] == y[found[-1]] and x[i] == x[found[-1]]:
-            found.append(i)
-    return sorted(found)
+            indices.append(i)
+        elif indices and y[i] == y[indices[-1]] and x[i] == x[indices[-1]]:
+            indices.append(i)
+    return sorted(indices)
 
 
 def find_tradeoffs(
@@ -61,11 +61,11 @@ def find_tradeoffs(
         if key is not None and key != name:
             wanted[role] = lambda run, key=key: _end(run, key)
             titles[role] = key
-    found = [
+    tradeoffs = [
         _tradeoff(titles[kind], kind, ranking, get, data.metric.sign)
         for kind, get in wanted.items()
     ]
-    return [one for one in found if one is not None]
+    return [one for one in tradeoffs if one is not None]
 
 
 def _end(run: RunData, key: str) -> float | None:

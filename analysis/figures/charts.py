@@ -47,14 +47,14 @@ def axis_figure(axis: Axis, metric: str, scale: Scale) -> dict[str, Any]:
     spaced = all(n is not None and (n > 0 or not axis.log) for n in numbers)
     x: list[Any] = list(numbers) if spaced else [plain(entry.shown) for entry in axis.levels]
     ends = [v for e in axis.levels for v in (e.low, e.mean, e.high) if v is not None]
-    found = layout_of_axis(axis.key, ends, metric, scale)
+    figure_layout = layout_of_axis(axis.key, ends, metric, scale)
     if not spaced:
-        categories(found, x)
+        categories(figure_layout, x)
     else:
-        found["xaxis"].update({"type": "log" if axis.log else "linear"})
+        figure_layout["xaxis"].update({"type": "log" if axis.log else "linear"})
         every = -(-len(x) // _MARKS)
         shown = [plain(entry.shown) for entry in axis.levels]
-        found["xaxis"].update({"tickvals": x[::every], "ticktext": shown[::every]})
+        figure_layout["xaxis"].update({"tickvals": x[::every], "ticktext": shown[::every]})
     trace = {
         "type": "scatter",
         "mode": "lines+markers" if spaced else "markers",
@@ -67,7 +67,7 @@ def axis_figure(axis: Axis, metric: str, scale: Scale) -> dict[str, Any]:
         "hovertemplate": "%{x}: %{y}",
         "meta": {"cell": -1, "tone": 0, "role": "level"},
     }
-    return {"data": [trace], "layout": found}
+    return {"data": [trace], "layout": figure_layout}
 
 
 def parallel(
@@ -106,8 +106,8 @@ def parallel(
                 "meta": {"cell": position, "tone": tone, "role": "line"},
             }
         )
-    found = layout("", height=340)
-    found["xaxis"].update(
+    figure_layout = layout("", height=340)
+    figure_layout["xaxis"].update(
         {
             "tickvals": list(range(len(keys) + 1)),
             "ticktext": [*map(plain, keys), plain(metric)],
@@ -115,22 +115,24 @@ def parallel(
             "showgrid": True,
         }
     )
-    found["yaxis"].update({"showticklabels": False, "showgrid": False, "range": [-0.08, 1.2]})
+    figure_layout["yaxis"].update(
+        {"showticklabels": False, "showgrid": False, "range": [-0.08, 1.2]}
+    )
     marked = [list(_few(places[key])) for key in keys]
     marked.append([(f"{sign * value * unit:.3g}", at) for at, value in ((1.0, top), (0.0, bottom))])
-    found["annotations"] = [
+    figure_layout["annotations"] = [
         # Of two marks beside two others each second pair stands higher, so that all can be read.
         _label(x, place, text, higher=x % 2 == 1 and len(own) == 2)
         for x, own in enumerate(marked)
         for text, place in own
     ]
-    return {"data": traces, "layout": found}
+    return {"data": traces, "layout": figure_layout}
 
 
 def _few(places: Mapping[str, float]) -> list[tuple[str, float]]:
     """All labels if there are few, otherwise only the outer ones."""
-    found = sorted(places.items(), key=lambda item: item[1])
-    return found if len(found) <= 10 else [found[0], found[-1]]
+    by_place = sorted(places.items(), key=lambda item: item[1])
+    return by_place if len(by_place) <= 10 else [by_place[0], by_place[-1]]
 
 
 def _label(x: int, y: float, text: str, *, higher: bool = False) -> dict[str, Any]:
@@ -170,17 +172,17 @@ def _places(key: str, settings: Sequence[Mapping[str, Any]]) -> dict[str, float]
     return {text: i / max(len(texts) - 1, 1) for i, text in enumerate(texts)}
 
 
-def tradeoff_figure(found: Tradeoff, ranking: Ranking, metric: str) -> dict[str, Any]:
+def tradeoff_figure(tradeoff: Tradeoff, ranking: Ranking, metric: str) -> dict[str, Any]:
     """The metric against a cost: one point per cell, and the Pareto front as a line."""
     colours = tones(ranking)
     names = {cell.name: cell for cell in ranking.cells}
     positions = {cell.name: i for i, cell in enumerate(ranking.cells)}
     traces: list[dict[str, Any]] = []
-    if found.front is not None:
+    if tradeoff.front is not None:
         points = sorted(
             (x, y)
-            for c, x, y in zip(found.cells, found.x, found.y, strict=True)
-            if c in found.front
+            for c, x, y in zip(tradeoff.cells, tradeoff.x, tradeoff.y, strict=True)
+            if c in tradeoff.front
         )
         traces.append(
             {
@@ -194,9 +196,9 @@ def tradeoff_figure(found: Tradeoff, ranking: Ranking, metric: str) -> dict[str,
                 "meta": {"cell": -1, "tone": -1, "role": "front"},
             }
         )
-    for cell, x, y in reversed(list(zip(found.cells, found.x, found.y, strict=True))):
+    for cell, x, y in reversed(list(zip(tradeoff.cells, tradeoff.x, tradeoff.y, strict=True))):
         tone = colours[cell]
-        on = found.front is not None and cell in found.front
+        on = tradeoff.front is not None and cell in tradeoff.front
         traces.append(
             {
                 "type": "scatter",
@@ -206,25 +208,27 @@ def tradeoff_figure(found: Tradeoff, ranking: Ranking, metric: str) -> dict[str,
                 "y": rounded([y]),
                 "marker": {
                     "size": 12 if on else 9,
-                    "symbol": "circle" if on or found.front is None else "circle-open",
+                    "symbol": "circle" if on or tradeoff.front is None else "circle-open",
                     "color": colour_of(tone),
                 },
                 "hovertemplate": "%{x}: %{y}",
                 "meta": {"cell": positions[cell], "tone": tone, "role": "point"},
             }
         )
-    laid = layout(found.name, low=min(found.y), high=max(found.y), height=320, y_title=metric)
+    laid = layout(
+        tradeoff.name, low=min(tradeoff.y), high=max(tradeoff.y), height=320, y_title=metric
+    )
     laid["xaxis"]["rangemode"] = "normal"
     laid["meta"]["log"] = False
-    if is_wide(min(found.x), max(found.x)):
-        laid["xaxis"].update({"type": "log", **marks(min(found.x), max(found.x))})
+    if is_wide(min(tradeoff.x), max(tradeoff.x)):
+        laid["xaxis"].update({"type": "log", **marks(min(tradeoff.x), max(tradeoff.x))})
     return {"data": traces, "layout": laid}
 
 
-def _shown(found: Behaviour, ranking: Ranking) -> list[tuple[CellBehaviour, int, int, str]]:
+def _shown(behaviour: Behaviour, ranking: Ranking) -> list[tuple[CellBehaviour, int, int, str]]:
     """The first cells of the ranking that have rollouts, with position, colour and name."""
     colours = tones(ranking)
-    own = {cell.cell: cell for cell in found.cells}
+    own = {cell.cell: cell for cell in behaviour.cells}
     return [
         (own[cell.name], position, colours[cell.name], plain(cell_text(cell)))
         for position, cell in enumerate(ranking.cells)
@@ -232,10 +236,10 @@ def _shown(found: Behaviour, ranking: Ranking) -> list[tuple[CellBehaviour, int,
     ][:_SHOWN]
 
 
-def rewards(found: Behaviour, ranking: Ranking) -> dict[str, Any]:
+def rewards(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any]:
     """Histograms of the rewards of the last iteration."""
-    width = (found.high / BINS - found.low / BINS) or 1.0
-    centres = rounded([found.low + width * (i + 0.5) for i in range(BINS)])
+    width = (behaviour.high / BINS - behaviour.low / BINS) or 1.0
+    centres = rounded([behaviour.low + width * (i + 0.5) for i in range(BINS)])
     traces = [
         {
             "type": "scatter",
@@ -251,7 +255,7 @@ def rewards(found: Behaviour, ranking: Ranking) -> dict[str, Any]:
             "hovertemplate": "reward about %{x}: %{y:.1%} of answers",
             "meta": {"cell": position, "tone": tone, "role": "line"},
         }
-        for cell, position, tone, name in reversed(_shown(found, ranking))
+        for cell, position, tone, name in reversed(_shown(behaviour, ranking))
     ]
     laid = layout("reward at the last iteration", height=280, y_title="share of answers")
     laid["xaxis"]["rangemode"] = "normal"
@@ -260,12 +264,12 @@ def rewards(found: Behaviour, ranking: Ranking) -> dict[str, Any]:
 
 
 def over_iterations(
-    found: Behaviour, ranking: Ranking, what: str, title: str, *, share: bool
+    behaviour: Behaviour, ranking: Ranking, what: str, title: str, *, share: bool
 ) -> dict[str, Any] | None:
     """`signal`, `length` or `reward` of the cells by iteration. None if it never changes, or if
     only one iteration was read."""
     traces: list[dict[str, Any]] = []
-    for cell, position, tone, name in reversed(_shown(found, ranking)):
+    for cell, position, tone, name in reversed(_shown(behaviour, ranking)):
         values: Mapping[int, float] = getattr(cell, what)
         if len(values) > 1:
             traces.append(
@@ -292,11 +296,11 @@ def over_iterations(
     return {"data": traces, "layout": laid}
 
 
-def passes(found: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
+def passes(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
     """pass@k by k, with intervals over seeds."""
     traces: list[dict[str, Any]] = []
     most = 0
-    for cell, position, tone, name in reversed(_shown(found, ranking)):
+    for cell, position, tone, name in reversed(_shown(behaviour, ranking)):
         if not cell.passes:
             continue
         most = max(most, *cell.passes)
@@ -341,7 +345,7 @@ def passes(found: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
     return {"data": traces, "layout": laid}
 
 
-def profiles(found: Tasks, ranking: Ranking) -> dict[str, Any]:
+def profiles(tasks: Tasks, ranking: Ranking) -> dict[str, Any]:
     """Performance profiles of the first cells: the share of their scores above each level."""
     colours = tones(ranking)
     positions = {cell.name: i for i, cell in enumerate(ranking.cells)}
@@ -357,7 +361,7 @@ def profiles(found: Tasks, ranking: Ranking) -> dict[str, Any]:
             "hovertemplate": "above %{x}: %{y:.0%} of scores",
             "meta": {"cell": positions[own.cell], "tone": colours[own.cell], "role": "line"},
         }
-        for own in reversed(found.cells[:_PROFILES])
+        for own in reversed(tasks.cells[:_PROFILES])
     ]
     laid = layout("score", height=320, y_title="share of scores above it")
     laid["xaxis"]["range"] = [0, 1]

@@ -34,17 +34,17 @@ def band(runs: Sequence[Series]) -> Band:
     changes because a run ends early. Empty if they share no step."""
     if not runs:
         return Band(_NONE, _NONE, _NONE, _NONE, ())
-    found = _at_once(runs)
-    if found is None:
+    rows = _at_once(runs)
+    if rows is None:
         finite = [np.flatnonzero(np.isfinite(points.values)) for points in runs]
         steps = [points.steps[own] for points, own in zip(runs, finite, strict=True)]
         shared = functools.reduce(np.intersect1d, steps)
         at = tuple(
-            own[np.searchsorted(found, shared)] for own, found in zip(finite, steps, strict=True)
+            own[np.searchsorted(rows, shared)] for own, rows in zip(finite, steps, strict=True)
         )
         table = np.stack([points.values[own] for points, own in zip(runs, at, strict=True)])
     else:
-        shared, table = runs[0].steps, found
+        shared, table = runs[0].steps, rows
         at = (np.arange(len(shared)),) * len(runs)
     # Divided first: the sum of finite values need not be finite.
     mean = (table / len(table)).sum(axis=0)
@@ -76,9 +76,9 @@ def smooth(points: Series, window: float) -> Series:
         sums = np.concatenate(([0.0], np.cumsum(values - middle)))
         means: Floats = (sums[after] - sums[first]) / (after - first) + middle
     alone = (after - first == 1) | ~np.isfinite(means)
-    found = points.values.copy()
-    found[finite] = np.where(alone, values, means)
-    return points._replace(values=found)
+    smoothed = points.values.copy()
+    smoothed[finite] = np.where(alone, values, means)
+    return points._replace(values=smoothed)
 
 
 def thin(values: Floats, points: int = POINTS) -> NDArray[np.intp]:
@@ -96,12 +96,12 @@ def thin_rows(table: NDArray[np.float64], points: int = POINTS) -> list[NDArray[
     stretches = max(1, (points - 2) // 2)
     size = -(-(count - 2) // stretches)
     starts = 1 + size * np.arange(stretches)
-    kept = np.zeros((rows, count), dtype=bool)
-    kept[:, [0, -1]] = True
+    mask = np.zeros((rows, count), dtype=bool)
+    mask[:, [0, -1]] = True
     padded = np.empty((rows, stretches * size))
     padded[:, : count - 2] = table[:, 1:-1]
     for worst, choose in ((np.inf, np.argmin), (-np.inf, np.argmax)):
         padded[:, count - 2 :] = worst
-        found = starts + choose(padded.reshape(rows, stretches, size), axis=2)
-        kept[np.arange(rows)[:, np.newaxis], np.minimum(found, count - 1)] = True
-    return [np.flatnonzero(row) for row in kept]
+        chosen = starts + choose(padded.reshape(rows, stretches, size), axis=2)
+        mask[np.arange(rows)[:, np.newaxis], np.minimum(chosen, count - 1)] = True
+    return [np.flatnonzero(row) for row in mask]

@@ -64,12 +64,12 @@ def _axes(study: Study) -> Iterator[Panel]:
             yield panel
     for pair in study.surface.pairs if study.surface is not None else ():
         figure = plane_figure(pair, study.ranking, metric.sign)
-        told = f"Level lines of {metric.name} over {pair.x} and {pair.y} in a model of all axes"
-        yield Panel("planes", f"{pair.x} and {pair.y}", figure, told)
+        caption = f"Level lines of {metric.name} over {pair.x} and {pair.y} in a model of all axes"
+        yield Panel("planes", f"{pair.x} and {pair.y}", figure, caption)
     lines = parallel(study.ranking, keys[:PARALLEL], metric.name, metric.sign)
     if lines is not None:
-        told = "A line a cell through its settings to its mean; the table has the same"
-        yield Panel("parallel", "Settings together", lines, told)
+        caption = "A line a cell through its settings to its mean; the table has the same"
+        yield Panel("parallel", "Settings together", lines, caption)
 
 
 def telling(study: Study) -> list[str]:
@@ -86,8 +86,8 @@ def _axis(study: Study, key: str, metric: str) -> Panel | None:
     effect = study.surface.of(key) if study.surface is not None else None
     if own is not None and (own.matched or (effect is None and own.levels[0].number is None)):
         figure = axis_figure(own, metric, study.ranking.scale)
-        told = ", ".join(f"{entry.shown}: {entry.mean:.4g}" for entry in own.levels)
-        return Panel("axes", key, figure, f"{metric} by {key}: {told}")
+        caption = ", ".join(f"{entry.shown}: {entry.mean:.4g}" for entry in own.levels)
+        return Panel("axes", key, figure, f"{metric} by {key}: {caption}")
     drawn = scatter_figure(key, effect, study.ranking, metric)
     if drawn is None:
         return None
@@ -105,10 +105,10 @@ def _tradeoffs(study: Study) -> Iterator[Panel]:
     if metric is None:
         return
     shown = [one for one in study.tradeoffs if one.front is not None or len(one.cells) > 2]
-    for found in shown[:_TRADES]:
-        figure = tradeoff_figure(found, study.ranking, metric.name)
-        told = f"{metric.name} against {found.name}, a point a cell"
-        yield Panel("trade", f"against {found.name}", figure, told)
+    for tradeoff in shown[:_TRADES]:
+        figure = tradeoff_figure(tradeoff, study.ranking, metric.name)
+        caption = f"{metric.name} against {tradeoff.name}, a point a cell"
+        yield Panel("trade", f"against {tradeoff.name}", figure, caption)
 
 
 def _tasks(study: Study) -> Iterator[Panel]:
@@ -118,11 +118,11 @@ def _tasks(study: Study) -> Iterator[Panel]:
 
 
 def _rollouts(study: Study) -> Iterator[Panel]:
-    found, ranking = study.behaviour, study.ranking
-    if found is None:
+    behaviour, ranking = study.behaviour, study.ranking
+    if behaviour is None:
         return
-    yield Panel("rollouts", "rewards", rewards(found, ranking), "Histogram of rewards by cell")
-    figure = passes(found, ranking)
+    yield Panel("rollouts", "rewards", rewards(behaviour, ranking), "Histogram of rewards by cell")
+    figure = passes(behaviour, ranking)
     if figure is not None:
         yield Panel("rollouts", "pass@k", figure, "pass@k by k, a line a cell")
     over = (
@@ -130,6 +130,6 @@ def _rollouts(study: Study) -> Iterator[Panel]:
         ("length", "length of answers", "tokens written", False),
     )
     for what, name, title, share in over:
-        figure = over_iterations(found, ranking, what, title, share=share)
+        figure = over_iterations(behaviour, ranking, what, title, share=share)
         if figure is not None:
             yield Panel("rollouts", name, figure, f"{title} by iteration, a line a cell")

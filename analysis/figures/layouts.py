@@ -26,32 +26,32 @@ def rounded(values: Floats | Sequence[float]) -> list[float | None]:
     places = _DIGITS - 1 - np.floor(np.log10(np.where(plain, size, 1.0))).astype(np.intp)
     power = _POWERS[np.minimum(np.abs(places), 308)]
     with np.errstate(all="ignore"):
-        found = np.where(places < 0, np.rint(own / power) * power, np.rint(own * power) / power)
-    return _without(found, ~np.isfinite(found))
+        result = np.where(places < 0, np.rint(own / power) * power, np.rint(own * power) / power)
+    return _without(result, ~np.isfinite(result))
 
 
 def _without(values: NDArray[Any], gaps: NDArray[np.bool_]) -> list[Any]:
     """A list with None in the gaps."""
-    found: list[Any] = values.tolist()
+    items: list[Any] = values.tolist()
     for at in np.flatnonzero(gaps).tolist():
-        found[at] = None
-    return found
+        items[at] = None
+    return items
 
 
 _TEXTS, _SIGNS = 18, 16
 """The most labels on an axis of text, and the most characters in each."""
 
 
-def categories(found: dict[str, Any], texts: Sequence[str]) -> None:
+def categories(figure_layout: dict[str, Any], texts: Sequence[str]) -> None:
     """Gives an axis of text short labels: long ones lose their middle, and of many only some are
     shown. The figure gets the height that turned labels need."""
     every = -(-len(texts) // _TEXTS)
     marked = list(texts)[::every]
     short = [_shortened(html.unescape(text)) for text in marked]
     shown = {"tickvals": marked, "ticktext": [plain(text) for text in short]}
-    found["xaxis"].update({"type": "category", **shown})
+    figure_layout["xaxis"].update({"type": "category", **shown})
     if sum(map(len, short)) > 40:
-        found["height"] += 6 * max(map(len, short))
+        figure_layout["height"] += 6 * max(map(len, short))
 
 
 def _shortened(text: str) -> str:
@@ -77,7 +77,7 @@ def layout(
     y |= {"exponentformat": "e", "minexponent": 5}  # a KL of 2e-9 is nobody's 2n
     if y_title:
         y["title"] = {"text": plain(y_title), "standoff": 8}
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "autosize": True,
         "height": height,
         "margin": {"l": 48, "r": 12, "t": 30, "b": 44},
@@ -97,8 +97,8 @@ def layout(
         "meta": {"log": low > 0, "ticks": marks(low, high), "clocks": []},
     }
     if is_wide(low, high):
-        on_scale(found, "log")
-    return found
+        on_scale(result, "log")
+    return result
 
 
 def is_wide(low: float, high: float) -> bool:
@@ -116,12 +116,12 @@ def marks(low: float, high: float) -> dict[str, Any]:
 def layout_of_axis(key: str, values: Sequence[float], metric: str, scale: Scale) -> dict[str, Any]:
     """The layout of the small figure of one setting: its values on the x axis, the metric on a
     scale."""
-    found = layout(key, low=min(values), high=max(values), height=260, y_title=metric)
-    found["xaxis"]["rangemode"] = "normal"
-    found["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
-    found["meta"]["log"] = False
-    on_scale(found, scale)
-    return found
+    result = layout(key, low=min(values), high=max(values), height=260, y_title=metric)
+    result["xaxis"]["rangemode"] = "normal"
+    result["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
+    result["meta"]["log"] = False
+    on_scale(result, scale)
+    return result
 
 
 def error_bars(

@@ -93,11 +93,11 @@ def curves(
         return None
     clocks = sorted({name for trace in traces for name in trace["meta"].get("x", ())})
     low, high = _extent(ranking.cells, key)
-    found = layout("step", low=low, high=high)
-    found["meta"]["clocks"] = clocks
+    figure_layout = layout("step", low=low, high=high)
+    figure_layout["meta"]["clocks"] = clocks
     if even:
-        on_scale(found, "linear")
-    return {"data": traces, "layout": found}
+        on_scale(figure_layout, "linear")
+    return {"data": traces, "layout": figure_layout}
 
 
 class _Pen:
@@ -121,30 +121,30 @@ class _Pen:
         drawn = [run for run in cell.runs if self.key in run.curves]
         whole = [run for run in drawn if run.counts] or drawn
         colour = colour_of(meta["tone"])
-        found = band([run.curves[self.key] for run in whole]) if len(whole) > 1 else None
-        if found is not None and not len(found.steps):
-            found = None
+        cell_band = band([run.curves[self.key] for run in whole]) if len(whole) > 1 else None
+        if cell_band is not None and not len(cell_band.steps):
+            cell_band = None
         traces: list[dict[str, Any]] = []
-        kept = np.empty(0, dtype=np.intp)
+        indices = np.empty(0, dtype=np.intp)
         even: list[Band] = []
-        if found is not None:
-            kept = thin(found.mean, self.means)
+        if cell_band is not None:
+            indices = thin(cell_band.mean, self.means)
             # The band and the mean of smoothed runs, so that no run leaves its own band.
             even = [
                 band([smooth(run.curves[self.key], window) for run in whole])
                 for window in self.windows
             ]
-            traces.append(_band_trace(found, even, kept, colour, meta))
-        if self.single or found is None:
-            strong = found is None  # without a mean the runs' own lines are the strong ones
+            traces.append(_band_trace(cell_band, even, indices, colour, meta))
+        if self.single or cell_band is None:
+            strong = cell_band is None  # without a mean the runs' own lines are the strong ones
             for state in (True, False):
                 own = [run for run in drawn if (run.state == "succeeded") is state]
                 traces += self._runs(own, colour, meta, strong=strong, dotted=not state)
         traces += [t for run in drawn for t in _cross(run, self.key, colour, meta)]
-        if found is not None:
+        if cell_band is not None:
             name = f"{plain(cell_text(cell))} (mean of {len(whole)})"
-            clocks = self._clocks(whole, [own[kept] for own in found.at])
-            traces.append(_mean_trace(_Shown(found, even, kept), clocks, name, colour, meta))
+            clocks = self._clocks(whole, [own[indices] for own in cell_band.at])
+            traces.append(_mean_trace(_Shown(cell_band, even, indices), clocks, name, colour, meta))
         return traces
 
     def together(self, cells: Sequence[tuple[int, Cell]]) -> list[dict[str, Any]]:
@@ -214,9 +214,9 @@ class _Pen:
         drawn = [run for run in cell.runs if self.key in run.curves]
         whole = [run.curves[self.key] for run in drawn if run.counts]
         if len(whole) > 1:
-            found = band(whole)
-            if len(found.steps):
-                return Series(found.steps, found.mean, np.arange(len(found.steps)))
+            cell_band = band(whole)
+            if len(cell_band.steps):
+                return Series(cell_band.steps, cell_band.mean, np.arange(len(cell_band.steps)))
         for own in (*whole, *(run.curves[self.key] for run in drawn)):
             if own.finite:
                 return own.finite
@@ -251,8 +251,8 @@ class _Pen:
         """The lines of these runs as one trace, since a trace costs much more than additional
         points."""
         series = [run.curves[self.key] for run in runs]
-        kept = zip(runs, _kept(series, self.points), strict=True)
-        shown = [(run, at) for run, at in kept if len(at)]
+        thinned = zip(runs, _thinned(series, self.points), strict=True)
+        shown = [(run, at) for run, at in thinned if len(at)]
         if not shown:
             return []
         own = [(run.curves[self.key], at) for run, at in shown]
@@ -340,7 +340,7 @@ def _joined(parts: Sequence[Floats]) -> Floats:
     return np.concatenate([piece for part in parts for piece in (gap, part)][1:])
 
 
-def _kept(series: Sequence[Series], limit: int) -> list[Any]:
+def _thinned(series: Sequence[Series], limit: int) -> list[Any]:
     """The positions to draw of each series: all of a short curve, with gaps where a value is
     missing, and the finite values of a long one."""
     if len({len(points.values) for points in series}) == 1:
@@ -363,11 +363,11 @@ def _smoothed(values: list[float | None], even: Sequence[list[float | None]]) ->
 
 
 def _band_trace(
-    found: Band, even: Sequence[Band], kept: Any, colour: str, meta: dict[str, Any]
+    shape: Band, even: Sequence[Band], indices: Any, colour: str, meta: dict[str, Any]
 ) -> dict[str, Any]:
-    steps = integers(found.steps[kept])
+    steps = integers(shape.steps[indices])
     outline, *smoother = (
-        rounded(own.high[kept]) + rounded(own.low[kept][::-1]) for own in (found, *even)
+        rounded(own.high[indices]) + rounded(own.low[indices][::-1]) for own in (shape, *even)
     )
     return {
         "type": "scatter",

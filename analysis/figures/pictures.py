@@ -67,8 +67,8 @@ class _Axis:
     def _ticks(self, own: Mapping[str, Any], low: float, high: float) -> list[tuple[float, str]]:
         if "tickvals" in own:
             both = zip(own["tickvals"], own["ticktext"], strict=True)
-            found = [(self._of(value), _unescaped(text)) for value, text in both]
-            return [(value, text) for value, text in found if value is not None]
+            ticks = [(self._of(value), _unescaped(text)) for value, text in both]
+            return [(value, text) for value, text in ticks if value is not None]
         if self._texts:
             return [(float(place), _unescaped(text)) for text, place in self._texts.items()]
         values = log_ticks(10**low, 10**high) if self.log else linear_ticks(low, high)
@@ -188,11 +188,11 @@ def _pieces(points: Sequence[Point | None]) -> list[list[Point]]:
 
 def _steps(points: Sequence[Point]) -> list[Point]:
     """A step line: level at each point, vertical halfway to the next."""
-    found = list(points[:1])
+    stepped = list(points[:1])
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         middle = (x0 + x1) / 2
-        found += [(middle, y0), (middle, y1)]
-    return [*found, *points[-1:]]
+        stepped += [(middle, y0), (middle, y1)]
+    return [*stepped, *points[-1:]]
 
 
 def picture(figure: Mapping[str, Any], title: str) -> bytes:

@@ -53,21 +53,21 @@ def scatter_figure(
     traces += [_marks(group, tone) for group, tone in ((others, -1), (best, 0)) if group]
     ys = [y for _, y, _ in own] + ([] if effect is None else [*effect.low, *effect.high])
     known = [y for y in ys if math.isfinite(y)]
-    found = layout_of_axis(key, known, metric, ranking.scale)
+    figure_layout = layout_of_axis(key, known, metric, ranking.scale)
     if not numeric:
-        categories(found, list(dict.fromkeys(x for trace in traces for x in trace["x"])))
+        categories(figure_layout, list(dict.fromkeys(x for trace in traces for x in trace["x"])))
     if numeric and log_spread(numbers):
-        found["xaxis"].update({"type": "log", **_marked(numbers[0], numbers[-1])})
+        figure_layout["xaxis"].update({"type": "log", **_marked(numbers[0], numbers[-1])})
     if numeric and len(numbers) <= _TRIED:
         shown = [labels.place(number) for number in numbers]
-        found["xaxis"].update({"tickvals": numbers, "ticktext": shown})
-    return {"data": traces, "layout": found}
+        figure_layout["xaxis"].update({"tickvals": numbers, "ticktext": shown})
+    return {"data": traces, "layout": figure_layout}
 
 
 def _marked(low: float, high: float) -> dict[str, Any]:
     """The tick marks of a setting, written as elsewhere: 3e-4, not 0.0003."""
-    found = marks(low, high)
-    return {**found, "ticktext": [labels.place(float(value)) for value in found["tickvals"]]}
+    ticks = marks(low, high)
+    return {**ticks, "ticktext": [labels.place(float(value)) for value in ticks["tickvals"]]}
 
 
 def _x(cell: Cell, key: str, *, numeric: bool) -> Any:
@@ -76,7 +76,7 @@ def _x(cell: Cell, key: str, *, numeric: bool) -> Any:
 
 def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
     """The model's means with their band, or error bars for values that are no numbers."""
-    told = {"cell": -1, "tone": 0 if effect.told else -1}
+    meta = {"cell": -1, "tone": 0 if effect.told else -1}
     colour = PALETTE[0] if effect.told else MUTED
     if not numeric:
         above = [high - mean for mean, high in zip(effect.means, effect.high, strict=True)]
@@ -90,7 +90,7 @@ def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
             "error_y": error_bars(above, below, colour, thickness=1.6, width=5),
             "marker": {"size": 9, "color": colour},
             "hovertemplate": "%{x}: %{y} in the model",
-            "meta": {**told, "role": "level"},
+            "meta": {**meta, "role": "level"},
         }
         return
     xs = rounded([float(x) for x in effect.xs])
@@ -104,7 +104,7 @@ def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
         "opacity": 0.16,
         "line": {"width": 0, "color": colour},
         "hoverinfo": "skip",
-        "meta": {**told, "role": "area"},
+        "meta": {**meta, "role": "area"},
     }
     yield {
         "type": "scatter",
@@ -114,7 +114,7 @@ def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
         "y": rounded(effect.means),
         "line": {"width": 2.2, "color": colour, "dash": "solid" if effect.told else "dot"},
         "hovertemplate": "%{x}: %{y} in the model",
-        "meta": {**told, "role": "level"},
+        "meta": {**meta, "role": "level"},
     }
 
 
@@ -158,13 +158,13 @@ def plane_figure(pair: PairEffect, ranking: Ranking, sign: float) -> dict[str, A
             }
         )
     traces += _places(pair, ranking)
-    found = layout(pair.x, height=340, y_title=pair.y)
-    found["meta"]["log"] = False
+    figure_layout = layout(pair.x, height=340, y_title=pair.y)
+    figure_layout["meta"]["log"] = False
     for axis, own in (("xaxis", pair.xs), ("yaxis", pair.ys)):
-        found[axis]["rangemode"] = "normal"
+        figure_layout[axis]["rangemode"] = "normal"
         if log_spread(own):
-            found[axis].update({"type": "log", **_marked(min(own), max(own))})
-    return {"data": traces, "layout": found}
+            figure_layout[axis].update({"type": "log", **_marked(min(own), max(own))})
+    return {"data": traces, "layout": figure_layout}
 
 
 def _places(pair: PairEffect, ranking: Ranking) -> Iterator[dict[str, Any]]:
@@ -188,7 +188,7 @@ def _places(pair: PairEffect, ranking: Ranking) -> Iterator[dict[str, Any]]:
 
 def _isoline(pair: PairEffect, values: Any, height: float) -> list[tuple[float, float] | None]:
     """The contour of the plane at this height: pieces with gaps between them (marching squares)."""
-    found: list[tuple[float, float] | None] = []
+    line: list[tuple[float, float] | None] = []
     for row, at in itertools.product(range(len(pair.ys) - 1), range(len(pair.xs) - 1)):
         corners = [(row, at), (row, at + 1), (row + 1, at + 1), (row + 1, at)]
         crossed: Points = []
@@ -200,5 +200,5 @@ def _isoline(pair: PairEffect, values: Any, height: float) -> list[tuple[float, 
                 y = pair.ys[r0] + (pair.ys[r1] - pair.ys[r0]) * share
                 crossed.append((float(f"{x:.5g}"), float(f"{y:.5g}")))
         for one, other in zip(crossed[::2], crossed[1::2], strict=True):
-            found += [one, other, None]
-    return found
+            line += [one, other, None]
+    return line

@@ -19,13 +19,13 @@ def log_ticks(low: float, high: float) -> list[float]:
     bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
     stride = max(1, -(-(top - bottom) // _MOST))
     powers = range(-(-bottom // stride) * stride, top + 1, stride)
-    found: list[float] = []
+    ticks: list[float] = []
     for digits in _DIGITS if stride == 1 else _DIGITS[:1]:
         both = itertools.product(powers, digits)
-        found = [value for power, d in both if low <= (value := float(f"{d}e{power}")) <= high]
-        if len(found) >= _FEWEST:
-            return found
-    return found if stride > 1 or len(found) > 2 else linear_ticks(low, high)
+        ticks = [value for power, d in both if low <= (value := float(f"{d}e{power}")) <= high]
+        if len(ticks) >= _FEWEST:
+            return ticks
+    return ticks if stride > 1 or len(ticks) > 2 else linear_ticks(low, high)
 
 
 def linear_ticks(low: float, high: float, most: int = 7) -> list[float]:

@@ -18,11 +18,11 @@ from sweeper.analysis.reading.settings import level
 def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:
     """All findings, the most important first."""
     first = standing(data, ranking, blocks)
-    told = {finding.kind for finding in first}
+    kinds = {finding.kind for finding in first}
     return [
         *tell_unlike(data, ranking),
         *first,
-        *tell_runs(data, ranking, diverged="all_diverged" not in told),
+        *tell_runs(data, ranking, diverged="all_diverged" not in kinds),
         *_edges(data, ranking, "" if blocks is None else blocks.by),
         *tell_records(data, ranking),
     ]
@@ -41,7 +41,7 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
         own = level(best.settings, by)
         cells = tuple(cell for cell in ranking.cells if level(cell.settings, by) == own)
         ranking = replace(ranking, cells=cells)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for edge in judge_edges(ranking, data.metric.sign, blocks=blocks):
         if edge.stopped or edge.inner is None:
             continue
@@ -60,16 +60,16 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
                 f"cell has {best.texts[edge.axis]}{how}. Nothing further out was tried."
             )
             kind, mark = ("edge", "warning") if edge.told else ("at_end", "note")
-            found.append(Finding(kind, mark, text, (best.name,), evidence))
+            findings.append(Finding(kind, mark, text, (best.name,), evidence))
         elif edge.told:
             text = (
                 f"{end}, and better than {inner} beyond the noise: a better one may lie beyond it."
             )
-            found.append(Finding("edge", "warning", text, (best.name,), evidence))
+            findings.append(Finding("edge", "warning", text, (best.name,), evidence))
         else:
             text = f"{end}{_HOW[edge.doubt]}. The value before it is {inner}."
-            found.append(Finding("at_end", "note", text, (best.name,), evidence))
-    return found
+            findings.append(Finding("at_end", "note", text, (best.name,), evidence))
+    return findings
 
 
 _HOW = {

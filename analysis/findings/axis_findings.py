@@ -35,60 +35,60 @@ class AxesTold(NamedTuple):
     places: Sequence[Place] = ()
 
 
-def tell_axes(found: AxesTold) -> Iterator[Finding]:
+def tell_axes(axes: AxesTold) -> Iterator[Finding]:
     """The findings about axes."""
-    if found.blocks is not None:
-        yield from _in_blocks(found.blocks)
-    if found.surface is not None:
-        yield from _modelled(found.surface, {trend.axis for trend in found.trends})
-    yield from map(_place, found.places)
-    yield from map(_trend, found.trends)
-    yield from map(_crossing, found.crossings)
-    yield from _flat(found.axes)
-    if found.left_out and (found.axes or found.surface is not None):
-        names = labels.listed(names_of(found.left_out), 4)
+    if axes.blocks is not None:
+        yield from _in_blocks(axes.blocks)
+    if axes.surface is not None:
+        yield from _modelled(axes.surface, {trend.axis for trend in axes.trends})
+    yield from map(_place, axes.places)
+    yield from map(_trend, axes.trends)
+    yield from map(_crossing, axes.crossings)
+    yield from _flat(axes.axes)
+    if axes.left_out and (axes.axes or axes.surface is not None):
+        names = labels.listed(names_of(axes.left_out), 4)
         text = f"Left out of what is said of the axes, as runs there diverged or failed: {names}."
-        cells = tuple(cell.name for cell in found.left_out)
+        cells = tuple(cell.name for cell in axes.left_out)
         yield Finding("axes_without", "note", text, cells)
 
 
-def _in_blocks(found: Blocks) -> Iterator[Finding]:
+def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
     """The findings about blocks: what each shows, and that they differ, if a test says so."""
     ends: dict[str, int] = {}
-    for edge in (edge for block in found.blocks for edge in block.edges):
+    for edge in (edge for block in blocks.blocks for edge in block.edges):
         ends[edge.axis] = ends.get(edge.axis, 0) + 1
-    count = plural(len(found.blocks), "block")
-    text = f"{count} by {found.by}, each with a best cell of its own in the table of blocks"
-    if found.why is not None:
-        why = found.why
+    count = plural(len(blocks.blocks), "block")
+    text = f"{count} by {blocks.by}, each with a best cell of its own in the table of blocks"
+    if blocks.why is not None:
+        why = blocks.why
         text = (
-            f"Judged by {found.by}, {count}: {why.x} {why.first} is better than {why.second} at "
+            f"Judged by {blocks.by}, {count}: {why.x} {why.first} is better than {why.second} at "
             f"{why.here}, and worse at {why.there}, both beyond the noise"
         )
     if ends:
         at = [f"{axis} in {number}" for axis, number in ends.items()]
         text += f". The best lies at an end of what was tried of {labels.listed(at)}"
-    evidence = {"by": found.by, "ends": ends, "told": found.why is not None}
+    evidence = {"by": blocks.by, "ends": ends, "told": blocks.why is not None}
     yield Finding("blocks", "note", f"{text}.", (), evidence)
-    if found.holes:
-        where = [block.value for block in found.blocks if block.holes]
+    if blocks.holes:
+        where = [block.value for block in blocks.blocks if block.holes]
         text = (
             f"Holes: {labels.listed(where, 6)} have no result of "
-            f"{plural(found.holes, 'combination')} that other blocks have, so nothing is "
+            f"{plural(blocks.holes, 'combination')} that other blocks have, so nothing is "
             "known there."
         )
-        holes = {block.value: [dict(row) for row in block.holes] for block in found.blocks}
+        holes = {block.value: [dict(row) for row in block.holes] for block in blocks.blocks}
         yield Finding("block_holes", "note", text, (), {k: v for k, v in holes.items() if v})
 
 
 def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
     """The findings of the model of all axes, without `trends` that the means of a grid already
     show."""
-    told = [axis for axis in surface.axes if axis.told]
+    modelled = [axis for axis in surface.axes if axis.told]
     flat = [axis.key for axis in surface.axes if not axis.told]
     where = f"within each {surface.within}" if surface.within else "between cells"
-    if told:
-        parts = [f"{axis.key} ({_share(axis.importance)})" for axis in told]
+    if modelled:
+        parts = [f"{axis.key} ({_share(axis.importance)})" for axis in modelled]
         text = (
             f"In a model of all axes over {surface.cells} cells these stand out from the noise and "
             f"the scatter of the others, with their shares of the variance {where}: "
@@ -96,11 +96,11 @@ def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
         )
         shares = {axis.key: axis.importance._asdict() | {"p": axis.p} for axis in surface.axes}
         yield Finding("effect", "note", text, (), shares)
-        yield from filter(None, (_shape(axis) for axis in told if axis.key not in trends))
+        yield from filter(None, (_shape(axis) for axis in modelled if axis.key not in trends))
     if flat:
         verb = "does" if len(flat) == 1 else "do"
         text = f"{labels.listed(flat, 12)} {verb} nothing that stands out in that model."
-        if not told:
+        if not modelled:
             text = f"In a model of all axes over {surface.cells} cells none stands out."
         yield Finding("no_effect", "note", text, (), {"axes": flat})
     for pair in surface.pairs:
@@ -117,11 +117,11 @@ def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
 _LITTLE = 0.005
 
 
-def _share(found: Share) -> str:
-    if found.high < _LITTLE:
+def _share(share: Share) -> str:
+    if share.high < _LITTLE:
         return "less than 1 %, but real"
-    low, high = (labels.percent(bound) for bound in (found.low, found.high))
-    return f"{labels.percent(found.value)}, {low} to {high}"
+    low, high = (labels.percent(bound) for bound in (share.low, share.high))
+    return f"{labels.percent(share.value)}, {low} to {high}"
 
 
 def _shape(axis: AxisEffect) -> Finding | None:
@@ -133,40 +133,41 @@ def _shape(axis: AxisEffect) -> Finding | None:
     return None
 
 
-def _place(found: Place) -> Finding:
-    if found.counts:
-        named = [f"{labels.brief(value)} in {count}" for value, count in found.counts]
-        (value, count), rows = found.counts[0], _rows(found)
-        text = f"{found.axis}: {labels.brief(value)} is best in {count} of {found.of} {rows}"
+def _place(place: Place) -> Finding:
+    if place.counts:
+        named = [f"{labels.brief(value)} in {count}" for value, count in place.counts]
+        (value, count), rows = place.counts[0], _rows(place)
+        text = f"{place.axis}: {labels.brief(value)} is best in {count} of {place.of} {rows}"
         text += f", {labels.listed(named[1:], 4)}." if named[1:] else "."
     else:
-        low, high = labels.place(found.low), labels.place(found.high)
-        text = f"{found.axis}: the best {found.of} of {found.cells} cells have {low} to {high}."
-    evidence = {**found._asdict(), "counts": [list(each) for each in found.counts]}
+        low, high = labels.place(place.low), labels.place(place.high)
+        text = f"{place.axis}: the best {place.of} of {place.cells} cells have {low} to {high}."
+    evidence = {**place._asdict(), "counts": [list(each) for each in place.counts]}
     return Finding("optimum", "note", text, (), evidence)
 
 
-def _rows(found: Place) -> str:
-    return "combinations of the other settings" if found.rows == "row" else f"{found.rows} values"
+def _rows(place: Place) -> str:
+    return "combinations of the other settings" if place.rows == "row" else f"{place.rows} values"
 
 
-def _trend(found: Trend) -> Finding:
-    how = "every step differs" if found.every else "the ends differ"
-    text = f"{found.axis}: better toward the {found.side} value; {how} beyond the noise."
-    evidence = {"axis": found.axis, "side": found.side, "every": found.every}
-    return Finding("trend", "note", text, (), {**evidence, **found.effect._asdict()})
+def _trend(trend: Trend) -> Finding:
+    how = "every step differs" if trend.every else "the ends differ"
+    text = f"{trend.axis}: better toward the {trend.side} value; {how} beyond the noise."
+    evidence = {"axis": trend.axis, "side": trend.side, "every": trend.every}
+    return Finding("trend", "note", text, (), {**evidence, **trend.effect._asdict()})
 
 
-def _crossing(found: Crossing) -> Finding:
+def _crossing(crossing: Crossing) -> Finding:
     text = (
-        f"The best {found.x} depends on {found.y}: {found.first} is better than {found.second} at "
-        f"{found.y} {found.here}, and worse at {found.there}, both beyond the noise."
+        f"The best {crossing.x} depends on {crossing.y}: {crossing.first} is better than "
+        f"{crossing.second} at "
+        f"{crossing.y} {crossing.here}, and worse at {crossing.there}, both beyond the noise."
     )
     evidence = {
-        "x": found.x,
-        "y": found.y,
-        "best": {found.here: found.first, found.there: found.second},
-        "p": found.p,
+        "x": crossing.x,
+        "y": crossing.y,
+        "best": {crossing.here: crossing.first, crossing.there: crossing.second},
+        "p": crossing.p,
     }
     return Finding("interaction", "note", text, (), evidence)
 

@@ -18,15 +18,15 @@ def with_baseline(data: SweepData, registry: Registry) -> SweepData:
     runs are added. If there is no such cell or sweep, or that sweep has no best cell, the report
     says so."""
     plan = data.plan
-    asked = None if plan is None or len(data.names) > 1 else plan.baseline
-    if asked is None or data.metric is None:
+    wanted = None if plan is None or len(data.names) > 1 else plan.baseline
+    if wanted is None or data.metric is None:
         return data
-    if asked.sweep is None:
+    if wanted.sweep is None:
         planned = {run.cell for run in plan.runs if not run.retired} if plan else set[str]()
-        if planned and asked.cell not in planned:
-            return replace(data, unmet=f"the baseline {asked.cell} is no cell: {_NOTHING}")
-        return replace(data, baseline=asked.cell)
-    return _with_another(data, asked.sweep, data.metric, registry)
+        if planned and wanted.cell not in planned:
+            return replace(data, unmet=f"the baseline {wanted.cell} is no cell: {_NOTHING}")
+        return replace(data, baseline=wanted.cell)
+    return _with_another(data, wanted.sweep, data.metric, registry)
 
 
 def _with_another(data: SweepData, sweep: str, metric: Metric, registry: Registry) -> SweepData:
@@ -37,8 +37,8 @@ def _with_another(data: SweepData, sweep: str, metric: Metric, registry: Registr
         return replace(data, unmet=f"of the baseline {sweep}: {error}; {_NOTHING}")
     best = rank(replace(other, metric=metric)).best
     if best is None:
-        told = f"the baseline {sweep} has no best by {metric.name}: {_NOTHING}"
-        return replace(data, unmet=told)
+        reason = f"the baseline {sweep} has no best by {metric.name}: {_NOTHING}"
+        return replace(data, unmet=reason)
     known = {run.id: run.cell for run in data.runs}
     own = next((known[run.id] for run in best.runs if run.id in known), None)
     if own is not None:  # the same runs, launched here too
@@ -59,10 +59,10 @@ def against(ranking: Ranking, sign: float) -> str | None:
         return f"nothing can be compared with {name}, as no cell is best"
     if best is cell:
         return f"{name} is not beaten by any cell"
-    found = ranking.comparisons.get(cell.name)
-    if found is not None and found.difference != 0:
-        by = behind(found, sign)
-        doubt = "" if found.told_apart else ", which noise can explain"
+    comparison = ranking.comparisons.get(cell.name)
+    if comparison is not None and comparison.difference != 0:
+        by = behind(comparison, sign)
+        doubt = "" if comparison.told_apart else ", which noise can explain"
         how = by.worse(by.amount) if by.ratio else f"beaten by {by.amount}"
         return f"{name} is {how} (95 % interval {by.interval}){doubt}"
     return _without_interval(cell, best, name, sign)

@@ -28,16 +28,16 @@ def standing(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) ->
         return [_nothing(data, ranking)]
     if not ranking.others:
         return [_alone(ranking, best)]
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if ranking.equal and not ranking.comparisons:
         text = _equal(ranking, best, data.metric.sign)
-        found.append(Finding("tied", "warning", text, _tied(ranking, best)))
+        findings.append(Finding("tied", "warning", text, _tied(ranking, best)))
     if ranking.comparisons:
-        found.append(_compared(ranking, best, data.metric.sign))
-        found += _few_runs(ranking, best)
+        findings.append(_compared(ranking, best, data.metric.sign))
+        findings += _few_runs(ranking, best)
     if ranking.not_compared:
-        found.append(_not_compared(data, ranking, best))
-    return found
+        findings.append(_not_compared(data, ranking, best))
+    return findings
 
 
 def _by_blocks(blocks: Blocks) -> Finding:
@@ -61,8 +61,8 @@ def _by_blocks(blocks: Blocks) -> Finding:
         (unknown, "nothing tells the noise"),
         (ahead, "the best cell is ahead of every other there beyond the noise"),
     ]
-    told = "; ".join(f"in {len(own)} {what}" for own, what in parts if own)
-    text = f"Of {len(judged)} blocks, each judged by itself at the 5 % level: {told}."
+    listed = "; ".join(f"in {len(own)} {what}" for own, what in parts if own)
+    text = f"Of {len(judged)} blocks, each judged by itself at the 5 % level: {listed}."
     single = [block for block in ahead if block.best is not None and block.best.summary.n == 1]
     if single:
         text += (

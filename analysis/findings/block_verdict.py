@@ -70,16 +70,16 @@ def _checks(
     total = len(judged)
     ahead = sum(block.ahead for block in judged)
     known = any(block.compared for block in judged)
-    told = f"in {ahead} of {total}" if known else "not known"
-    yield Check("Beyond the noise?", told, (ahead == total) if known else None)
+    text = f"in {ahead} of {total}" if known else "not known"
+    yield Check("Beyond the noise?", text, (ahead == total) if known else None)
     fewest = min(block.best.summary.n for block in judged if block.best is not None)
     yield Check("Seeds", f"{fewest} or more for each best", fewest > 2)
     edges = [[edge for edge in block.edges if not edge.stopped] for block in judged]
-    told = sum(any(edge.told for edge in own) for own in edges)
+    text = sum(any(edge.told for edge in own) for own in edges)
     ends = sum(map(bool, edges))
     inside = f"at an end in {ends} of {total} {by}" if ends else "yes"
-    inside += f", better there beyond the noise in {told}" if told else ""
-    yield Check("Inside the grid?", inside, False if told else None if ends else True)
+    inside += f", better there beyond the noise in {text}" if text else ""
+    yield Check("Inside the grid?", inside, False if text else None if ends else True)
     yield whole(data, findings)
     yield wholly_stable(data, ranking, findings)
 
@@ -103,8 +103,8 @@ def _steps(
         how = f": launch next.yaml ({runs}, finished ones are kept)" if kind == "holes" else ""
         yield f"Fill the {plural(blocks.holes, 'hole')} in the table of blocks{how}."
     fewest = min((b.best.summary.n for b in blocks.blocks if b.best is not None), default=0)
-    told = next((f.evidence for f in findings if f.kind == "by_blocks"), None) or {}
-    unknown = bool(told.get("not_known"))
+    evidence = next((f.evidence for f in findings if f.kind == "by_blocks"), None) or {}
+    unknown = bool(evidence.get("not_known"))
     if kind == "confirm" and following is not None:
         cells = plural(following.cells, "cell")
         yield (

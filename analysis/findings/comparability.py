@@ -58,16 +58,17 @@ def unlike(findings: Sequence[Finding]) -> str:
 def _executed(data: SweepData) -> list[Finding]:
     """The finding that the runs that count did not all execute the same program, packages, service
     or data."""
-    found = differences(run for run in data.runs if run.counts)
-    if not found:
+    origins = differences(run for run in data.runs if run.counts)
+    if not origins:
         return []
     text = (
-        f"The runs differ in more than their settings: {'; '.join(sentences(found))}. A difference "
+        f"The runs differ in more than their settings: {'; '.join(sentences(origins))}. "
+        "A difference "
         f"between cells may be due to that. {_again(data)}"
     )
     evidence = {
         each.kind: {label: [run.name for run in runs] for label, runs in each.groups}
-        for each in found
+        for each in origins
     }
     return [Finding("executed", "warning", text, (), evidence)]
 
@@ -127,8 +128,8 @@ def _best_at(data: SweepData, cells: Sequence[Cell], step: float) -> Cell | None
     """The cell with the best mean of the values at a step, or of the last ones before it."""
     means: dict[str, float] = {}
     for cell in cells:
-        found = [points.values[points.steps <= step] for points in _curves(data, cell)]
-        values = [float(before[-1]) for before in found if len(before)]
+        seen = [points.values[points.steps <= step] for points in _curves(data, cell)]
+        values = [float(before[-1]) for before in seen if len(before)]
         if not values or not all(map(math.isfinite, values)):
             return None
         means[cell.name] = math.fsum(value / len(values) for value in values)
@@ -143,12 +144,12 @@ def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
     if data.metric is None or data.metric.at != "best" or best is None:
         return []
     own = _scatter(data, best)
-    found = [(cell, scatter) for cell in ranking.others if (scatter := _scatter(data, cell))]
+    scatters = [(cell, scatter) for cell in ranking.others if (scatter := _scatter(data, cell))]
     if own is None:
         return []
     calmer = [
         (cell, sd)
-        for cell, (sd, df) in found
+        for cell, (sd, df) in scatters
         if own[0] > _NOISIER * sd
         and math.log(own[0] / sd) > _SURE * math.sqrt(0.5 / own[1] + 0.5 / df)
     ]
@@ -187,5 +188,5 @@ def _scatter(data: SweepData, cell: Cell) -> tuple[float, float] | None:
 def _curves(data: SweepData, cell: Cell) -> list[Series]:
     """The metric of the runs that count."""
     runs: list[RunData] = [run for run in cell.runs if run.counts]
-    found = [run.curves.get(data.metric_name or "") for run in runs]
-    return [points for points in found if points]
+    curves = [run.curves.get(data.metric_name or "") for run in runs]
+    return [points for points in curves if points]

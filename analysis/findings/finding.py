@@ -41,8 +41,8 @@ class Finding:
 
     def document(self) -> dict[str, Any]:
         """The entry in `report.json`."""
-        found = asdict(self)
-        return {**found, "cells": list(self.cells), "evidence": dict(self.evidence or {})}
+        document = asdict(self)
+        return {**document, "cells": list(self.cells), "evidence": dict(self.evidence or {})}
 
 
 def noise_text(noise: Noise) -> str | None:
@@ -91,8 +91,8 @@ def _whose(noise: Noise) -> str:
 
 def method(scale: Scale, noise: Noise) -> str:
     """Describes in a sentence how cells are compared."""
-    told = _SHARED if noise.shared else _OWN
-    return f"{told}; {_RATIOS}" if scale == "log" else told
+    sentence = _SHARED if noise.shared else _OWN
+    return f"{sentence}; {_RATIOS}" if scale == "log" else sentence
 
 
 def short_name(cell: Cell) -> str:
@@ -105,8 +105,8 @@ def cell_text(cell: Cell) -> str:
     """A cell by its settings, for people: `learning_rate 5e-3, lora_rank 16`."""
     parts = [f"{axis} {text}" for axis, text in cell.texts.items()]
     parts += [f"{axis} not set" for axis in cell.unset]
-    told = ", ".join(parts)
-    return (f"the baseline ({told})" if cell.baseline else told) if told else short_name(cell)
+    text = ", ".join(parts)
+    return (f"the baseline ({text})" if cell.baseline else text) if text else short_name(cell)
 
 
 class Behind(NamedTuple):
@@ -122,13 +122,13 @@ class Behind(NamedTuple):
         return f"{amount} times the best" if self.ratio else f"worse by {amount}"
 
 
-def behind(found: Comparison, sign: float) -> Behind:
+def behind(comparison: Comparison, sign: float) -> Behind:
     """How much worse a cell is than the best that it was compared with."""
-    low, high = found.interval()
-    if found.ratio is not None:
-        ratio, *ends = labels.within(found.ratio, low, high)
+    low, high = comparison.interval()
+    if comparison.ratio is not None:
+        ratio, *ends = labels.within(comparison.ratio, low, high)
         return Behind(ratio, " to ".join(ends), ratio=True)
-    gap, *ends = labels.within(sign * found.difference, *sorted((sign * low, sign * high)))
+    gap, *ends = labels.within(sign * comparison.difference, *sorted((sign * low, sign * high)))
     return Behind(gap, " to ".join(ends), ratio=False)
 
 

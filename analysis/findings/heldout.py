@@ -67,10 +67,10 @@ def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
     metric = data.metric
     if metric is None or not (ranking.best or ranking.leaders):
         return None
-    found = _pair(data, metric, ranking)
-    if found is None:
+    pair = _pair(data, metric, ranking)
+    if pair is None:
         return None
-    held, training, judged = found
+    held, training, judged = pair
     by_held = rank(_judged_by(data, held)) if judged else ranking
     by_training = ranking if judged else rank(_judged_by(data, Metric(training, metric.goal)))
     own = {cell.name: cell for cell in by_held.cells}
@@ -135,14 +135,14 @@ def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
         return None
     if min(map(len, groups)) < 2:
         groups = [[math.fsum(own) / len(own) for own in groups]]
-    found = contrast(groups, [1 / len(groups)] * len(groups))
+    gap = contrast(groups, [1 / len(groups)] * len(groups))
     luck = _of_batches(ranking, training)
-    if found.error is None or found.df is None or luck is None:
-        return Estimate(found.value)
-    parts = (found.error**2, found.df), (luck.sd**2, luck.df)
+    if gap.error is None or gap.df is None or luck is None:
+        return Estimate(gap.value)
+    parts = (gap.error**2, gap.df), (luck.sd**2, luck.df)
     square = sum(part for part, _ in parts)
     df = square**2 / sum(part**2 / free for part, free in parts)
-    return student(found.value, math.sqrt(square), df)
+    return student(gap.value, math.sqrt(square), df)
 
 
 def _of_batches(ranking: Ranking, training: str) -> Spread | None:
@@ -160,48 +160,48 @@ def _of_batches(ranking: Ranking, training: str) -> Spread | None:
     return Spread(math.sqrt(float((bends**2).mean()) / 6), _EFFICIENCY * len(bends))
 
 
-def held_out_findings(found: HeldOut | None, ranking: Ranking) -> list[Finding]:
+def held_out_findings(held: HeldOut | None, ranking: Ranking) -> list[Finding]:
     """The findings that say what kind of data the metric uses, and the gap if a test shows it."""
     best = ranking.best
-    if found is None or not (best or ranking.leaders):
+    if held is None or not (best or ranking.leaders):
         return []
-    said: list[Finding] = []
-    if found.judged and best is None:
+    findings: list[Finding] = []
+    if held.judged and best is None:
         text = (
-            f"The metric judged by, {found.training}, {_of(found)}; {found.metric.name} is held "
-            f"out: --metric {found.metric.name} judges by that."
+            f"The metric judged by, {held.training}, {_of(held)}; {held.metric.name} is held "
+            f"out: --metric {held.metric.name} judges by that."
         )
-        said.append(Finding("judged_in_training", "warning", text))
-    elif found.judged and best is not None:
-        said.append(_judged_in_training(found, best))
-    if found.says_gap and found.gap is not None:
-        gap = found.gap
+        findings.append(Finding("judged_in_training", "warning", text))
+    elif held.judged and best is not None:
+        findings.append(_judged_in_training(held, best))
+    if held.says_gap and held.gap is not None:
+        gap = held.gap
         mean, low, high = labels.within(gap.value, gap.low, gap.high)
         text = (
-            f"On average over the cells {found.metric.name} is worse than {found.training} by "
+            f"On average over the cells {held.metric.name} is worse than {held.training} by "
             f"{mean} ({low} to {high})."
         )
-        evidence = {"training": found.training, "held_out": found.metric.name, **gap._asdict()}
+        evidence = {"training": held.training, "held_out": held.metric.name, **gap._asdict()}
         cells = () if best is None else (best.name,)
-        said.append(Finding("gap", "warning", text, cells, evidence))
-    return said
+        findings.append(Finding("gap", "warning", text, cells, evidence))
+    return findings
 
 
-def _of(found: HeldOut) -> str:
-    return "is of training" if is_training(found.training) else "is not said to be held out"
+def _of(held: HeldOut) -> str:
+    return "is of training" if is_training(held.training) else "is not said to be held out"
 
 
-def _judged_in_training(found: HeldOut, best: Cell) -> Finding:
-    text = f"The metric judged by, {found.training}, {_of(found)}. {_held_standing(found, best)}"
-    evidence = {"metric": found.training, "held_out": found.metric.name, "kind": _kind(found, best)}
+def _judged_in_training(held: HeldOut, best: Cell) -> Finding:
+    text = f"The metric judged by, {held.training}, {_of(held)}. {_held_standing(held, best)}"
+    evidence = {"metric": held.training, "held_out": held.metric.name, "kind": _kind(held, best)}
     level = "good" if evidence["kind"] == "ahead" else "warning"
     return Finding("judged_in_training", level, text, (best.name,), evidence)
 
 
-def _kind(found: HeldOut, best: Cell) -> str:
+def _kind(held: HeldOut, best: Cell) -> str:
     """How the best of training ranks by the held-out metric: "ahead" of all, "worse" than the
     best there, "tied" with some, or "unknown"."""
-    ranking = found.ranking
+    ranking = held.ranking
     top = ranking.best
     if top is None or not ranking.comparisons:
         return "unknown"
@@ -213,9 +213,9 @@ def _kind(found: HeldOut, best: Cell) -> str:
     return "worse" if comparison.told_apart else "tied"
 
 
-def _held_standing(found: HeldOut, best: Cell) -> str:
-    name, top = found.metric.name, found.ranking.best
-    kind = _kind(found, best)
+def _held_standing(held: HeldOut, best: Cell) -> str:
+    name, top = held.metric.name, held.ranking.best
+    kind = _kind(held, best)
     if kind == "ahead":
         return f"By {name}, held out, it is ahead of every other cell too."
     if kind == "worse" and top is not None:
@@ -223,22 +223,22 @@ def _held_standing(found: HeldOut, best: Cell) -> str:
     if kind == "tied" and top is not None and top.name != best.name:
         return f"By {name}, held out, {short_name(top)} has the better mean, within the noise."
     if kind == "tied":
-        tied = labels.listed(names_of(found.ranking.tied), 3)
+        tied = labels.listed(names_of(held.ranking.tied), 3)
         return f"By {name}, held out, noise can explain its lead{f' over {tied}' if tied else ''}."
     return f"By {name}, held out, nothing tells the cells apart."
 
 
 def told_with(
-    verdict: Verdict, found: HeldOut | None, items: Sequence[Compared], ranking: Ranking
+    verdict: Verdict, held: HeldOut | None, items: Sequence[Compared], ranking: Ranking
 ) -> Verdict:
     """Puts the held-out result at the head of the verdict: its number if the metric is of
     training data, and for a single run the interval over items."""
     best = ranking.best
     if best is None:
         return verdict
-    side = found.side(best) if found is not None and found.judged else None
-    if found is not None and side is not None and side.held_out.mean is not None:
-        return _headed(verdict, found, side, best)
+    side = held.side(best) if held is not None and held.judged else None
+    if held is not None and side is not None and side.held_out.mean is not None:
+        return _headed(verdict, held, side, best)
     over = item_interval(best, items)
     if over is not None and best.summary.low is None:
         low, high, count = over
@@ -260,11 +260,11 @@ def item_interval(cell: Cell, items: Sequence[Compared]) -> tuple[float, float, 
     return None
 
 
-def _headed(verdict: Verdict, found: HeldOut, side: Side, best: Cell) -> Verdict:
-    kind = _kind(found, best)
+def _headed(verdict: Verdict, held: HeldOut, side: Side, best: Cell) -> Verdict:
+    kind = _kind(held, best)
     mean, spread = _number(side.held_out)
     trained = labels.together(side.training.mean)[0]
-    told = {
+    sentences = {
         "ahead": "and ahead held out",
         "tied": "tied held out",
         "worse": "worse held out",
@@ -276,12 +276,12 @@ def _headed(verdict: Verdict, found: HeldOut, side: Side, best: Cell) -> Verdict
         change["effect"] = f"in training {verdict.effect}"
     return replace(
         verdict,
-        label=f"{standing} in training, {told}{edge}{rest}",
-        measure=f"{verdict.measure}; the number is of {found.metric.name}, held out, at the end",
+        label=f"{standing} in training, {sentences}{edge}{rest}",
+        measure=f"{verdict.measure}; the number is of {held.metric.name}, held out, at the end",
         number=mean,
         spread=f"held out, {spread}; in training {trained}",
         checks=tuple(_checks(verdict, kind)),
-        steps=(*verdict.steps, f"Judge by what is held out: --metric {found.metric.name}."),
+        steps=(*verdict.steps, f"Judge by what is held out: --metric {held.metric.name}."),
         **change,
     )
 

@@ -16,9 +16,11 @@ def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
     ones, then those of training. A cell takes no part if one of its runs that count has no
     answers."""
     tasks = dict.fromkeys(one.task for run in data.runs for one in run.items)
-    found = [one for task in tasks if (one := _of_task(data, ranking, task)) is not None]
+    compared = [one for task in tasks if (one := _of_task(data, ranking, task)) is not None]
     metric = data.metric_name or ""
-    return sorted(found, key=lambda one: (one.training, not of_metric(one.task, metric), one.task))
+    return sorted(
+        compared, key=lambda one: (one.training, not of_metric(one.task, metric), one.task)
+    )
 
 
 def of_metric(task: str, metric: str) -> bool:
@@ -49,12 +51,12 @@ def counting(data: SweepData, runs: Sequence[RunData]) -> list[RunData]:
     return [run for run in runs if run.counts]
 
 
-def item_findings(found: Sequence[Compared], ranking: Ranking) -> list[Finding]:
+def item_findings(compared: Sequence[Compared], ranking: Ranking) -> list[Finding]:
     """The findings of the first comparison about the best cell, and about items that no cell
     solves."""
-    if not found or found[0].training or len(found[0].cells) < 2:
+    if not compared or compared[0].training or len(compared[0].cells) < 2:
         return []
-    one = found[0]
+    one = compared[0]
     names = {cell.name: short_name(cell) for cell in ranking.cells}
     best = one.cells[0]
     mean, low, high = labels.within(best.mean, best.low, best.high)
@@ -69,24 +71,24 @@ def item_findings(found: Sequence[Compared], ranking: Ranking) -> list[Finding]:
     return [Finding("items", level, text, (best.cell,), evidence)]
 
 
-def _standing(found: Compared, names: dict[str, str]) -> str:
-    apart = [own for own in found.parted if own.told_apart]
-    if not apart and len(found.parted) > 1:
-        return f"not told apart from the {len(found.parted)} other cells"
+def _standing(compared: Compared, names: dict[str, str]) -> str:
+    apart = [own for own in compared.parted if own.told_apart]
+    if not apart and len(compared.parted) > 1:
+        return f"not told apart from the {len(compared.parted)} other cells"
     if not apart:
-        return f"not told apart from {names[found.cells[1].cell]}"
+        return f"not told apart from {names[compared.cells[1].cell]}"
     nearest = min(apart, key=lambda own: -own.difference)
     by = " to ".join(labels.together(*sorted((-nearest.high, -nearest.low))))
-    told = f"ahead of {names[nearest.cell]} by {by}"
+    text = f"ahead of {names[nearest.cell]} by {by}"
     if len(apart) > 1:
-        told += f" and of {plural(len(apart) - 1, 'more cell')}"
-    left = len(found.parted) - len(apart)
-    return told + (f", and not told apart from {left}" if left else "")
+        text += f" and of {plural(len(apart) - 1, 'more cell')}"
+    left = len(compared.parted) - len(apart)
+    return text + (f", and not told apart from {left}" if left else "")
 
 
-def _of_what(found: Compared) -> str:
+def _of_what(compared: Compared) -> str:
     """What the intervals of the comparison are over."""
-    sides: list[ItemCell | Parted] = [*found.cells, *found.parted]
+    sides: list[ItemCell | Parted] = [*compared.cells, *compared.parted]
     if any(one.over == "items" for one in sides):
         return (
             "The intervals are over questions: they say how these trained models would do on more "

@@ -118,7 +118,7 @@ def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
     parts: list[str] = []
     tokens = [run.cost.total for run in done if run.cost.total is not None]
     walls = [run.wall_s for run in done if run.wall_s is not None]
-    paid = [found for run in done if (found := dollars(run.cost, prices)) is not None]
+    paid = [amount for run in done if (amount := dollars(run.cost, prices)) is not None]
     if tokens:
         parts.append(f"{labels.amount(runs * sum(tokens) / len(tokens))} tokens")
     if walls:

@@ -89,8 +89,8 @@ def propose(
     if not text.strip():
         tied = () if _exactly_tied(ranking) else ("tied",)
         open_ = ("edge", "not_compared", "few_runs", *tied)
-        asked = any(finding.kind in open_ for finding in findings)
-        return why if asked or ranking.leaders else None
+        wanted = any(finding.kind in open_ for finding in findings)
+        return why if wanted or ranking.leaders else None
     if blocks is not None and ranking.leaders:
         return _in_blocks(data, ranking, blocks, text)
     kinds = {finding.kind for finding in findings}
@@ -206,7 +206,9 @@ def _filled(
     why = f"{count} that other blocks have a result of; finished runs are kept."
     title = f"{data.name} with {count} more, which other blocks have a result of."
     yaml = _written(grid, title)
-    return NextGrid("holes", why, yaml, _kept(data, []), len(lacking) * seeds, len(lacking))
+    return NextGrid(
+        "holes", why, yaml, _remaining_axes(data, []), len(lacking) * seeds, len(lacking)
+    )
 
 
 def _exactly_tied(ranking: Ranking) -> bool:
@@ -229,14 +231,14 @@ def _parsed(text: str, *, comments: bool) -> Any:
 
     reader: Any = YAML(typ="rt") if comments else YAML(typ="safe", pure=True)
     try:
-        found: Any = reader.load(_untitled(text))
+        document: Any = reader.load(_untitled(text))
     except (YAMLError, ValueError, RecursionError):
         return "its text on record cannot be read"
-    if not isinstance(found, Mapping):
+    if not isinstance(document, Mapping):
         return "its text on record is no mapping"
-    if "extends" in found:
+    if "extends" in document:
         return "it extends another file, whose text is not on record"
-    return cast(Any, found)
+    return cast(Any, document)
 
 
 _TITLE = "# next.yaml: "
@@ -285,7 +287,7 @@ def _named(grid: Any, name: str) -> None:
         insert(0, "name", name)
 
 
-def _kept(data: SweepData, without: Sequence[str]) -> tuple[str, ...]:
+def _remaining_axes(data: SweepData, without: Sequence[str]) -> tuple[str, ...]:
     """The overrides of the command line that still have a meaning."""
     given = () if data.plan is None else data.plan.overrides
     keys = [o.lstrip("~").partition("=")[0].strip() for o in given]
@@ -327,7 +329,7 @@ def _extend(data: SweepData, text: str, edges: Sequence[Mapping[str, Any]]) -> N
     why = f"{changed} one value further; finished runs are kept."
     title = f"{data.name} with {changed} extended. Finished runs are kept."
     runs = round(len(data.runs) * more) - len(data.runs)
-    return NextGrid("extend", why, _written(grid, title), _kept(data, done), runs)
+    return NextGrid("extend", why, _written(grid, title), _remaining_axes(data, done), runs)
 
 
 def _fresh(data: SweepData, count: int) -> list[int]:
@@ -377,15 +379,19 @@ def _confirm(
     after = {key: grid[key] for key in grid if key not in (*_AXES, "name", "seeds", *before)}
     name = f"{data.name}-confirm"
     made = {"name": name, **before, "include": include, **seeds, **after}
-    told = of if of and len(cells) == len(top) else f"the first {len(cells)} of {len(top)} cells"
+    chosen_text = (
+        of if of and len(cells) == len(top) else f"the first {len(cells)} of {len(top)} cells"
+    )
     which = plural(len(cells), "cell")
     which = which if len(cells) == len(top) else f"The first {len(cells)} of {len(top)} cells"
     why = (
         f"{which} at the top on {count} fresh seeds each, so that what they show is not what chose "
         "them."
     )
-    title = f"{told} of {data.name}, on fresh seeds."
-    overrides = _kept(data, [*(key for cell in cells for key in cell.settings), *data.axes])
+    title = f"{chosen_text} of {data.name}, on fresh seeds."
+    overrides = _remaining_axes(
+        data, [*(key for cell in cells for key in cell.settings), *data.axes]
+    )
     yaml = _written(made, labels.capitalised(title))
     return NextGrid("confirm", why, yaml, overrides, len(cells) * count, len(cells))
 
@@ -413,4 +419,4 @@ def _seeds(data: SweepData, ranking: Ranking, text: str) -> NextGrid | str:
         return "every cell was given three seeds"
     why = "Three seeds a cell: the least that tells noise from effect."
     title = f"{data.name} with three seeds a cell."
-    return NextGrid("seeds", why, _written(grid, title), _kept(data, []), runs)
+    return NextGrid("seeds", why, _written(grid, title), _remaining_axes(data, []), runs)

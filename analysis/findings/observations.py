@@ -20,7 +20,7 @@ from sweeper.sweep.labels import plural
 def observe(
     data: SweepData,
     ranking: Ranking,
-    told: AxesTold,
+    axes: AxesTold,
     stability: Stability,
     behaviour: Behaviour | None,
 ) -> list[Finding]:
@@ -32,7 +32,7 @@ def observe(
         *_alarms(data),
         *_judged_otherwise(data, ranking),
         *_undeclared(data, ranking),
-        *tell_axes(told),
+        *tell_axes(axes),
         *_written(behaviour),
     ]
 
@@ -43,7 +43,7 @@ def _holes(ranking: Ranking) -> list[Finding]:
     cells = [cell for cell in ranking.cells if not cell.summary.n and not cell.diverged]
     settled = [c for c in cells if not any(run.state in PENDING for run in c.runs)]
     waiting = [c for c in cells if c not in settled]
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for group, kind, what in (
         (settled, "hole", "no result"),
         (waiting, "waiting", "no result yet"),
@@ -56,10 +56,10 @@ def _holes(ranking: Ranking) -> list[Finding]:
             level = "warning" if kind == "hole" else "note"
             cells_ = tuple(cell.name for cell in group)
             states = Counter(run.state for cell in group for run in cell.runs)
-            found.append(
+            findings.append(
                 Finding(kind, level, text, cells_, {"states": dict(sorted(states.items()))})
             )
-    return found
+    return findings
 
 
 def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
@@ -119,8 +119,8 @@ def _alarms(data: SweepData) -> list[Finding]:
         return []
     rules = Counter(alarm.rule for _, alarm in raised)
     runs = len({run.id for run, _ in raised})
-    told = labels.listed([f"{rule} ({count})" for rule, count in rules.most_common()], 6)
-    text = f"{plural(len(raised), 'alarm')} went off in {plural(runs, 'run')}: {told}."
+    counted = labels.listed([f"{rule} ({count})" for rule, count in rules.most_common()], 6)
+    text = f"{plural(len(raised), 'alarm')} went off in {plural(runs, 'run')}: {counted}."
     cells = tuple(dict.fromkeys(run.cell for run, _ in raised))
     evidence = {"alarms": [{**alarm.document(), "run": run.name} for run, alarm in raised]}
     return [Finding("alarms", "note", text, cells, evidence)]
@@ -145,12 +145,12 @@ def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
     others = {view: cell for view, cell in winners.items() if cell not in same}
     if not others or (data.metric.at in others and len(others) == len(winners)):
         return []
-    told = labels.listed(
+    named = labels.listed(
         [f"{name} by the {view} value" for view, name in others.items() if view != data.metric.at]
     )
-    if not told:
+    if not named:
         return []
-    text = f"Which value of a run counts decides the winner: it would be {told}."
+    text = f"Which value of a run counts decides the winner: it would be {named}."
     cells = tuple(dict.fromkeys(others.values()))
     evidence = {"winners": winners, "others": others}
     return [Finding("judged_otherwise", "note", text, cells, evidence)]
@@ -178,7 +178,7 @@ def _undeclared(data: SweepData, ranking: Ranking) -> list[Finding]:
 def _written(behaviour: Behaviour | None) -> list[Finding]:
     if behaviour is None:
         return []
-    found: list[Finding] = []
+    findings: list[Finding] = []
     kinds: dict[str, list[Any]] = {}
     for flag in behaviour.flags:
         kinds.setdefault(flag.kind, []).append(flag)
@@ -186,10 +186,14 @@ def _written(behaviour: Behaviour | None) -> list[Finding]:
         texts: dict[str, list[str]] = {}
         for flag in flags:
             texts.setdefault(flag.text, []).append(flag.cell or "the only configuration")
-        told = "; ".join(f"{labels.listed(cells, 3)}: {text}" for text, cells in texts.items())
+        cells_by_text = "; ".join(
+            f"{labels.listed(cells, 3)}: {text}" for text, cells in texts.items()
+        )
         evidence: Mapping[str, Any] = {flag.cell: dict(flag.evidence) for flag in flags}
         names = tuple(flag.cell for flag in flags)
-        found.append(Finding(f"rollouts_{kind}", "warning", f"{told}.", names, evidence))
+        findings.append(
+            Finding(f"rollouts_{kind}", "warning", f"{cells_by_text}.", names, evidence)
+        )
     dull = {
         cell.cell: cell.signal[max(cell.signal)]
         for cell in behaviour.cells
@@ -198,13 +202,13 @@ def _written(behaviour: Behaviour | None) -> list[Finding]:
     rewards = {cell.cell: cell.reward[max(cell.reward)] for cell in behaviour.cells if cell.reward}
     wrong = [name for name in dull if rewards.get(name, 0.0) < _GOOD]
     solved = [name for name in dull if name not in wrong]
-    for names, told in ((solved, _SOLVED), (wrong, _WRONG)):
+    for names, cells_by_text in ((solved, _SOLVED), (wrong, _WRONG)):
         if names:
             listed = labels.listed([name or "the only configuration" for name in names], 3)
-            text = f"{listed}: {_SAME}, {told}."
+            text = f"{listed}: {_SAME}, {cells_by_text}."
             evidence = {"mixed": {name: dull[name] for name in names}}
-            found.append(Finding("rollouts_no_signal", "note", text, tuple(names), evidence))
-    return found
+            findings.append(Finding("rollouts_no_signal", "note", text, tuple(names), evidence))
+    return findings
 
 
 _GOOD = 0.5
@@ -233,5 +237,5 @@ def group_failures(runs: Sequence[RunData]) -> list[Failure]:
         if run.state == "failed":
             key = (run.why or "no reason on record", run.last_line[:300])
             groups.setdefault(key, []).append(run)
-    found = [Failure(why, said, tuple(own)) for (why, said), own in groups.items()]
-    return sorted(found, key=lambda failure: -len(failure.runs))
+    failures = [Failure(why, said, tuple(own)) for (why, said), own in groups.items()]
+    return sorted(failures, key=lambda failure: -len(failure.runs))

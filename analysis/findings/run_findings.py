@@ -167,14 +167,14 @@ def _each(count: int) -> str:
 
 
 def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     unseeded = data.plan is not None and data.plan.unseeded
     if unseeded:
         text = (
             "Seeds are not set: the grid says that runs of one cell differ by themselves, and the "
             "intervals hold as far as that is so."
         )
-        found.append(Finding("unseeded", "note", text))
+        findings.append(Finding("unseeded", "note", text))
     identical = [cell for cell in ranking.cells if cell.summary.identical]
     unknown = "" if ranking.noise.shared else " No interval is given there."
     copies = [
@@ -190,15 +190,15 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
             f"In {_each(len(copies))} all {all_of} recorded exactly the same: {why}.{unknown} "
             "Check that the program uses its seed, then run these cells again."
         )
-        found.append(Finding("identical", "warning", text, tuple(c.name for c in copies)))
+        findings.append(Finding("identical", "warning", text, tuple(c.name for c in copies)))
     equal = tuple(cell.name for cell in identical if cell not in copies)
     if equal:
         text = (
             f"In {_each(len(equal))} all runs ended at exactly the same value, "
             f"which tells nothing of the noise there.{unknown}"
         )
-        found.append(Finding("same_value", "note", text, equal))
-    return [*found, *_almost_identical(ranking), *_split(ranking)]
+        findings.append(Finding("same_value", "note", text, equal))
+    return [*findings, *_almost_identical(ranking), *_split(ranking)]
 
 
 def _almost_identical(ranking: Ranking) -> list[Finding]:
@@ -239,7 +239,7 @@ def _split(ranking: Ranking) -> list[Finding]:
 
 def _own_keys(data: SweepData) -> list[Finding]:
     """Which configuration keys of runs in folders were taken for a run's own, or may be."""
-    own, found = data.own_keys, list[Finding]()
+    own, findings = data.own_keys, list[Finding]()
     seeds = [key for key in own.seeds if key != "seed"]
     left_out = [key for key in own.left_out if key not in ("log_path", *own.ignored)]
     if seeds or left_out:
@@ -250,15 +250,15 @@ def _own_keys(data: SweepData) -> list[Finding]:
             "--seed KEY names the seed."
         )
         evidence = {"left_out": list(own.left_out), "seeds": list(own.seeds)}
-        found.append(Finding("own_keys", "note", text, (), evidence))
+        findings.append(Finding("own_keys", "note", text, (), evidence))
     if own.doubtful:
         names = labels.listed(own.doubtful, 4)
         text = (
             f"Each run has a text of its own in {names}, so each is a cell of its own. If that is "
             f"no setting, leave it out: --ignore {own.doubtful[0]}."
         )
-        found.append(Finding("doubtful_keys", "note", text, (), {"keys": list(own.doubtful)}))
-    return found
+        findings.append(Finding("doubtful_keys", "note", text, (), {"keys": list(own.doubtful)}))
+    return findings
 
 
 def _is_odd(run: RunData) -> bool:
@@ -267,7 +267,7 @@ def _is_odd(run: RunData) -> bool:
 
 
 def _records(data: SweepData) -> list[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     lines = sum(run.unreadable for run in data.runs)
     odd = [run for run in data.runs if run.notes]
     if odd:
@@ -279,25 +279,27 @@ def _records(data: SweepData) -> list[Finding]:
         # Skipped lines alone are shown further down.
         kind = "odd_records" if any(_is_odd(run) for run in odd) else "unreadable"
         level = "warning" if kind == "odd_records" else "note"
-        found.append(Finding(kind, level, text, cells if kind == "odd_records" else (), evidence))
+        findings.append(
+            Finding(kind, level, text, cells if kind == "odd_records" else (), evidence)
+        )
     if data.metric is not None and data.metric.name in data.keys:
-        silent = [run for run in data.runs if run.state == "succeeded" and run.value is None]
-        if silent:
-            cells = tuple(dict.fromkeys(run.cell for run in silent))
-            names = [run.name for run in silent]
+        valueless = [run for run in data.runs if run.state == "succeeded" and run.value is None]
+        if valueless:
+            cells = tuple(dict.fromkeys(run.cell for run in valueless))
+            names = [run.name for run in valueless]
             text = (
                 f"{labels.listed(names, 3)} succeeded, but recorded no {data.metric.name}. Check "
                 "in the log whether the program wrote it."
             )
-            found.append(Finding("unmeasured", "warning", text, cells, {"runs": names}))
+            findings.append(Finding("unmeasured", "warning", text, cells, {"runs": names}))
     if data.assumed:
         text = (
             f"Nothing says how {plural(data.assumed, 'run')} in plain folders ended: they "
             "are taken for finished."
         )
-        found.append(Finding("assumed", "note", text, (), {"runs": data.assumed}))
-    found += _own_keys(data)
+        findings.append(Finding("assumed", "note", text, (), {"runs": data.assumed}))
+    findings += _own_keys(data)
     if data.retired:
         text = f"{plural(data.retired, 'run')} of an earlier version of the grid left out."
-        found.append(Finding("retired", "note", text, (), {"runs": data.retired}))
-    return found
+        findings.append(Finding("retired", "note", text, (), {"runs": data.retired}))
+    return findings

@@ -89,7 +89,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
     if blocks is not None and blocks.asked:
         ranking, blocks = by_blocks(ranking, blocks, sign)
-    told = _axes(data, ranking, sign, blocks)
+    axes = _axes(data, ranking, sign, blocks)
     stability = assess(data, ranking.keys)
     behaviour = examine(data, ranking)
     answered, held = by_items(data, ranking), held_out(data, ranking)
@@ -97,7 +97,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         *held_out_findings(held, ranking),
         *find(data, ranking, blocks),
         *([] if ranking.leaders else item_findings(answered, ranking)),
-        *observe(data, ranking, told, stability, behaviour),
+        *observe(data, ranking, axes, stability, behaviour),
     ]
     shared = _paired(ranking)
     lead = _lead(ranking, shared)
@@ -118,10 +118,10 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
             told_with(verdict, held, answered, ranking),
             against=data.unmet or against(ranking, sign),
         ),
-        axes=tuple(told.axes),
-        trends=tuple(told.trends),
-        pairs=tuple(find_pairs(ranking, told.axes, sign)),
-        surface=told.surface,
+        axes=tuple(axes.axes),
+        trends=tuple(axes.trends),
+        pairs=tuple(find_pairs(ranking, axes.axes, sign)),
+        surface=axes.surface,
         blocks=blocks,
         stability=stability,
         behaviour=behaviour,
@@ -164,8 +164,8 @@ def _places(
     stand out in the model of a sweep without a grid."""
     if blocks is not None and ranking.leaders:
         return find_places(ranking, ranking.keys, sign, blocks.by)
-    told = [axis.key for axis in surface.axes if axis.told] if surface is not None else []
-    return find_places(ranking, told, sign)
+    keys = [axis.key for axis in surface.axes if axis.told] if surface is not None else []
+    return find_places(ranking, keys, sign)
 
 
 def _modelled(
@@ -183,15 +183,15 @@ def _paired(ranking: Ranking) -> dict[str, Estimate]:
     """Compares each cell with the best one, or with the best of its block."""
     bests = [ranking.best] if ranking.best is not None else []
     bests += [c for c in ranking.cells if ranking.leaders.get(c.name) == c.name]
-    found: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     for best in bests:
         own = [c for c in ranking.cells if ranking.leaders.get(c.name, best.name) == best.name]
         good = [c for c in own if c is not best and c.summary.n and not c.diverged]
         others = {cell.name: cell.by_seed(ranking.scale) for cell in good}
         # The best was picked by the data: of all pairs.
         pairs = max((len(others) + 1) * len(others) // 2, 1)
-        found |= paired_with(others, best.by_seed(ranking.scale), pairs)
-    return found
+        estimates |= paired_with(others, best.by_seed(ranking.scale), pairs)
+    return estimates
 
 
 def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:

@@ -56,13 +56,13 @@ def read_transcripts(study: Study, sources: Sequence[Source]) -> list[Transcript
     """The transcripts of each task of a study, read from its sources."""
     runs = dict(_runs(sources))
     used = 0
-    found: list[Transcripts] = []
+    transcripts: list[Transcripts] = []
     for one in study.items:
         answers = _answers(study, one, runs)
         made = transcripts_of(study, one, answers, PAGE - used)
         used += sum(_size(beside) for _, shown in made.pairs.values() for beside in shown)
-        found.append(made)
-    return found
+        transcripts.append(made)
+    return transcripts
 
 
 def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
@@ -74,18 +74,18 @@ def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
 
 
 def _answers(
-    study: Study, found: Compared, runs: Mapping[str, RecordedRun]
+    study: Study, compared: Compared, runs: Mapping[str, RecordedRun]
 ) -> dict[tuple[str, str], Ends]:
     """The best and the worst answer, by cell and item, of the items to be shown."""
     wanted: dict[str, set[str]] = {}
-    for pair in found.alone:
+    for pair in compared.alone:
         for cell in (pair.cell, pair.other):
             wanted.setdefault(cell, set()).update(pair.items)
     ends: dict[tuple[str, str], Ends] = {}
     for cell in study.ranking.cells:
         items = wanted.get(cell.name, set[str]())
         for run in counting(study.data, cell.runs) if items else ():
-            for answer in _of_task(runs.get(run.id), found.task):
+            for answer in _of_task(runs.get(run.id), compared.task):
                 if answer.item in items:
                     key = cell.name, answer.item
                     ends[key] = _with(ends.get(key), answer)
@@ -112,17 +112,17 @@ def _with(known: Ends | None, answer: Answer) -> Ends:
 
 
 def transcripts_of(
-    study: Study, found: Compared, ends: Mapping[tuple[str, str], Ends], room: int
+    study: Study, compared: Compared, ends: Mapping[tuple[str, str], Ends], room: int
 ) -> Transcripts:
     """Chooses the items of a task to show, in `room` characters. Each pair of cells gets one item
     before any gets a second."""
     names = {cell.name: short_name(cell) for cell in study.ranking.cells}
-    cells = list(dict.fromkeys(name for pair in found.alone for name in (pair.cell, pair.other)))
-    cells.sort(key=[one.cell for one in found.cells].index)
+    cells = list(dict.fromkeys(name for pair in compared.alone for name in (pair.cell, pair.other)))
+    cells.sort(key=[one.cell for one in compared.cells].index)
     shown: dict[tuple[int, int], list[Beside]] = {}
-    longest = max((len(pair.items) for pair in found.alone), default=0)
+    longest = max((len(pair.items) for pair in compared.alone), default=0)
     for number in range(longest):
-        for pair in (pair for pair in found.alone if number < len(pair.items)):
+        for pair in (pair for pair in compared.alone if number < len(pair.items)):
             beside = _beside(pair.items[number], ends, pair.cell, pair.other)
             if beside is not None and _size(beside) <= room:
                 room -= _size(beside)
@@ -130,10 +130,10 @@ def transcripts_of(
                 shown.setdefault(place, []).append(beside)
     pairs = {
         place: (pair.count, tuple(shown.get(place, ())))
-        for pair in found.alone
+        for pair in compared.alone
         for place in [(cells.index(pair.cell), cells.index(pair.other))]
     }
-    return Transcripts(found.task, tuple(names[cell] for cell in cells), pairs)
+    return Transcripts(compared.task, tuple(names[cell] for cell in cells), pairs)
 
 
 def _beside(
@@ -164,7 +164,7 @@ def _size(beside: Beside) -> int:
     return sum(len(text) for text in beside[1:5])
 
 
-def embedded(found: Sequence[Transcripts]) -> list[dict[str, Any]]:
+def embedded(transcripts: Sequence[Transcripts]) -> list[dict[str, Any]]:
     """The transcripts in the form that the page's script reads."""
     return [
         {
@@ -174,7 +174,7 @@ def embedded(found: Sequence[Transcripts]) -> list[dict[str, Any]]:
                 for (a, b), (count, shown) in one.pairs.items()
             ],
         }
-        for one in found
+        for one in transcripts
     ]
 
 

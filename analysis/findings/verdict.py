@@ -249,14 +249,14 @@ def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> t
         return (complete,)
     compared, tied = len(ranking.comparisons), len(ranking.tied)
     if not compared:
-        told = f"equal to {tied}" if tied else "not known"
-        noise = Check("Beyond the noise?", told, False if tied else None)
+        text = f"equal to {tied}" if tied else "not known"
+        noise = Check("Beyond the noise?", text, False if tied else None)
     elif tied:
         noise = Check("Beyond the noise?", f"tied with {tied} of {compared}", False)
     else:
         left = len(ranking.not_compared)
-        told = f"ahead of {compared} of {compared + left}"
-        noise = Check("Beyond the noise?", told, None if left else True)
+        text = f"ahead of {compared} of {compared + left}"
+        noise = Check("Beyond the noise?", text, None if left else True)
     stable = wholly_stable(data, ranking, findings)
     seeds = best.summary.n
     return (
@@ -387,8 +387,8 @@ def measure(data: SweepData) -> str:
         return "no metric to compare by"
     better = "lower" if data.metric.goal == "minimize" else "higher"
     guessed = f" by its name (--goal {_OTHER[data.metric.goal]} turns it)"
-    told = guessed if data.metric.guessed else ""
-    return f"{data.metric.name}, {better} is better{told}, {value_text(data.metric.at)} of each run"
+    note = guessed if data.metric.guessed else ""
+    return f"{data.metric.name}, {better} is better{note}, {value_text(data.metric.at)} of each run"
 
 
 def _number(ranking: Ranking) -> tuple[str | None, str | None]:

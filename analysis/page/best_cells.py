@@ -71,8 +71,8 @@ def best(
         (data,) = settle(load(registry, sweep, metric, goal, at, rollouts=False))
         if data.metric is None:
             raise UsageError(f"{sweep} names no metric: say --metric")
-        found = study(with_baseline(data, registry))
-    rows = [row for row in document(found)["cells"] if row["mean"] is not None]
+        studied = study(with_baseline(data, registry))
+    rows = [row for row in document(studied)["cells"] if row["mean"] is not None]
     if not rows:
         raise NotFound(f"{sweep}: no run has a value of {data.metric.name} yet")
     return Best(
@@ -80,8 +80,8 @@ def best(
         metric=data.metric.name,
         goal=data.metric.goal,
         at=data.metric.at,
-        label=found.verdict.label,
-        leaders=tuple(dict.fromkeys(found.ranking.leaders.values())),
+        label=studied.verdict.label,
+        leaders=tuple(dict.fromkeys(studied.ranking.leaders.values())),
         cells=tuple(rows),
         differences=executed_differently(data),
     )

@@ -73,7 +73,7 @@ def groups(ranking: Ranking) -> list[dict[str, Any]]:
     """The settings by which cells may be coloured: the values of each in order, and for each cell
     the position of its value (-1 if it has none). Settings of text are included if they have few
     enough values to distinguish."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for key in ranking.keys:
         own = [cell.settings.get(key, labels.NONE) for cell in ranking.cells]
         numbers = {labels.brief(value): as_float(value) for value in own}
@@ -81,10 +81,10 @@ def groups(ranking: Ranking) -> list[dict[str, Any]]:
         texts = sum(number is None for number in numbers.values())
         if len(ordered) > 1 and texts <= _VALUES:
             places = {text: place for place, text in enumerate(ordered)}
-            found.append(
+            rows.append(
                 {"key": key, "values": ordered, "of": [places[labels.brief(v)] for v in own]}
             )
-    return found
+    return rows
 
 
 def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
@@ -104,9 +104,9 @@ def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
     ]
     tied, apart = (sum(mark[1] == kind for mark in marks) for kind in ("tied", "apart"))
     bests = len(set(ranking.leaders.values()))
-    told = f"the best, {tied} not told apart from it, {apart} unlikely to be the best"
+    caption = f"the best, {tied} not told apart from it, {apart} unlikely to be the best"
     if bests:
-        told = (
+        caption = (
             f"the best of {bests} blocks, {tied} not told apart from that of theirs, {apart} "
             "unlikely to be the best"
         )
@@ -114,7 +114,7 @@ def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
         "marks": marks,
         "ends": scale.ends,
         "log": scale.log,
-        "told": told if tied or apart else "nothing tells them apart",
+        "told": caption if tied or apart else "nothing tells them apart",
     }
 
 
@@ -127,13 +127,13 @@ def _decimals(ranking: Ranking) -> int | None:
 def cell_figures(cell: Cell, usual: int | None) -> dict[str, str]:
     """The mean, interval and range of a cell. The number of digits follows from its interval, or
     is `usual` without one."""
-    found = cell.summary
-    own = labels.deserved(found.mean, found.low, found.high)
+    summary = cell.summary
+    own = labels.deserved(summary.mean, summary.low, summary.high)
     places = usual if own is None else own
     return {
-        "mean": labels.fixed(found.mean, places),
-        "interval": _span(found.low, found.high, places),
-        "range": _span(found.minimum, found.maximum, places),
+        "mean": labels.fixed(summary.mean, places),
+        "interval": _span(summary.low, summary.high, places),
+        "range": _span(summary.minimum, summary.maximum, places),
     }
 
 
@@ -190,11 +190,11 @@ def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
     return "tied", "not told apart", f"{change}, {p}"
 
 
-def _change(found: Comparison) -> str:
+def _change(comparison: Comparison) -> str:
     """A difference with the digits that its error justifies."""
-    reach = 2 * found.error
-    ends = found.difference - reach, found.difference + reach
-    shown = labels.within(found.difference, *ends)[0]
+    reach = 2 * comparison.error
+    ends = comparison.difference - reach, comparison.difference + reach
+    shown = labels.within(comparison.difference, *ends)[0]
     return shown if shown.startswith(labels.MINUS) else f"+{shown}"
 
 
@@ -204,14 +204,14 @@ class _Scale:
     factor of 30. Intervals that reach beyond it are cut."""
 
     def __init__(self, cells: Sequence[Cell], compared: Scale) -> None:
-        found = [value for cell in cells for value in cell.values]
-        wide = bool(found) and is_wide(min(found), max(found))
+        values = [value for cell in cells for value in cell.values]
+        wide = bool(values) and is_wide(min(values), max(values))
         self.log = wide or compared == "log"
-        self._unit = max(map(abs, found), default=0.0) or 1.0
-        points = [self._map(value) for value in found] or [0.0]
+        self._unit = max(map(abs, values), default=0.0) or 1.0
+        points = [self._map(value) for value in values] or [0.0]
         margin = 0.12 * (max(points) - min(points)) or 1.0
         self._low, self._high = min(points) - margin, max(points) + margin
-        self.ends = labels.together(min(found), max(found)) if len(set(found)) > 1 else []
+        self.ends = labels.together(min(values), max(values)) if len(set(values)) > 1 else []
 
     def _map(self, value: float) -> float:
         if self.log:
@@ -234,11 +234,11 @@ class _Scale:
         summary = cell.summary
         if not summary.n:
             return None
-        found: dict[str, Any] = {"mean": self.at(summary.mean), "low": None, "high": None}
-        found["values"] = [self.at(value) for value in cell.values]
+        strip: dict[str, Any] = {"mean": self.at(summary.mean), "low": None, "high": None}
+        strip["values"] = [self.at(value) for value in cell.values]
         if summary.low is not None and summary.high is not None:
-            found["low"], found["high"] = self.at(summary.low), self.at(summary.high)
-        return found
+            strip["low"], strip["high"] = self.at(summary.low), self.at(summary.high)
+        return strip
 
 
 def filter_pairs(name: str, settings: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from sweeper.store.documents import strict
 def document(study: Study) -> dict[str, Any]:
     """The whole document, in types that JSON has."""
     data = study.data
-    found = {
+    content = {
         "schema": 1,
         "sweep": data.name,
         "metric": None if data.metric is None else asdict(data.metric),
@@ -53,7 +53,7 @@ def document(study: Study) -> dict[str, Any]:
         "model": None if study.surface is None else asdict(study.surface),
         "interactions": [asdict(pair) for pair in study.pairs],
         "next_grid": None if study.next is None else asdict(study.next),
-        "tradeoffs": [asdict(found) for found in study.tradeoffs],
+        "tradeoffs": [asdict(content) for content in study.tradeoffs],
         "stability": {
             "diverged": [run.name for run in study.stability.diverged],
             "unstable": [asdict(one) for one in study.stability.unstable],
@@ -69,7 +69,7 @@ def document(study: Study) -> dict[str, Any]:
         "cells": [_cell_row(cell, study) for cell in study.ranking.cells],
         "runs": [_run_row(run, study.prices) for run in data.runs],
     }
-    return strict(found)
+    return strict(content)
 
 
 def _verdict(study: Study) -> dict[str, object]:
@@ -89,8 +89,7 @@ def _verdict(study: Study) -> dict[str, object]:
         "checks": [check._asdict() for check in verdict.checks],
         "seeds_to_part": study.needed,
         "power": [
-            {**found._asdict(), "text": lead_text(ranking, found.lead)}
-            for found in power_table(ranking)
+            {**row._asdict(), "text": lead_text(ranking, row.lead)} for row in power_table(ranking)
         ],
         "next": list(verdict.steps),
     }
@@ -107,27 +106,27 @@ def _method(ranking: Ranking) -> dict[str, object]:
     }
 
 
-def _held_out(found: HeldOut | None) -> dict[str, Any] | None:
-    if found is None:
+def _held_out(held: HeldOut | None) -> dict[str, Any] | None:
+    if held is None:
         return None
     return {
-        "metric": found.metric.name,
-        "training": found.training,
-        "judged_in_training": found.judged,
-        "gap": _estimate(found.gap),
+        "metric": held.metric.name,
+        "training": held.training,
+        "judged_in_training": held.judged,
+        "gap": _estimate(held.gap),
         "cells": [
             {
                 "cell": side.cell,
                 "training": side.training._asdict(),
                 "held_out": side.held_out._asdict(),
             }
-            for side in found.sides
+            for side in held.sides
         ],
     }
 
 
-def _estimate(found: Estimate | None) -> dict[str, Any] | None:
-    return None if found is None else found._asdict()
+def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else estimate._asdict()
 
 
 def _lead(study: Study) -> dict[str, Any] | None:
@@ -151,13 +150,13 @@ def _axis(axis: Axis) -> dict[str, Any]:
     return {**asdict(axis), "effect": axis.effect._asdict()}
 
 
-def _behaviour(found: Behaviour) -> dict[str, Any]:
+def _behaviour(behaviour: Behaviour) -> dict[str, Any]:
     return {
-        "split": found.split,
-        "bins": {"low": found.low, "high": found.high},
-        "cells": [_cell_behaviour(cell) for cell in found.cells],
-        "disagreements": [asdict(one) for one in found.disagreements],
-        "flags": [asdict(flag) for flag in found.flags],
+        "split": behaviour.split,
+        "bins": {"low": behaviour.low, "high": behaviour.high},
+        "cells": [_cell_behaviour(cell) for cell in behaviour.cells],
+        "disagreements": [asdict(one) for one in behaviour.disagreements],
+        "flags": [asdict(flag) for flag in behaviour.flags],
     }
 
 

@@ -23,27 +23,29 @@ def episode_tables(study: Study) -> list[dict[str, Any]]:
     return [_of_split(one, named) for one in study.episodes]
 
 
-def _of_split(found: Episodes, named: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    cells = [one.cell for one in found.cells[:_COLUMNS]]
-    rewards = [one.reward for task in found.tasks for one in task.cells.values()]
+def _of_split(episodes: Episodes, named: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    cells = [one.cell for one in episodes.cells[:_COLUMNS]]
+    rewards = [one.reward for task in episodes.tasks for one in task.cells.values()]
     low, high = min(0.0, *rewards), max(1.0, *rewards)
     details = [
         _detail(task, named[cell]["name"], figures)
-        for task in found.tasks
+        for task in episodes.tasks
         for cell, figures in task.cells.items()
     ]
     return {
-        "title": "Trained on" if found.split == "train" else _split(found.split),
-        "about": _about(found),
-        "points": list(_points(found)),
-        "rows": [{**named[one.cell], **_row(one, found)} for one in found.cells[:_CELLS]],
-        "cells_left": max(len(found.cells) - _CELLS, 0),
+        "title": "Trained on" if episodes.split == "train" else _split(episodes.split),
+        "about": _about(episodes),
+        "points": list(_points(episodes)),
+        "rows": [{**named[one.cell], **_row(one, episodes)} for one in episodes.cells[:_CELLS]],
+        "cells_left": max(len(episodes.cells) - _CELLS, 0),
         "columns": [named[cell]["name"] for cell in cells],
-        "columns_left": len(found.cells) - len(cells),
-        "tasks": [_task(one, cells, len(found.cells), low, high) for one in found.tasks[:_TASKS]],
-        "tasks_left": max(len(found.tasks) - _TASKS, 0),
-        "cut": any(one.figures.cut for one in found.cells),
-        "tested": any(one.p is not None for one in found.tasks),
+        "columns_left": len(episodes.cells) - len(cells),
+        "tasks": [
+            _task(one, cells, len(episodes.cells), low, high) for one in episodes.tasks[:_TASKS]
+        ],
+        "tasks_left": max(len(episodes.tasks) - _TASKS, 0),
+        "cut": any(one.figures.cut for one in episodes.cells),
+        "tested": any(one.p is not None for one in episodes.tasks),
         "details": details[:_DETAILS],
         "details_left": max(len(details) - _DETAILS, 0),
     }
@@ -53,55 +55,55 @@ def _split(split: str) -> str:
     return "Held out" if split == "eval_test" else split.removeprefix("eval_")
 
 
-def _about(found: Episodes) -> str:
-    tasks = plural(len(found.tasks), "task")
-    steps = plural(found.iterations, "step")
+def _about(episodes: Episodes) -> str:
+    tasks = plural(len(episodes.tasks), "task")
+    steps = plural(episodes.iterations, "step")
     return (
-        f"{plural(found.read, 'episode')} of {tasks}, from {steps} of a run at most: the "
+        f"{plural(episodes.read, 'episode')} of {tasks}, from {steps} of a run at most: the "
         "first, the last and some between. Figures are of the last one, failures of all of them."
     )
 
 
-def _points(found: Episodes) -> list[str]:
+def _points(episodes: Episodes) -> list[str]:
     """The main results of the tables, in sentences."""
     points: list[str] = []
-    if len(found.cells) > 1:
-        if found.apart:
-            points.append(f"Cells are told apart by {labels.listed(found.apart, 8)}.")
-        elif any(one.p is not None for one in found.tasks):
+    if len(episodes.cells) > 1:
+        if episodes.apart:
+            points.append(f"Cells are told apart by {labels.listed(episodes.apart, 8)}.")
+        elif any(one.p is not None for one in episodes.tasks):
             points.append("No task tells cells apart, beyond the noise between runs.")
-    if found.unsolved:
-        count = plural(len(found.unsolved), "task")
-        points.append(f"No cell ever solves {count}: {labels.listed(found.unsolved, 8)}.")
-    failures = sum(one.figures.failures for one in found.cells)
+    if episodes.unsolved:
+        count = plural(len(episodes.unsolved), "task")
+        points.append(f"No cell ever solves {count}: {labels.listed(episodes.unsolved, 8)}.")
+    failures = sum(one.figures.failures for one in episodes.cells)
     if failures:
-        lost = sum(one.figures.lost for one in found.cells)
+        lost = sum(one.figures.lost for one in episodes.cells)
         ended = plural(failures, "environment")
-        told = f"{plural(lost, 'episode')} given up" if lost else "none was given up"
-        points.append(f"{ended} ended by themselves; the episodes were played again, {told}.")
+        given_up = f"{plural(lost, 'episode')} given up" if lost else "none was given up"
+        points.append(f"{ended} ended by themselves; the episodes were played again, {given_up}.")
     return points
 
 
-def _row(one: CellEpisodes, found: Episodes) -> dict[str, Any]:
+def _row(one: CellEpisodes, episodes: Episodes) -> dict[str, Any]:
     return {
         "runs": one.runs,
         "first": labels.fixed(one.first, _PLACES),
-        "tasks": f"{one.tasks} of {len(found.tasks)}",
+        "tasks": f"{one.tasks} of {len(episodes.tasks)}",
         **_figures(one.figures),
     }
 
 
-def _figures(found: Figures) -> dict[str, Any]:
-    stops = ", ".join(f"{_STOPS[key]} {labels.percent(v)}" for key, v in found.stops.items())
+def _figures(figures: Figures) -> dict[str, Any]:
+    stops = ", ".join(f"{_STOPS[key]} {labels.percent(v)}" for key, v in figures.stops.items())
     return {
-        "episodes": found.episodes,
-        "reward": labels.fixed(found.reward, _PLACES),
-        "solved": labels.percent(found.solved),
-        "turns": f"{found.turns:.1f}",
+        "episodes": figures.episodes,
+        "reward": labels.fixed(figures.reward, _PLACES),
+        "solved": labels.percent(figures.solved),
+        "turns": f"{figures.turns:.1f}",
         "limited": stops or labels.NONE,
-        "cut": labels.percent(found.cut) if found.cut else labels.NONE,
-        "failures": f"{found.failures}" + (f", {found.lost} given up" if found.lost else ""),
-        "seconds": labels.NONE if found.seconds is None else f"{found.seconds:.3g} s",
+        "cut": labels.percent(figures.cut) if figures.cut else labels.NONE,
+        "failures": f"{figures.failures}" + (f", {figures.lost} given up" if figures.lost else ""),
+        "seconds": labels.NONE if figures.seconds is None else f"{figures.seconds:.3g} s",
     }
 
 
@@ -125,5 +127,5 @@ def _task(
     }
 
 
-def _detail(task: TaskEpisodes, name: str, found: Figures) -> dict[str, Any]:
-    return {"task": task.task, "cell": name, **_figures(found)}
+def _detail(task: TaskEpisodes, name: str, figures: Figures) -> dict[str, Any]:
+    return {"task": task.task, "cell": name, **_figures(figures)}

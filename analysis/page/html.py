@@ -279,7 +279,7 @@ def _packed(data: bytes) -> str:
 
 def policy(hashes: Sequence[str]) -> str:
     """The content security policy: only scripts with these hashes run."""
-    allowed = " ".join(f"'sha256-{found}'" for found in hashes) or "'none'"
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes) or "'none'"
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -332,14 +332,14 @@ def provenance(data: SweepData) -> list[tuple[str, str]]:
     runs = [(run.origin, run) for run in data.runs if run.origin is not None]
     origins = {id(origin): origin for origin, _ in runs}
     used = sorted(origins.values(), key=lambda origin: origin.launched or "")
-    found: list[tuple[str, str]] = []
+    rows: list[tuple[str, str]] = []
     for origin in used if len(used) > 1 else []:
         count = sum(own is origin for own, _ in runs)
-        told = {"commit": origin.commit, "code": origin.code, "command": origin.get("command")}
-        text = ", ".join(f"{key} {value}" for key, value in _flat(told))
-        found.append((f"{plural(count, 'run')} launched {origin.launched}", text))
-    found += _flat(used[-1].record if used else data.plan.provenance or {})
-    return [*found, *([("launched", data.plan.created)] if data.plan.created else [])]
+        facts = {"commit": origin.commit, "code": origin.code, "command": origin.get("command")}
+        text = ", ".join(f"{key} {value}" for key, value in _flat(facts))
+        rows.append((f"{plural(count, 'run')} launched {origin.launched}", text))
+    rows += _flat(used[-1].record if used else data.plan.provenance or {})
+    return [*rows, *([("launched", data.plan.created)] if data.plan.created else [])]
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

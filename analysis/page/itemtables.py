@@ -66,49 +66,49 @@ def named_rows(ranking: Ranking) -> dict[str, dict[str, Any]]:
     }
 
 
-def _shown(found: Summary) -> tuple[str, str]:
-    if found.low is None or found.high is None:
-        return labels.together(found.mean)[0], labels.NONE
-    mean, low, high = labels.within(found.mean, found.low, found.high)
+def _shown(summary: Summary) -> tuple[str, str]:
+    if summary.low is None or summary.high is None:
+        return labels.together(summary.mean)[0], labels.NONE
+    mean, low, high = labels.within(summary.mean, summary.low, summary.high)
     return mean, f"{low} to {high}"
 
 
-def _table(found: Compared, named: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    parted = {one.cell: one for one in found.parted}
-    shown = found.cells[:_ROWS]
+def _table(compared: Compared, named: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    parted = {one.cell: one for one in compared.parted}
+    shown = compared.cells[:_ROWS]
     return {
-        "title": found.task or "Items",
-        "training": found.training,
-        "about": _about(found),
+        "title": compared.task or "Items",
+        "training": compared.training,
+        "about": _about(compared),
         "rows": [_row(one, parted.get(one.cell), named[one.cell]) for one in shown],
-        "left": len(found.cells) - len(shown),
-        "names": [named[one.cell]["name"] for one in found.cells[:PAIRED]],
-        "beside": bool(found.alone),
+        "left": len(compared.cells) - len(shown),
+        "names": [named[one.cell]["name"] for one in compared.cells[:PAIRED]],
+        "beside": bool(compared.alone),
         "lists": [
-            _listed("The questions on which cells differ most", found.apart, open_=True),
-            _listed(f"{plural(found.unsolved_count, 'question')} that nobody solves",
-                    found.unsolved),
+            _listed("The questions on which cells differ most", compared.apart, open_=True),
+            _listed(f"{plural(compared.unsolved_count, 'question')} that nobody solves",
+                    compared.unsolved),
         ],
     }  # fmt: skip
 
 
-def _about(found: Compared) -> str:
-    whole = plural(found.items, "question")
+def _about(compared: Compared) -> str:
+    whole = plural(compared.items, "question")
     parts = [
         f"{whole}, answered by every run"
-        + (f", of {found.known} that some did" if found.known > found.items else "")
+        + (f", of {compared.known} that some did" if compared.known > compared.items else "")
     ]
-    if found.clusters:
-        parts.append(f"in {plural(found.clusters, 'group')} that count together")
-    parts.append(f"{found.solved} solved by all, {found.unsolved_count} by nobody")
-    if found.errors:
-        parts.append(f"{plural(found.errors, 'answer')} ended in an error and score 0")
+    if compared.clusters:
+        parts.append(f"in {plural(compared.clusters, 'group')} that count together")
+    parts.append(f"{compared.solved} solved by all, {compared.unsolved_count} by nobody")
+    if compared.errors:
+        parts.append(f"{plural(compared.errors, 'answer')} ended in an error and score 0")
     return "; ".join(parts) + "."
 
 
 def _row(own: ItemCell, parted: Parted | None, named: dict[str, Any]) -> dict[str, Any]:
     mean, low, high = labels.within(own.mean, own.low, own.high)
-    found = {
+    row = {
         **named,
         "runs": own.runs,
         "mean": mean,
@@ -119,10 +119,10 @@ def _row(own: ItemCell, parted: Parted | None, named: dict[str, Any]) -> dict[st
         "standing": "the best",
     }
     if parted is None:
-        return found
+        return row
     gap, *ends = labels.within(-parted.difference, -parted.high, -parted.low)
     standing = "worse" if parted.told_apart else "not told apart"
-    return found | {
+    return row | {
         "difference": f"{gap} ({' to '.join(ends)})",
         "counts": f"{parted.better}, {parted.worse}",
         "standing": f"{standing}, {labels.p_value(parted.p)}",

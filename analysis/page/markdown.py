@@ -30,9 +30,9 @@ def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
     """`report.md` and its pictures, by name."""
     pictures: dict[str, bytes] = {}
     shown: dict[str, list[tuple[str, str]]] = {}
-    found = cells_picture(study.ranking, study.data.metric_name or "")
-    if found is not None:
-        pictures["cells.png"] = found
+    cell_picture = cells_picture(study.ranking, study.data.metric_name or "")
+    if cell_picture is not None:
+        pictures["cells.png"] = cell_picture
         shown["cells"] = [("The cells", "cells.png")]
     count: dict[str, int] = {}
     for panel in panels:
@@ -69,8 +69,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _images(shown: dict[str, list[tuple[str, str]]], section: str) -> Iterator[str]:
-    for told, name in shown.get(section, ()):
-        yield f"\n![{escape(told)}]({name})"
+    for caption, name in shown.get(section, ()):
+        yield f"\n![{escape(caption)}]({name})"
 
 
 def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[str]:
@@ -175,24 +175,24 @@ def _blocks(study: Study) -> Iterator[str]:
 
 
 def _checkpoint(study: Study) -> Iterator[str]:
-    found, run = study.verdict.checkpoint, study.ranking.best_run
-    if found is not None:
-        expires = f" ({found.expires})" if found.expires else ""
-        yield f"\nCheckpoint of {escape(found.run)}{escape(expires)}:\n"
-        yield fenced(found.path)
+    checkpoint, run = study.verdict.checkpoint, study.ranking.best_run
+    if checkpoint is not None:
+        expires = f" ({checkpoint.expires})" if checkpoint.expires else ""
+        yield f"\nCheckpoint of {escape(checkpoint.run)}{escape(expires)}:\n"
+        yield fenced(checkpoint.path)
     if run is not None and run.link is not None:
         yield f"\n[The best run in W&B](<{_address(run.link)}>)"
 
 
 def _complete(study: Study) -> Iterator[str]:
     states = Counter(run.state for run in study.data.runs)
-    told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    yield f"\n## Is it complete?\n\n{len(study.data.runs)} planned: {told or 'nothing'}.\n"
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    yield f"\n## Is it complete?\n\n{len(study.data.runs)} planned: {counts or 'nothing'}.\n"
     if study.data.used:
         yield f"The runs {escape(study.data.used)}.\n"
     if study.data.places:
-        told = "; ".join(place.text for place in study.data.places)
-        yield f"Where they ran: {escape(told)}.\n"
+        counts = "; ".join(place.text for place in study.data.places)
+        yield f"Where they ran: {escape(counts)}.\n"
     yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in _LATER)
     for failure in study.failures[:12]:
         names = labels.listed([run.name for run in failure.runs], 6)
@@ -265,11 +265,11 @@ def _answered(study: Study) -> Iterator[str]:
 
 
 def _held_out(study: Study) -> Iterator[str]:
-    found = study.held_out
-    if found is None:
+    held = study.held_out
+    if held is None:
         return
     yield "\n## Trained on and held out\n"
-    head = ("cell", found.training, "95 % interval", found.metric.name, "95 % interval")
+    head = ("cell", held.training, "95 % interval", held.metric.name, "95 % interval")
     rows = held_rows(study)
     yield from table(head, ((row["name"], *row["training"], *row["held_out"]) for row in rows))
 
@@ -308,18 +308,18 @@ def _episodes(study: Study) -> Iterator[str]:
 
 
 def _unstable(study: Study) -> Iterator[str]:
-    found = study.stability
-    if not found.diverged and not found.unstable:
+    stability = study.stability
+    if not stability.diverged and not stability.unstable:
         return
     yield f"\n## Diverged and unstable runs\n\n{escape(RULE)}\n"
-    yield from (f"- {escape(run.name)} diverged" for run in found.diverged[:30])
-    for one in found.unstable[:30]:
+    yield from (f"- {escape(run.name)} diverged" for run in stability.diverged[:30])
+    for one in stability.unstable[:30]:
         values = labels.listed([labels.number(v) for v in (one.first, one.best, one.last)])
         yield f"- {escape(one.run)}: first, best and last {escape(values)}"
-    if found.rates:
+    if stability.rates:
         yield ""
         head = ("axis", "value", "went wrong", "share", "95 % interval (Wilson)")
-        rows = rate_rows(found.rates)
+        rows = rate_rows(stability.rates)
         yield from table(
             head,
             (
@@ -330,17 +330,17 @@ def _unstable(study: Study) -> Iterator[str]:
 
 
 def _rollouts(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[str]:
-    found = study.behaviour
-    if found is None:
+    behaviour = study.behaviour
+    if behaviour is None:
         return
     yield "\n## What the models wrote"
     yield from (f"\n{escape(f.text)}" for f in study.findings if f.kind.startswith("rollouts_"))
     yield from _images(shown, "rollouts")
-    for one in found.examples:
+    for one in behaviour.examples:
         yield f"\n{one.why}: reward {labels.number(one.rollout.reward, 3)}, {escape(one.run)}\n"
         yield fenced(f"{one.rollout.prompt}\n\n{one.rollout.response}".strip()[:1500])
-    if found.disagreements:
-        cells = [cell.cell for cell in found.cells[:5]]
+    if behaviour.disagreements:
+        cells = [cell.cell for cell in behaviour.cells[:5]]
         yield "\nQuestions that cells answer differently (mean reward):\n"
         names = [short_name(cell) for cell in study.ranking.cells if cell.name in cells]
         order = [cell.name for cell in study.ranking.cells if cell.name in cells]
@@ -354,7 +354,7 @@ def _rollouts(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator
                         for c in order
                     ),
                 )
-                for one in found.disagreements
+                for one in behaviour.disagreements
             ),
         )
 

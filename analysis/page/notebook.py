@@ -43,26 +43,26 @@ def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> K
     """Writes the facts of a sweep into its file in `folder`, and judges the criterion of the plan
     there, if there is one. `cost` is a sentence. Raises `UsageError` for a path that is not a
     folder, and `StoreError`."""
-    told: list[str] = []
+    messages: list[str] = []
     judged: Judged | None = None
-    found = _plan_in(folder)
-    if found is not None:
+    plan = _plan_in(folder)
+    if plan is not None:
         place = os.path.join(folder, PLAN)
-        told += [f"{place}: {lack}" for lack in found.lacks]
-        if found.criterion is not None:
-            judged = judge(found.criterion, report.document)
-            told.append(f"criterion {found.criterion.text}: {_said(judged)}")
+        messages += [f"{place}: {lack}" for lack in plan.lacks]
+        if plan.criterion is not None:
+            judged = judge(plan.criterion, report.document)
+            messages.append(f"criterion {plan.criterion.text}: {_judgement(judged)}")
     document = report.document
     name = f"{document['sweep'].replace('/', '.').replace(' + ', '+')}.md"
     lines = _facts(document, _recorded(registry, document["sweep"]), cost)
-    if found is not None and found.criterion is not None and judged is not None:
-        lines = [*lines, f"- criterion {escape(found.criterion.text)}: {escape(_said(judged))}"]
+    if plan is not None and plan.criterion is not None and judged is not None:
+        lines = [*lines, f"- criterion {escape(plan.criterion.text)}: {escape(_judgement(judged))}"]
     path = os.path.join(folder, name)
     text = merged(_read(path), document["sweep"], "\n".join(lines))
     if text is None:
-        told.append(f"{path}: has no place for facts (a line {_BEGIN}): it is left as it is")
-        return Kept(None, tuple(told))
-    return Kept(write_file(folder, name, text.encode("utf-8", "replace")), tuple(told))
+        messages.append(f"{path}: has no place for facts (a line {_BEGIN}): it is left as it is")
+        return Kept(None, tuple(messages))
+    return Kept(write_file(folder, name, text.encode("utf-8", "replace")), tuple(messages))
 
 
 def merged(before: str | None, sweep: str, facts: str) -> str | None:
@@ -76,7 +76,7 @@ def merged(before: str | None, sweep: str, facts: str) -> str | None:
     return before[:begin] + block + before[end + len(_END) :]
 
 
-def _said(judged: Judged) -> str:
+def _judgement(judged: Judged) -> str:
     word = {True: "met", False: "not met", None: "not shown"}[judged.met]
     return f"{word}: {judged.text}"
 
@@ -118,8 +118,8 @@ def _facts(document: Mapping[str, Any], plan: Plan | None, cost: str | None) -> 
 
 def _lines(document: Mapping[str, Any], plan: Plan | None, cost: str | None) -> Iterator[str]:
     states = document["completeness"]["states"]
-    told = ", ".join(f"{count} {state}" for state, count in states.items())
-    yield f"runs: {document['completeness']['planned']} planned: {told or 'none'}"
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
+    yield f"runs: {document['completeness']['planned']} planned: {counts or 'none'}"
     if plan is not None:
         yield from _origin(document, plan)
     if cost:
@@ -154,8 +154,8 @@ def _anomalies(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"alarm {escape(rule)}: {plural(count, 'run')}"
     for failure in document["failures"][:_ANOMALIES]:
         line = re.sub(r"\s+", " ", failure["last_line"] or "")
-        told = f"{escape(failure['why'])} {escape(line)}".rstrip()
-        yield f"failed: {plural(len(failure['runs']), 'run')}: {told}"
+        text = f"{escape(failure['why'])} {escape(line)}".rstrip()
+        yield f"failed: {plural(len(failure['runs']), 'run')}: {text}"
     diverged = document["stability"]["diverged"]
     if diverged:
         shown = ", ".join(diverged[:_ANOMALIES])

@@ -89,7 +89,7 @@ def pipeline(sweep: Sweep, reports: Mapping[str, Report]) -> Pipeline:
     deep = depths(sweep.plan.stages)
     runs = [run for run in sweep.runs if not run.retired or run.attempts]
     stages = [
-        _found(sweep, stage, deep[stage.name], reports.get(stage.name), runs, priced)
+        _pipeline_of(sweep, stage, deep[stage.name], reports.get(stage.name), runs, priced)
         for stage in sweep.plan.stages
     ]
     above = {parent for run in runs for parent in run.parents}
@@ -104,7 +104,7 @@ def pipeline(sweep: Sweep, reports: Mapping[str, Report]) -> Pipeline:
     )
 
 
-def _found(
+def _pipeline_of(
     sweep: Sweep,
     stage: Stage,
     depth: int,
@@ -161,26 +161,29 @@ def _place(sweep: Sweep, chain: Chain) -> tuple[int, bool, float, str]:
     return -names.index(chain.last.stage), missing, (value or 0.0) * sign, chain.last.run
 
 
-def _document(found: Pipeline) -> dict[str, Any]:
+def _document(pipeline: Pipeline) -> dict[str, Any]:
     return {
         "schema": 1,
-        "sweep": found.name,
-        "used": found.used,
-        "prices": found.prices,
-        "stages": [{**vars(stage), "states": dict(stage.states)} for stage in found.stages],
+        "sweep": pipeline.name,
+        "used": pipeline.used,
+        "prices": pipeline.prices,
+        "stages": [{**vars(stage), "states": dict(stage.states)} for stage in pipeline.stages],
         "chains": [
-            {**vars(chain), "links": [vars(link) for link in chain.links]} for chain in found.chains
+            {**vars(chain), "links": [vars(link) for link in chain.links]}
+            for chain in pipeline.chains
         ],
     }
 
 
-def write(found: Pipeline, sweep: Sweep, out: str | None = None, *, markdown: bool = True) -> str:
+def write(
+    pipeline: Pipeline, sweep: Sweep, out: str | None = None, *, markdown: bool = True
+) -> str:
     """Writes `report.html`, `report.json` and `report.md` to the folder `out`, by default the
     sweep's `report/`. Returns the path of the page. Raises the same errors as `analyze`."""
     files = {
-        "report.json": json.dumps(_document(found), indent=1, allow_nan=False) + "\n",
-        **({"report.md": "\n".join(_lines(found)) + "\n"} if markdown else {}),
-        "report.html": _page(found),
+        "report.json": json.dumps(_document(pipeline), indent=1, allow_nan=False) + "\n",
+        **({"report.md": "\n".join(_lines(pipeline)) + "\n"} if markdown else {}),
+        "report.html": _page(pipeline),
     }
     place = ""
     for name, text in files.items():
@@ -189,25 +192,25 @@ def write(found: Pipeline, sweep: Sweep, out: str | None = None, *, markdown: bo
     return place
 
 
-def _lines(found: Pipeline) -> Iterator[str]:
+def _lines(pipeline: Pipeline) -> Iterator[str]:
     """The page as Markdown."""
     from sweeper.analysis.page.markdown import escape, table
 
-    yield f"# {escape(found.name)}: {plural(len(found.stages), 'stage')}\n"
-    if found.used:
-        yield f"The runs {escape(found.used)}.\n"
+    yield f"# {escape(pipeline.name)}: {plural(len(pipeline.stages), 'stage')}\n"
+    if pipeline.used:
+        yield f"The runs {escape(pipeline.used)}.\n"
     head = ("stage", "runs", "verdict", "best cell", "metric", "tokens", "$")
-    yield from table(head, (_stage_texts(stage) for stage in found.stages))
+    yield from table(head, (_stage_texts(stage) for stage in pipeline.stages))
     yield ""
-    for stage in found.stages:
+    for stage in pipeline.stages:
         if stage.report is not None:
             address = stage.report.removesuffix(".html")
             yield f"- [Report of {escape(stage.name)}]({address}.md)"
     yield f"\n## Chains\n\n{CHAINS_ARE}\n"
     head = ("chain, with the value of each run", "tokens", "$")
-    yield from table(head, (_chain_texts(chain) for chain in found.chains[:CHAINS]))
-    if len(found.chains) > CHAINS:
-        yield f"\nThe first {CHAINS} of {len(found.chains)} chains; report.json has all."
+    yield from table(head, (_chain_texts(chain) for chain in pipeline.chains[:CHAINS]))
+    if len(pipeline.chains) > CHAINS:
+        yield f"\nThe first {CHAINS} of {len(pipeline.chains)} chains; report.json has all."
 
 
 CHAINS_ARE = (
@@ -247,21 +250,21 @@ def _spent(tokens: int, usd: float | None) -> tuple[str, str]:
     )
 
 
-def _page(found: Pipeline) -> str:
+def _page(pipeline: Pipeline) -> str:
     from markupsafe import Markup
 
-    shown = found.chains[:CHAINS]
+    shown = pipeline.chains[:CHAINS]
     visited = {link.stage for chain in shown for link in chain.links}
-    columns = [stage.name for stage in found.stages if stage.name in visited]
+    columns = [stage.name for stage in pipeline.stages if stage.name in visited]
     template = environment().get_template("pipeline.html.j2")
     return template.render(
         policy=policy([]),
         css=Markup(asset("report.css")),  # noqa: S704 - a file of ours
-        found=found,
+        found=pipeline,
         columns=columns,
         rows=[(chain, {link.stage: link for link in chain.links}) for chain in shown],
         shown=CHAINS,
-        priced=any(stage.usd is not None for stage in found.stages),
+        priced=any(stage.usd is not None for stage in pipeline.stages),
         labels=labels,
         money=money,
         chains_are=CHAINS_ARE,

@@ -128,15 +128,15 @@ def analyze(
         (data,) = settle(read(sources, metric, goal, options.get("at")))
         data = _ruled(data, registry, options.get("noise"), options.get("failed"))
         data = with_baseline(_by(data, options.get("by")), registry)
-        found = study(data, priced)
-        if found.next is not None:
+        studied = study(data, priced)
+        if studied.next is not None:
             here = None if out is None else os.path.join(os.path.abspath(out), "next.yaml")
-            placed = found.next.placed(data, here or sources[0].place("next.yaml"))
-            found = replace(found, next=placed)
-        panels = gallery(found)
-        told = document(found)
-        page = render(found, panels, read_transcripts(found, sources))
-        files = _files(found, page, told, panels if options.get("pictures", True) else None)
+            placed = studied.next.placed(data, here or sources[0].place("next.yaml"))
+            studied = replace(studied, next=placed)
+        panels = gallery(studied)
+        content = document(studied)
+        page = render(studied, panels, read_transcripts(studied, sources))
+        files = _files(studied, page, content, panels if options.get("pictures", True) else None)
     written = {
         name: sources[0].write(name, content)
         if out is None
@@ -144,23 +144,23 @@ def analyze(
         for name, content in files.items()
     }
     figures = {panel.name: panel.figure for panel in panels}
-    return Report(_text(found), told, figures, written)
+    return Report(_text(studied), content, figures, written)
 
 
 def _files(
-    found: Study, page: str, told: Mapping[str, Any], panels: Sequence[Panel] | None
+    studied: Study, page: str, content: Mapping[str, Any], panels: Sequence[Panel] | None
 ) -> dict[str, bytes]:
     """The contents of the files to write, by name. Without `panels` there is no Markdown."""
     files = {
         "report.html": page.encode("utf-8", "replace"),
-        "report.json": (json.dumps(told, indent=1, allow_nan=False) + "\n").encode(),
+        "report.json": (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(),
     }
-    if found.next is not None:
-        files["next.yaml"] = found.next.yaml.encode("utf-8", "replace")
+    if studied.next is not None:
+        files["next.yaml"] = studied.next.yaml.encode("utf-8", "replace")
     if panels is not None:
         from sweeper.analysis.page.markdown import write
 
-        files |= write(found, panels)
+        files |= write(studied, panels)
     return files
 
 

@@ -79,22 +79,22 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
 
 def executed(study: Study, cell: Cell) -> list[str]:
     """What the runs of a cell executed, one text for each difference between runs."""
-    found: list[str] = []
+    texts: list[str] = []
     for each in study.unlike:
         names = dict.fromkeys(each.label(run) for run in cell.runs)
-        found.append(", ".join(name for name in names if name) or labels.NONE)
-    return found
+        texts.append(", ".join(name for name in names if name) or labels.NONE)
+    return texts
 
 
 def details(study: Study) -> dict[str, dict[str, Any]]:
     """The details of each run, by its id: plain texts, which the page shows as such when the run
     is clicked."""
-    found: dict[str, dict[str, Any]] = {}
+    by_run: dict[str, dict[str, Any]] = {}
     split = study.behaviour.split if study.behaviour is not None else "train"
     runs = [run for cell in study.ranking.cells for run in cell.runs][:RUNS]
     for position, run in enumerate(runs):
         shown = examples(run, split, 2) if position < _TOLD else []
-        found[run.id] = {
+        by_run[run.id] = {
             "name": run.name or run.id,
             "link": run.link,
             "facts": _facts(run),
@@ -113,14 +113,14 @@ def details(study: Study) -> dict[str, dict[str, Any]]:
                 for one in shown
             ],
         }
-    return found
+    return by_run
 
 
 _CHECKPOINTS = {"sampler_path": "to sample from", "state_path": "to train on from", "path": ""}
 
 
 def _facts(run: RunData) -> list[list[str]]:
-    found = [
+    facts = [
         ["state", run.state + (", diverged" if run.diverged else "")],
         ["id", run.id],
         ["seed", labels.NONE if run.seed is None else str(run.seed)],
@@ -139,7 +139,7 @@ def _facts(run: RunData) -> list[list[str]]:
         for key, what in _CHECKPOINTS.items()
         if record.get(key)
     ]
-    return [pair for pair in [*found, *paths] if pair[1]]
+    return [pair for pair in [*facts, *paths] if pair[1]]
 
 
 def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
@@ -171,12 +171,12 @@ def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
 
 def block_rows(study: Study) -> list[dict[str, Any]]:
     """The rows of the table of blocks."""
-    found = study.blocks
-    if found is None:
+    blocks = study.blocks
+    if blocks is None:
         return []
-    keys = [key for key in study.ranking.keys if key != found.by]
+    keys = [key for key in study.ranking.keys if key != blocks.by]
     rows: list[dict[str, Any]] = []
-    for block in found.blocks:
+    for block in blocks.blocks:
         best = block.best
         ends = [
             f"{e.axis} ({e.side}{', further out it diverged' if e.stopped else ''}"
@@ -205,11 +205,11 @@ def _checkpoint(cell: Cell, study: Study) -> str | None:
     """The weights of a cell's best run."""
     metric = study.data.metric
     run = None if metric is None else cell.best_run(metric.sign)
-    found = None if metric is None or run is None else choose_checkpoint(run, metric.at)
-    return None if found is None else found.path
+    checkpoint = None if metric is None or run is None else choose_checkpoint(run, metric.at)
+    return None if checkpoint is None else checkpoint.path
 
 
-def surface_rows(found: Surface | None) -> list[dict[str, str]]:
+def surface_rows(surface: Surface | None) -> list[dict[str, str]]:
     """The rows of the table of the model's results by axis."""
     return [
         {
@@ -223,7 +223,7 @@ def surface_rows(found: Surface | None) -> list[dict[str, str]]:
             ),
             "p": labels.p_value(axis.p),
         }
-        for axis in (found.axes if found is not None else ())
+        for axis in (surface.axes if surface is not None else ())
     ]
 
 
@@ -259,8 +259,8 @@ def paired_about(study: Study) -> str:
         for cell in cells
         if (compared := study.ranking.comparisons.get(cell.name)) is not None
         and compared.told_apart
-        and (found := study.paired[cell.name]).p is not None
-        and found.p > 1 - CONFIDENCE
+        and (estimate := study.paired[cell.name]).p is not None
+        and estimate.p > 1 - CONFIDENCE
     ]
     if unsure:
         text += (
@@ -275,14 +275,14 @@ def paired_about(study: Study) -> str:
 def paired_rows(study: Study) -> list[dict[str, Any]]:
     """The rows of the table of differences from the best over shared seeds."""
     log = study.ranking.scale == "log"
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for cell in study.ranking.others:
         estimate = study.paired.get(cell.name)
         if estimate is None or estimate.low is None or estimate.high is None:
             continue
         shown = [estimate.value, estimate.low, estimate.high]
         texts = [labels.ratio(exp(v)) if log else labels.difference(v) for v in shown]
-        found.append(
+        rows.append(
             {
                 "name": short_name(cell),
                 "value": texts[0],
@@ -290,4 +290,4 @@ def paired_rows(study: Study) -> list[dict[str, Any]]:
                 "p": labels.p_value(estimate.p),
             }
         )
-    return found
+    return rows

@@ -28,11 +28,11 @@ NOBODY = Noted()
 """No notes and no tags."""
 
 
-def read_noted(found: Sequence[Source]) -> Noted:
+def read_noted(sources: Sequence[Source]) -> Noted:
     """Reads the notes and tags of these sweeps and their runs."""
     notes: list[Note] = []
     tags: dict[str, tuple[str, ...]] = {}
-    for name, marks in (pair for source in found for pair in _of(source)):
+    for name, marks in (pair for source in sources for pair in _of(source)):
         several = (*marks.tags, *(["*"] if marks.starred else []))
         if several:
             tags[name] = several

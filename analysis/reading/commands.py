@@ -19,8 +19,8 @@ from sweeper.sweep.launch import Launch
 def _program() -> list[str]:
     """The word that starts this sweeper in a shell: its name if PATH finds it, else its path."""
     own = os.path.join(os.path.dirname(sys.executable), "sweeper")
-    found = shutil.which("sweeper")
-    if found is not None and os.path.exists(own) and os.path.samefile(found, own):
+    program = shutil.which("sweeper")
+    if program is not None and os.path.exists(own) and os.path.samefile(program, own):
         return ["sweeper"]
     return [own] if os.path.exists(own) else [sys.executable, "-P", "-m", "sweeper"]
 
@@ -35,8 +35,8 @@ def _from(folder: str | None, path: str) -> str:
 
 def _folder(data: SweepData) -> str | None:
     """The folder in which the sweep was launched, if this machine has it."""
-    found = _typed_in(data)
-    return found if found is not None and os.path.isdir(found) else None
+    folder = _typed_in(data)
+    return folder if folder is not None and os.path.isdir(folder) else None
 
 
 def _typed_in(data: SweepData) -> str | None:
@@ -45,8 +45,8 @@ def _typed_in(data: SweepData) -> str | None:
     launched = data.provenance
     options = Launch() if data.plan is None else data.plan.launch
     usual = launched.get("cwd") if options.cwd in (None, ".") else None
-    found = launched.get("typed_in") or usual
-    return found if isinstance(found, str) and found else None
+    folder = launched.get("typed_in") or usual
+    return folder if isinstance(folder, str) and folder else None
 
 
 def elsewhere(data: SweepData) -> str | None:
@@ -86,11 +86,11 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
         usual = metric.at if usual == "auto" and (data.ends or metric.at == "last") else usual
         words += ["--at", metric.at] if metric.at != usual else []
         rules = own if own is not None and own.name == metric.name else None
-        for flag, asked, usual in (
+        for flag, value, usual in (
             ("--noise", metric.noise, "auto" if rules is None else rules.noise),
             ("--failed", metric.failed, "bound" if rules is None else rules.failed),
         ):
-            words += [flag, asked] if asked != usual else []
+            words += [flag, value] if value != usual else []
         if metric.by is not None and metric.by != (None if rules is None else rules.by):
             words += ["--by", metric.by]
     for key in data.own_keys.ignored:
@@ -125,9 +125,9 @@ def listing(data: SweepData, state: str) -> str:
 
 def reproducing(data: SweepData, prices: Mapping[str, float]) -> list[str]:
     """The commands that make the same sweep, if it came from a file, and the same report."""
-    found: list[str] = []
+    lines: list[str] = []
     if data.plan is not None and data.plan.grid_path:
         path, folder = data.plan.grid_path, _typed_in(data)
         whole = path if "://" in path or folder is None else os.path.join(folder, path)
-        found.append(launching(data, whole, data.plan.overrides))
-    return [*found, analysing(data, prices)]
+        lines.append(launching(data, whole, data.plan.overrides))
+    return [*lines, analysing(data, prices)]

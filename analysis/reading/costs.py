@@ -43,9 +43,9 @@ class AtPlace:
     @property
     def text(self) -> str:
         """`12 attempts on slurm, 3 h 20 min, 1,200,000 tokens, $0.40`."""
-        told = [f"{plural(self.attempts, 'attempt')} on {self.name}", duration(self.seconds)]
-        told += [f"{self.tokens:,} tokens"] if self.tokens else []
-        return ", ".join([*told, *([] if self.usd is None else [money(self.usd)])])
+        parts = [f"{plural(self.attempts, 'attempt')} on {self.name}", duration(self.seconds)]
+        parts += [f"{self.tokens:,} tokens"] if self.tokens else []
+        return ", ".join([*parts, *([] if self.usd is None else [money(self.usd)])])
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def token_keys() -> list[str]:
 def token_columns(history: History) -> dict[str, Floats]:
     """The tokens of each row by kind, from the keys of tinker-cookbook and our recipes; 0 in rows
     without a count. Only kinds that the run counts."""
-    found: dict[str, Floats] = {}
+    columns: dict[str, Floats] = {}
     for kind, names in SOURCES.items():
         key = next((name for name in names if name in history.keys), None)
         if key is None:
@@ -98,8 +98,8 @@ def token_columns(history: History) -> dict[str, Floats]:
             counts = counts + _counts(history, ALSO[key])
         if key.startswith("tokens/") and not counts.any():
             continue  # all kinds are recorded, also those that a program has not
-        found[kind] = counts
-    return found
+        columns[kind] = counts
+    return columns
 
 
 def clock(history: History) -> Floats | None:
@@ -159,10 +159,10 @@ class Priced:
 
     def sum_of(self, used: Sequence[Usage]) -> float | None:
         """The cost in dollars; None if unknown."""
-        found = total(used)
-        if self._prices is None or not found.models:
+        whole = total(used)
+        if self._prices is None or not whole.models:
             return None
-        cost = amount(found, self._prices)
+        cost = amount(whole, self._prices)
         return None if cost.unpriced else cost.usd
 
     def usd(self, run: RecordedRun) -> float | None:
@@ -185,18 +185,18 @@ class Priced:
                 seconds[place] = seconds.get(place, 0.0) + took
         return tuple(
             AtPlace(
-                *(place, len(found), seconds.get(place, 0.0)),
-                *(total(found).counts.tokens, self.sum_of(found)),
+                *(place, len(usage), seconds.get(place, 0.0)),
+                *(total(usage).counts.tokens, self.sum_of(usage)),
             )
-            for place, found in used.items()
+            for place, usage in used.items()
         )
 
     def of_sweep(self, sweep: Sweep) -> str | None:
         """What a sweep has used and will still use; None if nothing was counted."""
-        found = forecast_of(sweep)
-        if found is None or self._prices is None:
+        prediction = forecast_of(sweep)
+        if prediction is None or self._prices is None:
             return None
-        return sentence(found, self._prices)
+        return sentence(prediction, self._prices)
 
     def told(self, sources: Sequence[Source]) -> str | None:
         """What sweeps have used and will still use; None if nothing was counted."""
@@ -205,7 +205,7 @@ class Priced:
             if source.plan is not None:
                 of = [one.run for one in source.runs if isinstance(one.run, SweepRun)]
                 runs += going(of, source.plan)
-        found = forecast(runs)
-        if found is None or self._prices is None:
+        prediction = forecast(runs)
+        if prediction is None or self._prices is None:
             return None
-        return sentence(found, self._prices)
+        return sentence(prediction, self._prices)

@@ -86,12 +86,12 @@ def read_plan(text: str) -> StudyPlan:
         for name in SECTIONS[:-1]
         if not _ASIDE.sub("", sections.get(name.lower(), "")).strip()
     ]
-    found = _LINE.search(_ASIDE.sub("", sections.get(SECTIONS[-1].lower(), "")))
-    if found is None:
+    match = _LINE.search(_ASIDE.sub("", sections.get(SECTIONS[-1].lower(), "")))
+    if match is None:
         return StudyPlan(None, (*lacks, "there is no line `criterion: ...`"))
-    criterion = _criterion(found[1].strip())
+    criterion = _criterion(match[1].strip())
     if criterion is None:
-        shown = sanitize(found[1])[:80]
+        shown = sanitize(match[1])[:80]
         why = f"criterion {shown!r}: write `METRIC <= NUMBER` or `beats baseline`"
         return StudyPlan(None, (*lacks, why))
     return StudyPlan(criterion, tuple(lacks))
@@ -129,27 +129,27 @@ def _beyond(criterion: Criterion, best: Mapping[str, Any]) -> Judged:
     """Whether the mean of the best, and its whole interval, satisfies the criterion."""
     holds = _HOLDS[criterion.sign]
     mean, low, high = best["mean"], best["low"], best["high"]
-    told = f"{best['cell']} has {labels.number(mean)}"
+    text = f"{best['cell']} has {labels.number(mean)}"
     if not holds(mean, criterion.bound):
-        return Judged(False, told)
+        return Judged(False, text)
     if low is None or high is None:
         seeds = plural(best["n"], "seed")
-        return Judged(None, f"{told}, by {seeds}: no interval tells how sure that is")
-    told += f" (95 % interval {labels.number(low)} to {labels.number(high)}, {best['n']} seeds)"
+        return Judged(None, f"{text}, by {seeds}: no interval tells how sure that is")
+    text += f" (95 % interval {labels.number(low)} to {labels.number(high)}, {best['n']} seeds)"
     if holds(low, criterion.bound) and holds(high, criterion.bound):
-        return Judged(True, told)
-    return Judged(None, f"{told}: the interval reaches beyond {labels.number(criterion.bound)}")
+        return Judged(True, text)
+    return Judged(None, f"{text}: the interval reaches beyond {labels.number(criterion.bound)}")
 
 
 def _against(
     document: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]], best: Mapping[str, Any]
 ) -> Judged:
     name = document["verdict"]["baseline"]
-    told = document["verdict"]["against"] or "the grid names no baseline (`baseline:`)"
+    baseline = document["verdict"]["against"] or "the grid names no baseline (`baseline:`)"
     if name is None or name not in rows:
-        return Judged(None, told)
+        return Judged(None, baseline)
     if name == best["cell"]:
-        return Judged(False, told)
+        return Judged(False, baseline)
     if rows[name]["told_apart"]:
-        return Judged(True, told)
-    return Judged(None, told if "noise" in told else f"{told}; noise can explain it")
+        return Judged(True, baseline)
+    return Judged(None, baseline if "noise" in baseline else f"{baseline}; noise can explain it")

@@ -141,8 +141,8 @@ class RunData:
     def last_of(self, key: str) -> float | None:
         """The last value that it recorded for a key, NaN included."""
         points = self.curves.get(key)
-        found = None if points is None else last(points)
-        return None if found is None else found[1]
+        value = None if points is None else last(points)
+        return None if value is None else value[1]
 
 
 @dataclass(frozen=True)
@@ -249,15 +249,15 @@ def find_metric(
             return None
         usual = own.get("goal", "minimize"), own.get("at", "last")
         rules = own.get("noise", "auto"), own.get("failed", "bound")
-        found = Metric(own["name"], goal or usual[0], at or usual[1])
-        found = replace(found, noise=rules[0], failed=rules[1], by=own.get("by"))
-        return replace(found, relevant=cast("float | None", own.get("relevant")))
-    found = goal or goal_of(name)
-    if found is None:
+        metric = Metric(own["name"], goal or usual[0], at or usual[1])
+        metric = replace(metric, noise=rules[0], failed=rules[1], by=own.get("by"))
+        return replace(metric, relevant=cast("float | None", own.get("relevant")))
+    metric = goal or goal_of(name)
+    if metric is None:
         raise UsageError(
             f"metric {name!r}: say which way is better, --goal minimize or --goal maximize"
         )
-    return Metric(name, found, at or "auto", guessed=goal is None)
+    return Metric(name, metric, at or "auto", guessed=goal is None)
 
 
 def load(
@@ -276,7 +276,7 @@ def load(
 
 
 def read(
-    found: Sequence[Source],
+    sources: Sequence[Source],
     metric: str | None,
     goal: str | None,
     at: str | None = None,
@@ -284,17 +284,17 @@ def read(
     rollouts: bool = True,
 ) -> SweepData:
     """Reads sources as one sweep. Raises the same errors as `load`."""
-    names = [source.name for source in found]
-    chosen = _one_metric(found, metric, goal, at)
-    again = confirmation(found)
-    several = len(found) > 1
-    budget = BUDGET // max(sum(len(source.runs) for source in found), 1) if rollouts else 0
+    names = [source.name for source in sources]
+    chosen = _one_metric(sources, metric, goal, at)
+    again = confirmation(sources)
+    several = len(sources) > 1
+    budget = BUDGET // max(sum(len(source.runs) for source in sources), 1) if rollouts else 0
     budget = min(budget, BUDGET // 32)
-    logged = rollouts and sum(len(source.runs) for source in found) <= _LOGS
+    logged = rollouts and sum(len(source.runs) for source in sources) <= _LOGS
     runs: list[RunData] = []
     keys: Counter[str] = Counter()
     priced = Priced()
-    for source in found:
+    for source in sources:
         handles = [placed.run for placed in source.runs]
         histories = Histories(source.registry, handles, chosen.name if chosen is not None else None)
         keys.update(histories.keys)
@@ -308,31 +308,31 @@ def read(
             elif (cell := again.cell(placed)) is not None:
                 runs.append(_of_study(data, source.name, cell, again))
     axes: dict[str, list[Any]] = {"sweep": list(names)} if several and again is None else {}
-    for source in found:
+    for source in sources:
         for key, values in source.axes.items():
             axes.setdefault(key, values)
     roles = choose(keys, chosen.name if chosen is not None else None)
     train = roles.pop("train", None)
     return SweepData(
         name=" + ".join(names),
-        plan=found[0].plan,
+        plan=sources[0].plan,
         metric=chosen,
         axes=axes,
         runs=tuple(runs),
         keys=dict(sorted(keys.items())),
         train_key=train,
-        retired=sum(source.retired for source in found),
-        assumed=sum(placed.assumed for source in found for placed in source.runs),
+        retired=sum(source.retired for source in sources),
+        assumed=sum(placed.assumed for source in sources for placed in source.runs),
         roles=roles,
         names=tuple(names),
-        root=found[0].root,
-        paths=tuple(source.path for source in found),
+        root=sources[0].root,
+        paths=tuple(source.path for source in sources),
         confirmed=again,
-        noted=read_noted(found),
-        used=priced.told(found),
-        places=priced.by_place(found),
-        stands_still=_stands_still(found),
-        own_keys=_own_keys(found),
+        noted=read_noted(sources),
+        used=priced.told(sources),
+        places=priced.by_place(sources),
+        stands_still=_stands_still(sources),
+        own_keys=_own_keys(sources),
     )
 
 
@@ -362,10 +362,10 @@ def lend(data: SweepData, registry: Registry, names: Sequence[str]) -> SweepData
         return data
     for name in names:
         other = load(registry, name, metric.name, metric.goal, metric.at, rollouts=False)
-        recipes = [found.plan and found.plan.recipe.reference for found in (data, other)]
+        recipes = [part.plan and part.plan.recipe.reference for part in (data, other)]
         if all(recipes) and recipes[0] != recipes[1]:
-            told = f"it is of the recipe {recipes[1]}, and not of {recipes[0]}"
-            raise UsageError(f"noise from={name}: {told}")
+            reason = f"it is of the recipe {recipes[1]}, and not of {recipes[0]}"
+            raise UsageError(f"noise from={name}: {reason}")
         cells: dict[str, list[float]] = {}
         for run in other.runs:
             if run.counts and run.value is not None:
@@ -377,30 +377,30 @@ def lend(data: SweepData, registry: Registry, names: Sequence[str]) -> SweepData
 def _one_metric(
     sources: Sequence[Source], name: str | None, goal: str | None, at: str | None
 ) -> Metric | None:
-    found = [find_metric(source.metric, name, goal, at) for source in sources]
-    told = differently(found)
-    if told is not None:
-        raise UsageError(told)
-    return found[0]
+    metrics = [find_metric(source.metric, name, goal, at) for source in sources]
+    mismatch = differently(metrics)
+    if mismatch is not None:
+        raise UsageError(mismatch)
+    return metrics[0]
 
 
-def differently(found: Sequence[Metric | None]) -> str | None:
+def differently(metrics: Sequence[Metric | None]) -> str | None:
     """Returns a message that the sweeps are judged differently, with the option that makes them
     alike; None if they are alike."""
-    if all(metric == found[0] for metric in found):
+    if all(metric == metrics[0] for metric in metrics):
         return None
     texts = dict.fromkeys(
         f"{value_text(metric.at)} of {metric.name}, {metric.goal}" if metric else "no metric"
-        for metric in found
+        for metric in metrics
     )
-    known = [metric for metric in found if metric is not None]
+    known = [metric for metric in metrics if metric is not None]
     ways = {
         "--metric": {metric.name for metric in known},
         "--goal": {metric.goal for metric in known},
         "--at": {metric.at for metric in known},
     }
     flags = [flag for flag, values in ways.items() if len(values) > 1]
-    if len(known) < len(found):
+    if len(known) < len(metrics):
         flags = ["--metric", *(flag for flag in flags if flag != "--metric")]
     return f"not judged alike ({'; '.join(texts)}): say {' and '.join(flags)}"
 
@@ -460,7 +460,7 @@ def _read(
         wall_s=times["wall_s"],
         unreadable=history.malformed,
         cost=_cost(history, name, tokens, times["wall_s"]),
-        curves={key: found for key, found in curves.items() if found},
+        curves={key: curve for key, curve in curves.items() if curve},
         clocks=clocks,
         log=tuple(run.readable(lambda: run.log_tail(LOG_LINES), []))
         if not succeeded or logged
@@ -481,16 +481,16 @@ def _read(
 
 def _link(run: RecordedRun) -> str | None:
     """The recorded link, if a browser may follow it."""
-    found = run.wandb if isinstance(run, SweepRun) else None
-    return found if found is not None and found.startswith(("https://", "http://")) else None
+    link = run.wandb if isinstance(run, SweepRun) else None
+    return link if link is not None and link.startswith(("https://", "http://")) else None
 
 
 def _alarms(source: Source) -> dict[str, list[Alarm]]:
-    found: dict[str, list[Alarm]] = {}
+    by_run: dict[str, list[Alarm]] = {}
     if source.sweep is not None:
         for alarm in alarms(source.sweep.folder):
-            found.setdefault(alarm.run, []).append(alarm)
-    return found
+            by_run.setdefault(alarm.run, []).append(alarm)
+    return by_run
 
 
 def judged_by(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, Any]:
@@ -499,10 +499,10 @@ def judged_by(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, 
         return {"value": None, "step": None, "diverged": False}
     points = curves[metric.name]
     end, top = last(points), best(points, metric.goal)
-    found = judged(points, metric.goal, metric.at)
+    judgement = judged(points, metric.goal, metric.at)
     return {
-        "value": None if found is None else found[1],
-        "step": None if found is None else found[0],
+        "value": None if judgement is None else judgement[1],
+        "step": None if judgement is None else judgement[0],
         "diverged": end is not None and not math.isfinite(end[1]),
         "last": None if end is None else end[1],
         "best": None if top is None else top[1],
@@ -511,13 +511,13 @@ def judged_by(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, 
 
 
 def _clocks(history: History, tokens: Mapping[str, Floats]) -> dict[str, Floats]:
-    found: dict[str, Floats] = {}
+    clocks: dict[str, Floats] = {}
     if tokens:
-        found["tokens"] = functools.reduce(lambda a, b: a + b, tokens.values()).cumsum()
+        clocks["tokens"] = functools.reduce(lambda a, b: a + b, tokens.values()).cumsum()
     seconds = clock(history)
     if seconds is not None:
-        found["time"] = seconds
-    return found
+        clocks["time"] = seconds
+    return clocks
 
 
 def _cost(

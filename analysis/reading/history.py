@@ -35,8 +35,8 @@ class Histories:
             made = History(self, part.columns, before, metric, part.notes)
             self._found[part.common["run"]] = made
         self.keys: Counter[str] = Counter()
-        for found in self._found.values():
-            self.keys.update(found.keys)
+        for history in self._found.values():
+            self.keys.update(history.keys)
 
     def of(self, run: str) -> "History":
         """The history of a run, by its id."""
@@ -118,6 +118,6 @@ def _shared(before: Floats, own: Floats) -> Floats:
 
 @functools.lru_cache(maxsize=64)
 def _positions(count: int) -> NDArray[np.intp]:
-    found = np.arange(count)
-    found.flags.writeable = False
-    return found
+    positions = np.arange(count)
+    positions.flags.writeable = False
+    return positions

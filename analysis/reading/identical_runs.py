@@ -16,21 +16,21 @@ may both have an accuracy of 1.0 to the end."""
 def curve_digest(run: RunData, metric: str | None) -> str | None:
     """A digest that is equal for runs with equal values of the metric and of the training curve,
     whatever time they took. None if the values are too few to tell."""
-    found = hashlib.blake2b(digest_size=12)
+    digest = hashlib.blake2b(digest_size=12)
     most = 0
     for key in (metric, *train_candidates(metric)):
         if key is not None and key in run.curves:
             points = run.curves[key]
-            found.update(repr(key).encode("utf-8", "surrogatepass"))
-            found.update(points.steps.tobytes() + points.values.tobytes())
+            digest.update(repr(key).encode("utf-8", "surrogatepass"))
+            digest.update(points.steps.tobytes() + points.values.tobytes())
             most = max(most, len(np.unique(points.finite.values)))
-    return found.hexdigest() if most >= _DISTINCT else None
+    return digest.hexdigest() if most >= _DISTINCT else None
 
 
 def same_curves(runs: Sequence[RunData], metric: str | None) -> bool:
     """Whether these runs, two or more, recorded the same."""
-    found = {curve_digest(run, metric) for run in runs}
-    return len(runs) > 1 and len(found) == 1 and None not in found
+    digests = {curve_digest(run, metric) for run in runs}
+    return len(runs) > 1 and len(digests) == 1 and None not in digests
 
 
 def across_cells(data: SweepData) -> list[list[RunData]]:
@@ -45,9 +45,9 @@ def across_cells(data: SweepData) -> list[list[RunData]]:
 
 
 def _groups(runs: Sequence[RunData], look: Callable[[RunData], str | None]) -> list[list[RunData]]:
-    found: dict[str, list[RunData]] = {}
+    groups: dict[str, list[RunData]] = {}
     for run in runs:
         seen = look(run)
         if seen is not None:
-            found.setdefault(seen, []).append(run)
-    return [group for group in found.values() if len({run.cell for run in group}) > 1]
+            groups.setdefault(seen, []).append(run)
+    return [group for group in groups.values() if len({run.cell for run in group}) > 1]

@@ -106,15 +106,15 @@ def train_candidates(metric: str | None) -> tuple[str, ...]:
     (`test/nll`: `train/nll`, `train_mean_nll`), else the loss, else the reward."""
     leaf = metric.rpartition("/")[2] if metric is not None else ""
     own = (f"train/{leaf}", f"train_{leaf}", f"train_mean_{leaf}", f"train/mean_{leaf}")
-    found = (*(own if leaf else ()), *_TRAIN, *_REWARDS)
-    return tuple(key for key in dict.fromkeys(found) if key != metric)
+    words = (*(own if leaf else ()), *_TRAIN, *_REWARDS)
+    return tuple(key for key in dict.fromkeys(words) if key != metric)
 
 
 @functools.lru_cache(maxsize=64)
 def candidates(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
     """The `keys` of one run that may have a role. Most runs have the same ones."""
-    found = [key for role in ROLES for key in _ranked(role, keys)[:2]]
-    return tuple(key for key in dict.fromkeys(found) if key != metric)
+    keys_of_roles = [key for role in ROLES for key in _ranked(role, keys)[:2]]
+    return tuple(key for key in dict.fromkeys(keys_of_roles) if key != metric)
 
 
 def choose(keys: Mapping[str, int], metric: str | None) -> dict[str, str]:
@@ -127,15 +127,15 @@ def choose(keys: Mapping[str, int], metric: str | None) -> dict[str, str]:
         chosen["train"] = train
         taken.add(train)
     for role in ROLES:
-        found = next((key for key in _ranked(role, set(keys)) if key not in taken), None)
-        if found is not None:
-            chosen[role] = found
-            taken.add(found)
+        key = next((key for key in _ranked(role, set(keys)) if key not in taken), None)
+        if key is not None:
+            chosen[role] = key
+            taken.add(key)
     return chosen
 
 
 def _ranked(role: str, keys: Collection[str]) -> list[str]:
     exact = [key for key in _EXACT[role] if key in keys]
-    found = (k for k in keys if _WORDS[role].search(k) and not words_of(k) & _TURNED)
-    worded = sorted(found, key=lambda k: (len(k), k))
+    matches = (k for k in keys if _WORDS[role].search(k) and not words_of(k) & _TURNED)
+    worded = sorted(matches, key=lambda k: (len(k), k))
     return list(dict.fromkeys((*exact, *worded)))

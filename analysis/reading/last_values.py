@@ -40,10 +40,10 @@ def settle(*sweeps: SweepData) -> tuple[SweepData, ...]:
     metrics = [data.metric for data in sweeps if data.metric is not None]
     if len(metrics) < len(sweeps) or any(metric.at != "auto" for metric in metrics):
         return sweeps
-    found = _ends(sweeps)
-    at = f"mean_of_last={OF}" if found is not None and found.noisy else "last"
+    ends = _ends(sweeps)
+    at = f"mean_of_last={OF}" if ends is not None and ends.noisy else "last"
     both = zip(sweeps, metrics, strict=True)
-    return tuple(_judged(data, replace(metric, at=at), found) for data, metric in both)
+    return tuple(_judged(data, replace(metric, at=at), ends) for data, metric in both)
 
 
 def _judged(data: SweepData, metric: Metric, ends: Ends | None) -> SweepData:

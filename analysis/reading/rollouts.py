@@ -65,13 +65,13 @@ class Rollout(NamedTuple):
     episode: Episode | None = None
 
 
-def spread(found: Sequence[int], count: int) -> list[int]:
+def spread(numbers: Sequence[int], count: int) -> list[int]:
     """At most `count` of ascending numbers: the first, the last, and evenly spaced ones between."""
-    if len(found) <= count:
-        return list(found)
+    if len(numbers) <= count:
+        return list(numbers)
     if count == 1:
-        return [found[-1]]
-    return [found[round(i * (len(found) - 1) / (count - 1))] for i in range(count)]
+        return [numbers[-1]]
+    return [numbers[round(i * (len(numbers) - 1) / (count - 1))] for i in range(count)]
 
 
 def read_rollouts(run: RecordedRun, listed: Mapping[str, int], budget: int) -> tuple[Rollout, ...]:
@@ -82,7 +82,7 @@ def read_rollouts(run: RecordedRun, listed: Mapping[str, int], budget: int) -> t
         match = _FILE.search(path)
         if match is not None:
             files.setdefault(match[2], {})[int(match[1])] = (path, size)
-    found: list[Rollout] = []
+    rollouts: list[Rollout] = []
     for split in sorted(files)[:4]:
         own = files[split]
         share = budget // min(len(files), 4)
@@ -90,8 +90,8 @@ def read_rollouts(run: RecordedRun, listed: Mapping[str, int], budget: int) -> t
         for iteration in spread(sorted(own), count):
             path, size = own[iteration]
             data = _head(run, path, size, share // count)
-            found += parse_rollouts(parse(data).rows, iteration, split, cut=len(data) < size)
-    return tuple(found)
+            rollouts += parse_rollouts(parse(data).rows, iteration, split, cut=len(data) < size)
+    return tuple(rollouts)
 
 
 def _head(run: RecordedRun, path: str, size: int, limit: int) -> bytes:
@@ -109,11 +109,11 @@ def parse_rollouts(
 ) -> list[Rollout]:
     """Parses summaries as `Rollout`s and skips invalid ones. With `cut` the last group is left
     out, because it may lack members."""
-    found = [rollout for row in rows if (rollout := _parse(row, iteration, split)) is not None]
-    if cut and found and found[-1].group != found[0].group:
-        last = found[-1].group
-        found = [rollout for rollout in found if rollout.group != last]
-    return found
+    rollouts = [rollout for row in rows if (rollout := _parse(row, iteration, split)) is not None]
+    if cut and rollouts and rollouts[-1].group != rollouts[0].group:
+        last = rollouts[-1].group
+        rollouts = [rollout for rollout in rollouts if rollout.group != last]
+    return rollouts
 
 
 def _parse(row: Mapping[str, Any], iteration: int, split: str) -> Rollout | None:
@@ -147,28 +147,28 @@ def _episode(
     logs: Sequence[Mapping[str, Any]],
 ) -> Episode | None:
     task = next((text for log in logs if (text := _text(log, ("item",)))), "")
-    told = dict(_pairs([row.get("trajectory_metrics")]))
-    if not task or (len(steps) < 2 and "solved" not in told):
+    metrics = dict(_pairs([row.get("trajectory_metrics")]))
+    if not task or (len(steps) < 2 and "solved" not in metrics):
         return None
     measured = [dict(_pairs([step.get("metrics")])) for step in steps]
-    every = {**(measured[-1] if measured else {}), **told}
+    every = {**(measured[-1] if measured else {}), **metrics}
     stops = [key.removeprefix("stop/") for key in every if str(key).startswith("stop/")]
-    solved = _truth(told.get("solved"))
+    solved = _truth(metrics.get("solved"))
     return Episode(
         task=task,
         turns=len(steps),
         solved=reward >= 1 if solved is None else solved,
         stop=next((stop for stop in stops if stop != _CUT), ""),
         cut=sum(f"stop/{_CUT}" in own for own in measured),
-        seconds=as_float(told.get("seconds")),
-        failures=_int(told.get("environment_failures")),
-        lost=_int(told.get("episodes_lost")),
+        seconds=as_float(metrics.get("seconds")),
+        failures=_int(metrics.get("environment_failures")),
+        lost=_int(metrics.get("episodes_lost")),
     )
 
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    found = cast(list[Any], value) if isinstance(value, list) else []
-    return [one for one in found if isinstance(one, dict)]
+    items = cast(list[Any], value) if isinstance(value, list) else []
+    return [one for one in items if isinstance(one, dict)]
 
 
 def _pairs(values: Iterable[Any]) -> Iterator[tuple[str, Any]]:

@@ -22,8 +22,8 @@ class Series(NamedTuple):
     @property
     def finite(self) -> "Series":
         """The same without values that are not finite."""
-        kept = np.isfinite(self.values)
-        return self if kept.all() else Series(*(part[kept] for part in self))  # pyright: ignore[reportArgumentType]
+        mask = np.isfinite(self.values)
+        return self if mask.all() else Series(*(part[mask] for part in self))  # pyright: ignore[reportArgumentType]
 
     def __bool__(self) -> bool:
         return len(self.steps) > 0

@@ -60,8 +60,8 @@ def _without_names(
         # An equal number may be another thing; an equal text is a copy.
         or (first[columns[key]] != key and all(isinstance(c.get(key), str) for c in configs))
     }
-    kept = [key for key in chosen if key not in out]
-    return kept if _count(kept, configs) == _count(chosen, configs) else list(chosen)
+    remaining = [key for key in chosen if key not in out]
+    return remaining if _count(remaining, configs) == _count(chosen, configs) else list(chosen)
 
 
 def _count(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> int:
@@ -74,23 +74,23 @@ def level(config: Mapping[str, Any], key: str) -> str:
     "not set" if the configuration lacks the key."""
     if key in config and not isinstance(config[key], Mapping):
         return labels.setting(_plain(config[key]))
-    found = dict(dotted(config))
-    return labels.setting(_plain(found[key])) if key in found else labels.NOT_SET
+    values = dict(dotted(config))
+    return labels.setting(_plain(values[key])) if key in values else labels.NOT_SET
 
 
 def ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:
     """The distinct values of a setting, ascending; none if one of them is not a finite number."""
-    found = [cell[axis] for cell in cells if axis in cell]
-    numbers = [as_float(value) for value in found]
+    values = [cell[axis] for cell in cells if axis in cell]
+    numbers = [as_float(value) for value in values]
     if any(number is None or not math.isfinite(number) for number in numbers):
         return []
-    return sorted(set(found))
+    return sorted(set(values))
 
 
 def _place(key: str, axes: Sequence[str]) -> int:
     """The position of the axis that sets a key; the number of axes if none does."""
-    found = (i for i, axis in enumerate(axes) if key == axis or key.startswith(f"{axis}."))
-    return next(found, len(axes))
+    places = (i for i, axis in enumerate(axes) if key == axis or key.startswith(f"{axis}."))
+    return next(places, len(axes))
 
 
 def _differs(key: str, configs: Sequence[Mapping[str, Any]]) -> bool:

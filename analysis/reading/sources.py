@@ -113,25 +113,25 @@ def find_sources(registry: Registry, names: Sequence[str], keys: OwnKeys = NO_KE
     """Finds each source: a sweep of the registry by its name, else a folder by its path. Sources
     of one name are called by their paths. `keys` are those that the user names as ignored or as
     seeds, for folders. Raises `NotFound`, and `UsageError` for such keys of a sweep."""
-    found = [_find(registry, name, keys) for name in names]
-    _check_keys(found, keys)
-    counts = Counter(source.name for source in found)
+    sources = [_find(registry, name, keys) for name in names]
+    _check_keys(sources, keys)
+    counts = Counter(source.name for source in sources)
     first, *rest = [
         replace(source, name=source.place_of_runs) if counts[source.name] > 1 else source
-        for source in found
+        for source in sources
     ]
     return [replace(first, others=tuple(source.name for source in rest)), *rest]
 
 
 def _check_keys(sources: Sequence[Source], keys: OwnKeys) -> None:
-    for option, asked in (("--ignore", keys.ignored), ("--seed", keys.named)):
+    for option, names in (("--ignore", keys.ignored), ("--seed", keys.named)):
         planned = [source.name for source in sources if source.plan is not None]
-        if asked and planned:
+        if names and planned:
             raise UsageError(
                 f"{option}: for folders of runs; {planned[0]} has the cells of its grid"
             )
         held = {key for one in sources for p in one.runs for key, _ in dotted(p.run.config)}
-        lacking = [key for key in asked if key not in held]
+        lacking = [key for key in names if key not in held]
         if lacking:
             known = ", ".join(sorted(held)[:12]) or "none"
             raise UsageError(f"{option} {lacking[0]}: no configuration has this key; keys: {known}")
@@ -146,9 +146,9 @@ def _find(registry: Registry, name: str, keys: OwnKeys) -> Source:
         return _of_sweep(registry, registry.sweep(name))
     except (NotFound, StoreError) as error:  # StoreError: a path, which is no sweep's name
         for path in _folders(registry, name):
-            found = _of_folder(path, keys)
-            if found is not None:
-                return found
+            source = _of_folder(path, keys)
+            if source is not None:
+                return source
         if os.path.isdir(name) or os.sep in name:
             raise NotFound(f"{name}: neither a sweep nor a folder with runs in it") from error
         raise
@@ -207,9 +207,9 @@ def _going_on(placed: Placed, cells: Mapping[str, str]) -> dict[str, Any]:
 
 def _placed(runs: Sequence[SweepRun]) -> tuple[tuple[Placed, ...], int]:
     """The runs that count, and the number of others."""
-    kept = current(runs)
-    placed = (Placed(run, run.cell, run.seed, run.state.value, run.config) for run in kept)
-    return tuple(placed), len(runs) - len(kept)
+    latest = current(runs)
+    placed = (Placed(run, run.cell, run.seed, run.state.value, run.config) for run in latest)
+    return tuple(placed), len(runs) - len(latest)
 
 
 def _of_folder(path: str, keys: OwnKeys) -> Source | None:
@@ -227,11 +227,13 @@ def _of_folder(path: str, keys: OwnKeys) -> Source | None:
         *(key for config in configs for key in config if is_place(key)),
     }
     out |= set(own.ignored)
-    kept = [{key: value for key, value in config.items() if key not in out} for config in configs]
+    remaining = [
+        {key: value for key, value in config.items() if key not in out} for config in configs
+    ]
     names = [run.name if run.sweep == "." else f"{run.sweep}/{run.name}" for run in runs]
-    cells = _cell_names(names, kept)
+    cells = _cell_names(names, remaining)
     placed: list[Placed] = []
-    for run, cell, config, whole in zip(runs, cells, kept, configs, strict=True):
+    for run, cell, config, whole in zip(runs, cells, remaining, configs, strict=True):
         known = run.state.value != "unknown"
         state = run.state.value if known else "succeeded"
         placed.append(Placed(run, cell, _seed(whole, own.seeds), state, config, assumed=not known))

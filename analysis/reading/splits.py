@@ -63,13 +63,13 @@ def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
 def family(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
     """Keys that differ only in their task: `eval/gsm8k/score`, `eval/ifeval/score`. The family of
     the metric if it has one, else the largest; empty if there is none."""
-    found: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
     for key in sorted(keys):
         above, _, leaf = key.rpartition("/")
         top, _, task = above.rpartition("/")
         if top and task:
-            found.setdefault((top, leaf), []).append(key)
-    wide = [own for own in found.values() if len(own) >= FEWEST]
+            groups.setdefault((top, leaf), []).append(key)
+    wide = [own for own in groups.values() if len(own) >= FEWEST]
     named = [own for own in wide if metric in own]
     scored = [own for own in wide if own[0].rpartition("/")[2] in ("score", "accuracy", "correct")]
     chosen = named or sorted(scored, key=lambda own: (-len(own), own))

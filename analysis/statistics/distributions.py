@@ -56,9 +56,9 @@ def lower_tail_f(ratio: float, df: float, df_below: float, shift: float) -> floa
 @functools.cache
 def _rule() -> tuple[Floats, Floats]:
     """Points between 0 and 1 with their weights."""
-    found, weights = np.polynomial.legendre.leggauss(_POINTS)
+    points, weights = np.polynomial.legendre.leggauss(_POINTS)
     starts = np.arange(_PANELS) / _PANELS
-    places = starts[:, np.newaxis] + (found + 1) / (2 * _PANELS)
+    places = starts[:, np.newaxis] + (points + 1) / (2 * _PANELS)
     return places.ravel(), np.tile(weights / (2 * _PANELS), _PANELS)
 
 
@@ -114,15 +114,15 @@ def _where(tail: Callable[[float], float], share: float) -> float:
     side = 0
     for _ in range(100):
         middle = (low * two - high * one) / (two - one)
-        found = above(middle)
-        if abs(found) < 1e-11 or high - low < 1e-12 * high:
+        hits = above(middle)
+        if abs(hits) < 1e-11 or high - low < 1e-12 * high:
             return middle
-        if found > 0:
+        if hits > 0:
             two = two / 2 if side > 0 else two
-            low, one, side = middle, found, 1
+            low, one, side = middle, hits, 1
         else:
             one = one / 2 if side < 0 else one
-            high, two, side = middle, found, -1
+            high, two, side = middle, hits, -1
     return (low + high) / 2
 
 
@@ -161,16 +161,16 @@ def trigamma_inverse(value: Any) -> Floats:
     is convex (Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004,
     article 3, appendix)."""
     value = np.asarray(value, dtype=float)
-    found: Any = 0.5 + 1 / value
+    estimate: Any = 0.5 + 1 / value
     for _ in range(50):
-        own = trigamma(found)
-        step = own * (1 - own / value) / _special().polygamma(2, found)
-        found = found + step
-        if np.all(-step / found < 1e-12):
+        own = trigamma(estimate)
+        step = own * (1 - own / value) / _special().polygamma(2, estimate)
+        estimate = estimate + step
+        if np.all(-step / estimate < 1e-12):
             break
     # The limits, where Newton's method loses its digits.
     limits: list[Any] = [1 / value, 1 / np.sqrt(value)]
-    return np.select([value < 1e-6, value > 1e7], limits, found)
+    return np.select([value < 1e-6, value > 1e7], limits, estimate)
 
 
 def digamma(x: Any) -> Any:

@@ -78,7 +78,7 @@ def paired_with(
 ) -> dict[str, Estimate]:
     """The same for each of several cells that share a seed with `other`. Intervals and p are
     corrected for this many `tests` (Bonferroni)."""
-    found: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     alike: dict[tuple[int, ...], dict[str, tuple[float, list[float]]]] = {}
     for name, own in cells.items():
         shared = tuple(sorted(own.keys() & other.keys()))
@@ -87,7 +87,7 @@ def paired_with(
         # In this unit, neither a difference of huge values nor its square is too large for a float.
         unit = unit_of(values[seed] for seed in shared for values in (own, other))
         gaps = [own[seed] / unit - other[seed] / unit for seed in shared]
-        found[name] = Estimate(math.fsum(gaps) / len(gaps) * unit)
+        estimates[name] = Estimate(math.fsum(gaps) / len(gaps) * unit)
         if min(gaps) != max(gaps):  # so there are two or more
             alike.setdefault(shared, {})[name] = unit, gaps
     for shared, rows_of in alike.items():
@@ -101,8 +101,8 @@ def paired_with(
             rows = (errors * units, (means - reach) * units, (means + reach) * units, chances)
         for name, row in zip(rows_of, np.transpose(rows).tolist(), strict=True):
             error, low, high, p = row
-            found[name] = Estimate(found[name].value, error, n - 1.0, low, high, p)
-    return found
+            estimates[name] = Estimate(estimates[name].value, error, n - 1.0, low, high, p)
+    return estimates
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:

@@ -137,20 +137,20 @@ class Noise:
         most = unit_of(x for _, v, _ in used for x in v) if used else 1.0
         value = math.fsum(w * math.fsum(x / most / len(v) for x in v) for _, v, w in used) * most
         spreads = [self.of(name) for name, _, _ in used]
-        found = [spread for spread in spreads if spread is not None]
-        if not used or len(found) < len(used):
+        known = [spread for spread in spreads if spread is not None]
+        if not used or len(known) < len(used):
             return Estimate(value)
-        unit = max(spread.sd for spread in found)
+        unit = max(spread.sd for spread in known)
         if not 0 < unit < math.inf:
             return Estimate(value)
-        parts = [(w * s.sd / unit) ** 2 / len(v) for (_, v, w), s in zip(used, found, strict=True)]
+        parts = [(w * s.sd / unit) ** 2 / len(v) for (_, v, w), s in zip(used, known, strict=True)]
         variance = math.fsum(parts)
-        below = math.fsum(part**2 / s.df for part, s in zip(parts, found, strict=True))
+        below = math.fsum(part**2 / s.df for part, s in zip(parts, known, strict=True))
         if not below > 0:  # the noise is so small that no float holds its square
             return Estimate(value)
         df = min(variance**2 / below, self.total if self.shared else math.inf)
         if self.kind == "moderated":
-            both = zip(parts, found, strict=True)
+            both = zip(parts, known, strict=True)
             variance = math.fsum(part * _wider(s.df) for part, s in both) / _wider(df)
         return student(value, math.sqrt(variance) * unit, df)
 
@@ -193,13 +193,13 @@ def fit_noise(
     others = {name: dict(cells) for name, cells in (lent or {}).items()}
     borrowed = [v for cells in others.values() for v in cells.values() if len(v) > 1]
     if asked != "own" and borrowed:
-        found = (_of_shares if shares else _share)(own, borrowed, asked, 1)
-        if found is not None and found.shared:
-            return replace(found, lent=tuple(others), lent_cells=len(borrowed))
+        share = (_of_shares if shares else _share)(own, borrowed, asked, 1)
+        if share is not None and share.shared:
+            return replace(share, lent=tuple(others), lent_cells=len(borrowed))
         return replace(fit_noise(own, asked, None, axes, shares=shares), refused=tuple(others))
     if shares:
-        found = None if asked == "own" else _of_shares(own, [], asked, 1)
-        return found or _with_answers(_each(own, asked, None), own)
+        share = None if asked == "own" else _of_shares(own, [], asked, 1)
+        return share or _with_answers(_each(own, asked, None), own)
     if asked == "own":
         return _each(own, asked, None)
     least = 1 if asked == "pooled" else FEW
@@ -213,10 +213,10 @@ def _wider(df: float) -> float:
 
 def _variances(groups: Sequence[Sequence[float]], unit: float) -> tuple[Floats, Floats]:
     """The variances of repeated cells, in units of `unit`, and their degrees of freedom."""
-    found = [np.asarray(values, dtype=float) / unit for values in groups]
+    scaled = [np.asarray(values, dtype=float) / unit for values in groups]
     # The mean of equal values may be off by a rounding error, which is no noise.
-    variances = np.array([float(v.var(ddof=1)) if v.min() < v.max() else 0.0 for v in found])
-    return variances, np.array([len(values) - 1.0 for values in found])
+    variances = np.array([float(v.var(ddof=1)) if v.min() < v.max() else 0.0 for v in scaled])
+    return variances, np.array([len(values) - 1.0 for values in scaled])
 
 
 def _share(
@@ -247,12 +247,14 @@ def _share(
         return _each(own, asked, p)
     moderate = asked != "pooled" and len(repeated) >= MANY
     prior, prior_df, drawn = squeeze(flat, dfs) if moderate else pool(flat, dfs)
-    found = dict(zip(mine, np.sqrt(drawn).tolist(), strict=False))  # those lent come after them
+    own_spreads = dict(
+        zip(mine, np.sqrt(drawn).tolist(), strict=False)
+    )  # those lent come after them
     root, prior_df = math.sqrt(float(prior)), float(prior_df)
     grown = {name: math.sqrt(factor) for name, factor in trend.of.items()} if trend else {}
     spreads = {
         name: Spread(
-            found.get(name, root) * grown.get(name, 1.0) * unit,
+            own_spreads.get(name, root) * grown.get(name, 1.0) * unit,
             min(prior_df + len(values) - 1, total - (trend is not None)),
         )
         for name, values in own.items()
@@ -305,9 +307,9 @@ def _trend(
     _, p, axis, slope = best
     if not axis or p * len(axes) > 1 - CONFIDENCE:
         return None
-    found = {name: math.exp(slope * axes[axis][name]) for name in own}
-    middle = float(dfs @ np.array([found[name] for name in repeated])) / float(dfs.sum())
-    return _Trend(axis, {name: factor / middle for name, factor in found.items()})
+    factors = {name: math.exp(slope * axes[axis][name]) for name in own}
+    middle = float(dfs @ np.array([factors[name] for name in repeated])) / float(dfs.sum())
+    return _Trend(axis, {name: factor / middle for name, factor in factors.items()})
 
 
 _COUNTS = 5.0
@@ -350,11 +352,11 @@ def _of_shares(
 def _with_answers(noise: Noise, own: Mapping[str, Sequence[float]]) -> Noise:
     """The noise of shares that was estimated as that of any other value."""
 
-    def counted(name: str, found: Spread) -> Spread:
+    def counted(name: str, spread: Spread) -> Spread:
         share = math.fsum(own[name]) / len(own[name])
-        return found._replace(answers=share * (1 - share) / found.sd**2)
+        return spread._replace(answers=share * (1 - share) / spread.sd**2)
 
-    spreads = {name: counted(name, found) for name, found in noise.spreads.items()}
+    spreads = {name: counted(name, spread) for name, spread in noise.spreads.items()}
     return replace(noise, spreads=spreads, shares=True)
 
 
@@ -363,12 +365,12 @@ def _noisier(
 ) -> dict[str, Spread]:
     """Those of the first cells whose variance is larger than that of all others together."""
     squares, total = float(dfs @ variances), float(dfs.sum())
-    found: dict[str, Spread] = {}
+    noisier: dict[str, Spread] = {}
     for name, own, df in zip(names, variances.tolist(), dfs.tolist(), strict=False):
         rest = (squares - df * own) / (total - df) if total > df else 0.0
         if rest > 0 and upper_tail_f(own / rest, df, total - df) <= NOISIER:
-            found[name] = Spread(math.sqrt(own) * unit, df)
-    return found
+            noisier[name] = Spread(math.sqrt(own) * unit, df)
+    return noisier
 
 
 def _each(own: Mapping[str, Sequence[float]], asked: Asked, p: float | None) -> Noise:
@@ -382,13 +384,13 @@ def _each(own: Mapping[str, Sequence[float]], asked: Asked, p: float | None) -> 
             unit = unit_of(values)
             [variance], [df] = _variances([values], unit)
             spreads[name] = Spread(math.sqrt(variance) * unit, float(df))
-    found = Noise("own" if repeated else "none", spreads, repeated, total, p, None, 0.0, asked)
+    noise = Noise("own" if repeated else "none", spreads, repeated, total, p, None, 0.0, asked)
     if asked == "own" or not spreads:
-        return found
+        return noise
     unit = unit_of(value for values in own.values() for value in values)
     variances, dfs = _variances([values for values in own.values() if len(values) > 1], unit)
     sd = math.sqrt(float(dfs @ variances) / float(dfs.sum())) * unit
-    return replace(found, together=Spread(sd, float(dfs.sum())))
+    return replace(noise, together=Spread(sd, float(dfs.sum())))
 
 
 def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) -> float:
@@ -414,8 +416,8 @@ def with_failed(
     variances, dfs = _variances(repeated, unit)
     sd, df = math.sqrt(float(dfs @ variances) / float(dfs.sum())) * unit, float(dfs.sum())
     known = noise.together
-    found = Spread(sd if known is None else max(sd, known.sd), df)
-    return replace(noise, together=found) if sd > 0 else noise
+    spread = Spread(sd if known is None else max(sd, known.sd), df)
+    return replace(noise, together=spread) if sd > 0 else noise
 
 
 def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
@@ -457,13 +459,13 @@ def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
     df = both**2 / (parts[0] ** 2 / seed_free + parts[1] ** 2 / free)
     spreads = dict.fromkeys(noise.spreads.keys() | cells.keys(), Spread(both**0.5 * unit, df))
     added = Spread(math.sqrt(max(square - within, 0.0) / count) * unit, seed_free)
-    found = replace(between, spreads=spreads, total=df, noisier={}, seeds=added, between=between)
+    seeded = replace(between, spreads=spreads, total=df, noisier={}, seeds=added, between=between)
     values = {name: list(own.values()) for name, own in cells.items()}
-    return _with_answers(replace(found, spreads=spreads), values) if noise.shares else found
+    return _with_answers(replace(seeded, spreads=spreads), values) if noise.shares else seeded
 
 
 def _with_seeds(
-    found: Estimate,
+    estimate: Estimate,
     seeds: Spread,
     groups: Sequence[tuple[str, Sequence[float]]],
     weights: Sequence[float],
@@ -471,9 +473,9 @@ def _with_seeds(
     """A weighted sum of cells, with the noise that seeds add to all cells alike. In a difference
     it cancels."""
     whole = abs(math.fsum(weights))
-    if found.error is None or found.df is None or whole < 1e-9 * math.fsum(map(abs, weights)):
-        return found
+    if estimate.error is None or estimate.df is None or whole < 1e-9 * math.fsum(map(abs, weights)):
+        return estimate
     n = min(len(values) for _, values in groups)
-    parts = found.error**2, (whole * seeds.sd) ** 2 / n
-    df = sum(parts) ** 2 / (parts[0] ** 2 / found.df + parts[1] ** 2 / seeds.df)
-    return student(found.value, math.sqrt(sum(parts)), df)
+    parts = estimate.error**2, (whole * seeds.sd) ** 2 / n
+    df = sum(parts) ** 2 / (parts[0] ** 2 / estimate.df + parts[1] ** 2 / seeds.df)
+    return student(estimate.value, math.sqrt(sum(parts)), df)

@@ -77,27 +77,27 @@ class Column:
 def log_spread(values: Sequence[float]) -> bool:
     """Whether numbers are spaced more evenly by their logarithms, judged by the largest distance
     from an even spacing (Kolmogorov and Smirnov's) on either scale."""
-    found = np.unique(np.asarray(values, dtype=float))
-    if len(found) < 2 or found[0] <= 0:
+    distinct = np.unique(np.asarray(values, dtype=float))
+    if len(distinct) < 2 or distinct[0] <= 0:
         return False
-    if len(found) == 2:
-        return bool(found[1] / found[0] >= 3)
-    return _unevenness(np.log(found)) < _unevenness(found)
+    if len(distinct) == 2:
+        return bool(distinct[1] / distinct[0] >= 3)
+    return _unevenness(np.log(distinct)) < _unevenness(distinct)
 
 
-def _unevenness(found: Floats) -> float:
-    share = (found - found[0]) / (found[-1] - found[0])
-    return float(np.max(np.abs(share - np.linspace(0, 1, len(found)))))
+def _unevenness(values: Floats) -> float:
+    share = (values - values[0]) / (values[-1] - values[0])
+    return float(np.max(np.abs(share - np.linspace(0, 1, len(values)))))
 
 
 def column(key: str, numbers: Sequence[float], texts: Sequence[str]) -> Column | str:
     """The columns of an axis with these values (`numbers` if all are), or a text that says why
     there are none."""
     if numbers:
-        found = np.asarray(numbers, dtype=float)
-        low, high = float(found.min()), float(found.max())
+        values = np.asarray(numbers, dtype=float)
+        low, high = float(values.min()), float(values.max())
         log = log_spread(numbers)
-        scaled = np.log(found) if log else found
+        scaled = np.log(values) if log else values
         ends = scaled.min(), scaled.max()
         if not (math.isfinite(ends[1] - ends[0]) and ends[1] > ends[0]):
             return "its values are too far apart for a number"
@@ -149,11 +149,11 @@ class Fit:
         """The effect of an axis at each cell. `without_own`: as the other cells determine it."""
         own = self.place(index)
         terms = self.design[:, own]
-        found: Floats = terms @ self.weights[own]
+        part: Floats = terms @ self.weights[own]
         if without_own:
             pull = self.design @ (self.spread[:, own] / self.variance)
-            found = found - np.sum(terms * pull, axis=1) * self.left / (1 - self.leverage)
-        return found
+            part = part - np.sum(terms * pull, axis=1) * self.left / (1 - self.leverage)
+        return part
 
     @cached_property
     def leverage(self) -> Floats:
@@ -191,10 +191,10 @@ class Fit:
         q, _ = np.linalg.qr(rest)
         left = self.y - q @ (q.T @ self.y)
         terms = self.design[:, own]
-        found = _explained(terms[np.newaxis], q, left)[0]
+        explained = _explained(terms[np.newaxis], q, left)[0]
         order = np.argsort(rng.random((deals, len(self.y))), axis=1)
         others = _explained(terms[order], q, left)
-        return (1 + int(np.sum(others >= found * (1 - 1e-9)))) / (deals + 1)
+        return (1 + int(np.sum(others >= explained * (1 - 1e-9)))) / (deals + 1)
 
     def products(
         self, pairs: Sequence[tuple[int, int]], level: float, deals: int = DEALS
@@ -203,19 +203,19 @@ class Fit:
         Young's largest statistic): whether the effect of one depends on the other. A product that
         is significant at `level` joins the model before the others are tested, since they would
         otherwise be mistaken for it."""
-        design, found = self.design, dict[tuple[int, int], float]()
-        while len(found) < len(pairs):
-            asked = [pair for pair in pairs if pair not in found]
+        design, strengths = self.design, dict[tuple[int, int], float]()
+        while len(strengths) < len(pairs):
+            missing = [pair for pair in pairs if pair not in strengths]
             if len(self.y) - design.shape[1] < 3:
-                return found | dict.fromkeys(asked, 1.0)
-            chances = self._largest(design, asked, deals)
-            least = min(range(len(asked)), key=chances.__getitem__)
+                return strengths | dict.fromkeys(missing, 1.0)
+            chances = self._largest(design, missing, deals)
+            least = min(range(len(missing)), key=chances.__getitem__)
             if chances[least] > level:
-                return found | dict(zip(asked, chances, strict=True))
-            a, b = asked[least]
-            found[a, b] = chances[least]
+                return strengths | dict(zip(missing, chances, strict=True))
+            a, b = missing[least]
+            strengths[a, b] = chances[least]
             design = np.column_stack([design, self.slope(a) * self.slope(b)])
-        return found
+        return strengths
 
     def _largest(self, design: Floats, pairs: Sequence[tuple[int, int]], deals: int) -> list[float]:
         q, _ = np.linalg.qr(design)
@@ -225,12 +225,12 @@ class Fit:
         size = np.sqrt(np.sum(rows**2, axis=1))
         rows = np.divide(rows, size[:, np.newaxis], where=size[:, np.newaxis] > 1e-9, out=rows * 0)
         df = len(self.y) - design.shape[1]
-        found = _strength(rows, left[:, np.newaxis], df)[:, 0]
+        strengths = _strength(rows, left[:, np.newaxis], df)[:, 0]
         rng = np.random.default_rng([8, len(pairs), len(self.y)])
         dealt = left[np.argsort(rng.random((deals, len(self.y))), axis=1)].T
         dealt -= q @ (q.T @ dealt)
         most = _strength(rows, dealt, df).max(axis=0)
-        return [(1 + int(np.sum(most >= one * (1 - 1e-9)))) / (deals + 1) for one in found]
+        return [(1 + int(np.sum(most >= one * (1 - 1e-9)))) / (deals + 1) for one in strengths]
 
     def slope(self, index: int) -> Floats:
         """An axis as one column, for products."""

@@ -144,8 +144,8 @@ def _student(df: float) -> float:
 
 def finite_mean(values: Iterable[float]) -> float | None:
     """The mean of the finite values; None if there are none."""
-    found = [value for value in values if math.isfinite(value)]
-    return math.fsum(value / len(found) for value in found) if found else None
+    finite = [value for value in values if math.isfinite(value)]
+    return math.fsum(value / len(finite) for value in finite) if finite else None
 
 
 def summarise(
@@ -171,26 +171,26 @@ def summarise(
     known = spread or (Spread(sd, n - 1.0) if sd else None)
     if known is None:  # n = 1, or identical replicates: no interval either way
         return Summary(n, middle, sd, None, None, least, most)
-    found = Summary(n, middle, sd, None, None, least, most)
+    summary = Summary(n, middle, sd, None, None, least, most)
     usual = _student(known.df)
-    return _bounded(found, mean, known, (usual, usual), scale)
+    return _bounded(summary, mean, known, (usual, usual), scale)
 
 
 def _bounded(
-    found: Summary,
+    summary: Summary,
     mean: float,
     spread: Spread,
     reaches: tuple[float, float],
     scale: Scale,
 ) -> Summary:
     """A summary with bounds so many standard errors below and above the mean."""
-    error = spread.sd / found.n**0.5
+    error = spread.sd / summary.n**0.5
     below, above = reaches
     if spread.answers:
-        low, high = share_bounds(mean, found.n * spread.answers, below, above)
+        low, high = share_bounds(mean, summary.n * spread.answers, below, above)
     else:
         low, high = mean - below * error, mean + above * error
-    return found._replace(low=off_scale(low, scale), high=off_scale(high, scale))
+    return summary._replace(low=off_scale(low, scale), high=off_scale(high, scale))
 
 
 def summarise_chosen(
@@ -203,9 +203,9 @@ def summarise_chosen(
     bound on the worse side is as far off as the largest of that many means strays from its true
     value with probability 1 - `CONFIDENCE`. The other bound is Student's."""
     spread = noise.of_chosen(chosen.name)
-    found = summarise(values, scale, spread)
+    summary = summarise(values, scale, spread)
     if spread is None:
-        return found
+        return summary
     usual = _student(spread.df)
     worse = chosen.reach(spread.df)
     part = noise.between and noise.between.of_chosen(chosen.name)
@@ -214,7 +214,7 @@ def summarise_chosen(
         common = _student(noise.seeds.df) * noise.seeds.sd
         worse = max(usual, math.hypot(common, chosen.reach(part.df) * part.sd) / spread.sd)
     reaches = (usual, worse) if chosen.sign > 0 else (worse, usual)
-    return _bounded(found, center(on_scale(values, scale)), spread, reaches, scale)
+    return _bounded(summary, center(on_scale(values, scale)), spread, reaches, scale)
 
 
 def against_best(
@@ -238,40 +238,42 @@ def against_best(
     own = cells.pop(best)
     family = _Family(len(cells) + 1, sign, scale, (1 - CONFIDENCE) / price)
     compare = _shared if noise.shared else _all_apart
-    found = compare(cells, own, family)
+    comparisons = compare(cells, own, family)
     # The best alone: ahead of each of the others as if there were no more than those two.
-    pairs = found
+    pairs = comparisons
     if best in noise.noisier:
         doubted = own._replace(spread=noise.noisier[best])
         pairs = _all_apart(cells, doubted, family)
     nearest = max(pairs, key=lambda name: _pair(pairs[name], sign))
     alone = _pair(pairs[nearest], sign)
     if alone <= family.level:
-        found = {name: one._replace(p=min(one.p, alone)) for name, one in found.items()}
-    elif pairs is not found:
-        found = {**found, nearest: pairs[nearest]}
-    return {name: one._replace(p=min(1.0, price * one.p)) for name, one in found.items()}
+        comparisons = {name: one._replace(p=min(one.p, alone)) for name, one in comparisons.items()}
+    elif pairs is not comparisons:
+        comparisons = {**comparisons, nearest: pairs[nearest]}
+    return {name: one._replace(p=min(1.0, price * one.p)) for name, one in comparisons.items()}
 
 
-def confidence(found: Mapping[str, Comparison]) -> float:
+def confidence(comparisons: Mapping[str, Comparison]) -> float:
     """The confidence of the bound on the worse side of the best."""
-    return _JUST if only_just(found) else CONFIDENCE
+    return _JUST if only_just(comparisons) else CONFIDENCE
 
 
-def only_just(found: Mapping[str, Comparison]) -> bool:
+def only_just(comparisons: Mapping[str, Comparison]) -> bool:
     """Whether the best is ahead of all others, but of the nearest not at `_SURE`. Chance has
     then most likely helped, or it would not have been named."""
-    return bool(found) and _SURE < max(one.p for one in found.values()) <= 1 - CONFIDENCE
+    return (
+        bool(comparisons) and _SURE < max(one.p for one in comparisons.values()) <= 1 - CONFIDENCE
+    )
 
 
-def contenders(found: Mapping[str, Comparison], others: Iterable[str]) -> int:
+def contenders(comparisons: Mapping[str, Comparison], others: Iterable[str]) -> int:
     """The number of cells that may have been chosen as the best, including it and `others`: cells
     that cannot be distinguished from it at a level that leaves out only those without a chance,
     and cells that were not compared. If it was only just named, all of them."""
     others = list(others)
-    if only_just(found):
+    if only_just(comparisons):
         return 1 + len(others)
-    return 1 + sum(name not in found or found[name].p > _NO_CHANCE for name in others)
+    return 1 + sum(name not in comparisons or comparisons[name].p > _NO_CHANCE for name in others)
 
 
 class _Mean(NamedTuple):
@@ -297,14 +299,14 @@ class _Family(NamedTuple):
 def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[str, Comparison]:
     """Comparisons with shared noise. The bounds are those of Tukey and Kramer."""
     chances = _not_the_best(cells, best, family.sign)
-    found: dict[str, Comparison] = {}
+    comparisons: dict[str, Comparison] = {}
     for name, cell in cells.items():
         difference, error, _, _ = _distance(cell, best)
         df = min(cell.spread.df, best.spread.df)
         reach = range_quantile(1 - family.level, family.cells, df) / 2**0.5
         one = Comparison(difference, error, df, family.cells, chances[name], reach, family.scale)
-        found[name] = _at_least_of_two(one, family.sign)
-    return found
+        comparisons[name] = _at_least_of_two(one, family.sign)
+    return comparisons
 
 
 def _not_the_best(cells: Mapping[str, _Mean], best: _Mean, sign: float) -> dict[str, float]:
@@ -325,15 +327,15 @@ def _not_the_best(cells: Mapping[str, _Mean], best: _Mean, sign: float) -> dict[
     df = np.minimum.accumulate([one.spread.df for one in every])
     pull = weights * behind
     excess = behind * (np.cumsum(weights) - weights) - (np.cumsum(pull) - pull)
-    found = dict.fromkeys(cells, 1.0)
+    chances = dict.fromkeys(cells, 1.0)
     for at, name in enumerate(order, 1):
         above = (weights[at] * (behind[at] - behind[:at]) > excess[:at]) & (weights[:at] > 0)
         if count := int(above.sum()):
             together = np.append(np.flatnonzero(above), at)
             own, places = weights[together], behind[together]
             squares = float(own @ (places - own @ places / own.sum()) ** 2)
-            found[name] = upper_tail_f(squares / count, count, float(df[at]))
-    return found
+            chances[name] = upper_tail_f(squares / count, count, float(df[at]))
+    return chances
 
 
 def _all_apart(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[str, Comparison]:
@@ -348,8 +350,8 @@ def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
     largest = min(1.0, others * float(student_tail(difference / error, df)) / 2)
     largest = largest if family.sign * difference > 0 else 1.0
     reach = -student_quantile(family.level / others / family.cells, df)
-    found = Comparison(difference, error, df, family.cells, largest, reach, family.scale)
-    return _at_least_of_two(found, family.sign)
+    comparison = Comparison(difference, error, df, family.cells, largest, reach, family.scale)
+    return _at_least_of_two(comparison, family.sign)
 
 
 def _distance(cell: _Mean, best: _Mean) -> tuple[float, float, float, float]:
@@ -360,13 +362,13 @@ def _distance(cell: _Mean, best: _Mean) -> tuple[float, float, float, float]:
     return cell.value - best.value, math.sqrt(a + b) * unit, a, b
 
 
-def _at_least_of_two(found: Comparison, sign: float) -> Comparison:
+def _at_least_of_two(comparison: Comparison, sign: float) -> Comparison:
     """Makes p among many cells no smaller than that of the two cells alone."""
-    return found._replace(p=max(found.p, _pair(found, sign)))
+    return comparison._replace(p=max(comparison.p, _pair(comparison, sign)))
 
 
-def _pair(found: Comparison, sign: float) -> float:
+def _pair(comparison: Comparison, sign: float) -> float:
     """The two-sided p value of two cells alone; 1 for a cell with the better mean."""
-    if sign * found.difference <= 0:
+    if sign * comparison.difference <= 0:
         return 1.0
-    return float(student_tail(found.difference / found.error, found.df))
+    return float(student_tail(comparison.difference / comparison.error, comparison.df))

@@ -93,8 +93,8 @@ MUTATIONS = [
     Mutation(
         "submitted without looking for it first",
         "sweeper/scheduler/job_starter.py",
-        "        found = self._places.ask(place, lambda backend: backend.find(list(opened)))\n",
-        "        found = {}\n",
+        "        jobs = self._places.ask(place, lambda backend: backend.find(list(opened)))\n",
+        "        jobs = {}\n",
         CALLS,
     ),
     Mutation(

@@ -724,7 +724,10 @@ def test_a_backend_is_chosen_in_place_of_all() -> None:
             "{backends: [local, slrum]}",
             "launch.backends[1]: no backend 'slrum' (did you mean 'slurm'",
         ),
-        ("{backends: [{tmux: {partition: a}}]}", "'partition' is no option of tmux, but of slurm"),
+        (
+            "{backends: [{tmux: {partition: a}}]}",
+            "'partition' is not an option of tmux, but of slurm",
+        ),
         (
             "{backends: [{slurm: {partitoin: a}}]}",
             "unknown key 'partitoin' in launch.backends[0].slurm",
