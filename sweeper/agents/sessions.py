@@ -106,7 +106,7 @@ class Sessions:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace, self._store = workspace, workspace.store
 
-    def open(self, spec: Spec, asked: Mapping[str, float]) -> Session:
+    def open(self, spec: Spec, limits: Mapping[str, float]) -> Session:
         """Start a session within the allowance, or find the existing one of that name and seed. A
         session that has spent its budget goes on with the amounts asked for now. Raises
         `UsageError`, and whatever `launch` raises."""
@@ -125,17 +125,17 @@ class Sessions:
             known = before is not None and mine.id in {run.id for run in before.runs}
             if not known and spec.grading is not None:
                 _try_out(spec.grading)
-            if not known or (asked and self._held_reason(self.find(f"{plan.name}/{mine.name}"))):
-                self._launch(plan, asked)
+            if not known or (limits and self._held_reason(self.find(f"{plan.name}/{mine.name}"))):
+                self._launch(plan, limits)
         except SweeperError:
             self._store.remove(created)
             raise
         return self.ensure_running(self.find(f"{plan.name}/{mine.name}"))
 
-    def _launch(self, plan: Plan, asked: Mapping[str, float]) -> None:
+    def _launch(self, plan: Plan, limits: Mapping[str, float]) -> None:
         from sweeper.launcher.preview import survey
 
-        self._workspace.launch(GridPreview(survey(plan, self._store), {}), asked)
+        self._workspace.launch(GridPreview(survey(plan, self._store), {}), limits)
 
     def left(self) -> dict[str, float]:
         """Return what is left of the allowance."""
@@ -143,11 +143,11 @@ class Sessions:
 
     def _recorded(self, sweep: str) -> Plan | None:
         try:
-            found = SweepFolder(self._store, sweep).read_plan()
+            plan = SweepFolder(self._store, sweep).read_plan()
         except NotFound:
             return None
         self._workspace.require_ours(sweep)
-        return found
+        return plan
 
     def _settings(self, spec: Spec, created: list[str]) -> dict[str, object]:
         """Return the recipe's settings. Files that they name are copied into the root; the new
@@ -157,20 +157,20 @@ class Sessions:
                 raise UsageError(f"settings: {key} cannot be set: {_RESERVED[key]}")
             if re.fullmatch("[a-z_]+", key) is None:
                 raise UsageError(f"settings: {key[:100]!r} is no setting")
-        found = dict(spec.settings)
+        settings = dict(spec.settings)
         if spec.problems and spec.data is not None:
             raise UsageError("give `problems` or `data`, not both")
         if spec.problems:
             text = "".join(json.dumps(dict(one)) + "\n" for one in spec.problems)
-            found["data"] = self._file(text.encode(), "jsonl", created)
+            settings["data"] = self._file(text.encode(), "jsonl", created)
         if spec.data is not None:
-            found["data"] = find_below(self._workspace.grids, spec.data, (".jsonl",), "data")
+            settings["data"] = find_below(self._workspace.grids, spec.data, (".jsonl",), "data")
         if spec.grading is not None:
             path = self._file(spec.grading.file, "py", created)
-            found |= {"reward_function": f"{path}:score", "function_environment": "bubblewrap"}
+            settings |= {"reward_function": f"{path}:score", "function_environment": "bubblewrap"}
         if spec.start_from is not None:
-            found["load_checkpoint_path"] = self.address(spec.start_from)
-        return found
+            settings["load_checkpoint_path"] = self.address(spec.start_from)
+        return settings
 
     def _file(self, data: bytes, kind: str, created: list[str]) -> str:
         path = f"{FILES}/{hashlib.sha256(data).hexdigest()[:16]}.{kind}"
@@ -189,8 +189,8 @@ class Sessions:
             known = ", ".join(str(r.get("name")) for r in own.checkpoint_records()) or "none"
             message = f"no checkpoint {checkpoint!r} of this session: there is {known}"
         else:
-            found = self._workspace.registry.run(checkpoint)
-            records, message = found.checkpoint_records(), f"{checkpoint} has no checkpoint"
+            record = self._workspace.registry.run(checkpoint)
+            records, message = record.checkpoint_records(), f"{checkpoint} has no checkpoint"
         known = (one.get("state_path") for one in records)
         paths = [path for path in known if isinstance(path, str)]
         if not paths:
@@ -237,8 +237,8 @@ class Sessions:
         """Return why the last launcher ended although the session is not over, or None."""
         if session.run.is_finished:
             return None
-        found = read_status(Sweep(session.run.sweep_folder))
-        return None if found.launcher else found.held
+        status = read_status(Sweep(session.run.sweep_folder))
+        return None if status.launcher else status.held
 
     def last(self, session: Session) -> int:
         """Return the number of the last order, or 0."""
@@ -275,8 +275,8 @@ class Sessions:
         return None
 
 
-def _document(found: Mapping[str, object]) -> dict[str, object]:
-    return {key: found[key] for key in found if key != "schema"}
+def _document(progress: Mapping[str, object]) -> dict[str, object]:
+    return {key: progress[key] for key in progress if key != "schema"}
 
 
 def _planned(spec: Spec, settings: Mapping[str, object], before: Plan | None) -> Plan:

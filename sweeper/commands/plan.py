@@ -45,37 +45,37 @@ def run(arguments: argparse.Namespace) -> int:
     from sweeper.launcher.preview import document, survey
 
     store = open_store(arguments.root or default_root())
-    found = survey(planned, store)
+    preview = survey(planned, store)
     if arguments.json:
-        return print_json(document(found, store))
-    for warning in found.plan.warnings:
+        return print_json(document(preview, store))
+    for warning in preview.plan.warnings:
         warn(f"warning: {warning}")
     if arguments.manifest:
-        return _manifest(found, store)
-    lines = full(found, store) if arguments.full else short(found)
+        return _manifest(preview, store)
+    lines = full(preview, store) if arguments.full else short(preview)
     sys.stdout.writelines(f"{sanitize(line)}\n" for line in lines)
-    if (power := _power(found, arguments.root or default_root())) is not None:
+    if (power := _power(preview, arguments.root or default_root())) is not None:
         print(f"\n{sanitize(power)}")
     return 0
 
 
-def _power(found: "LaunchPreview", root: str) -> str | None:
+def _power(preview: "LaunchPreview", root: str) -> str | None:
     """Describe which lead the planned seeds find, if earlier runs tell the noise."""
-    metric = found.plan.metric
-    begun = any(preview.state.state is State.SUCCEEDED for preview in found.previews)
+    metric = preview.plan.metric
+    begun = any(preview.state.state is State.SUCCEEDED for preview in preview.previews)
     if metric is None or not (begun or lenders(metric.noise)):
         return None
     from sweeper.analysis.comparison.power import before_launch  # slow to load
     from sweeper.results.registry import Registry
 
     with suppress(SweeperError):
-        return before_launch(Registry(root), found.plan)
+        return before_launch(Registry(root), preview.plan)
     return None
 
 
-def _manifest(found: "LaunchPreview", store: Store) -> int:
+def _manifest(preview: "LaunchPreview", store: Store) -> int:
     from sweeper.launcher.preview import manifests, text  # slow to load
 
-    for manifest in manifests(found, store):
+    for manifest in manifests(preview, store):
         sys.stdout.writelines(f"{sanitize(line)}\n" for line in text(manifest))
     return 0

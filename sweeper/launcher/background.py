@@ -97,10 +97,10 @@ def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = F
         where = f"its window: `{hint('attach', folder.name, root=folder.store.root)}`"
         start_again_or_raise = _in_a_window(folder, command)
     else:
-        kept = folder.store.local_path(folder.launcher_log)
-        if kept is not None:
-            refuse_links(folder.address, kept)
-        where = kept or launcher_log(folder)
+        log_path = folder.store.local_path(folder.launcher_log)
+        if log_path is not None:
+            refuse_links(folder.address, log_path)
+        where = log_path or launcher_log(folder)
         start_again_or_raise = _on_its_own(command, where)
     pause = 0.05 if not folder.store.is_remote else 0.5
     deadline, again = time.monotonic() + _START_SECONDS, time.monotonic() + 1
@@ -150,9 +150,9 @@ def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
             return
         with open(where, "rb") as log:
             log.seek(begin)
-            said = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+            last_line = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise EnvironmentFailure(
-            said.removeprefix("sweeper: ") or f"the launcher ended with {process.returncode}"
+            last_line.removeprefix("sweeper: ") or f"the launcher ended with {process.returncode}"
         )
 
     return start_again_or_raise
@@ -195,7 +195,7 @@ class Offer(NamedTuple):
     live: bool = False
 
 
-def offer(folder: SweepFolder, plan: Plan, found: Offer, tell: Callable[[str], None]) -> bool:
+def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> bool:
     """Give a plan to the launcher at work, unless it has the same already, and wait until it takes
     the plan up. Returns False if the launcher ended instead, so that the sweep is free. Raises
     `AnotherLauncher` if the launcher cannot continue with the plan."""
@@ -210,13 +210,13 @@ def offer(folder: SweepFolder, plan: Plan, found: Offer, tell: Callable[[str], N
         raise AnotherLauncher.at_work(plan.name, folder.store.root)
     is_same_grid = _essence(merged(folder.store, before, plan)) == _essence(before)
     if not is_same_grid:
-        _refuse(folder, plan, before, found)
-    now = with_code(folder, plan, live=found.live, tell=tell)
+        _refuse(folder, plan, before, offered)
+    now = with_code(folder, plan, live=offered.live, tell=tell)
     if is_same_grid:
         if _code_of(now) == _code_of(before):
             return True
-        _refuse(folder, plan, before, found)
-    keep_environment(folder, plan, found.url, found.capabilities)
+        _refuse(folder, plan, before, offered)
+    keep_environment(folder, plan, offered.url, offered.capabilities)
     tell_changes(folder.store, before, merged(folder.store, before, now), tell)
     for warning in repeats_by_default(plan, before):
         tell(warning)
@@ -247,7 +247,7 @@ def _essence(plan: Plan) -> dict[str, object]:
     return {key: value for key, value in plan.document().items() if key not in _OF_A_LAUNCH}
 
 
-def _refuse(folder: SweepFolder, plan: Plan, before: Plan, found: Offer) -> None:
+def _refuse(folder: SweepFolder, plan: Plan, before: Plan, offered: Offer) -> None:
     """Raise `AnotherLauncher` if the plan changes something that a launcher at work cannot
     change."""
     stop = hint("stop", plan.name, root=folder.store.root)
@@ -264,7 +264,7 @@ def _refuse(folder: SweepFolder, plan: Plan, before: Plan, found: Offer) -> None
         elsewhere = is_elsewhere(folder)
     own_files = (environment.env_file(folder.address), environment_in_store(folder))
     foreign = service.env_file is None or service.env_file not in own_files
-    moved = bool(service.places) and not is_same(service.places, found.places)
+    moved = bool(service.places) and not is_same(service.places, offered.places)
     other = (before.launch.backend, before.service) != (plan.launch.backend, plan.service)
     if elsewhere or moved or other or foreign:
         raise AnotherLauncher(

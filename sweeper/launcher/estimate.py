@@ -30,25 +30,25 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
     plan's metric. None if it did, if there is no such run, or if the store is remote, where the
     search would take too long."""
     if planned.stages:
-        told = (unrecorded_metric(part, store) for part in planned.parts)
-        return next(filter(None, told), None)
+        messages = (unrecorded_metric(part, store) for part in planned.parts)
+        return next(filter(None, messages), None)
     if planned.metric is None or store.is_remote:
         return None
     wanted = planned.metric.name
     for sweep in newest_sweeps(store):
         try:
-            found = _recorded(SweepFolder(store, sweep), planned.recipe.reference)
+            recorded = _recorded(SweepFolder(store, sweep), planned.recipe.reference)
         except (NotFound, StoreError):
             continue  # other verbs report it
-        if found is None:
+        if recorded is None:
             continue
-        if wanted in found:
+        if wanted in recorded:
             return None
         from difflib import get_close_matches
 
-        near = get_close_matches(wanted, found, n=1)
+        near = get_close_matches(wanted, recorded, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        keys = sorted(found - {"step"})
+        keys = sorted(recorded - {"step"})
         listed = first_of(keys, _SHOWN) if keys else "nothing"
         return f"metric: runs of {sweep} did not record {wanted!r}{hint}; they recorded {listed}"
     return None

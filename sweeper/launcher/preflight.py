@@ -210,12 +210,12 @@ def _needs_service(plan: Plan) -> bool:
 def _missing_models(plan: Plan, offered: Collection[str]) -> list[str]:
     """Return a line for each model of a plan that an engine with these models does not have."""
     own = [model for model in offered if model not in STAND_INS]
-    asked = {text for key, text in _texts(plan) if key in _MODEL_KEYS and not _PATH.search(text)}
+    models = {text for key, text in _texts(plan) if key in _MODEL_KEYS and not _PATH.search(text)}
     return [
         f"the engine has no model {name}, only {', '.join(own)} and stand-ins for Qwen models: name"
         f" one of these, or `sweeper engine stop`, then"
         f" `{hint('engine', 'start', '--alias', f'{name}={own[0]}')}`"
-        for name in sorted(asked - set(offered))
+        for name in sorted(models - set(offered))
         if own
     ]
 
@@ -243,9 +243,9 @@ def ensure_engine(places: Collection[str]) -> "EngineInfo":
     from sweeper import paths
     from sweeper.engine import lifecycle
 
-    found = lifecycle.find()
-    if found is not None:
-        return found
+    engine = lifecycle.find()
+    if engine is not None:
+        return engine
     lifecycle.check_home()
     if "tmux" in places:
         from sweeper.backends.tmux.server import TmuxServer

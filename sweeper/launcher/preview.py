@@ -353,12 +353,12 @@ _NONE = "its jobs have no manifests"
 _PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z][A-Za-z0-9_./-]*\Z", re.I)
 
 
-def manifests(found: LaunchPreview, store: Store) -> Iterator[Manifest | str]:
+def manifests(preview: LaunchPreview, store: Store) -> Iterator[Manifest | str]:
     """Manifests of all runs that a launch would start, in the batches in which they would be
     submitted. If there are several places, each is shown after a remark, as if all runs went there,
     because the place of a run is chosen only when it starts. Raises `UsageError` if no place has a
     format of its own, or if offline checks would refuse the launch."""
-    plan = found.plan
+    plan = preview.plan
     launch = plan.launch
     if all(backend_type(place).manifests is None for place in launch.places):
         others = ", ".join(one.name for one in every_backend() if one.manifests is not None)
@@ -367,13 +367,13 @@ def manifests(found: LaunchPreview, store: Store) -> Iterator[Manifest | str]:
             f"each job; {others} have some"
         )
     admit(launch, store, plan.service, secret_names(plan.secrets, plan.service), live=False)
-    builder = job_builder(found, store)
+    builder = job_builder(preview, store)
     for share in launch.shares:
         kind = backend_type(share.backend)
         if launch.backends:
             yield f"{kind.name}: {_SEVERAL if kind.manifests is not None else _NONE}"
         if kind.manifests is not None:
-            specs = list(jobs(found, builder, kind.name).values())
+            specs = list(jobs(preview, builder, kind.name).values())
             most = min(share.max_parallel or launch.max_parallel, launch.max_parallel)
             batches = [specs[start : start + most] for start in range(0, len(specs), most)]
             folder, options = f"{store.root}/{plan.name}", options_of(launch, kind.name)

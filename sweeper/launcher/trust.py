@@ -171,9 +171,9 @@ def _remember(document: Mapping[str, object]) -> None:
             file.write(f"{_digest(document)}\n")
 
 
-def dropped(store: Store, old: Plan, kept: Container[str]) -> list[Run]:
+def dropped(store: Store, old: Plan, remaining: Container[str]) -> list[Run]:
     """Return the runs of a recorded plan that succeeded and are not among the ids `kept`."""
-    left = [run for run in old.runs if not run.retired and run.id not in kept]
+    left = [run for run in old.runs if not run.retired and run.id not in remaining]
     states = SweepFolder(store, old.name).read_states() if left else {}
     return [r for r in left if r.id in states and states[r.id].state is State.SUCCEEDED]
 
@@ -191,8 +191,8 @@ def require_consent(store: Store, new: Plan, agree: Agree) -> None:
     folder = SweepFolder(store, new.name)
     with suppress(NotFound):  # at the first launch
         old = folder.read_plan()
-        kept = {run.id for run in folder.with_chosen(new).runs}
-        gone = dropped(store, old, kept)
+        remaining = {run.id for run in folder.with_chosen(new).runs}
+        gone = dropped(store, old, remaining)
         if gone and not agree([f"{new.name}: {sentence(len(gone))}"]):
             raise UsageError(
                 f"{new.name}: {sentence(len(gone))}. Launch with --drop if you mean that; else"

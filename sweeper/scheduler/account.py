@@ -118,18 +118,18 @@ class Grant(NamedTuple):
 
 def shares(limit: float, claims: Mapping[str, Claim]) -> dict[str, float]:
     """Each member's share of `limit` slots. The sum does not exceed `limit`."""
-    found: dict[str, float] = dict.fromkeys(claims, 0.0)
+    shared: dict[str, float] = dict.fromkeys(claims, 0.0)
     left = dict(claims)
     while left and limit > _ALMOST:
         each = limit / sum(claim.weight for claim in left.values())
         full = [name for name, c in left.items() if c.held + c.wants <= each * c.weight + _ALMOST]
         if not full:
-            return found | {name: each * claim.weight for name, claim in left.items()}
+            return shared | {name: each * claim.weight for name, claim in left.items()}
         for name in full:
             claim = left.pop(name)
-            found[name] = float(claim.held + claim.wants)
-            limit -= found[name]
-    return found
+            shared[name] = float(claim.held + claim.wants)
+            limit -= shared[name]
+    return shared
 
 
 def grant(limit: int | None, claims: Mapping[str, Claim], who: str) -> Grant:

@@ -73,12 +73,12 @@ class AttemptUsage:
         key = run, attempt
         happened = self._run_table.events(run)
         event = next((event for event in OUTCOMES if (attempt, event) in happened), None)
-        found = self._ended(key, event) if event is not None else self._at_work(key)
-        if found.usage == NO_USAGE:
-            found = found._replace(usage=self._recorded(key, ended=key in self._final))
+        used = self._ended(key, event) if event is not None else self._at_work(key)
+        if used.usage == NO_USAGE:
+            used = used._replace(usage=self._recorded(key, ended=key in self._final))
         before = self._seen.get(key, Used())
-        usage = max(before.usage, found.usage, key=lambda usage: usage.counts.tokens)
-        self._seen[key] = Used(usage, max(before.seconds, found.seconds))
+        usage = max(before.usage, used.usage, key=lambda usage: usage.counts.tokens)
+        self._seen[key] = Used(usage, max(before.seconds, used.seconds))
 
     def _at_work(self, key: Attempt) -> Used:
         """The usage of an attempt without an outcome: its heartbeat, and the counts since."""
@@ -128,17 +128,17 @@ class AttemptUsage:
         """The usage that the worker last reported."""
         return _of(read_heartbeat(self._context.store, self._context.folder.heartbeat(*key)))
 
-    def _counted(self, key: Attempt, said: Used) -> Used:
+    def _counted(self, key: Attempt, recorded: Used) -> Used:
         """What the recipe has counted, where its files can be read here: a heartbeat is some
         seconds old."""
         files = self._files.get(key)
         if files is None:
             folder = self._context.store.local_path(self._context.folder.attempt(*key))
             if folder is None:
-                return said
+                return recorded
             files = self._files[key] = UsageFiles(os.path.join(folder, FOLDER))
         counted = files.read()
-        return said if counted == NO_USAGE else said._replace(usage=counted)
+        return recorded if counted == NO_USAGE else recorded._replace(usage=counted)
 
 
 def _of(body: Heartbeat) -> Used:
@@ -164,10 +164,10 @@ class SweepUsageWatch:
         busy = any(view.state.at_work for view in views)
         if self._at is None or now - self._at >= _SUM_SECONDS or (happened and not busy):
             self._at, self._events = now, events
-            found = self._sum(plan)
+            usage = self._sum(plan)
             before = self._known and self._known._replace(time=None)
-            if found != before:
-                self._known = None if found is None else found._replace(time=timestamp())
+            if usage != before:
+                self._known = None if usage is None else usage._replace(time=timestamp())
         return self._known
 
     def _sum(self, plan: Plan) -> SweepUsage | None:
@@ -207,10 +207,10 @@ def configured_budget() -> Limits | None:
     node, problems = config_file.table("budget")
     if not node.entries:
         return None
-    found = dict(ACCOUNT.read(node, "budget", problems).values)
+    limits = dict(ACCOUNT.read(node, "budget", problems).values)
     config_file.refuse(problems)
-    per = found.pop("per", "all")
-    return Limits(Budget(**found), per)
+    per = limits.pop("per", "all")
+    return Limits(Budget(**limits), per)
 
 
 def account_budget(context: Context, service: Service) -> "AccountBudget | None":
@@ -278,10 +278,10 @@ class AccountBudget:
     def _write(self, now: Spent) -> None:
         if self._mine is None:
             self._mine = self._recorded(now)
-        found = self._with_ours(now)
-        if found != self._mine:
-            self._store.replace(self._own, encode(found.document()))
-            self._mine = found
+        records = self._with_ours(now)
+        if records != self._mine:
+            self._store.replace(self._own, encode(records.document()))
+            self._mine = records
 
     def _recorded(self, now: Spent) -> SweepSpent:
         """The usage that earlier launchers of this sweep recorded. Usage recorded by version 0.1,
@@ -295,16 +295,16 @@ class AccountBudget:
             fresh = SweepSpent(self._context.sweep, identity=self._identity)
         with suppress(StoreError):  # of those that cannot be read `exchange` tells
             self._read()
-        told = [
+        lines = [
             one.counted
             for path, (_, one) in self._known.items()
             if one.created == self._created
             and (path == self._before or one.identity == self._identity)
         ]
-        if not told:
+        if not lines:
             return fresh
         # Of several copies that went on each by itself, this one comes from one that had less.
-        before = [one for one in told if _tokens(one) <= _tokens(now)] or told
+        before = [one for one in lines if _tokens(one) <= _tokens(now)] or lines
         counted = daily_spending.least(now, max(before, key=_tokens))
         return fresh._replace(created=self._created, counted=counted)
 
@@ -382,8 +382,8 @@ class Spending:
 
     def _used(self) -> Spent:
         """The current usage of all attempts."""
-        found = self._attempts.look().values()
-        return Spent(total(one.usage for one in found), sum(one.seconds for one in found))
+        usages = self._attempts.look().values()
+        return Spent(total(one.usage for one in usages), sum(one.seconds for one in usages))
 
     def _judge(self, limits: Budget, used: Spent, what: str, how: str) -> None:
         """Records which limits are reached. A limit that stops runs takes precedence."""

@@ -373,17 +373,17 @@ class FailurePolicy:
 
     def _go_on(self) -> None:
         """Resets the judgement if a user has asked for a retry since the last look."""
-        asked = {
+        retried = {
             (run, attempt)
             for run, view in self._run_table.views.items()
             if view.retry
             for attempt, event in self._run_table.events(run)
             if event in RETRIES
         }
-        if self._begun and asked - self._known:
+        if self._begun and retried - self._known:
             self.first = self.held = None
             self._breaker.reset()
-        self._known |= asked
+        self._known |= retried
 
     def _hold(self) -> None:
         alive = len(self._run_table.runs) - len(self._run_table.retired)

@@ -224,8 +224,8 @@ class Withdrawals:
         staying: list[str] = []
         for run in runs:
             attempt = self._run_table.views[run].state.opened
-            asked = self._run_table.is_cancelled(run, attempt)
-            if asked or run in self._run_table.retired or left <= 0:
+            cancelled = self._run_table.is_cancelled(run, attempt)
+            if cancelled or run in self._run_table.retired or left <= 0:
                 staying.append(run)
             else:
                 left -= 1

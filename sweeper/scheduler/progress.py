@@ -172,23 +172,23 @@ class Publisher:
         self._starting = starting
         self._published: dict[str, object] | None = None
 
-    def publish(self, told: Observations) -> None:
+    def publish(self, observations: Observations) -> None:
         """Writes observations that are no states: runs whose worker is silent or waits, a backend
         that does not answer, the reason why nothing is started. Adds whether this launcher starts
         runs, and its process."""
-        observed = {run: seen.document() for run, seen in told.observed.items()}
-        usage = None if told.usage is None else told.usage.document()
-        found: dict[str, object] = {
-            **told._asdict(),
+        observed = {run: seen.document() for run, seen in observations.observed.items()}
+        usage = None if observations.usage is None else observations.usage.document()
+        fields: dict[str, object] = {
+            **observations._asdict(),
             "observed": observed,
             "usage": usage,
             "starting": self._starting,
         }
-        del found["pid"]
-        if found != self._published:
-            document = {"schema": SCHEMA, "time": timestamp(), "pid": os.getpid()} | found
+        del fields["pid"]
+        if fields != self._published:
+            document = {"schema": SCHEMA, "time": timestamp(), "pid": os.getpid()} | fields
             self._context.store.replace(self._context.folder.observations, encode(document))
-            self._published = found
+            self._published = fields
 
 
 class StatusDisplay:

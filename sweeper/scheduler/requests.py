@@ -83,17 +83,17 @@ class Cancellations:
         cannot stop yet. Their workers look for the request as well. While the engine is `away`
         nobody knows which jobs have lost it."""
         opened = self._run_table.open()
-        asked = {token(run, n) for run, n in opened.items() if self._run_table.views[run].cancel}
+        tokens = {token(run, n) for run, n in opened.items() if self._run_table.views[run].cancel}
         if self._engine is not None and not away:
-            asked |= {token(run, n) for run, n in opened.items() if self._engine.orphaned(run, n)}
+            tokens |= {token(run, n) for run, n in opened.items() if self._engine.orphaned(run, n)}
         if self._spending is not None and self._spending.is_over:
-            asked |= {token(run, n) for run, n in opened.items()}
+            tokens |= {token(run, n) for run, n in opened.items()}
         if self._requests.pause is not None and self._requests.pause.runs:
-            asked |= {token(run, n) for run, n in opened.items()}
-        self.stopping &= asked
+            tokens |= {token(run, n) for run, n in opened.items()}
+        self.stopping &= tokens
         now = self._clock()
         waiting = {job for job, due in self._not_yet.items() if now < due}
-        fresh = asked - self.stopping - waiting
+        fresh = tokens - self.stopping - waiting
         if not fresh:
             return
         self._not_yet = {job: self._not_yet[job] for job in waiting}

@@ -53,10 +53,10 @@ def _wait(reading: int) -> None:
     # Keep only the pipe open: not the worker's terminal, not the recipe's output.
     os.dup2(reading, 0)
     os.closerange(1, max(1024, reading + 1))
-    said = b""
+    message = b""
     while chunk := os.read(0, 64):
-        said += chunk
-    groups = [int(line) for line in said.split()]
+        message += chunk
+    groups = [int(line) for line in message.split()]
     if groups and groups[-1]:
         with suppress(ProcessLookupError):
             os.killpg(groups[-1], signal.SIGKILL)

@@ -159,7 +159,7 @@ def _place(folder: SweepFolder, run: str, submitted: int) -> str | None:
 def _events(folder: SweepFolder, run: str) -> set[tuple[int, Event]]:
     states = f"{folder.state}/{run}"
     names = (parse_name(path.rpartition("/")[2]) for path in folder.store.names(states))
-    return {found for found in names if found is not None}
+    return {event for event in names if event is not None}
 
 
 def _describe(folder: SweepFolder, run: str, submitted: int, attempt: int) -> object:

@@ -25,17 +25,17 @@ def facts(folder: str) -> dict[str, int]:
     """Return free and total bytes: `disk_free_bytes` and `disk_total_bytes` of the disk with
     `folder`; `memory_free_bytes` and `memory_total_bytes` of the machine, or of the container if
     that has less left. Unknown values are omitted."""
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     try:
         disk = os.statvfs(folder)
-        found["disk_free_bytes"] = disk.f_bavail * disk.f_frsize
-        found["disk_total_bytes"] = disk.f_blocks * disk.f_frsize
+        amounts["disk_free_bytes"] = disk.f_bavail * disk.f_frsize
+        amounts["disk_total_bytes"] = disk.f_blocks * disk.f_frsize
     except OSError:
-        found = {}
+        amounts = {}
     free, total = min(filter(None, (_machine(), _container())), default=(0, 0))
     if total:
-        found |= {"memory_free_bytes": free, "memory_total_bytes": total}
-    return found
+        amounts |= {"memory_free_bytes": free, "memory_total_bytes": total}
+    return amounts
 
 
 def _machine(path: str = "/proc/meminfo") -> tuple[int, int] | None:
