@@ -86,7 +86,7 @@ def compare(
     goal: str = "minimize",
     by: str | Sequence[str] | None = None,
 ) -> Compared:
-    """Compares cells by a column of a DataFrame that has one row per run, such as that of
+    """Compare cells by a column of a DataFrame that has one row per run, such as that of
     `Registry.runs()`.
 
     `by` names the columns that define a cell: by default `cell`, with `sweep` if there are
@@ -228,7 +228,7 @@ def _prefixed(prefix: str, estimate: Estimate | None) -> dict[str, float | None]
 
 
 def _by_seed(rows: Sequence[tuple[int | None, float]], scale: Scale) -> dict[int, float]:
-    """The values by seed. Empty if a seed has several rows, since then pairs are unknown."""
+    """Return the values by seed. Empty if a seed has several rows, since then pairs are unknown."""
     seeds = [seed for seed, _ in rows if seed is not None]
     if len(set(seeds)) != len(rows):
         return {}

@@ -20,7 +20,7 @@ MINUS = "\u2212"
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A measured value with `digits` significant digits; an en dash for None."""
+    """Return a measured value with `digits` significant digits; an en dash for None."""
     if value is None:
         return NONE
     if math.isnan(value):
@@ -37,9 +37,9 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def decimals(*values: float | None) -> int | None:
-    """The number of decimals that distinguishes several values: two significant digits of their
-    range, at least three of the largest value, at most five. None if the values are too small or
-    too large for decimals."""
+    """Return the number of decimals that distinguishes several values: two significant digits of
+    their range, at least three of the largest value, at most five. None if the values are too small
+    or too large for decimals."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     largest = max((abs(value) for value in finite), default=0.0)
     spread = max(finite, default=0.0) - min(finite, default=0.0)
@@ -51,8 +51,8 @@ def decimals(*values: float | None) -> int | None:
 
 
 def deserved(mean: float | None, low: float | None, high: float | None) -> int | None:
-    """The number of decimals that the interval of a value justifies: two significant digits of
-    half of it, at most six. None without an interval, or if decimals would not show it."""
+    """Return the number of decimals that the interval of a value justifies: two significant digits
+    of half of it, at most six. None without an interval, or if decimals would not show it."""
     if mean is None or low is None or high is None or not math.isfinite(high - low) or high <= low:
         return None
     if not 1e-4 <= max(map(abs, (mean, low, high))) < 1e7:
@@ -61,8 +61,8 @@ def deserved(mean: float | None, low: float | None, high: float | None) -> int |
 
 
 def within(mean: float | None, low: float | None, high: float | None) -> list[str]:
-    """A value and its bounds, with the decimals that the interval justifies. The value is written
-    as 0 if these decimals do not distinguish it from 0."""
+    """Return a value and its bounds, with the decimals that the interval justifies. The value is
+    written as 0 if these decimals do not distinguish it from 0."""
     places = deserved(mean, low, high)
     if places is None or mean is None:
         return together(mean, low, high)
@@ -74,7 +74,7 @@ def within(mean: float | None, low: float | None, high: float | None) -> list[st
 
 
 def fixed(value: float | None, places: int | None) -> str:
-    """A value with this many decimals, or as `number` writes it if `places` is None. A value
+    """Return a value with this many decimals, or as `number` writes it if `places` is None. A value
     other than zero is never written as zero."""
     if places is None or value is None or not math.isfinite(value):
         return number(value)
@@ -83,13 +83,13 @@ def fixed(value: float | None, places: int | None) -> str:
 
 
 def together(*values: float | None) -> list[str]:
-    """Several values, all with the decimals that they need."""
+    """Return several values, all with the decimals that they need."""
     places = decimals(*values)
     return [fixed(value, places) for value in values]
 
 
 def difference(value: float) -> str:
-    """A difference with its sign."""
+    """Return a difference with its sign."""
     text = number(abs(value), 3)
     return ("+" if value > 0 else MINUS if value < 0 else "\u00b1") + text
 
@@ -102,12 +102,12 @@ def p_value(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share, such as `42 %`."""
+    """Return a share, such as `42 %`."""
     return NONE if value is None or not math.isfinite(value) else f"{100 * value:.0f} %"
 
 
 def ratio(value: float) -> str:
-    """A ratio, such as `1.3 times`."""
+    """Return a ratio, such as `1.3 times`."""
     return "\u00d7" + number(value, 3)
 
 
@@ -116,8 +116,8 @@ def _minus(text: str) -> str:
 
 
 def setting(value: Any) -> str:
-    """A value of a configuration, as written in a grid: different values have different texts. A
-    text that looks like another value is in quotes."""
+    """Return a value of a configuration, as written in a grid: different values have different
+    texts. A text that looks like another value is in quotes."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, float):
@@ -145,7 +145,7 @@ BRIEF = 8
 
 
 def brief(value: Any) -> str:
-    """The same for people: a number that was drawn at random gets four digits."""
+    """Return the same for people: a number that was drawn at random gets four digits."""
     text = setting(value)
     if not isinstance(value, float) or not math.isfinite(value) or len(text) <= BRIEF:
         return text
@@ -153,7 +153,7 @@ def brief(value: Any) -> str:
 
 
 def place(value: Any) -> str:
-    """A value that a model computed: a number gets three digits, without `.0`."""
+    """Return a value that a model computed: a number gets three digits, without `.0`."""
     if not isinstance(value, float) or not math.isfinite(value):
         return setting(value)
     short = float(f"{value:.3g}")
@@ -161,8 +161,8 @@ def place(value: Any) -> str:
 
 
 def shortened(texts: Sequence[str], width: int = 24) -> list[str]:
-    """The texts, long ones cut so that different texts still look different: at the end if their
-    beginnings differ, else also where they are the same."""
+    """Return the texts, long ones cut so that different texts still look different: at the end if
+    their beginnings differ, else also where they are the same."""
     heads: dict[str, set[str]] = {}
     for text in texts:
         heads.setdefault(text[: width - 1], set()).add(text)
@@ -206,7 +206,8 @@ def amount(value: float | None) -> str:
 
 
 def capitalised(text: str) -> str:
-    """The text with a capital first letter. The rest is unchanged, since it may be a name."""
+    """Return the text with a capital first letter. The rest is unchanged, since it may be a
+    name."""
     return text[:1].upper() + text[1:]
 
 

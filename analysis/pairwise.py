@@ -98,7 +98,7 @@ def versus(
     goal: str | None = None,
     at: str | None = None,
 ) -> Versus:
-    """Compares `a` and `b`. Each is a sweep or `sweep/cell`; the beginning of a cell's name is
+    """Compare `a` and `b`. Each is a sweep or `sweep/cell`; the beginning of a cell's name is
     enough.
 
     Cells of two sweeps are matched by the settings that vary within either sweep. Raises
@@ -143,7 +143,7 @@ def versus(
 
 
 def _notes(own: "_Side", other: "_Side") -> Iterator[str]:
-    """Says where a run was named, but its whole cell is compared."""
+    """Say where a run was named, but its whole cell is compared."""
     for letter, side in (("A", own), ("B", other)):
         if side.of_run and side.cell is not None:
             runs = plural(len(side.cell.runs), "run")
@@ -228,7 +228,7 @@ def _rows(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> list[Row]:
 
 
 def _overall(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> Estimate | None:
-    """The mean of B minus A over the pairs."""
+    """Return the mean of B minus A over the pairs."""
     both = [(a, b) for _, a, b in pairs if a.values and b.values]
     if not both:
         return None

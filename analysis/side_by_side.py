@@ -75,7 +75,7 @@ class Sides:
 
 
 def compare_sides(answers: Mapping[str, Sequence[Answer]]) -> Sides:
-    """Combines the answers of the sides and compares each with the first. Items that a side has
+    """Combine the answers of the sides and compare each with the first. Items that a side has
     not answered are left out. Pure."""
     names = tuple(answers)
     by_item = [_by_item(answers[name]) for name in names]
@@ -139,7 +139,8 @@ pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.4 
 
 
 def page(sides: Sides) -> str:
-    """The comparison as a self-contained HTML page. Items on which sides differ come first."""
+    """Return the comparison as a self-contained HTML page. Items on which sides differ come
+    first."""
     apart = {one.item for ahead in sides.against for one in (*ahead.gained, *ahead.lost)}
     ordered = sorted(sides.prompts, key=lambda one: one.item not in apart)
     heads = "".join(f"<th>{_escaped(name)}</th>" for name in ("prompt", *sides.names))
@@ -171,7 +172,7 @@ def _right(text: str) -> str:
 
 
 def lines(sides: Sides) -> list[str]:
-    """The scores, and the distance of each from the first, one line each."""
+    """Return the scores, and the distance of each from the first, one line each."""
     count = len(sides.prompts)
     texts = [f"{count} item{'s' * (count != 1)}, answered by {len(sides.names)} sides"]
     for name, mean in zip(sides.names, sides.means, strict=True):

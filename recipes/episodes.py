@@ -346,8 +346,8 @@ def from_document(record: dict[str, Any]) -> Played:
 def atif(
     problem: Problem, played: Played, model_name: str, about: dict[str, Any]
 ) -> dict[str, Any]:
-    """An episode as a trajectory in ATIF, the format of harbor's trajectories: every token that was
-    sampled, with its logprob."""
+    """Return an episode as a trajectory in ATIF, the format of harbor's trajectories: every token
+    that was sampled, with its logprob."""
     rollout = played.rollout
     first = problem.messages[-1]["content"]
     steps: list[dict[str, Any]] = [{"step_id": 1, "source": "user", "message": first}]

@@ -310,7 +310,7 @@ class Evaluation:
         self.model = model
 
     def run(self, items: Sequence[Item]) -> bool:
-        """Ask and grade. Returns False if a signal stopped it; then all pending answers are
+        """Ask and grade. Return False if a signal stopped it; then all pending answers are
         recorded.
         """
         missing = sum(self.answers.of(item, self.config.samples) is None for item in items)

@@ -151,7 +151,7 @@ class Trials:
         self.lost: list[tuple[str, int]] = []
 
     def run(self, tasks: Sequence[Task]) -> bool:
-        """Run trials. Returns False if a signal stopped it; finished trials are recorded."""
+        """Run trials. Return False if a signal stopped it; finished trials are recorded."""
         wanted = [(task, n) for task in tasks for n in range(self.config.attempts)]
         for record in self.directory.read_episodes():
             trial = harbor_trials.from_document(record)
@@ -273,7 +273,7 @@ class Trials:
         return [self.ended[key] for key in keys if key in self.ended]
 
     def _log(self, wanted: Sequence[tuple[Task, int]]) -> rewards.Judging:
-        """Log the line of metrics. Returns how many trials could not be judged."""
+        """Log the line of metrics. Return how many trials could not be judged."""
         trials = self._in_order(wanted)
         if not trials:
             raise RecipeError(f"no environment lives: all of {len(wanted)} trials were given up")

@@ -173,7 +173,7 @@ class Session(Trainer):
             self.orders.put_answer(self.number, {"step": self.step, **result})
 
     def do_train(self, order: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Train some steps; a checkpoint may already contain the first ones. Returns None if
+        """Train some steps; a checkpoint may already contain the first ones. Return None if
         stopped.
         """
         last = self.begun + order["steps"]

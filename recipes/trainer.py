@@ -87,7 +87,7 @@ class Trainer(ABC):
     def train_steps(self) -> int:
         """Train and log from the run's start until the end, or until `stop` has received a signal.
 
-        Returns the number of steps that the model has been trained by then.
+        Return the number of steps that the model has been trained by then.
         """
 
     @abstractmethod
@@ -98,7 +98,7 @@ class Trainer(ABC):
         """
 
     def train(self, tracker: tracking.Tracker) -> bool:
-        """Train from the run's start. Returns True at the end, False when stopped by a signal.
+        """Train from the run's start. Return True at the end, False when stopped by a signal.
 
         Either way there is a checkpoint: the final one, or one to resume from.
         """

@@ -79,8 +79,8 @@ class Unreachable(EnvironmentFailure):
 
 
 def is_silence(error: EnvironmentFailure) -> bool:
-    """Whether nobody answered at all: whoever has refused something says so by a class of its
-    own."""
+    """Return whether nobody answered at all: whoever has refused something says so by a class of
+    its own."""
     return type(error) is Unreachable
 
 

@@ -35,7 +35,7 @@ def home(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def cache(environ: Mapping[str, str] = os.environ) -> str:
-    """What may be lost at any time: $SWEEPER_HOME/cache, else $XDG_CACHE_HOME/sweeper, else
+    """Return what may be lost at any time: $SWEEPER_HOME/cache, else $XDG_CACHE_HOME/sweeper, else
     ~/.cache/sweeper."""
     if chosen := environ.get("SWEEPER_HOME"):
         return os.path.join(os.path.abspath(os.path.expanduser(chosen)), "cache")
@@ -44,12 +44,12 @@ def cache(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def environments(root: str | None = None) -> str:
-    """The environments, with secrets, of launches whose sweeps are not over."""
+    """Return the environments, with secrets, of launches whose sweeps are not over."""
     return os.path.join(root or home(), "environments")
 
 
 def built(root: str | None = None) -> str:
-    """What jobs made of requirements: environments of packages, and their locks."""
+    """Return what jobs made of requirements: environments of packages, and their locks."""
     return os.path.join(root or home(), "built")
 
 
@@ -59,17 +59,18 @@ def sources(root: str | None = None) -> str:
 
 
 def trials(root: str | None = None) -> str:
-    """Trials of backends by `doctor --try` that are not removed yet: by name, with their root."""
+    """Return trials of backends by `doctor --try` that are not removed yet: by name, with their
+    root."""
     return os.path.join(root or home(), "trials")
 
 
 def engine(root: str | None = None) -> str:
-    """The engine's own directory: its record, lock, log and checkpoints."""
+    """Return the engine's own directory: its record, lock, log and checkpoints."""
     return os.path.join(root or home(), "engine")
 
 
 def checkpoints(root: str | None = None) -> str:
-    """What training clients saved."""
+    """Return what training clients saved."""
     return os.path.join(engine(root), "checkpoints")
 
 
@@ -89,12 +90,12 @@ def hub(root: str | None = None) -> str:
 
 
 def views(root: str | None = None) -> str:
-    """Caches for programs: what is in `hub`, and beside it what is in a user's own cache."""
+    """Cache for programs: what is in `hub`, and beside it what is in a user's own cache."""
     return os.path.join(root or home(), "hub-views")
 
 
 def warm(root: str | None = None) -> str:
-    """The fork servers' sockets, and lists of what recipes import."""
+    """Return the fork servers' sockets, and lists of what recipes import."""
     return os.path.join(root or home(), "warm")
 
 

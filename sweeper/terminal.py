@@ -156,7 +156,7 @@ def warn(sentence: str) -> None:
 
 
 def complain(error: SweeperError) -> int:
-    """Print an error on standard error and return its exit code. Prints one line, or one for each
+    """Print an error on standard error and return its exit code. Print one line, or one for each
     problem of a grid."""
     problems = error.problems if isinstance(error, GridError) else (str(error),)
     _print_error("\n".join(map(sanitize, problems)))

@@ -122,8 +122,8 @@ class Grid2:
 
 
 def find_axes(ranking: Ranking, sign: float) -> list[Axis]:
-    """The axes with two values or more among the measured cells, the most important first. Cells
-    with a diverged run are left out, since their other runs do not measure the setting."""
+    """Return the axes with two values or more among the measured cells, the most important first.
+    Cells with a diverged run are left out, since their other runs do not measure the setting."""
     cells = usable(ranking)
     axes = [axis for key in ranking.keys if (axis := _axis(key, cells, ranking, sign)) is not None]
     return sorted(axes, key=lambda axis: -abs(axis.effect.value))
@@ -167,9 +167,9 @@ class _Gap(NamedTuple):
     matched: bool
 
     def between(self, own: str, other: str) -> Estimate:
-        """The difference between the marginal means of two values. It has no interval if the two
-        were not measured at the same combinations of the other settings, since these scatter too.
-        """
+        """Return the difference between the marginal means of two values. It has no interval if the
+        two were not measured at the same combinations of the other settings, since these scatter
+        too."""
         one, two = self.groups[own], self.groups[other]
         if not self.matched:
             return Estimate(_plain_mean(self.ranking, one) - _plain_mean(self.ranking, two))
@@ -186,7 +186,7 @@ def _plain_mean(ranking: Ranking, cells: Sequence[Cell]) -> float:
 
 
 def _blocks(key: str, values: Mapping[str, list[Cell]]) -> set[tuple[tuple[str, str], ...]]:
-    """Combinations of the other settings that have a cell at every value."""
+    """Return combinations of the other settings that have a cell at every value."""
     rests = [{rest(cell, key) for cell in cells} for cells in values.values()]
     return rests[0].intersection(*rests)
 
@@ -229,7 +229,7 @@ def _is_beyond_noise(estimate: Estimate, family: int) -> bool:
 def find_crossings(
     ranking: Ranking, axes: Sequence[Axis], sign: float, by: Sequence[str] | None = None
 ) -> list[Crossing]:
-    """Pairs of axes in which the best value of one depends on the other: at least two of its
+    """Pair of axes in which the best value of one depends on the other: at least two of its
     values change places, each being better beyond the noise somewhere. Differences within a row
     are compared with the studentized range of its values and corrected for the number of rows and
     of pairs of axes (Bonferroni). So at most 5 % of sweeps without any such dependence report
@@ -282,14 +282,14 @@ def _within(
     one: Mapping[object, Cell],
     two: Mapping[object, Cell],
 ) -> Estimate | None:
-    """The difference of two values of an axis at one value of another, over the combinations that
-    both have."""
+    """Return the difference of two values of an axis at one value of another, over the combinations
+    that both have."""
     both = [(one[key], two[key]) for key in one if key in two]
     return over_pairs(ranking, both) if both else None
 
 
 def find_pairs(ranking: Ranking, axes: Sequence[Axis], sign: float, count: int = 3) -> list[Grid2]:
-    """Pairs of the most important axes as grids of means, those with the strongest interaction
+    """Pair of the most important axes as grids of means, those with the strongest interaction
     first."""
     cells = usable(ranking)
     shown = [axis for axis in axes if axis.matched][:_PAIRED]
@@ -324,8 +324,8 @@ def _pair(x: Axis, y: Axis, cells: Sequence[Cell], ranking: Ranking, sign: float
 
 
 def _interaction(table: Sequence[Sequence[float | None]]) -> float:
-    """The interaction of two axes: the root mean square of the means' distances from a sum of a
-    row part and a column part. 0 if there is a hole, since then it is unknown."""
+    """Return the interaction of two axes: the root mean square of the means' distances from a sum
+    of a row part and a column part. 0 if there is a hole, since then it is unknown."""
     rows = [[value for value in row if value is not None] for row in table]
     if any(len(row) != len(table[0]) for row in rows):
         return 0.0

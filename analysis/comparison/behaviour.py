@@ -88,7 +88,7 @@ class Behaviour:
 
 
 def examine(data: SweepData, ranking: Ranking) -> Behaviour | None:
-    """The results for the rollouts; None if there are none."""
+    """Return the results for the rollouts; None if there are none."""
     splits = sorted({rollout.split for run in data.runs for rollout in run.rollouts})
     if not splits:
         return None
@@ -117,7 +117,7 @@ def examine(data: SweepData, ranking: Ranking) -> Behaviour | None:
 
 
 def _final(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """The rollouts of the last iteration."""
+    """Return the rollouts of the last iteration."""
     end = max((rollout.iteration for rollout in rollouts), default=0)
     return [rollout for rollout in rollouts if rollout.iteration == end]
 
@@ -226,7 +226,7 @@ def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
 
 
 def _cut(rollouts: Sequence[Rollout], limit: int | None) -> float | None:
-    """The share of answers that reached the token limit: as long as it, and not recorded as
+    """Return the share of answers that reached the token limit: as long as it, and not recorded as
     ended."""
     if limit is None or not rollouts:
         return None
@@ -241,21 +241,21 @@ def _distinct(rollouts: Sequence[Rollout]) -> float | None:
 
 
 def _repeated(rollouts: Sequence[Rollout]) -> float | None:
-    """The share of texts of 200 characters or more that repeat themselves."""
+    """Return the share of texts of 200 characters or more that repeat themselves."""
     texts = [rollout.response for rollout in rollouts if rollout.response][:400]
     return sum(map(_loops, texts)) / len(texts) if texts else None
 
 
 def _loops(text: str) -> bool:
-    """Whether a text repeats itself. Prose compresses to a third, code to a fifth; a text that
-    compresses to a seventh or less repeats itself."""
+    """Return whether a text repeats itself. Prose compresses to a third, code to a fifth; a text
+    that compresses to a seventh or less repeats itself."""
     raw = text.encode("utf-8", "replace")
     return len(raw) >= 200 and len(zlib.compress(raw)) * 7 < len(raw)
 
 
 def examples(run: RunData, split: str, count: int) -> list[Example]:
-    """The `count` best and worst of a run's last rollouts, each from another question if there
-    are enough."""
+    """Return the `count` best and worst of a run's last rollouts, each from another question if
+    there are enough."""
     final = [r for r in _final([r for r in run.rollouts if r.split == split]) if r.response]
     ordered = sorted(final, key=lambda r: -r.reward if math.isfinite(r.reward) else math.inf)
     best = _of_different_questions(ordered, count)
@@ -274,8 +274,8 @@ def _of_different_questions(rollouts: Sequence[Rollout], count: int) -> list[Rol
 
 
 def _disagreements(ranking: Ranking, of: Mapping[str, list[Rollout]]) -> list[Disagreement]:
-    """Questions that several cells answered, the largest gap in mean reward first. Questions are
-    matched by their text, since their position differs from run to run."""
+    """Return questions that several cells answered, the largest gap in mean reward first. Questions
+    are matched by their text, since their position differs from run to run."""
     answers: dict[str, dict[str, list[float]]] = {}
     references: dict[str, str] = {}
     for cell in ranking.cells:
@@ -321,7 +321,7 @@ def _flags(cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]
 def _hollow(
     cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]], gain: float
 ) -> list[Flag]:
-    """Whether reward rose while answers did not become more correct."""
+    """Return whether reward rose while answers did not become more correct."""
     own = next(one for one in ranking.cells if one.name == cell.cell)
     marks = [[r for r in of[run.id] if r.correct is not None] for run in own.runs]
     right = _over_time([m for m in marks if m], _share_right)

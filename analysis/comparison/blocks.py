@@ -87,7 +87,7 @@ def _has(cell: Cell, key: str) -> bool:
 
 
 def _crossing_of(ranking: Ranking, sign: float) -> Crossing | None:
-    """The most certain dependence of an axis's best value on a setting of text."""
+    """Return the most certain dependence of an axis's best value on a setting of text."""
     named = [key for key in ranking.keys if _texts(ranking, key)]
     if not named:
         return None
@@ -141,7 +141,7 @@ def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[
 
 
 def by_blocks(ranking: Ranking, partition: Blocks, sign: float) -> tuple[Ranking, Blocks]:
-    """Compares each cell with the best of its block; no cell is best of all. Returns the ranking,
+    """Compare each cell with the best of its block; no cell is best of all. Return the ranking,
     and the blocks, in which each best has the interval of a cell that was chosen. Nothing changes
     if fewer than two blocks have a best cell."""
     if sum(block.best is not None for block in partition.blocks) < 2:
@@ -183,12 +183,13 @@ def _holes(tried: set[Row], others: Sequence[set[Row]]) -> tuple[Row, ...]:
 
 
 def _order(row: Row) -> list[tuple[str, float, str]]:
-    """A sort key that includes the names of the settings, since rows may have different ones."""
+    """Return a sort key that includes the names of the settings, since rows may have different
+    ones."""
     return [(key, _number(text), text) for key, text in row]
 
 
 def _number(text: str) -> float:
-    """The number, or 0 if it is not finite: NaN has no place in an order."""
+    """Return the number, or 0 if it is not finite: NaN has no place in an order."""
     try:
         number = float(text)
     except ValueError:
@@ -197,7 +198,7 @@ def _number(text: str) -> float:
 
 
 def rows(blocks: Blocks, cells: Sequence[Cell]) -> list[Mapping[str, Any]]:
-    """One row per block, as in `report.json`: values of settings have their own types."""
+    """Return one row per block, as in `report.json`: values of settings have their own types."""
     typed = {
         (key, level(cell.settings, key)): value
         for cell in cells

@@ -103,7 +103,7 @@ class Cell:
 
 
 def _spelled(text: str) -> float | None:
-    """The finite number that a short text in a name spells; None if it is none."""
+    """Return the finite number that a short text in a name spells; None if it is none."""
     if len(text) > labels.BRIEF:
         return None
     try:
@@ -208,11 +208,11 @@ class Ranking:
         return tuple(c for c in self.others if self._of(c) is None and c.name not in equal)
 
     def on_scale(self, cell: Cell) -> list[float]:
-        """A cell's values on the scale of the comparison."""
+        """Return a cell's values on the scale of the comparison."""
         return on_scale(cell.values, self.scale)
 
     def off_scale(self, value: float) -> float:
-        """Converts a value back from the scale of the comparison."""
+        """Convert a value back from the scale of the comparison."""
         return off_scale(value, self.scale)
 
     def _of(self, cell: Cell) -> Comparison | None:
@@ -220,7 +220,7 @@ class Ranking:
 
 
 def rank(data: SweepData) -> Ranking:
-    """Ranks cells by their mean over seeds.
+    """Rank cells by their mean over seeds.
 
     Only runs that succeeded with a finite value count. A cell with a diverged run is ranked by
     its other runs but is never the best, since its mean leaves out just the runs that went wrong.
@@ -271,7 +271,7 @@ def rank(data: SweepData) -> Ranking:
 def as_chosen(
     ranking: Ranking, best: Cell, comparisons: Mapping[str, Comparison], sign: float
 ) -> tuple[Cell, int]:
-    """Returns the best cell of a ranking, with an interval that allows for its having been
+    """Return the best cell of a ranking, with an interval that allows for its having been
     chosen, and the number of cells that it allows for."""
     others = [c for c in ranking.measured if c.name != best.name and c.counted and not c.diverged]
     of = contenders(comparisons, [cell.name for cell in others])
@@ -292,14 +292,14 @@ def as_chosen(
 def bounded(
     comparisons: Mapping[str, Comparison], bounds: tuple[float, float]
 ) -> dict[str, Comparison]:
-    """Cuts comparisons of a bounded metric: no difference is larger than the bounds allow."""
+    """Cut comparisons of a bounded metric: no difference is larger than the bounds allow."""
     most = bounds[1] - bounds[0]
     linear = {name: one for name, one in comparisons.items() if one.scale == "linear"}
     return {**comparisons, **{name: one._replace(most=most) for name, one in linear.items()}}
 
 
 def _all_same(cells: Sequence[Cell]) -> bool:
-    """Whether several cells, each with two runs or more, have one and the same value."""
+    """Return whether several cells, each with two runs or more, have one and the same value."""
     ends = {end for cell in cells for end in (cell.summary.minimum, cell.summary.maximum)}
     return len(cells) > 1 and len(ends) == 1 and min(cell.summary.n for cell in cells) > 1
 
@@ -335,8 +335,8 @@ def _cells(
 
 
 def uneven_best(data: SweepData, cells: Sequence[Cell]) -> tuple[int, int] | None:
-    """The fewest and the most evaluations per run among the cells, if runs are judged by their
-    best value and one cell was evaluated about a quarter more often than another. The best of
+    """Return the fewest and the most evaluations per run among the cells, if runs are judged by
+    their best value and one cell was evaluated about a quarter more often than another. The best of
     more values is better by chance alone."""
     if data.metric is None or data.metric.at != "best":
         return None
@@ -355,7 +355,7 @@ _EVEN = 1.25
 
 
 def _worst(data: SweepData) -> float | None:
-    """The worst last value of any run."""
+    """Return the worst last value of any run."""
     values = [run.value for run in data.runs if run.counts and run.value is not None]
     return max(values, key=lambda value: data.sign * value, default=None)
 
@@ -385,7 +385,7 @@ def _noise(
 
 
 def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The position of each cell along the axes of three numbers or more, by rank."""
+    """Return the position of each cell along the axes of three numbers or more, by rank."""
     places: dict[str, dict[str, float]] = {}
     for key in keys:
         values = ordered(key, [cell.settings for cell in cells])
@@ -401,7 +401,7 @@ def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str
 
 
 def _bounds(data: SweepData) -> tuple[float, float]:
-    """The range of the metric, from its name and from all recorded values."""
+    """Return the range of the metric, from its name and from all recorded values."""
     metric = data.metric
     curves = [run.curves.get(metric.name) for run in data.runs] if metric is not None else []
     values = [curve.finite.values for curve in curves if curve is not None]
@@ -428,7 +428,8 @@ def _within(summary: Summary, bounds: tuple[float, float]) -> Summary:
 def _unset(
     own: Mapping[str, Any], keys: Sequence[str], values_of: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, ...]:
-    """The `keys` that `own` lacks although another cell sets them and agrees with all of `own`."""
+    """Return the `keys` that `own` lacks although another cell sets them and agrees with all of
+    `own`."""
     if len(own) == len(keys):
         return ()
     wider = [

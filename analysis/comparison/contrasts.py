@@ -20,37 +20,37 @@ Row = tuple[tuple[str, str], ...]
 
 
 def usable(ranking: Ranking) -> list[Cell]:
-    """The cells whose mean measures their setting: those with a value, not diverged, and not the
-    best only because of their failed runs."""
+    """Return the cells whose mean measures their setting: those with a value, not diverged, and not
+    the best only because of their failed runs."""
     held = {cell.name for cell in ranking.held_back}
     return [cell for cell in ranking.measured if not cell.diverged and cell.name not in held]
 
 
 def rest(cell: Cell, key: str) -> Row:
-    """The other settings of a cell. Cells with equal ones differ only in `key`."""
+    """Return the other settings of a cell. Cells with equal ones differ only in `key`."""
     return tuple((other, level(cell.settings, other)) for other in cell.settings if other != key)
 
 
 def parts(ranking: Ranking, key: str) -> int:
-    """The number of values of a setting that have a usable cell."""
+    """Return the number of values of a setting that have a usable cell."""
     return len({level(c.settings, key) for c in usable(ranking) if c.counted})
 
 
 def level_mean(ranking: Ranking, cell: Cell) -> float:
-    """The mean of a cell on the scale of the comparison."""
+    """Return the mean of a cell on the scale of the comparison."""
     values = ranking.on_scale(cell)
     return math.fsum(value / len(values) for value in values)
 
 
 def weigh(ranking: Ranking, parts: Sequence[tuple[Cell, float]]) -> Estimate:
-    """The weighted sum of cells' means. It has no interval if their noise is unknown."""
+    """Return the weighted sum of cells' means. It has no interval if their noise is unknown."""
     groups = [(cell.name, ranking.on_scale(cell)) for cell, _ in parts]
     return ranking.noise.contrast(groups, [weight for _, weight in parts])
 
 
 def over_rows(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
-    """The mean difference between the first and the second cell of each pair, with the pairs as
-    the sample: whatever differs from pair to pair counts as noise. No interval for fewer than
+    """Return the mean difference between the first and the second cell of each pair, with the pairs
+    as the sample: whatever differs from pair to pair counts as noise. No interval for fewer than
     three pairs, or if all differences are equal."""
     gaps = np.array([level_mean(ranking, a) - level_mean(ranking, b) for a, b in pairs])
     value = float(gaps.mean())
@@ -63,8 +63,8 @@ def over_rows(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
 
 
 def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
-    """The mean difference between the first and the second cell of each pair, with the noise of
-    the ranking; if that is unknown, with the pairs as the sample."""
+    """Return the mean difference between the first and the second cell of each pair, with the noise
+    of the ranking; if that is unknown, with the pairs as the sample."""
     share = 1 / len(pairs)
     parts = [part for one, two in pairs for part in ((one, share), (two, -share))]
     estimate = weigh(ranking, parts)
@@ -72,8 +72,8 @@ def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate
 
 
 def ranged(estimate: Estimate, means: int) -> Estimate:
-    """The same difference with the interval and p of the largest of all differences between this
-    many means (the studentized range), for a best and a worst that were chosen by the data."""
+    """Return the same difference with the interval and p of the largest of all differences between
+    this many means (the studentized range), for a best and a worst that were chosen by the data."""
     if estimate.error is None or estimate.df is None or means <= 2:
         return estimate
     reach = _quantile(means, round(estimate.df, 3)) / 2**0.5 * estimate.error
@@ -83,5 +83,5 @@ def ranged(estimate: Estimate, means: int) -> Estimate:
 
 @functools.lru_cache(maxsize=1024)
 def _quantile(means: int, df: float) -> float:
-    """Takes about 20 ms: the quantile of a studentized range has no closed form."""
+    """Take about 20 ms: the quantile of a studentized range has no closed form."""
     return range_quantile(CONFIDENCE, means, df)

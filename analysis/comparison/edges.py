@@ -54,8 +54,8 @@ def find_edges(
     *,
     alone: bool = False,
 ) -> list[Edge]:
-    """Settings in which the best cell has the first or the last of two or more numbers that were
-    tried with its other settings.
+    """Return settings in which the best cell has the first or the last of two or more numbers that
+    were tried with its other settings.
 
     `tried` are the settings of the cells with a result, including the best. A value that only
     cells in `planned` have was not tried. There is no edge if such a value lies further out,
@@ -82,8 +82,8 @@ def find_edges(
 
 
 def _beside(cell: Mapping[str, Any], best: Mapping[str, Any], axis: str) -> bool:
-    """Whether a cell has the settings of the best, except for one. It may set others that the
-    best leaves to the recipe, since an included cell has tried its value too."""
+    """Return whether a cell has the settings of the best, except for one. It may set others that
+    the best leaves to the recipe, since an included cell has tried its value too."""
     if not best.keys() <= cell.keys():
         return False
     return all(key == axis or _same(cell, best, key) for key in best)
@@ -101,9 +101,9 @@ def _same(cell: Mapping[str, Any], best: Mapping[str, Any], key: str) -> bool:
 def judge_edges(
     ranking: Ranking, sign: float, *, alone: bool = False, blocks: int = 1
 ) -> list[Edge]:
-    """The edges at which the best cell of the ranking lies, each with its test; `alone` as above.
-    If the ranking is one of several `blocks`, the tests hold for all of them at once. There is no
-    edge if an equally good cell lies inside. `stopped` if all cells further out diverged."""
+    """Return the edges at which the best cell of the ranking lies, each with its test; `alone` as
+    above. If the ranking is one of several `blocks`, the tests hold for all of them at once. There
+    is no edge if an equally good cell lies inside. `stopped` if all cells further out diverged."""
     best = ranking.best
     if best is None:
         return []
@@ -151,7 +151,7 @@ def _judged(edge: Edge, best: Cell, ranking: Ranking, sign: float, family: int) 
 
 
 def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:
-    """Pairs of cells with equal other settings: one at the end, one at the value before it."""
+    """Pair of cells with equal other settings: one at the end, one at the value before it."""
     ends: dict[object, Cell] = {}
     inner: dict[object, Cell] = {}
     for cell in usable(ranking):
@@ -164,7 +164,7 @@ def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:
 
 
 def _next(inner: float, edge: float, values: Sequence[float]) -> float | None:
-    """One step beyond `edge`: by the ratio of the last two values if the axis is spaced by
+    """Return one step beyond `edge`: by the ratio of the last two values if the axis is spaced by
     ratios, else by their difference. It is rounded to the fewest digits that keep it beyond."""
     if by_ratios(values):
         beyond = edge * (edge / inner)
@@ -184,7 +184,7 @@ def _next(inner: float, edge: float, values: Sequence[float]) -> float | None:
 
 
 def by_ratios(values: Sequence[float]) -> bool:
-    """Whether neighbouring values differ more evenly by ratio than by difference."""
+    """Return whether neighbouring values differ more evenly by ratio than by difference."""
     if len(values) < 2 or values[0] <= 0:
         return False
     pairs = list(itertools.pairwise(values))

@@ -101,7 +101,8 @@ class _Played(NamedTuple):
 
 
 def by_episodes(data: SweepData, ranking: Ranking) -> list[Episodes]:
-    """The results of each split, training splits first. Empty for a sweep without episodes."""
+    """Return the results of each split, training splits first. Empty for a sweep without
+    episodes."""
     splits = sorted(
         {r.split for run in data.runs for r in run.rollouts if r.episode is not None},
         key=lambda split: (split != "train", split),
@@ -186,7 +187,7 @@ def _task(task: str, played: Mapping[str, Sequence[Sequence[_Played]]], tasks: i
 
 
 def _f_test(groups: Sequence[Sequence[float]]) -> float | None:
-    """The one-way analysis of variance. None if there is one group, or no group of two."""
+    """Return the one-way analysis of variance. None if there is one group, or no group of two."""
     count = sum(map(len, groups))
     df, below = len(groups) - 1, count - len(groups)
     if df < 1 or below < 1:
@@ -200,7 +201,7 @@ def _f_test(groups: Sequence[Sequence[float]]) -> float | None:
 
 
 def _figures(runs: Sequence[Sequence[_Played]], every: Sequence[_Played]) -> Figures:
-    """Means over runs of the given episodes of each; counts over `every` episode."""
+    """Mean over runs of the given episodes of each; counts over `every` episode."""
     stops = [Counter(one.episode.stop for one in own) for own in runs]
     timed = [[s for one in own if (s := one.episode.seconds) is not None] for own in runs]
     limits = {

@@ -58,7 +58,7 @@ class Parts(NamedTuple):
     runs_df: float
 
     def reach(self, confidence: float = CONFIDENCE) -> float:
-        """The reach of its interval to either side."""
+        """Return the reach of its interval to either side."""
         share = (1 + confidence) / 2
         square = student_quantile(share, self.items_df) ** 2 * self.items
         if self.runs > 0:
@@ -171,8 +171,8 @@ class Luck(NamedTuple):
 
 
 def level(scores: Floats, luck: Luck | None = None, clusters: Sequence[int] | None = None) -> Parts:
-    """The mean of `scores`, which have one row per run and one column per item. Without `luck`,
-    the variance is over items alone."""
+    """Return the mean of `scores`, which have one row per run and one column per item. Without
+    `luck`, the variance is over items alone."""
     value = float(scores.mean())
     by_item, item_df = _clustered(scores.mean(axis=0), clusters)
     if luck is None:
@@ -189,7 +189,7 @@ def difference(
     *,
     shares: bool = False,
 ) -> Parts:
-    """The mean of `own` minus that of `other`, paired by item. Their runs are not paired.
+    """Return the mean of `own` minus that of `other`, paired by item. Their runs are not paired.
 
     For `shares` (scores from 0 to 1), two more items are added, one won by each side. Otherwise a
     few differing items would have too short an interval, and none at all would have no interval
@@ -267,12 +267,12 @@ def _stands_out(own: _Squares, others: Sequence[_Squares], cells: int) -> bool:
 
 
 def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, float]:
-    """The variance of the mean of `values`, and its degrees of freedom. Items that belong together
-    count together (Liang and Zeger, *Biometrika* 73(1), 1986), the groups corrected by how much of
-    all they are (CR2 of Bell and McCaffrey, *Survey Methodology* 28(2), 2002); where they are
-    alike in size, that is the factor of Stata. Degrees of freedom are Satterthwaite's for groups
-    whose items are as alike as these are (Imbens and Kolesar, *Review of Economics and Statistics*
-    98(4), 2016): a few large groups among many small ones tell little."""
+    """Return the variance of the mean of `values`, and its degrees of freedom. Items that belong
+    together count together (Liang and Zeger, *Biometrika* 73(1), 1986), the groups corrected by how
+    much of all they are (CR2 of Bell and McCaffrey, *Survey Methodology* 28(2), 2002); where they
+    are alike in size, that is the factor of Stata. Degrees of freedom are Satterthwaite's for
+    groups whose items are as alike as these are (Imbens and Kolesar, *Review of Economics and
+    Statistics* 98(4), 2016): a few large groups among many small ones tell little."""
     count = len(values)
     if clusters is None:
         return float(values.var(ddof=1)) / count, count - 1.0
@@ -285,8 +285,8 @@ def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, f
 
 
 def _alike(rest: Floats, of: NDArray[np.intp], sums: Floats, sizes: Floats) -> float:
-    """The similarity of the items of a group: the correlation within groups, from 0 to 1, by a
-    one-way analysis of variance."""
+    """Return the similarity of the items of a group: the correlation within groups, from 0 to 1, by
+    a one-way analysis of variance."""
     count, groups = len(rest), len(sizes)
     if count == groups:
         return 0.0
@@ -306,7 +306,7 @@ def compare(
     *,
     training: bool = False,
 ) -> Compared | None:
-    """Compares cells by the items that all their runs have. The input maps each cell to its runs,
+    """Compare cells by the items that all their runs have. The input maps each cell to its runs,
     and each run to the score of each item; more is better. None for fewer than two common items,
     or without a run."""
     runs = [run for own in cells.values() for run in own]
@@ -361,7 +361,7 @@ def compare(
 def _alone(
     cells: Sequence[str], means: Sequence[Sequence[float]], items: Sequence[str]
 ) -> Iterator[Alone]:
-    """The items that each of these cells solves and another does not."""
+    """Yield the items that each of these cells solves and another does not."""
     scores = np.array(means[: len(cells)])
     for own, other in itertools.permutations(range(len(cells)), 2):
         places = np.flatnonzero((scores[own] >= SOLVED) & (scores[other] < SOLVED))
@@ -373,7 +373,7 @@ def _alone(
 
 
 def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | None:
-    """The number of each item's cluster. None if there are no clusters, or only one."""
+    """Return the number of each item's cluster. None if there are no clusters, or only one."""
     if not clusters:
         return None
     numbers: dict[tuple[bool, str], int] = {}
@@ -387,7 +387,7 @@ def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | N
 def _chosen_reach(
     tables: Mapping[str, Floats], luck: Mapping[str, Luck], groups: Sequence[int] | None
 ) -> float:
-    """How far the mean of the best of these cells lies above its true value with probability
+    """Return how far the mean of the best of these cells lies above its true value with probability
     1 - `CONFIDENCE` at most, if all are equally good. Cells answer the same questions, so what
     questions do to all of them alike was not chosen: their means are drawn with the covariance
     that they have over the items, and with the variance that runs add."""
@@ -427,7 +427,7 @@ def _cell(
     *,
     shares: bool,
 ) -> ItemCell:
-    """A cell with its interval, which reaches down by `least` or more."""
+    """Return a cell with its interval, which reaches down by `least` or more."""
     estimate = level(table, luck, groups)
     reach = estimate.reach()
     below = max(reach, least)

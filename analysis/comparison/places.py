@@ -42,8 +42,8 @@ class Place(NamedTuple):
 def find_places(
     ranking: Ranking, keys: Iterable[str], sign: float, by: str | None = None
 ) -> list[Place]:
-    """The places of the best values of these axes, for those that have one. `by` is the setting
-    that separates blocks."""
+    """Return the places of the best values of these axes, for those that have one. `by` is the
+    setting that separates blocks."""
     cells = usable(ranking)
     places = [_place(ranking, key, cells, sign, by) for key in keys if key != by]
     return [place for place in places if place is not None]
@@ -78,7 +78,8 @@ def _place(
 
 
 def _shortest(bests: Sequence[float]) -> tuple[float, float]:
-    """The ends of the fewest neighbours, in order, that hold most of the rows' best values."""
+    """Return the ends of the fewest neighbours, in order, that hold most of the rows' best
+    values."""
     needed = math.ceil(_MOST * len(bests))
     spans = [(bests[i], bests[i + needed - 1]) for i in range(len(bests) - needed + 1)]
     values = sorted(set(bests))

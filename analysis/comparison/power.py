@@ -39,7 +39,8 @@ class Found(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def lead_found(cells: int, seeds: int) -> float:
-    """The lead, in standard deviations between seeds, that is found in four sweeps of five."""
+    """Return the lead, in standard deviations between seeds, that is found in four sweeps of
+    five."""
     cells = max(cells, 2)
     rng = np.random.default_rng([17, cells, seeds])
     # Few cells have their own noise each, and Welch's test two thirds of their degrees of freedom.
@@ -52,8 +53,8 @@ def lead_found(cells: int, seeds: int) -> float:
 
 
 def seeds_for(lead: float, cells: int) -> int | None:
-    """The number of seeds per cell that finds this lead, in standard deviations between seeds, in
-    four sweeps of five; None if 100 are too few."""
+    """Return the number of seeds per cell that finds this lead, in standard deviations between
+    seeds, in four sweeps of five; None if 100 are too few."""
     return next((n for n in SEEDS if lead_found(cells, n) <= lead), None)
 
 
@@ -66,22 +67,22 @@ def smallest_lead(ranking: Ranking, cells: int, seeds: int) -> float | None:
 
 
 def power_table(ranking: Ranking) -> list[Found]:
-    """The smallest leads that more or fewer seeds of the same cells find."""
+    """Return the smallest leads that more or fewer seeds of the same cells find."""
     cells = len([cell for cell in ranking.measured if not cell.diverged])
     leads = [(seeds, smallest_lead(ranking, cells, seeds)) for seeds in SEEDS[:10]]
     return [Found(seeds, lead) for seeds, lead in leads if lead is not None]
 
 
 def lead_text(ranking: Ranking, lead: float) -> str:
-    """A lead for people: a difference, or a percentage on a log scale."""
+    """Return a lead for people: a difference, or a percentage on a log scale."""
     if ranking.scale == "log":
         return f"{100 * (exp(lead) - 1):.2g} %"
     return labels.number(lead, 2)
 
 
 def before_launch(registry: Registry, plan: Plan) -> str | None:
-    """What the planned seeds would find, by the noise of the sweeps that lend theirs, or of this
-    sweep as far as it ran. None if no noise is known, or cells have one seed."""
+    """Return what the planned seeds would find, by the noise of the sweeps that lend theirs, or of
+    this sweep as far as it ran. None if no noise is known, or cells have one seed."""
     metric = plan.metric
     cells = Counter(run.cell for run in plan.runs if not run.retired)
     seeds = max(cells.values(), default=0)

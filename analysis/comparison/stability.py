@@ -79,7 +79,7 @@ class Stability:
 
 
 def assess(data: SweepData, keys: Sequence[str]) -> Stability:
-    """Finds runs that went wrong, and where in the grid. `keys` are the settings that differ."""
+    """Find runs that went wrong, and where in the grid. `keys` are the settings that differ."""
     diverged = tuple(run for run in data.runs if run.diverged)
     unstable = _unstable(data)
     ids = {run.name: run.id for run in data.runs}
@@ -151,7 +151,7 @@ class _Scatter(NamedTuple):
 
 
 def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int) -> float:
-    """Half of the difference of two values of a run that noise does not explain."""
+    """Return half of the difference of two values of a run that noise does not explain."""
     between, of_all = shared
     own = _about_a_line([course]) if len(course.values) >= _MANY else None
     known = [scatter for scatter in (between, own) if scatter is not None] or [of_all]
@@ -161,8 +161,9 @@ def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int
 
 
 def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
-    """The distance between runs of one cell at the same step, in the second half of their values.
-    It is the median over the cells, so that cells with a run that went wrong do not count."""
+    """Return the distance between runs of one cell at the same step, in the second half of their
+    values. It is the median over the cells, so that cells with a run that went wrong do not
+    count."""
     cells: dict[tuple[str, int], list[Floats]] = {}
     for course in courses:
         cells.setdefault((course.run.cell, len(course.values)), []).append(course.values)
@@ -178,7 +179,8 @@ def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
 
 
 def _about_a_line(courses: Sequence[_Course]) -> _Scatter:
-    """The distance of values from a straight line through their neighbours, over all these runs."""
+    """Return the distance of values from a straight line through their neighbours, over all these
+    runs."""
     bends = np.concatenate([np.abs(np.diff(course.values, 2)) for course in courses])
     return _Scatter(_SPREAD * float(np.median(bends)), max(2.0, _EFFICIENCY * len(bends)))
 

@@ -111,12 +111,12 @@ class Surface:
     within: str = ""
 
     def of(self, key: str) -> AxisEffect | None:
-        """The result for an axis."""
+        """Return the result for an axis."""
         return next((axis for axis in self.axes if axis.key == key), None)
 
 
 def find_surface(ranking: Ranking, sign: float, within: str = "") -> Surface | None:
-    """Makes the model, if cells have two values or more of some axis; None without any axis.
+    """Make the model, if cells have two values or more of some axis; None without any axis.
     `within` is the setting that separates blocks."""
     cells = usable(ranking)
     candidates = [(key, _column(key, cells)) for key in ranking.keys]
@@ -140,7 +140,7 @@ def find_surface(ranking: Ranking, sign: float, within: str = "") -> Surface | N
 
 
 def varying(ranking: Ranking) -> list[str]:
-    """The settings with two values or more among the cells that count."""
+    """Return the settings with two values or more among the cells that count."""
     cells = usable(ranking)
     return [k for k in ranking.keys if len({level(c.settings, k) for c in cells}) > 1]
 
@@ -150,7 +150,7 @@ def _why(cells: int) -> str:
 
 
 def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
-    """The columns of a setting; None if all of these cells have the same value."""
+    """Return the columns of a setting; None if all of these cells have the same value."""
     texts = [level(cell.settings, key) for cell in cells]
     if len(set(texts)) < 2:
         return None
@@ -160,7 +160,7 @@ def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
 
 
 def _pulled(y: Floats) -> tuple[Floats, int]:
-    """Moves means that are far outside to the limit, and counts them. A run that went wrong shows
+    """Move means that are far outside to the limit, and counts them. A run that went wrong shows
     that it did, not by which power of ten."""
     low, high = np.quantile(y, [0.25, 0.75])
     reach = _FAR * (high - low)
@@ -173,7 +173,7 @@ def _pulled(y: Floats) -> tuple[Floats, int]:
 def _within_means(
     columns: Sequence[Column], cells: int
 ) -> tuple[list[Column], list[tuple[str, str]]]:
-    """Chooses as many terms as the cells can determine: curves for all axes, else straight lines
+    """Choose as many terms as the cells can determine: curves for all axes, else straight lines
     for all, else the first axes only."""
     curved = 1 + sum(own.width for own in columns)
     if 2 * curved <= cells:
@@ -261,7 +261,7 @@ def _effect(scene: _Scene, index: int, p: float) -> AxisEffect:
 
 
 def _importance(model: Fit, index: int, total: float) -> Share:
-    """The share of an axis, from its F statistic with the contribution of noise removed. The
+    """Return the share of an axis, from its F statistic with the contribution of noise removed. The
     interval is that of the noncentral F distribution."""
     squares, terms = model.squares(index)
     if not model.variance > 0:
@@ -278,7 +278,7 @@ def _importance(model: Fit, index: int, total: float) -> Share:
 
 
 def _noncentral(share: float, terms: int, df: int, statistic: float) -> float:
-    """The noncentrality at which an F statistic is below this one with that probability."""
+    """Return the noncentrality at which an F statistic is below this one with that probability."""
     if terms * statistic > _LARGE:  # the series that sums it grows with it
         known = student_quantile(1 - share, df) * math.sqrt(2 / df + 4 / (terms * statistic))
         return terms * statistic * math.exp(known)
@@ -295,9 +295,9 @@ def _noncentral(share: float, terms: int, df: int, statistic: float) -> float:
 
 
 def _permuted(model: Fit, index: int, total: float) -> Share:
-    """The growth of the squared prediction error of left-out cells, on average over all shuffles
-    of an axis, as a share of the variance (halved, since a shuffled value is wrong twice). The
-    interval is over cells."""
+    """Return the growth of the squared prediction error of left-out cells, on average over all
+    shuffles of an axis, as a share of the variance (halved, since a shuffled value is wrong twice).
+    The interval is over cells."""
     part = model.alone(index)
     foretold = model.left / (1 - model.leverage)
     with_own = foretold + model.alone(index, without_own=True)
@@ -315,8 +315,8 @@ def _sd(values: Floats) -> float:
 
 
 def _side(model: Fit, index: int, means: Floats, sign: float) -> str:
-    """The end toward which the curve improves all the way, if the ends differ at 5 %, shared by
-    all axes (Bonferroni)."""
+    """Return the end toward which the curve improves all the way, if the ends differ at 5 %, shared
+    by all axes (Bonferroni)."""
     steps = np.diff(sign * means)
     if not (np.all(steps < 0) or np.all(steps > 0)):
         return ""
@@ -334,8 +334,8 @@ def _side(model: Fit, index: int, means: Floats, sign: float) -> str:
 def _pairs(
     scene: _Scene, order: Sequence[int], axes: Mapping[int, AxisEffect]
 ) -> tuple[PairEffect, ...]:
-    """The pairs that depend on each other by a test, and the pair of the two most important axes.
-    An axis whose curve did not fit into the model is left out, because a curve looks like a
+    """Return the pairs that depend on each other by a test, and the pair of the two most important
+    axes. An axis whose curve did not fit into the model is left out, because a curve looks like a
     product there."""
     flat = [i for i in order if axes[i].numeric]
     pairs = list(combinations(flat, 2))
@@ -349,12 +349,12 @@ def _pairs(
 
 
 def _flattened(own: Column) -> bool:
-    """Whether an axis of three numbers or more has only a straight term."""
+    """Return whether an axis of three numbers or more has only a straight term."""
     return own.numeric and not own.curved and len(np.unique(own.at)) > 2
 
 
 def _pair(scene: _Scene, pair: tuple[int, int], p: float) -> PairEffect:
-    """The plane of two axes: the effect of each, and their product if a test shows it."""
+    """Return the plane of two axes: the effect of each, and their product if a test shows it."""
     (a, b), model = pair, scene.model
     at = np.linspace(-1, 1, _PLANE)
     plane = model.part(b, at)[0][:, np.newaxis] + model.part(a, at)[0] - model.weights[0]

@@ -53,8 +53,8 @@ class Tasks:
 
 
 def by_tasks(data: SweepData, ranking: Ranking) -> Tasks | None:
-    """The cells over a family of tasks that every run that counts recorded, with all scores from
-    0 to 1; None if there is no such family."""
+    """Return the cells over a family of tasks that every run that counts recorded, with all scores
+    from 0 to 1; None if there is no such family."""
     counting = [run for cell in ranking.cells for run in cell.runs if run.counts]
     recorded = frozenset(data.keys).intersection(*(run.curves for run in counting))
     keys = family(recorded, data.metric_name) if counting else ()
@@ -93,7 +93,7 @@ def _cell(cell: str, table: Floats, best: Floats) -> TasksCell:
 
 
 def interquartile_mean(scores: Floats) -> float:
-    """The mean of the middle half of all scores (`scipy.stats.trim_mean` at 0.25)."""
+    """Return the mean of the middle half of all scores (`scipy.stats.trim_mean` at 0.25)."""
     return float(_trimmed(np.sort(scores, axis=None)))
 
 
@@ -104,7 +104,7 @@ def _trimmed(ordered: Floats) -> Floats:
 
 
 def interval(scores: Floats) -> tuple[float, float]:
-    """The bootstrap interval. The same scores always give the same interval."""
+    """Return the bootstrap interval. The same scores always give the same interval."""
     rng = np.random.default_rng(20211)
     runs, tasks = scores.shape
     # Of few runs, drawn again from themselves, the variance is that of the runs times (n - 1) / n.
@@ -117,12 +117,12 @@ def interval(scores: Floats) -> tuple[float, float]:
 
 
 def profile(scores: Floats, levels: Sequence[float]) -> list[float]:
-    """The share of scores above each level."""
+    """Return the share of scores above each level."""
     return [float((scores > level).mean()) for level in levels]
 
 
 def improvement(own: Floats, other: Floats) -> float:
-    """The probability that a run of `own` beats one of `other`, with ties counting half, averaged
-    over the tasks (Mann and Whitney's U as a share)."""
+    """Return the probability that a run of `own` beats one of `other`, with ties counting half,
+    averaged over the tasks (Mann and Whitney's U as a share)."""
     gaps = own[:, np.newaxis, :] - other[np.newaxis, :, :]
     return float(((gaps > 0) + 0.5 * (gaps == 0)).mean())

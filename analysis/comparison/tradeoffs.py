@@ -30,7 +30,7 @@ class Tradeoff:
 
 
 def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
-    """The positions on the Pareto front, if less is better in both."""
+    """Return the positions on the Pareto front, if less is better in both."""
     order = sorted(range(len(x)), key=lambda i: (x[i], y[i]))
     indices: list[int] = []
     best = math.inf
@@ -46,7 +46,7 @@ def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
 def find_tradeoffs(
     data: SweepData, ranking: Ranking, prices: Mapping[str, float]
 ) -> list[Tradeoff]:
-    """The metric against cost, and against the other recorded quantities."""
+    """Return the metric against cost, and against the other recorded quantities."""
     if data.metric is None or len(ranking.measured) < 2:
         return []
     name = data.metric.name

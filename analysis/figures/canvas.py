@@ -33,19 +33,19 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
 
 
 def _safe(text: str) -> str:
-    """The characters of a text that a picture can show."""
+    """Return the characters of a text that a picture can show."""
     shown = sanitize(text)
     return shown if len(shown) <= _LABEL else f"{shown[: _LABEL - 1]}…"
 
 
 def text_width(text: str, size: int) -> float:
-    """The width of a text in pixels."""
+    """Return the width of a text in pixels."""
     return _font(size).getlength(_safe(text))
 
 
 def _mixed(colour: str, share: float) -> str:
-    """The colour that results on paper from a partly transparent colour. With it, overlapping
-    lines of one kind show no darker knots."""
+    """Return the colour that results on paper from a partly transparent colour. With it,
+    overlapping lines of one kind show no darker knots."""
     parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
 
@@ -68,7 +68,7 @@ class Canvas:
         opacity: float = 1.0,
         dash: str = "",
     ) -> None:
-        """Draws a line through all points."""
+        """Draw a line through all points."""
         colour, thick = _mixed(colour, opacity), max(1, round(width * _FINER))
         pieces = _dashed(points, _DASHES[dash]) if dash in _DASHES else [points]
         for piece in pieces:
@@ -77,14 +77,14 @@ class Canvas:
                 self._draw.line(own, colour, thick, joint="curve" if thick > _FINER else None)
 
     def area(self, outline: Sequence[Point], colour: str, opacity: float) -> None:
-        """Fills an outline with a partly transparent colour."""
+        """Fill an outline with a partly transparent colour."""
         if len(outline) > 2:
             red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
             own = [(x * _FINER, y * _FINER) for x, y in outline]
             self._draw.polygon(own, (red, green, blue, round(255 * opacity)))
 
     def mark(self, at: Point, colour: str, size: float, symbol: str = "circle") -> None:
-        """Draws a dot, an open circle ("circle-open") or a cross ("x") of this width in pixels."""
+        """Draw a dot, an open circle ("circle-open") or a cross ("x") of this width in pixels."""
         (x, y), half = (at[0] * _FINER, at[1] * _FINER), size * _FINER / 2
         box = (x - half, y - half, x + half, y + half)
         if symbol == "x":
@@ -98,11 +98,11 @@ class Canvas:
     def text(
         self, at: Point, text: str, size: int = 12, side: Side = "middle", *, upright: bool = False
     ) -> None:
-        """Draws a line of text that is centred at a point, or begins or ends there."""
+        """Draw a line of text that is centred at a point, or begins or ends there."""
         self._texts.append((at, _safe(text), size, side, upright))
 
     def png(self) -> bytes:
-        """The drawing as a PNG. The same strokes give the same bytes."""
+        """Return the drawing as a PNG. The same strokes give the same bytes."""
         image = self._image.reduce(_FINER)
         draw = ImageDraw.Draw(image)
         for at, text, size, side, upright in self._texts:
@@ -122,7 +122,7 @@ class Canvas:
 
 
 def _dashed(points: Sequence[Point], pattern: tuple[float, float]) -> Iterator[list[Point]]:
-    """The dashes of a line: drawn for some pixels, left out for some, and so on."""
+    """Yield the dashes of a line: drawn for some pixels, left out for some, and so on."""
     left, drawn = pattern[0], True
     stroke: list[Point] = list(points[:1])
     for (x0, y0), (x1, y1) in itertools.pairwise(points):

@@ -39,7 +39,7 @@ _MARKS = 10
 
 
 def axis_figure(axis: Axis, metric: str, scale: Scale) -> dict[str, Any]:
-    """The marginal mean of each value, with its 95 % interval."""
+    """Return the marginal mean of each value, with its 95 % interval."""
     means = [entry.mean for entry in axis.levels]
     above = [0.0 if e.high is None else e.high - e.mean for e in axis.levels]
     below = [0.0 if e.low is None else e.mean - e.low for e in axis.levels]
@@ -149,7 +149,7 @@ def _label(x: int, y: float, text: str, *, higher: bool = False) -> dict[str, An
 
 
 def _brief(text: str) -> str:
-    """A number with three digits, for values that were drawn at random."""
+    """Return a number with three digits, for values that were drawn at random."""
     try:
         return text if len(text) <= _LABEL else place(float(text))
     except ValueError:
@@ -157,8 +157,8 @@ def _brief(text: str) -> str:
 
 
 def _places(key: str, settings: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The positions of the values of a setting between 0 and 1: numbers by size, on a log scale
-    if they are spaced by ratios, other values in their order."""
+    """Return the positions of the values of a setting between 0 and 1: numbers by size, on a log
+    scale if they are spaced by ratios, other values in their order."""
     numbers = ordered(key, settings)
     texts = list(dict.fromkeys(level(own, key) for own in settings))
     if len(numbers) == len(texts) > 1:
@@ -173,7 +173,7 @@ def _places(key: str, settings: Sequence[Mapping[str, Any]]) -> dict[str, float]
 
 
 def tradeoff_figure(tradeoff: Tradeoff, ranking: Ranking, metric: str) -> dict[str, Any]:
-    """The metric against a cost: one point per cell, and the Pareto front as a line."""
+    """Return the metric against a cost: one point per cell, and the Pareto front as a line."""
     colours = tones(ranking)
     names = {cell.name: cell for cell in ranking.cells}
     positions = {cell.name: i for i, cell in enumerate(ranking.cells)}
@@ -226,7 +226,7 @@ def tradeoff_figure(tradeoff: Tradeoff, ranking: Ranking, metric: str) -> dict[s
 
 
 def _shown(behaviour: Behaviour, ranking: Ranking) -> list[tuple[CellBehaviour, int, int, str]]:
-    """The first cells of the ranking that have rollouts, with position, colour and name."""
+    """Return the first cells of the ranking that have rollouts, with position, colour and name."""
     colours = tones(ranking)
     own = {cell.cell: cell for cell in behaviour.cells}
     return [

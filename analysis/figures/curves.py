@@ -30,8 +30,8 @@ _NONE = np.empty(0)
 
 
 def band(runs: Sequence[Series]) -> Band:
-    """The runs of one cell at the steps at which all have a finite value, so that the mean never
-    changes because a run ends early. Empty if they share no step."""
+    """Return the runs of one cell at the steps at which all have a finite value, so that the mean
+    never changes because a run ends early. Empty if they share no step."""
     if not runs:
         return Band(_NONE, _NONE, _NONE, _NONE, ())
     rows = _at_once(runs)
@@ -61,8 +61,8 @@ def _at_once(runs: Sequence[Series]) -> NDArray[np.float64] | None:
 
 
 def smooth(points: Series, window: float) -> Series:
-    """A moving mean of the finite values over `window` steps. Toward the ends of the curve the
-    window shrinks to the distance from the end, so that the curve keeps its last value."""
+    """Return a moving mean of the finite values over `window` steps. Toward the ends of the curve
+    the window shrinks to the distance from the end, so that the curve keeps its last value."""
     finite = np.isfinite(points.values)
     steps, values = points.steps[finite], points.values[finite]
     if not len(steps) or not window > 0:
@@ -82,14 +82,14 @@ def smooth(points: Series, window: float) -> Series:
 
 
 def thin(values: Floats, points: int = POINTS) -> NDArray[np.intp]:
-    """The positions of at most `points` values to draw, ascending: the first, the last, and the
-    lowest and the highest of each of equally long stretches between them (the MinMax method: it
+    """Return the positions of at most `points` values to draw, ascending: the first, the last, and
+    the lowest and the highest of each of equally long stretches between them (the MinMax method: it
     keeps spikes, which a mean over the stretch would hide)."""
     return thin_rows(values[np.newaxis], points)[0]
 
 
 def thin_rows(table: NDArray[np.float64], points: int = POINTS) -> list[NDArray[np.intp]]:
-    """The same for each row of a table."""
+    """Return the same for each row of a table."""
     rows, count = table.shape
     if count <= points:
         return [np.arange(count)] * rows

@@ -35,7 +35,7 @@ class Panel(NamedTuple):
 
 
 def gallery(study: Study) -> list[Panel]:
-    """All figures of the report."""
+    """Return all figures of the report."""
     if not study.data.runs:
         return []
     return [*_curves(study), *_axes(study), *_tradeoffs(study), *_tasks(study), *_rollouts(study)]
@@ -73,8 +73,8 @@ def _axes(study: Study) -> Iterator[Panel]:
 
 
 def telling(study: Study) -> list[str]:
-    """All settings that vary, the most important first: by the model of all axes if there is one,
-    else by the range of their values' means."""
+    """Return all settings that vary, the most important first: by the model of all axes if there is
+    one, else by the range of their values' means."""
     model = study.surface.axes if study.surface is not None else ()
     keys = [axis.key for axis in (*model, *(a for a in study.axes if a.matched), *study.axes)]
     return list(dict.fromkeys([*keys, *varying(study.ranking)]))

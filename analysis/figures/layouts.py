@@ -17,7 +17,7 @@ _POWERS = 10.0 ** np.arange(309)
 
 
 def rounded(values: Floats | Sequence[float]) -> list[float | None]:
-    """Rounds to as many digits as a plot can show. None for values that are not finite (the
+    """Round to as many digits as a plot can show. None for values that are not finite (the
     largest floats round to infinity). The result is the float nearest to a decimal, so that it is
     written with few digits."""
     own = np.asarray(values, dtype=float)
@@ -31,7 +31,7 @@ def rounded(values: Floats | Sequence[float]) -> list[float | None]:
 
 
 def _without(values: NDArray[Any], gaps: NDArray[np.bool_]) -> list[Any]:
-    """A list with None in the gaps."""
+    """Return a list with None in the gaps."""
     items: list[Any] = values.tolist()
     for at in np.flatnonzero(gaps).tolist():
         items[at] = None
@@ -43,7 +43,7 @@ _TEXTS, _SIGNS = 18, 16
 
 
 def categories(figure_layout: dict[str, Any], texts: Sequence[str]) -> None:
-    """Gives an axis of text short labels: long ones lose their middle, and of many only some are
+    """Give an axis of text short labels: long ones lose their middle, and of many only some are
     shown. The figure gets the height that turned labels need."""
     every = -(-len(texts) // _TEXTS)
     marked = list(texts)[::every]
@@ -71,7 +71,7 @@ def integers(values: Floats) -> list[float | None]:
 def layout(
     x_title: str, *, low: float = 0.0, high: float = 0.0, height: int = 420, y_title: str = ""
 ) -> dict[str, Any]:
-    """The layout that all figures share. `low` and `high` are the ends of the values."""
+    """Return the layout that all figures share. `low` and `high` are the ends of the values."""
     axis = {"automargin": True, "zeroline": False, "showline": False, "ticks": ""}
     y: dict[str, Any] = {**axis, "type": "linear"}
     y |= {"exponentformat": "e", "minexponent": 5}  # a KL of 2e-9 is nobody's 2n
@@ -102,20 +102,20 @@ def layout(
 
 
 def is_wide(low: float, high: float) -> bool:
-    """Whether values between these ends are easier to read on a log axis: they are positive and
-    span more than one and a half orders of magnitude."""
+    """Return whether values between these ends are easier to read on a log axis: they are positive
+    and span more than one and a half orders of magnitude."""
     return low > 0 and high / low > 30
 
 
 def marks(low: float, high: float) -> dict[str, Any]:
-    """The tick marks of a logarithmic axis. Plotly's own have no decimals."""
+    """Return the tick marks of a logarithmic axis. Plotly's own have no decimals."""
     values = log_ticks(low, high)
     return {"tickvals": values, "ticktext": [tick_text(value) for value in values]}
 
 
 def layout_of_axis(key: str, values: Sequence[float], metric: str, scale: Scale) -> dict[str, Any]:
-    """The layout of the small figure of one setting: its values on the x axis, the metric on a
-    scale."""
+    """Return the layout of the small figure of one setting: its values on the x axis, the metric on
+    a scale."""
     result = layout(key, low=min(values), high=max(values), height=260, y_title=metric)
     result["xaxis"]["rangemode"] = "normal"
     result["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
@@ -139,11 +139,11 @@ def error_bars(
 
 
 def on_scale(layout: dict[str, Any], scale: str) -> None:
-    """Makes the value axis of a layout "linear" or "log"."""
+    """Make the value axis of a layout "linear" or "log"."""
     bare = {k: v for k, v in layout["yaxis"].items() if k not in ("tickvals", "ticktext")}
     layout["yaxis"] = {**bare, "type": scale, **(layout["meta"]["ticks"] if scale == "log" else {})}
 
 
 def plain(text: str) -> str:
-    """Escapes text for plotly, which interprets some HTML in titles and names."""
+    """Escape text for plotly, which interprets some HTML in titles and names."""
     return html.escape(text, quote=False)

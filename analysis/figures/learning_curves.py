@@ -51,20 +51,20 @@ def tones(ranking: Ranking) -> dict[str, int]:
 
 
 def row_tones(ranking: Ranking) -> dict[str, int]:
-    """The same for rows of tables, where grey is the number after the last colour."""
+    """Return the same for rows of tables, where grey is the number after the last colour."""
     return {cell: tone if tone >= 0 else COLOURED for cell, tone in tones(ranking).items()}
 
 
 def colour_of(tone: int) -> str:
-    """The colour of a tone."""
+    """Return the colour of a tone."""
     return PALETTE[tone] if tone >= 0 else MUTED
 
 
 def curves(
     ranking: Ranking, key: str, *, main: bool = True, even: bool = False
 ) -> dict[str, Any] | None:
-    """A figure of `key` by step: a thin line per run, and a strong line for the mean of a cell's
-    runs, with a band from the lowest to the highest. None if nothing was recorded.
+    """Return a figure of `key` by step: a thin line per run, and a strong line for the mean of a
+    cell's runs, with a band from the lowest to the highest. None if nothing was recorded.
 
     The mean is over the succeeded runs that did not diverge (over all runs while there are none),
     at the steps that all of them recorded. The curve of a diverged run ends in a cross. A figure
@@ -117,7 +117,7 @@ class _Pen:
         self.single, self.clocks = single, clocks
 
     def cell(self, cell: Cell, meta: dict[str, Any]) -> list[dict[str, Any]]:
-        """The traces of a cell."""
+        """Return the traces of a cell."""
         drawn = [run for run in cell.runs if self.key in run.curves]
         whole = [run for run in drawn if run.counts] or drawn
         colour = colour_of(meta["tone"])
@@ -148,7 +148,8 @@ class _Pen:
         return traces
 
     def together(self, cells: Sequence[tuple[int, Cell]]) -> list[dict[str, Any]]:
-        """The cells in grey as one trace. Each shows the mean of its runs, or its only run."""
+        """Return the cells in grey as one trace. Each shows the mean of its runs, or its only
+        run."""
         parts = [(i, cell, own) for i, cell in cells if (own := self._typical(cell)) is not None]
         if not parts:
             return []
@@ -210,7 +211,7 @@ class _Pen:
         return np.interp(steps, points.steps, run.clocks[name][points.rows])
 
     def _typical(self, cell: Cell) -> Series | None:
-        """The mean of a cell's runs, or its only run, if it is finite."""
+        """Return the mean of a cell's runs, or its only run, if it is finite."""
         drawn = [run for run in cell.runs if self.key in run.curves]
         whole = [run.curves[self.key] for run in drawn if run.counts]
         if len(whole) > 1:
@@ -335,13 +336,13 @@ def _mean_trace(
 
 
 def _joined(parts: Sequence[Floats]) -> Floats:
-    """Joins series into one, with a gap between them."""
+    """Join series into one, with a gap between them."""
     gap = np.array([np.nan])
     return np.concatenate([piece for part in parts for piece in (gap, part)][1:])
 
 
 def _thinned(series: Sequence[Series], limit: int) -> list[Any]:
-    """The positions to draw of each series: all of a short curve, with gaps where a value is
+    """Return the positions to draw of each series: all of a short curve, with gaps where a value is
     missing, and the finite values of a long one."""
     if len({len(points.values) for points in series}) == 1:
         table = np.stack([points.values for points in series])
@@ -384,7 +385,7 @@ def _band_trace(
 
 
 def _cross(run: RunData, key: str, colour: str, meta: dict[str, Any]) -> list[dict[str, Any]]:
-    """The last finite point of a run that diverged."""
+    """Return the last finite point of a run that diverged."""
     points = run.curves[key]
     finite = points.finite
     if not run.diverged or not finite or math.isfinite(points.values[-1]):
@@ -404,7 +405,7 @@ def _cross(run: RunData, key: str, colour: str, meta: dict[str, Any]) -> list[di
 
 
 def _reach(cells: Sequence[Cell], key: str) -> float:
-    """The range of steps over all runs."""
+    """Return the range of steps over all runs."""
     ends = [
         run.curves[key].steps[[0, -1]] for cell in cells for run in cell.runs if run.curves.get(key)
     ]

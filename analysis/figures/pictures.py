@@ -55,7 +55,7 @@ class _Axis:
         self.ticks = [] if own.get("showticklabels") is False else self._ticks(own, low, high)
 
     def _of(self, value: Any) -> float | None:
-        """A value on the scale of the axis."""
+        """Return a value on the scale of the axis."""
         if isinstance(value, str):
             place = self._texts.get(value)
             return None if place is None else float(place)
@@ -78,11 +78,11 @@ class _Axis:
         return list(zip(places, texts, strict=True))
 
     def share(self, place: float) -> float:
-        """The position of a value (already on the axis's scale) between the ends."""
+        """Return the position of a value (already on the axis's scale) between the ends."""
         return (place - self._low) / (self._high - self._low)
 
     def at(self, value: Any) -> float | None:
-        """The position of a value; None if it has none."""
+        """Return the position of a value; None if it has none."""
         place = self._of(value)
         return None if place is None else self.share(place)
 
@@ -120,12 +120,12 @@ class _Plot:
         return self._bottom - share * (self._bottom - self._top)
 
     def point(self, x: Any, y: Any) -> Point | None:
-        """The position of a pair of values."""
+        """Return the position of a pair of values."""
         across, down = self._x.at(x), self._y.at(y)
         return None if across is None or down is None else (self._across(across), self._down(down))
 
     def trace(self, trace: Mapping[str, Any]) -> None:
-        """Draws a line with or without marks, marks alone, or an area."""
+        """Draw a line with or without marks, marks alone, or an area."""
         line: Mapping[str, Any] = trace.get("line", {})
         marker: Mapping[str, Any] = trace.get("marker", {})
         colour: str = line.get("color") or marker.get("color") or PALETTE[0]
@@ -160,13 +160,13 @@ class _Plot:
                         self._canvas.line([(across - 4, down), (across + 4, down)], colour, 1.4)
 
     def note(self, note: Mapping[str, Any]) -> None:
-        """Writes a few words beside a point."""
+        """Write a few words beside a point."""
         at = self.point(note["x"], note["y"])
         if at is not None:
             self._canvas.text((at[0], at[1] - note.get("yshift", 0)), _unescaped(note["text"]), 11)
 
     def row(self, row: float, summary: Summary, values: Sequence[float], colour: str) -> None:
-        """Draws a cell: its interval as a bar, its runs as ticks, its mean as a dot."""
+        """Draw a cell: its interval as a bar, its runs as ticks, its mean as a dot."""
         ends = [self.point(value, row) for value in (summary.low, summary.high)]
         self._canvas.line([end for end in ends if end is not None], colour, 5, opacity=0.35)
         for value in values:
@@ -176,18 +176,18 @@ class _Plot:
             self._canvas.mark(at, colour, 9)
 
     def png(self) -> bytes:
-        """The picture as a PNG."""
+        """Return the picture as a PNG."""
         return self._canvas.png()
 
 
 def _pieces(points: Sequence[Point | None]) -> list[list[Point]]:
-    """The pieces of a line with gaps."""
+    """Return the pieces of a line with gaps."""
     groups = itertools.groupby(points, lambda point: point is not None)
     return [[point for point in own if point is not None] for there, own in groups if there]
 
 
 def _steps(points: Sequence[Point]) -> list[Point]:
-    """A step line: level at each point, vertical halfway to the next."""
+    """Return a step line: level at each point, vertical halfway to the next."""
     stepped = list(points[:1])
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         middle = (x0 + x1) / 2
@@ -211,7 +211,7 @@ def picture(figure: Mapping[str, Any], title: str) -> bytes:
 
 
 def _bounds(trace: Mapping[str, Any]) -> list[float]:
-    """The ends of a trace's error bars."""
+    """Return the ends of a trace's error bars."""
     error: Mapping[str, Any] = trace.get("error_y", {"arrayminus": (), "array": ()})
     both = zip(trace["y"], error["arrayminus"], error["array"], strict=False)
     known = [row for row in both if not any(_number(value) is None for value in row)]
@@ -219,7 +219,7 @@ def _bounds(trace: Mapping[str, Any]) -> list[float]:
 
 
 def cells_picture(ranking: Ranking, metric: str) -> bytes | None:
-    """Means with their intervals and the single runs, one row per cell; None if nothing was
+    """Mean with their intervals and the single runs, one row per cell; None if nothing was
     measured."""
     cells = [cell for cell in ranking.measured if not cell.diverged][:_CELLS]
     if not cells:

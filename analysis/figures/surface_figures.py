@@ -39,8 +39,8 @@ Points = list[tuple[float, float]]
 def scatter_figure(
     key: str, effect: AxisEffect | None, ranking: Ranking, metric: str
 ) -> dict[str, Any] | None:
-    """The means of the cells against a setting, with the model's curve; None for a setting with
-    too many texts."""
+    """Return the means of the cells against a setting, with the model's curve; None for a setting
+    with too many texts."""
     cells = [cell for cell in usable(ranking) if cell.summary.mean is not None]
     numbers = ordered(key, [cell.settings for cell in cells if key in cell.settings])
     numeric = bool(numbers) and all(key in cell.settings for cell in cells)
@@ -65,7 +65,7 @@ def scatter_figure(
 
 
 def _marked(low: float, high: float) -> dict[str, Any]:
-    """The tick marks of a setting, written as elsewhere: 3e-4, not 0.0003."""
+    """Return the tick marks of a setting, written as elsewhere: 3e-4, not 0.0003."""
     ticks = marks(low, high)
     return {**ticks, "ticktext": [labels.place(float(value)) for value in ticks["tickvals"]]}
 
@@ -75,7 +75,7 @@ def _x(cell: Cell, key: str, *, numeric: bool) -> Any:
 
 
 def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
-    """The model's means with their band, or error bars for values that are no numbers."""
+    """Yield the model's means with their band, or error bars for values that are no numbers."""
     meta = {"cell": -1, "tone": 0 if effect.told else -1}
     colour = PALETTE[0] if effect.told else MUTED
     if not numeric:
@@ -187,7 +187,8 @@ def _places(pair: PairEffect, ranking: Ranking) -> Iterator[dict[str, Any]]:
 
 
 def _isoline(pair: PairEffect, values: Any, height: float) -> list[tuple[float, float] | None]:
-    """The contour of the plane at this height: pieces with gaps between them (marching squares)."""
+    """Return the contour of the plane at this height: pieces with gaps between them (marching
+    squares)."""
     line: list[tuple[float, float] | None] = []
     for row, at in itertools.product(range(len(pair.ys) - 1), range(len(pair.xs) - 1)):
         corners = [(row, at), (row, at + 1), (row + 1, at + 1), (row + 1, at)]

@@ -41,7 +41,7 @@ def linear_ticks(low: float, high: float, most: int = 7) -> list[float]:
 
 
 def tick_text(value: float) -> str:
-    """A mark as one reads it: `0.02`, `500`, `1e-5`, `2e6`."""
+    """Return a mark as one reads it: `0.02`, `500`, `1e-5`, `2e6`."""
     if value == 0:
         return "0"
     if 1e-4 < abs(value) < 1e5 or not math.isfinite(value):

@@ -16,7 +16,7 @@ from sweeper.analysis.reading.settings import level
 
 
 def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:
-    """All findings, the most important first."""
+    """Return all findings, the most important first."""
     first = standing(data, ranking, blocks)
     kinds = {finding.kind for finding in first}
     return [
@@ -29,7 +29,7 @@ def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> lis
 
 
 def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
-    """The ends of the grid at which the best cell lies: "edge" if the metric still improves
+    """Return the ends of the grid at which the best cell lies: "edge" if the metric still improves
     there, else "at_end". The cells of a confirmation are only some of those tried, so their ends
     do not count."""
     best = ranking.best

@@ -36,7 +36,7 @@ class AxesTold(NamedTuple):
 
 
 def tell_axes(axes: AxesTold) -> Iterator[Finding]:
-    """The findings about axes."""
+    """Yield the findings about axes."""
     if axes.blocks is not None:
         yield from _in_blocks(axes.blocks)
     if axes.surface is not None:
@@ -53,7 +53,7 @@ def tell_axes(axes: AxesTold) -> Iterator[Finding]:
 
 
 def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
-    """The findings about blocks: what each shows, and that they differ, if a test says so."""
+    """Yield the findings about blocks: what each shows, and that they differ, if a test says so."""
     ends: dict[str, int] = {}
     for edge in (edge for block in blocks.blocks for edge in block.edges):
         ends[edge.axis] = ends.get(edge.axis, 0) + 1
@@ -82,8 +82,8 @@ def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
 
 
 def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
-    """The findings of the model of all axes, without `trends` that the means of a grid already
-    show."""
+    """Yield the findings of the model of all axes, without `trends` that the means of a grid
+    already show."""
     modelled = [axis for axis in surface.axes if axis.told]
     flat = [axis.key for axis in surface.axes if not axis.told]
     where = f"within each {surface.within}" if surface.within else "between cells"

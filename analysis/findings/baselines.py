@@ -14,7 +14,7 @@ _NOTHING = "the best is compared with nothing"
 
 
 def with_baseline(data: SweepData, registry: Registry) -> SweepData:
-    """Marks the baseline cell of the grid. If the baseline is the best cell of another sweep, its
+    """Mark the baseline cell of the grid. If the baseline is the best cell of another sweep, its
     runs are added. If there is no such cell or sweep, or that sweep has no best cell, the report
     says so."""
     plan = data.plan
@@ -30,7 +30,7 @@ def with_baseline(data: SweepData, registry: Registry) -> SweepData:
 
 
 def _with_another(data: SweepData, sweep: str, metric: Metric, registry: Registry) -> SweepData:
-    """Adds the runs of the best cell of another sweep."""
+    """Add the runs of the best cell of another sweep."""
     try:
         other = load(registry, sweep, metric.name, metric.goal, metric.at, rollouts=False)
     except (NotFound, UsageError) as error:

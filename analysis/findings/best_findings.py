@@ -20,7 +20,7 @@ separate them. Three and three runs have this many ways, two and two only six.""
 
 
 def standing(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:
-    """The findings about the best cell, or about the best cell of each block."""
+    """Return the findings about the best cell, or about the best cell of each block."""
     if blocks is not None and ranking.leaders:
         return [_by_blocks(blocks)]
     best = ranking.best
@@ -149,8 +149,8 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
 
 
 def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
-    """What is said of the cells outside the set that may be the best. Each was left out by a test
-    of its own; "worse" are those whose differences hold for all at once."""
+    """Return what is said of the cells outside the set that may be the best. Each was left out by a
+    test of its own; "worse" are those whose differences hold for all at once."""
     if not apart:
         return ""
     text = f" {plural(len(apart), 'cell is', 'cells are')} unlikely to be the best"
@@ -189,7 +189,7 @@ def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
 
 
 def _each_its_own(ranking: Ranking) -> bool:
-    """Whether a comparison rests on the noise of the compared cells alone."""
+    """Return whether a comparison rests on the noise of the compared cells alone."""
     noise = ranking.noise
     return not noise.shared or (noise.between is not None and len(noise.spreads) < FEW)
 
@@ -267,7 +267,7 @@ def _nothing(data: SweepData, ranking: Ranking) -> Finding:
 
 
 def _last_words(data: SweepData) -> str:
-    """The last line in the log of the first failed run."""
+    """Return the last line in the log of the first failed run."""
     for run in data.runs:
         if run.state == "failed" and run.last_line:
             return f" The last line of {run.name}: {run.last_line[:200]}"

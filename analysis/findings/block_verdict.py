@@ -25,7 +25,8 @@ def decide_by_blocks(
     blocks: Blocks,
     following: NextGrid | None = None,
 ) -> Verdict:
-    """The verdict over all blocks. It names no best cell of all, and takes no mean over blocks."""
+    """Return the verdict over all blocks. It names no best cell of all, and takes no mean over
+    blocks."""
     judged = [block for block in blocks.blocks if block.best is not None]
     count, reason = plural(len(judged), "best cell"), unlike(findings)
     return Verdict(
@@ -46,7 +47,7 @@ def decide_by_blocks(
 
 
 def _each(judged: Sequence[Block], by: str) -> Iterator[str]:
-    """A line for each of the first blocks."""
+    """Yield a line for each of the first blocks."""
     for block in judged[:_LINES]:
         if block.best is not None:
             own = {key: text for key, text in block.best.texts.items() if key != by}
@@ -58,7 +59,7 @@ def _each(judged: Sequence[Block], by: str) -> Iterator[str]:
 
 
 def _standing(block: Block) -> str:
-    """How the best of a block compares with its other cells."""
+    """Return how the best of a block compares with its other cells."""
     if block.tied:
         return f", not told from {len(block.tied)} of {block.compared}"
     return f", ahead of {block.compared}" if block.compared else ""

@@ -37,12 +37,13 @@ _LENGTHS = re.compile(r"step|epoch|batch|iter|budget|length|token|example|eval|d
 
 
 def tell_unlike(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """All findings of this module, the gravest first."""
+    """Return all findings of this module, the gravest first."""
     return [*_executed(data), *_unequal_steps(data, ranking), *_noisier_best(data, ranking)]
 
 
 def unlike(findings: Sequence[Finding]) -> str:
-    """What the runs that were compared do not have in common, for the headline; "" if nothing."""
+    """Return what the runs that were compared do not have in common, for the headline; "" if
+    nothing."""
     parts: list[str] = []
     for finding in findings:
         if finding.level != "warning" or finding.kind not in KINDS:
@@ -125,7 +126,7 @@ def _unequal_steps(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _best_at(data: SweepData, cells: Sequence[Cell], step: float) -> Cell | None:
-    """The cell with the best mean of the values at a step, or of the last ones before it."""
+    """Return the cell with the best mean of the values at a step, or of the last ones before it."""
     means: dict[str, float] = {}
     for cell in cells:
         seen = [points.values[points.steps <= step] for points in _curves(data, cell)]
@@ -138,8 +139,8 @@ def _best_at(data: SweepData, cells: Sequence[Cell], step: float) -> Cell | None
 
 
 def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """The finding that the best evaluation of each run counts, and that those of the best cell vary
-    more than those of another: the best of noisier values is better by chance."""
+    """Return the finding that the best evaluation of each run counts, and that those of the best
+    cell vary more than those of another: the best of noisier values is better by chance."""
     best = ranking.best
     if data.metric is None or data.metric.at != "best" or best is None:
         return []
@@ -167,8 +168,8 @@ def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _scatter(data: SweepData, cell: Cell) -> tuple[float, float] | None:
-    """The standard deviation of single evaluations about the course of their run, in the second
-    half of each, with its degrees of freedom; None if it is 0 or there are too few."""
+    """Return the standard deviation of single evaluations about the course of their run, in the
+    second half of each, with its degrees of freedom; None if it is 0 or there are too few."""
     bends = [
         np.diff(points.values[len(points.values) // 2 :], 2)
         for points in (curve.finite for curve in _curves(data, cell))

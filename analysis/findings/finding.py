@@ -40,13 +40,13 @@ class Finding:
     evidence: Mapping[str, Any] | None = None
 
     def document(self) -> dict[str, Any]:
-        """The entry in `report.json`."""
+        """Return the entry in `report.json`."""
         document = asdict(self)
         return {**document, "cells": list(self.cells), "evidence": dict(self.evidence or {})}
 
 
 def noise_text(noise: Noise) -> str | None:
-    """Describes the noise that intervals and comparisons use; None if no cell was repeated."""
+    """Describe the noise that intervals and comparisons use; None if no cell was repeated."""
     if noise.kind == "none":
         return None
     parts = [_whose(noise)]
@@ -60,7 +60,7 @@ def noise_text(noise: Noise) -> str | None:
 
 
 def _whose(noise: Noise) -> str:
-    """Describes which cells share their noise."""
+    """Describe which cells share their noise."""
     cells = plural(noise.repeated, "repeated cell")
     lent = f"{plural(noise.lent_cells, 'cell')} of {labels.listed(noise.lent)}"
     behind = f"{cells} and {lent}" if noise.repeated else lent
@@ -90,19 +90,19 @@ def _whose(noise: Noise) -> str:
 
 
 def method(scale: Scale, noise: Noise) -> str:
-    """Describes in a sentence how cells are compared."""
+    """Describe in a sentence how cells are compared."""
     sentence = _SHARED if noise.shared else _OWN
     return f"{sentence}; {_RATIOS}" if scale == "log" else sentence
 
 
 def short_name(cell: Cell) -> str:
-    """The name that the runs of a cell carry."""
+    """Return the name that the runs of a cell carry."""
     name = cell.name or "the only configuration"
     return f"the baseline {name}" if cell.baseline else name
 
 
 def cell_text(cell: Cell) -> str:
-    """A cell by its settings, for people: `learning_rate 5e-3, lora_rank 16`."""
+    """Return a cell by its settings, for people: `learning_rate 5e-3, lora_rank 16`."""
     parts = [f"{axis} {text}" for axis, text in cell.texts.items()]
     parts += [f"{axis} not set" for axis in cell.unset]
     text = ", ".join(parts)
@@ -118,12 +118,12 @@ class Behind(NamedTuple):
     ratio: bool
 
     def worse(self, amount: str) -> str:
-        """A phrase for the difference: `worse by 0.2`, `1.3 times the best`."""
+        """Return a phrase for the difference: `worse by 0.2`, `1.3 times the best`."""
         return f"{amount} times the best" if self.ratio else f"worse by {amount}"
 
 
 def behind(comparison: Comparison, sign: float) -> Behind:
-    """How much worse a cell is than the best that it was compared with."""
+    """Return how much worse a cell is than the best that it was compared with."""
     low, high = comparison.interval()
     if comparison.ratio is not None:
         ratio, *ends = labels.within(comparison.ratio, low, high)
@@ -133,5 +133,5 @@ def behind(comparison: Comparison, sign: float) -> Behind:
 
 
 def names_of(cells: Sequence[Cell]) -> list[str]:
-    """The short names of cells."""
+    """Return the short names of cells."""
     return [short_name(cell) for cell in cells]

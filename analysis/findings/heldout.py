@@ -58,12 +58,12 @@ class HeldOut:
         return gap is not None and gap.value > 0 and gap.p is not None and gap.p <= SURE
 
     def side(self, cell: Cell) -> Side | None:
-        """The values of a cell."""
+        """Return the values of a cell."""
         return next((side for side in self.sides if side.cell == cell.name), None)
 
 
 def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
-    """The held-out comparison; None if only one of the two was recorded."""
+    """Return the held-out comparison; None if only one of the two was recorded."""
     metric = data.metric
     if metric is None or not (ranking.best or ranking.leaders):
         return None
@@ -86,7 +86,8 @@ def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
 
 
 def _pair(data: SweepData, metric: Metric, ranking: Ranking) -> tuple[Metric, str, bool] | None:
-    """The held-out metric, the training metric, and whether the sweep is judged by the latter."""
+    """Return the held-out metric, the training metric, and whether the sweep is judged by the
+    latter."""
     recorded = {key for run in data.runs if run.counts for key in run.curves}
     for key in counterparts(metric.name, frozenset(recorded)):
         goal = metric.goal if same_quantity(key, metric.name) else goal_of(key)
@@ -121,7 +122,7 @@ def _judged_by(data: SweepData, metric: Metric) -> SweepData:
 
 
 def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
-    """The gap over the cells, from the mean over the runs of each. The noise is that between
+    """Return the gap over the cells, from the mean over the runs of each. The noise is that between
     runs; if no cell has two runs, the cells are the sample. If runs train on the same batches, the
     last of these may be an easy one for all: what the mean curve of all runs scatters by from step
     to step is added. Too short curves do not tell that, and then there is no interval."""
@@ -146,7 +147,7 @@ def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
 
 
 def _of_batches(ranking: Ranking, training: str) -> Spread | None:
-    """The scatter of the mean training curve of all runs about a straight line through its
+    """Return the scatter of the mean training curve of all runs about a straight line through its
     neighbours, over its last values."""
     curves = [run.curves[training].values for run in _counting(ranking) if training in run.curves]
     last = min(map(len, curves), default=0)
@@ -161,7 +162,8 @@ def _of_batches(ranking: Ranking, training: str) -> Spread | None:
 
 
 def held_out_findings(held: HeldOut | None, ranking: Ranking) -> list[Finding]:
-    """The findings that say what kind of data the metric uses, and the gap if a test shows it."""
+    """Return the findings that say what kind of data the metric uses, and the gap if a test shows
+    it."""
     best = ranking.best
     if held is None or not (best or ranking.leaders):
         return []
@@ -199,8 +201,8 @@ def _judged_in_training(held: HeldOut, best: Cell) -> Finding:
 
 
 def _kind(held: HeldOut, best: Cell) -> str:
-    """How the best of training ranks by the held-out metric: "ahead" of all, "worse" than the
-    best there, "tied" with some, or "unknown"."""
+    """Return how the best of training ranks by the held-out metric: "ahead" of all, "worse" than
+    the best there, "tied" with some, or "unknown"."""
     ranking = held.ranking
     top = ranking.best
     if top is None or not ranking.comparisons:
@@ -231,7 +233,7 @@ def _held_standing(held: HeldOut, best: Cell) -> str:
 def told_with(
     verdict: Verdict, held: HeldOut | None, items: Sequence[Compared], ranking: Ranking
 ) -> Verdict:
-    """Puts the held-out result at the head of the verdict: its number if the metric is of
+    """Put the held-out result at the head of the verdict: its number if the metric is of
     training data, and for a single run the interval over items."""
     best = ranking.best
     if best is None:
@@ -250,7 +252,7 @@ def told_with(
 
 
 def item_interval(cell: Cell, items: Sequence[Compared]) -> tuple[float, float, int] | None:
-    """Bounds over items of the value that a cell is judged by, and the number of items. Only if
+    """Bound over items of the value that a cell is judged by, and the number of items. Only if
     that value is the mean over the recorded items."""
     for one in items:
         own = next((entry for entry in one.cells if entry.cell == cell.name), None)
@@ -287,8 +289,8 @@ def _headed(verdict: Verdict, held: HeldOut, side: Side, best: Cell) -> Verdict:
 
 
 def _checks(verdict: Verdict, kind: str) -> Iterator[Check]:
-    """The checks of the verdict. The first is about training data; a check of the held-out data
-    is added."""
+    """Yield the checks of the verdict. The first is about training data; a check of the held-out
+    data is added."""
     held = {"ahead": "ahead there too", "tied": "tied", "worse": "worse than another"}
     answer = Check("Held out?", held.get(kind, "not known"), kind == "ahead")
     for position, check in enumerate(verdict.checks):

@@ -12,8 +12,8 @@ from sweeper.sweep.labels import plural
 
 
 def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
-    """One comparison for each task with recorded answers: first that of the metric, then held-out
-    ones, then those of training. A cell takes no part if one of its runs that count has no
+    """Return one comparison for each task with recorded answers: first that of the metric, then
+    held-out ones, then those of training. A cell takes no part if one of its runs that count has no
     answers."""
     tasks = dict.fromkeys(one.task for run in data.runs for one in run.items)
     compared = [one for task in tasks if (one := _of_task(data, ranking, task)) is not None]
@@ -24,7 +24,8 @@ def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
 
 
 def of_metric(task: str, metric: str) -> bool:
-    """Whether the name of a metric belongs to this task, as `eval/gsm8k/score` to `gsm8k`."""
+    """Return whether the name of a metric belongs to this task, as `eval/gsm8k/score` to
+    `gsm8k`."""
     return bool(task) and task in metric.split("/")
 
 
@@ -52,7 +53,7 @@ def counting(data: SweepData, runs: Sequence[RunData]) -> list[RunData]:
 
 
 def item_findings(compared: Sequence[Compared], ranking: Ranking) -> list[Finding]:
-    """The findings of the first comparison about the best cell, and about items that no cell
+    """Return the findings of the first comparison about the best cell, and about items that no cell
     solves."""
     if not compared or compared[0].training or len(compared[0].cells) < 2:
         return []
@@ -87,7 +88,7 @@ def _standing(compared: Compared, names: dict[str, str]) -> str:
 
 
 def _of_what(compared: Compared) -> str:
-    """What the intervals of the comparison are over."""
+    """Return what the intervals of the comparison are over."""
     sides: list[ItemCell | Parted] = [*compared.cells, *compared.parted]
     if any(one.over == "items" for one in sides):
         return (

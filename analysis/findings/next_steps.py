@@ -26,7 +26,7 @@ def next_steps(
     following: NextGrid | None,
     to_part: str,
 ) -> tuple[str, ...]:
-    """What to do next, one sentence per step."""
+    """Return what to do next, one sentence per step."""
     by_kind = {finding.kind: finding for finding in findings}
     steps = list(failures(data))
     blocks = by_kind["blocks"].evidence if "blocks" in by_kind else None
@@ -66,7 +66,7 @@ def next_steps(
 
 
 def failures(data: SweepData) -> Iterator[str]:
-    """What to do about open or failed runs."""
+    """Yield what to do about open or failed runs."""
     states = Counter(run.state for run in data.runs)
     pending = sum(states[state] for state in PENDING)
     if pending and data.stands_still is not None:
@@ -84,8 +84,8 @@ def how_to_part(
     needed: int | None,
     prices: Mapping[str, float],
 ) -> str:
-    """One piece of advice for cells that may each be the best: which lead more seeds would find,
-    and at what cost. That the difference which was seen is true is not promised."""
+    """Return one piece of advice for cells that may each be the best: which lead more seeds would
+    find, and at what cost. That the difference which was seen is true is not promised."""
     if not ranking.tied:
         return ""
     tied = len(ranking.tied) + 1
@@ -113,7 +113,7 @@ def how_to_part(
 
 
 def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
-    """The cost of this many runs of the cells at the top."""
+    """Return the cost of this many runs of the cells at the top."""
     done = [r for c in (ranking.best, *ranking.tied) if c is not None for r in c.runs if r.counts]
     parts: list[str] = []
     tokens = [run.cost.total for run in done if run.cost.total is not None]

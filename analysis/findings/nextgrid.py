@@ -56,7 +56,7 @@ class NextGrid:
         return replace(self, command=command, note=" ".join(notes))
 
     def _keeping(self, data: SweepData) -> str:
-        """What to do with the file, which the next report replaces."""
+        """Return what to do with the file, which the next report replaces."""
         if self.kind == "confirm":
             return "The next report replaces next.yaml: copy it elsewhere to keep it."
         own = data.plan.grid_path if data.plan is not None else None
@@ -74,7 +74,7 @@ def propose(
     needed: int | None,
     blocks: Blocks | None = None,
 ) -> NextGrid | str | None:
-    """Makes the grid that the findings ask for, or returns a text that says why that is
+    """Make the grid that the findings ask for, or returns a text that says why that is
     impossible; None if they ask for nothing. `needed` is the number of seeds per cell that should
     separate the cells at the top."""
     text = _on_record(data)
@@ -118,7 +118,7 @@ def ends_to_extend(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
 def _fresh_seeds(
     data: SweepData, ranking: Ranking, kinds: set[str], text: str, needed: int | None
 ) -> NextGrid | str | None:
-    """More seeds for existing cells, if the findings ask for them."""
+    """Return more seeds for existing cells, if the findings ask for them."""
     best = ranking.best
     if best is None:
         return None
@@ -138,7 +138,7 @@ def _fresh_seeds(
 
 
 def _on_record(data: SweepData) -> str:
-    """The text of the grid, with what it extends written out if that was recorded."""
+    """Return the text of the grid, with what it extends written out if that was recorded."""
     if data.plan is None:
         return ""
     text = data.plan.grid_text
@@ -154,7 +154,8 @@ def _on_record(data: SweepData) -> str:
 def _in_blocks(
     data: SweepData, ranking: Ranking, blocks: Blocks, text: str
 ) -> NextGrid | str | None:
-    """The combinations that blocks lack; if there are none, more runs of their best cells."""
+    """Return the combinations that blocks lack; if there are none, more runs of their best
+    cells."""
     lacking = [own for block in blocks.blocks for own in _lacking(data, ranking, blocks.by, block)]
     if lacking:
         return _filled(data, ranking, lacking, text)
@@ -168,8 +169,8 @@ def _in_blocks(
 def _lacking(
     data: SweepData, ranking: Ranking, by: str, block: Block
 ) -> Iterator[Mapping[str, Any]]:
-    """The configurations of a block's holes, without those that are planned already: launching
-    the sweep again runs these."""
+    """Yield the configurations of a block's holes, without those that are planned already:
+    launching the sweep again runs these."""
     own = [cell for cell in ranking.cells if level(cell.settings, by) == block.value]
     planned = {rest(cell, by) for cell in own}
     for row in block.holes:
@@ -179,8 +180,8 @@ def _lacking(
 
 
 def _open(ranking: Ranking, by: str, block: Block) -> list[Cell]:
-    """The best of a block and the cells that cannot be distinguished from it. If their difference
-    is unknown, or a single run leads: the best and the next."""
+    """Return the best of a block and the cells that cannot be distinguished from it. If their
+    difference is unknown, or a single run leads: the best and the next."""
     best = block.best
     if best is None or (block.ahead and best.summary.n > 1):
         return []
@@ -212,20 +213,21 @@ def _filled(
 
 
 def _exactly_tied(ranking: Ranking) -> bool:
-    """Whether their means are exactly equal: more runs of such a metric would show nothing."""
+    """Return whether their means are exactly equal: more runs of such a metric would show
+    nothing."""
     return bool(ranking.tied) and len(ranking.equal) == len(ranking.tied)
 
 
 def _seeded(data: SweepData, ranking: Ranking) -> bool:
-    """Whether other seeds are likely to give other results."""
+    """Return whether other seeds are likely to give other results."""
     known = data.plan is not None and data.plan.recipe.seed_field
     known = known or any(run.seed is not None for run in data.runs)
     return bool(known) and not any(cell.summary.identical for cell in ranking.cells)
 
 
 def _parsed(text: str, *, comments: bool) -> Any:
-    """The grid as a mapping, with `comments` as ruamel's own mapping that keeps them; else a text
-    that says why no next grid can be made of it."""
+    """Return the grid as a mapping, with `comments` as ruamel's own mapping that keeps them; else a
+    text that says why no next grid can be made of it."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -249,7 +251,7 @@ def _written(grid: Any, title: str) -> str:
 
 
 def _untitled(text: str) -> str:
-    """The text of a grid without the titles of earlier next grids."""
+    """Return the text of a grid without the titles of earlier next grids."""
     lines = text.splitlines(keepends=True)
     while lines and lines[0].startswith(_TITLE):
         lines = lines[1:]
@@ -279,7 +281,7 @@ def _dumped(grid: Any) -> str:
 
 
 def _named(grid: Any, name: str) -> None:
-    """Adds the name: otherwise a file elsewhere would get its name from its path."""
+    """Add the name: otherwise a file elsewhere would get its name from its path."""
     if "name" in grid:
         grid["name"] = name
     else:
@@ -288,7 +290,7 @@ def _named(grid: Any, name: str) -> None:
 
 
 def _remaining_axes(data: SweepData, without: Sequence[str]) -> tuple[str, ...]:
-    """The overrides of the command line that still have a meaning."""
+    """Return the overrides of the command line that still have a meaning."""
     given = () if data.plan is None else data.plan.overrides
     keys = [o.lstrip("~").partition("=")[0].strip() for o in given]
     return tuple(
@@ -362,7 +364,7 @@ def _confirm(
     needed: int | None,
     most: int = _CELLS,
 ) -> NextGrid | str:
-    """At most `most` of the cells at the top, on fresh seeds."""
+    """Return at most `most` of the cells at the top, on fresh seeds."""
     grid = _parsed(text, comments=False)
     if isinstance(grid, str):
         return grid
@@ -397,8 +399,8 @@ def _confirm(
 
 
 def _chosen(data: SweepData, cell: Cell) -> dict[str, Any]:
-    """The settings that define a cell: those that vary, and for axes with only one value that
-    value."""
+    """Return the settings that define a cell: those that vary, and for axes with only one value
+    that value."""
     config = dict(dotted(cell.runs[0].config))
     alike = {
         key: value

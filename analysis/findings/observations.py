@@ -24,7 +24,7 @@ def observe(
     stability: Stability,
     behaviour: Behaviour | None,
 ) -> list[Finding]:
-    """All other findings, the most important first."""
+    """Return all other findings, the most important first."""
     return [
         *_holes(ranking),
         *_unstable(ranking, stability),
@@ -91,7 +91,7 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
 
 
 def _same_curves(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Runs with different settings that recorded exactly the same values."""
+    """Run with different settings that recorded exactly the same values."""
     across = across_cells(data)
     if not across:
         return []
@@ -127,7 +127,8 @@ def _alarms(data: SweepData) -> list[Finding]:
 
 
 def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Whether the last, the best and the smoothed value of each run lead to the same winner."""
+    """Return whether the last, the best and the smoothed value of each run lead to the same
+    winner."""
     if data.metric is None or ranking.best is None or not ranking.others:
         return []
     sign = data.metric.sign

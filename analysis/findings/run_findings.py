@@ -28,7 +28,7 @@ def tell_runs(data: SweepData, ranking: Ranking, *, diverged: bool = True) -> It
 
 
 def tell_records(data: SweepData, ranking: Ranking) -> Iterator[Finding]:
-    """The findings about missing results, and about what recorded values do not show."""
+    """Yield the findings about missing results, and about what recorded values do not show."""
     yield from _incomplete(data)
     yield from _grown(data)
     yield from _replicates(data, ranking)
@@ -54,7 +54,7 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _missing_end(data: SweepData) -> list[Finding]:
-    """The finding that the values of some runs are not from their ends."""
+    """Return the finding that the values of some runs are not from their ends."""
     runs = [run for run in data.runs if run.missing and not run.diverged]
     if not runs or data.metric is None:
         return []
@@ -80,7 +80,8 @@ _RULES = {
 
 
 def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """The finding that says what failed runs count as, if a cell was judged in spite of them."""
+    """Return the finding that says what failed runs count as, if a cell was judged in spite of
+    them."""
     best, metric = ranking.best, data.metric
     cells = [cell for cell in ranking.measured if cell.failed]
     if metric is None or not cells or not (best or ranking.leaders):
@@ -120,7 +121,8 @@ def _repeated(data: SweepData) -> list[Finding]:
 
 
 def _noisy_ends(data: SweepData) -> list[Finding]:
-    """The finding that a mean of the last values is used although nobody asked for it, and why."""
+    """Return the finding that a mean of the last values is used although nobody asked for it, and
+    why."""
     ends, metric = data.ends, data.metric
     if ends is None or metric is None:
         return []
@@ -202,7 +204,8 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _almost_identical(ranking: Ranking) -> list[Finding]:
-    """A warning if replicates differ so little, beside the cells, that the seed may do nothing."""
+    """Return a warning if replicates differ so little, beside the cells, that the seed may do
+    nothing."""
     cells = [] if ranking.leaders else [cell for cell in ranking.measured if cell.summary.sd]
     means = sorted(center(ranking.on_scale(cell)) for cell in cells)
     if len(means) < 2:
@@ -224,7 +227,7 @@ _ALMOST = 1e-3
 
 
 def _split(ranking: Ranking) -> list[Finding]:
-    """A warning if the noise looks like one for which intervals are too narrow."""
+    """Return a warning if the noise looks like one for which intervals are too narrow."""
     split = split_noise([ranking.on_scale(cell) for cell in ranking.measured])
     if split is None or ranking.noise.p is None or ranking.noise.p > LEVEL:
         return []
@@ -238,7 +241,7 @@ def _split(ranking: Ranking) -> list[Finding]:
 
 
 def _own_keys(data: SweepData) -> list[Finding]:
-    """Which configuration keys of runs in folders were taken for a run's own, or may be."""
+    """Return which configuration keys of runs in folders were taken for a run's own, or may be."""
     own, findings = data.own_keys, list[Finding]()
     seeds = [key for key in own.seeds if key != "seed"]
     left_out = [key for key in own.left_out if key not in ("log_path", *own.ignored)]
@@ -262,7 +265,7 @@ def _own_keys(data: SweepData) -> list[Finding]:
 
 
 def _is_odd(run: RunData) -> bool:
-    """Whether more is odd about a run's metrics than a few skipped lines."""
+    """Return whether more is odd about a run's metrics than a few skipped lines."""
     return any(not note.endswith("skipped") for note in run.notes)
 
 

@@ -83,7 +83,7 @@ class Study:
 
 
 def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
-    """Computes everything that the report says. Pure."""
+    """Compute everything that the report says. Pure."""
     ranking = rank(data)
     sign = data.sign
     blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
@@ -142,7 +142,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
 
 
 def _axes(data: SweepData, ranking: Ranking, sign: float, blocks: Blocks | None) -> AxesTold:
-    """The effect of each axis. Empty without a metric."""
+    """Return the effect of each axis. Empty without a metric."""
     axes = find_axes(ranking, sign) if data.metric is not None else []
     surface = _modelled(ranking, axes, sign, blocks) if data.metric is not None else None
     counted = {cell.name for cell in usable(ranking)}
@@ -160,8 +160,8 @@ def _axes(data: SweepData, ranking: Ranking, sign: float, blocks: Blocks | None)
 def _places(
     ranking: Ranking, surface: Surface | None, blocks: Blocks | None, sign: float
 ) -> list[Place]:
-    """Where the best values lie: of all axes if blocks are judged separately, else of those that
-    stand out in the model of a sweep without a grid."""
+    """Return where the best values lie: of all axes if blocks are judged separately, else of those
+    that stand out in the model of a sweep without a grid."""
     if blocks is not None and ranking.leaders:
         return find_places(ranking, ranking.keys, sign, blocks.by)
     keys = [axis.key for axis in surface.axes if axis.told] if surface is not None else []
@@ -171,8 +171,8 @@ def _places(
 def _modelled(
     ranking: Ranking, axes: Sequence[Axis], sign: float, blocks: Blocks | None
 ) -> Surface | None:
-    """A model of all axes, for sweeps in which the mean over one axis would mix in the effects of
-    others."""
+    """Return a model of all axes, for sweeps in which the mean over one axis would mix in the
+    effects of others."""
     matched = {axis.key for axis in axes if axis.matched}
     if matched.issuperset(varying(ranking)):
         return None
@@ -180,7 +180,7 @@ def _modelled(
 
 
 def _paired(ranking: Ranking) -> dict[str, Estimate]:
-    """Compares each cell with the best one, or with the best of its block."""
+    """Compare each cell with the best one, or with the best of its block."""
     bests = [ranking.best] if ranking.best is not None else []
     bests += [c for c in ranking.cells if ranking.leaders.get(c.name) == c.name]
     estimates: dict[str, Estimate] = {}
@@ -195,7 +195,7 @@ def _paired(ranking: Ranking) -> dict[str, Estimate]:
 
 
 def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
-    """How far the best cell is ahead of the next one in the ranking."""
+    """Return how far the best cell is ahead of the next one in the ranking."""
     if ranking.best is None or not ranking.others:
         return None
     second = ranking.others[0]
@@ -203,8 +203,8 @@ def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
 
 
 def _needed(data: SweepData, ranking: Ranking) -> int | None:
-    """The number of seeds per cell that finds the smallest relevant difference among the cells
-    that may be the best. None if nothing is said to be relevant, or 100 are too few."""
+    """Return the number of seeds per cell that finds the smallest relevant difference among the
+    cells that may be the best. None if nothing is said to be relevant, or 100 are too few."""
     relevant = None if data.metric is None else data.metric.relevant
     unit = smallest_lead(ranking, 2, 2)
     best = ranking.best and ranking.best.summary.mean

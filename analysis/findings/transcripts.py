@@ -53,7 +53,7 @@ class Ends(NamedTuple):
 
 
 def read_transcripts(study: Study, sources: Sequence[Source]) -> list[Transcripts]:
-    """The transcripts of each task of a study, read from its sources."""
+    """Return the transcripts of each task of a study, read from its sources."""
     runs = dict(_runs(sources))
     used = 0
     transcripts: list[Transcripts] = []
@@ -66,7 +66,7 @@ def read_transcripts(study: Study, sources: Sequence[Source]) -> list[Transcript
 
 
 def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
-    """Runs by the names that the study uses."""
+    """Run by the names that the study uses."""
     for source in sources:
         for placed in source.runs:
             several = len(sources) > 1
@@ -76,7 +76,7 @@ def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
 def _answers(
     study: Study, compared: Compared, runs: Mapping[str, RecordedRun]
 ) -> dict[tuple[str, str], Ends]:
-    """The best and the worst answer, by cell and item, of the items to be shown."""
+    """Return the best and the worst answer, by cell and item, of the items to be shown."""
     wanted: dict[str, set[str]] = {}
     for pair in compared.alone:
         for cell in (pair.cell, pair.other):
@@ -114,7 +114,7 @@ def _with(known: Ends | None, answer: Answer) -> Ends:
 def transcripts_of(
     study: Study, compared: Compared, ends: Mapping[tuple[str, str], Ends], room: int
 ) -> Transcripts:
-    """Chooses the items of a task to show, in `room` characters. Each pair of cells gets one item
+    """Choose the items of a task to show, in `room` characters. Each pair of cells gets one item
     before any gets a second."""
     names = {cell.name: short_name(cell) for cell in study.ranking.cells}
     cells = list(dict.fromkeys(name for pair in compared.alone for name in (pair.cell, pair.other)))
@@ -139,7 +139,7 @@ def transcripts_of(
 def _beside(
     item: str, ends: Mapping[tuple[str, str], Ends], cell: str, other: str
 ) -> Beside | None:
-    """The item with both answers, if both were recorded."""
+    """Return the item with both answers, if both were recorded."""
     own, their = ends.get((cell, item)), ends.get((other, item))
     if own is None or their is None or not (own.best.text or their.worst.text):
         return None
@@ -165,7 +165,7 @@ def _size(beside: Beside) -> int:
 
 
 def embedded(transcripts: Sequence[Transcripts]) -> list[dict[str, Any]]:
-    """The transcripts in the form that the page's script reads."""
+    """Return the transcripts in the form that the page's script reads."""
     return [
         {
             "cells": list(one.cells),

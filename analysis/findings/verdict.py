@@ -76,11 +76,11 @@ class Verdict:
     each: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
-        """The text for a terminal, as a notebook shows it."""
+        """Return the text for a terminal, as a notebook shows it."""
         return f"<pre>{html.escape(self.text('verdict'))}</pre>"
 
     def text(self, sweep: str, width: int = 88) -> str:
-        """A short text for the terminal."""
+        """Return a short text for the terminal."""
         lines = [f"{sweep}: {self.headline}  [{self.label}]", f"  {self.measure}"]
         if self.number is not None:
             lines.append(f"  {self.number}" + (f", {self.spread}" if self.spread else ""))
@@ -109,7 +109,7 @@ def _wrapped(text: str, mark: str, width: int) -> list[str]:
 
 
 def _for_terminal(line: str) -> str:
-    """Writes figures so that they can be pasted, and removes control characters, which may come
+    """Write figures so that they can be pasted, and removes control characters, which may come
     from values and paths."""
     return sanitize(line.replace(labels.MINUS, "-").replace(labels.NONE, "-"))
 
@@ -132,7 +132,7 @@ def decide(
     following: NextGrid | None = None,
     prices: Mapping[str, float] | None = None,
 ) -> Verdict:
-    """Combines the findings into the verdict."""
+    """Combine the findings into the verdict."""
     kind = _kind(data, ranking, findings)
     best = ranking.best
     checkpoint = None
@@ -184,12 +184,13 @@ def _standing_label(data: SweepData, kind: str, findings: Sequence[Finding]) -> 
 
 
 def _is_doubtful(best: Cell, findings: Sequence[Finding]) -> bool:
-    """Whether the metric of a run of the best cell is missing at its end."""
+    """Return whether the metric of a run of the best cell is missing at its end."""
     return any(f.kind == "missing_end" and best.name in f.cells for f in findings)
 
 
 def _is_only_by_mean(data: SweepData, findings: Sequence[Finding]) -> bool:
-    """Whether nobody asked for the mean of the last values, and the last alone name another cell:
+    """Return whether nobody asked for the mean of the last values, and the last alone name
+    another cell:
     one value far out near the end can do that."""
     if data.ends is None:
         return False
@@ -199,13 +200,13 @@ def _is_only_by_mean(data: SweepData, findings: Sequence[Finding]) -> bool:
 
 
 def _up_here(finding: Finding) -> bool:
-    """Findings of a model of all axes that belong at the top. Only sweeps without a grid have
-    them."""
+    """Return findings of a model of all axes that belong at the top. Only sweeps without a grid
+    have them."""
     return finding.kind not in LATER or finding.kind == "effect"
 
 
 def _concerns(finding: Finding, ranking: Ranking) -> bool:
-    """Leaves out rollouts and alarms of cells that are not at the top."""
+    """Leave out rollouts and alarms of cells that are not at the top."""
     top = {cell.name for cell in (ranking.best, *ranking.tied) if cell is not None}
     elsewhere = finding.kind == "alarms" or finding.kind.startswith("rollouts_")
     return not elsewhere or not top or bool(top & set(finding.cells))
@@ -269,7 +270,7 @@ def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> t
 
 
 def whole(data: SweepData, findings: Sequence[Finding]) -> Check:
-    """Answers whether all planned runs are there."""
+    """Answer whether all planned runs are there."""
     kinds = {finding.kind for finding in findings}
     done = sum(run.state == "succeeded" for run in data.own_runs)
     share = f"{done} of {plural(len(data.own_runs), 'run')}"
@@ -278,7 +279,7 @@ def whole(data: SweepData, findings: Sequence[Finding]) -> Check:
 
 
 def wholly_stable(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> Check:
-    """Answers whether any run diverged or became worse at the end."""
+    """Answer whether any run diverged or became worse at the end."""
     if any(run.diverged for run in data.runs):
         cells = sum(cell.diverged > 0 for cell in ranking.cells)
         return Check("Stable?", f"{plural(cells, 'cell')} diverged", False)
@@ -321,7 +322,7 @@ def _effect(ranking: Ranking, lead: Lead | None, sign: float) -> str | None:
 
 
 def _standing(ranking: Ranking, lead: Lead, sign: float) -> str | None:
-    """Compares the second cell with the best."""
+    """Compare the second cell with the best."""
     best, second = ranking.best, lead.second.summary.mean
     if best is None or best.summary.mean is None or second is None:
         return None
@@ -337,7 +338,7 @@ def _standing(ranking: Ranking, lead: Lead, sign: float) -> str | None:
 
 
 def _cost(best: Cell | None, prices: Mapping[str, float]) -> str | None:
-    """The mean cost of a run of the best cell."""
+    """Return the mean cost of a run of the best cell."""
     if best is None:
         return None
     runs = [run for run in best.runs if run.counts]
@@ -382,7 +383,7 @@ _OTHER = {"minimize": "maximize", "maximize": "minimize"}
 
 
 def measure(data: SweepData) -> str:
-    """Describes in one line what cells are compared by."""
+    """Describe in one line what cells are compared by."""
     if data.metric is None:
         return "no metric to compare by"
     better = "lower" if data.metric.goal == "minimize" else "higher"

@@ -61,7 +61,7 @@ def best(
     goal: str | None = None,
     at: str | None = None,
 ) -> Best:
-    """Ranks the cells of a sweep, of a stage (`sweep/stage`) or of a folder with runs. `registry`
+    """Rank the cells of a sweep, of a stage (`sweep/stage`) or of a folder with runs. `registry`
     may be a root. `metric`, `goal` and `at` default to the sweep's own. Cells without a value are
     left out. Raises `NotFound` if there is no such sweep or nothing was measured, `UsageError` if
     there is no metric."""

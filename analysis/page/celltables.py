@@ -24,7 +24,7 @@ _STRIP = 160.0
 
 
 def cell_table(ranking: Ranking) -> dict[str, Any]:
-    """The rows of the results table, with texts and sort keys."""
+    """Return the rows of the results table, with texts and sort keys."""
     long = len(ranking.cells) > FIRST_CELLS
     scale = _Scale(ranking.measured[: FIRST_CELLS if long else None], ranking.scale)
     colours = row_tones(ranking)
@@ -50,7 +50,7 @@ def cell_table(ranking: Ranking) -> dict[str, Any]:
 
 
 def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
-    """The first measured cells alone, on their own scale."""
+    """Return the first measured cells alone, on their own scale."""
     cells = ranking.measured[:count]
     scale = _Scale(cells, ranking.scale)
     colours = row_tones(ranking)
@@ -88,7 +88,7 @@ def groups(ranking: Ranking) -> list[dict[str, Any]]:
 
 
 def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
-    """The positions of the means of all cells on a line, as shares of its length: `(place,
+    """Return the positions of the means of all cells on a line, as shares of its length: `(place,
     standing, name)` each, the best last. None if there are too few cells to need it."""
     cells = [cell for cell in ranking.measured if not cell.diverged]
     if len(ranking.cells) <= FIRST_CELLS or len(cells) < 2:
@@ -119,14 +119,14 @@ def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
 
 
 def _decimals(ranking: Ranking) -> int | None:
-    """The number of decimals that the first cell needs."""
+    """Return the number of decimals that the first cell needs."""
     top = ranking.cells[0].summary if ranking.cells else None
     return None if top is None else labels.decimals(top.mean, top.low, top.high)
 
 
 def cell_figures(cell: Cell, usual: int | None) -> dict[str, str]:
-    """The mean, interval and range of a cell. The number of digits follows from its interval, or
-    is `usual` without one."""
+    """Return the mean, interval and range of a cell. The number of digits follows from its
+    interval, or is `usual` without one."""
     summary = cell.summary
     own = labels.deserved(summary.mean, summary.low, summary.high)
     places = usual if own is None else own
@@ -138,7 +138,7 @@ def cell_figures(cell: Cell, usual: int | None) -> dict[str, str]:
 
 
 def setting_text(cell: Cell, key: str) -> tuple[str, str]:
-    """A value as text, with its sort key."""
+    """Return a value as text, with its sort key."""
     if key not in cell.settings:
         return labels.NONE, ""
     return cell.texts[key], sortable(cell.settings[key])
@@ -156,7 +156,7 @@ def setting_column(cells: Sequence[Cell], key: str) -> list[tuple[str, str, str]
 
 
 def sortable(value: Any) -> str:
-    """The sort key of a value."""
+    """Return the sort key of a value."""
     number = as_float(value)
     if number is not None:
         return "" if math.isnan(number) else repr(number).replace("inf", "Infinity")  # JavaScript's
@@ -170,7 +170,8 @@ def _span(low: float | None, high: float | None, places: int | None) -> str:
 
 
 def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
-    """How a cell compares with the best: a key for its style, a few words, and the figures."""
+    """Return how a cell compares with the best: a key for its style, a few words, and the
+    figures."""
     if cell is ranking.best or ranking.leaders.get(cell.name) == cell.name:
         return "best", "best of its block" if ranking.leaders else "best", ""
     if cell.diverged:
@@ -191,7 +192,7 @@ def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
 
 
 def _change(comparison: Comparison) -> str:
-    """A difference with the digits that its error justifies."""
+    """Return a difference with the digits that its error justifies."""
     reach = 2 * comparison.error
     ends = comparison.difference - reach, comparison.difference + reach
     shown = labels.within(comparison.difference, *ends)[0]
@@ -219,18 +220,19 @@ class _Scale:
         return value / self._unit  # so that no difference is too large for a float
 
     def at(self, value: float | None) -> float:
-        """The position in pixels, cut to the plot."""
+        """Return the position in pixels, cut to the plot."""
         place = (self._map(value or 0.0) - self._low) / (self._high - self._low) * _STRIP
         return round(min(max(place, 0.0), _STRIP), 1)
 
     def holds(self, cell: Cell) -> bool:
-        """Whether its mean lies within the plot. A mean beyond it is not drawn at the edge."""
+        """Return whether its mean lies within the plot. A mean beyond it is not drawn at the
+        edge."""
         return cell.summary.mean is not None and (
             self._low <= self._map(cell.summary.mean) <= self._high
         )
 
     def strip(self, cell: Cell) -> dict[str, Any] | None:
-        """The positions of a cell's values, mean and interval; None if it has no value."""
+        """Return the positions of a cell's values, mean and interval; None if it has no value."""
         summary = cell.summary
         if not summary.n:
             return None
@@ -242,7 +244,7 @@ class _Scale:
 
 
 def filter_pairs(name: str, settings: Mapping[str, Any]) -> str:
-    """The `key=value` texts that a filter accepts, one per line: settings by their keys, and by
-    the short forms in names."""
+    """Return the `key=value` texts that a filter accepts, one per line: settings by their keys, and
+    by the short forms in names."""
     short = [part for part in name.split(",") if "=" in part]
     return "\n".join([*short, *(f"{key}={labels.setting(own)}" for key, own in settings.items())])

@@ -22,7 +22,7 @@ from sweeper.store.documents import strict
 
 
 def document(study: Study) -> dict[str, Any]:
-    """The whole document, in types that JSON has."""
+    """Return the whole document, in types that JSON has."""
     data = study.data
     content = {
         "schema": 1,
@@ -214,7 +214,8 @@ def _run_row(run: RunData, prices: Mapping[str, float]) -> dict[str, Any]:
 
 
 def flat_row(row: Mapping[str, Any], nested: str) -> dict[str, Any]:
-    """A row of the document for a DataFrame, with the mapping under `nested` flattened into it."""
+    """Return a row of the document for a DataFrame, with the mapping under `nested` flattened into
+    it."""
     flat: dict[str, Any] = {"cell": row["cell"]}
     for key, value in row[nested].items():
         flat[f"config.{key}" if key in row else key] = value

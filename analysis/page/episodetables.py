@@ -18,7 +18,7 @@ _STOPS = {"max_turns": "turns", "context_limit": "context", "time": "time"}
 
 
 def episode_tables(study: Study) -> list[dict[str, Any]]:
-    """The tables of each split."""
+    """Return the tables of each split."""
     named = named_rows(study.ranking)
     return [_of_split(one, named) for one in study.episodes]
 
@@ -65,7 +65,7 @@ def _about(episodes: Episodes) -> str:
 
 
 def _points(episodes: Episodes) -> list[str]:
-    """The main results of the tables, in sentences."""
+    """Return the main results of the tables, in sentences."""
     points: list[str] = []
     if len(episodes.cells) > 1:
         if episodes.apart:

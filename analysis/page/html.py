@@ -79,7 +79,7 @@ _STATES = (
 
 
 def render(study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts] = ()) -> str:
-    """The whole page. `beside` has the transcripts of items, one entry per task."""
+    """Return the whole page. `beside` has the transcripts of items, one entry per task."""
     return (
         environment()
         .get_template("report.html.j2")
@@ -102,7 +102,7 @@ def render(study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts] 
 def _assets(
     study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts]
 ) -> dict[str, object]:
-    """The page's own styles and scripts, and their data."""
+    """Return the page's own styles and scripts, and their data."""
     from markupsafe import Markup
 
     script = asset("report.js")
@@ -120,7 +120,7 @@ def _assets(
 
 
 def _study(study: Study) -> dict[str, object]:
-    """The results, the methods, and how to reproduce them."""
+    """Return the results, the methods, and how to reproduce them."""
     data, ranking = study.data, study.ranking
     return {
         "study": study,
@@ -141,7 +141,7 @@ def _study(study: Study) -> dict[str, object]:
 
 
 def _runs(study: Study) -> dict[str, object]:
-    """How the runs ended."""
+    """Return how the runs ended."""
     data = study.data
     return {
         "states": [(s, n) for s in _STATES if (n := sum(run.state == s for run in data.runs))],
@@ -156,7 +156,7 @@ def _runs(study: Study) -> dict[str, object]:
 
 
 def _tables(study: Study) -> dict[str, object]:
-    """The tables, with the number of rows shown at first."""
+    """Return the tables, with the number of rows shown at first."""
     ranking = study.ranking
     return {
         "table": cell_table(ranking),
@@ -182,7 +182,7 @@ def _tables(study: Study) -> dict[str, object]:
 
 
 def _figures(study: Study, panels: Sequence[Panel]) -> dict[str, object]:
-    """The figures, what they leave out, and the texts below them."""
+    """Return the figures, what they leave out, and the texts below them."""
     return {
         "panels": _by_section(panels),
         "figures": len(panels),
@@ -198,7 +198,7 @@ def _figures(study: Study, panels: Sequence[Panel]) -> dict[str, object]:
 def _embedded(
     study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts]
 ) -> dict[str, Any]:
-    """The data of the page's script."""
+    """Return the data of the page's script."""
     return {
         "beside": embedded(beside),
         "figures": [{"name": panel.name, **panel.figure} for panel in panels],
@@ -211,7 +211,7 @@ def _embedded(
 
 
 def _by_section(panels: Sequence[Panel]) -> dict[str, list[tuple[int, Panel]]]:
-    """The panels of each section, with their numbers."""
+    """Return the panels of each section, with their numbers."""
     sections = ("tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts")
     places: dict[str, list[tuple[int, Panel]]] = {section: [] for section in sections}
     for index, panel in enumerate(panels):
@@ -221,8 +221,8 @@ def _by_section(panels: Sequence[Panel]) -> dict[str, list[tuple[int, Panel]]]:
 
 @functools.cache
 def environment() -> Any:
-    """The environment that makes pages from templates. Each template is compiled once, because
-    compiling takes longer than the rest of a page."""
+    """Return the environment that makes pages from templates. Each template is compiled once,
+    because compiling takes longer than the rest of a page."""
     import jinja2
 
     made: Any = jinja2.Environment(
@@ -240,12 +240,13 @@ def environment() -> Any:
 
 
 def _harmless(value: object) -> object:
-    """Texts without characters that turn the writing direction or hide others; markup as it is."""
+    """Return texts without characters that turn the writing direction or hide others; markup as it
+    is."""
     return sanitize_lines(value) if type(value) is str else value
 
 
 def _breakable(text: str) -> Any:
-    """The text with line breaks allowed after commas and equals signs."""
+    """Return the text with line breaks allowed after commas and equals signs."""
     from markupsafe import Markup, escape
 
     shown = sanitize_lines(text).split(",")
@@ -254,7 +255,7 @@ def _breakable(text: str) -> Any:
 
 
 def asset(name: str) -> str:
-    """The content of one of the page's own files."""
+    """Return the content of one of the page's own files."""
     return resources.files("sweeper.analysis").joinpath("templates", name).read_text("utf-8")
 
 
@@ -278,7 +279,7 @@ def _packed(data: bytes) -> str:
 
 
 def policy(hashes: Sequence[str]) -> str:
-    """The content security policy: only scripts with these hashes run."""
+    """Return the content security policy: only scripts with these hashes run."""
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes) or "'none'"
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "

@@ -18,13 +18,13 @@ _HELD = 20
 
 
 def item_tables(study: Study) -> list[dict[str, Any]]:
-    """A table for each task with recorded answers."""
+    """Return a table for each task with recorded answers."""
     named = named_rows(study.ranking)
     return [_table(one, named) for one in study.items]
 
 
 def held_rows(study: Study) -> list[dict[str, Any]]:
-    """The rows of the table of training and held-out values."""
+    """Return the rows of the table of training and held-out values."""
     if study.held_out is None:
         return []
     named = named_rows(study.ranking)
@@ -39,7 +39,7 @@ def held_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def task_rows(study: Study) -> list[dict[str, Any]]:
-    """The rows of the table of cells over several tasks."""
+    """Return the rows of the table of cells over several tasks."""
     if study.tasks is None:
         return []
     named = named_rows(study.ranking)

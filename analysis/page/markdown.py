@@ -46,14 +46,14 @@ def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
 
 
 def escape(text: str) -> str:
-    """Escapes text for one line of Markdown: nothing in it becomes a link, a tag or the end of a
+    """Escape text for one line of Markdown: nothing in it becomes a link, a tag or the end of a
     table cell."""
     line = sanitize(" ".join(text.split()))
     return re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", html.escape(line, quote=False))
 
 
 def fenced(text: str, kind: str = "") -> str:
-    """A fenced block. Its fence is longer than any run of backticks in the text."""
+    """Return a fenced block. Its fence is longer than any run of backticks in the text."""
     text = sanitize_lines(text)
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -61,7 +61,7 @@ def fenced(text: str, kind: str = "") -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table."""
+    """Yield the lines of a table."""
     yield f"| {' | '.join(map(escape, head))} |"
     yield f"|{'---|' * len(head)}"
     for row in rows:
@@ -209,7 +209,7 @@ def _complete(study: Study) -> Iterator[str]:
 
 
 def _address(link: str) -> str:
-    """An address, escaped so that it does not end early."""
+    """Return an address, escaped so that it does not end early."""
     return link.replace("<", "%3C").replace(">", "%3E").replace("\n", "%0A")
 
 

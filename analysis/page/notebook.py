@@ -40,7 +40,7 @@ class Kept(NamedTuple):
 
 
 def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> Kept:
-    """Writes the facts of a sweep into its file in `folder`, and judges the criterion of the plan
+    """Write the facts of a sweep into its file in `folder`, and judge the criterion of the plan
     there, if there is one. `cost` is a sentence. Raises `UsageError` for a path that is not a
     folder, and `StoreError`."""
     messages: list[str] = []
@@ -66,7 +66,7 @@ def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> K
 
 
 def merged(before: str | None, sweep: str, facts: str) -> str | None:
-    """The text of the file with the old facts replaced; None if it has no place for them."""
+    """Return the text of the file with the old facts replaced; None if it has no place for them."""
     block = f"{_BEGIN}\n\n{facts}\n\n{_END}"
     if before is None:
         return f"# {escape(sweep)}\n\n{block}\n{_REST}"
@@ -100,8 +100,8 @@ def _read(path: str) -> str | None:
 
 
 def _recorded(registry: Registry, name: str) -> Plan | None:
-    """The recorded plan of a sweep, or of the sweep of a stage; None for several sweeps, and for
-    a folder."""
+    """Return the recorded plan of a sweep, or of the sweep of a stage; None for several sweeps, and
+    for a folder."""
     try:
         return registry.sweep(registry.split(name)[0]).plan
     except (NotFound, StoreError, UsageError):  # UsageError: several roots have it

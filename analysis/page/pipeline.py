@@ -84,7 +84,7 @@ class Pipeline:
 
 
 def pipeline(sweep: Sweep, reports: Mapping[str, Report]) -> Pipeline:
-    """The stages and chains of a sweep. `reports` are those of its stages, by name."""
+    """Return the stages and chains of a sweep. `reports` are those of its stages, by name."""
     priced = Priced()
     deep = depths(sweep.plan.stages)
     runs = [run for run in sweep.runs if not run.retired or run.attempts]
@@ -178,8 +178,8 @@ def _document(pipeline: Pipeline) -> dict[str, Any]:
 def write(
     pipeline: Pipeline, sweep: Sweep, out: str | None = None, *, markdown: bool = True
 ) -> str:
-    """Writes `report.html`, `report.json` and `report.md` to the folder `out`, by default the
-    sweep's `report/`. Returns the path of the page. Raises the same errors as `analyze`."""
+    """Write `report.html`, `report.json` and `report.md` to the folder `out`, by default the
+    sweep's `report/`. Return the path of the page. Raises the same errors as `analyze`."""
     files = {
         "report.json": json.dumps(_document(pipeline), indent=1, allow_nan=False) + "\n",
         **({"report.md": "\n".join(_lines(pipeline)) + "\n"} if markdown else {}),
@@ -193,7 +193,7 @@ def write(
 
 
 def _lines(pipeline: Pipeline) -> Iterator[str]:
-    """The page as Markdown."""
+    """Yield the page as Markdown."""
     from sweeper.analysis.page.markdown import escape, table
 
     yield f"# {escape(pipeline.name)}: {plural(len(pipeline.stages), 'stage')}\n"

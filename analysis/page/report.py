@@ -100,7 +100,7 @@ def analyze(
     out: str | os.PathLike[str] | None = None,
     **options: Unpack[Options],
 ) -> Report:
-    """Compares the cells of one or several sweeps, and writes `report.html`, `report.json`,
+    """Compare the cells of one or several sweeps, and writes `report.html`, `report.json`,
     `report.md` with its pictures, and `next.yaml` if another grid is worth running.
 
     `registry` may be a root. A sweep may also be the path of a folder with runs; all of these
@@ -150,7 +150,7 @@ def analyze(
 def _files(
     studied: Study, page: str, content: Mapping[str, Any], panels: Sequence[Panel] | None
 ) -> dict[str, bytes]:
-    """The contents of the files to write, by name. Without `panels` there is no Markdown."""
+    """Return the contents of the files to write, by name. Without `panels` there is no Markdown."""
     files = {
         "report.html": page.encode("utf-8", "replace"),
         "report.json": (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(),
@@ -165,7 +165,7 @@ def _files(
 
 
 def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str | None) -> SweepData:
-    """Applies the noise and the rule for failed runs from the options, else from the grid."""
+    """Apply the noise and the rule for failed runs from the options, else from the grid."""
     if noise is not None and not is_noise(noise):
         raise UsageError(f"noise {noise!r}: say auto, pooled, own or from=SWEEP")
     if failed is not None and failed not in FAILED:
@@ -179,14 +179,14 @@ def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str |
 
 
 def _by(data: SweepData, by: str | None) -> SweepData:
-    """Applies the setting that separates blocks, if the options name one."""
+    """Apply the setting that separates blocks, if the options name one."""
     if by is None or data.metric is None:
         return data
     return replace(data, metric=replace(data.metric, by=by))
 
 
 def _text(study: Study) -> str:
-    """The verdict for a terminal, with the command that runs the next grid."""
+    """Return the verdict for a terminal, with the command that runs the next grid."""
     lines = [study.verdict.text(study.data.name)]
     if study.next is not None:
         lines.append(f"  next: {sanitize(study.next.command)}")
@@ -198,7 +198,7 @@ def _text(study: Study) -> str:
 
 @contextmanager
 def _uncollected() -> Generator[None]:
-    """Turns Python's garbage collector off. All objects made here live until the report is
+    """Turn Python's garbage collector off. All objects made here live until the report is
     written, and scanning them again and again takes a tenth of the time."""
     used = gc.isenabled()
     gc.disable()
@@ -210,8 +210,8 @@ def _uncollected() -> Generator[None]:
 
 
 def _frame(rows: list[dict[str, Any]]) -> "pandas.DataFrame":
-    """A DataFrame of these rows. Texts that are not valid Unicode (half a surrogate pair) are
-    mended, because pandas refuses them."""
+    """Return a DataFrame of these rows. Texts that are not valid Unicode (half a surrogate pair)
+    are mended, because pandas refuses them."""
     import pandas
 
     def mended(value: Any) -> Any:

@@ -78,7 +78,7 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def executed(study: Study, cell: Cell) -> list[str]:
-    """What the runs of a cell executed, one text for each difference between runs."""
+    """Return what the runs of a cell executed, one text for each difference between runs."""
     texts: list[str] = []
     for each in study.unlike:
         names = dict.fromkeys(each.label(run) for run in cell.runs)
@@ -143,8 +143,8 @@ def _facts(run: RunData) -> list[list[str]]:
 
 
 def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
-    """The rows of a heat table: a text and a share from 0 (worst) to 1 (best) per place; None for
-    a hole."""
+    """Return the rows of a heat table: a text and a share from 0 (worst) to 1 (best) per place;
+    None for a hole."""
     means = [mean for row in pair.means for mean in row if mean is not None]
     places = labels.decimals(*means)
     least = min((abs(mean) for mean in means if mean), default=1.0)
@@ -170,7 +170,7 @@ def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
 
 
 def block_rows(study: Study) -> list[dict[str, Any]]:
-    """The rows of the table of blocks."""
+    """Return the rows of the table of blocks."""
     blocks = study.blocks
     if blocks is None:
         return []
@@ -202,7 +202,7 @@ def block_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def _checkpoint(cell: Cell, study: Study) -> str | None:
-    """The weights of a cell's best run."""
+    """Return the weights of a cell's best run."""
     metric = study.data.metric
     run = None if metric is None else cell.best_run(metric.sign)
     checkpoint = None if metric is None or run is None else choose_checkpoint(run, metric.at)
@@ -210,7 +210,7 @@ def _checkpoint(cell: Cell, study: Study) -> str | None:
 
 
 def surface_rows(surface: Surface | None) -> list[dict[str, str]]:
-    """The rows of the table of the model's results by axis."""
+    """Return the rows of the table of the model's results by axis."""
     return [
         {
             "axis": axis.key,
@@ -228,7 +228,7 @@ def surface_rows(surface: Surface | None) -> list[dict[str, str]]:
 
 
 def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
-    """The rows of the table of runs that went wrong, by value of an axis."""
+    """Return the rows of the table of runs that went wrong, by value of an axis."""
     return [
         {
             "axis": rate.axis,
@@ -246,8 +246,8 @@ def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
 
 
 def paired_about(study: Study) -> str:
-    """What the table of differences over shared seeds shows, and why it may look less certain than
-    the verdict."""
+    """Return what the table of differences over shared seeds shows, and why it may look less
+    certain than the verdict."""
     cells = [cell for cell in study.ranking.others if cell.name in study.paired]
     text = (
         "The mean difference over the seeds that both cells have, with the 95 % interval of a "
@@ -273,7 +273,7 @@ def paired_about(study: Study) -> str:
 
 
 def paired_rows(study: Study) -> list[dict[str, Any]]:
-    """The rows of the table of differences from the best over shared seeds."""
+    """Return the rows of the table of differences from the best over shared seeds."""
     log = study.ranking.scale == "log"
     rows: list[dict[str, Any]] = []
     for cell in study.ranking.others:

@@ -13,7 +13,7 @@ from sweeper.results.registry import Registry
 
 
 def verdict_line(registry: Registry, sweep: str) -> str | None:
-    """What won, by how much, and whether that can be believed. For a sweep with stages it is
+    """Return what won, by how much, and whether that can be believed. For a sweep with stages it is
     about the last stage with a metric. None if nothing can be compared or read."""
     try:
         plan = registry.sweep(sweep).plan
@@ -37,5 +37,6 @@ def verdict_line(registry: Registry, sweep: str) -> str | None:
 
 
 def executed_differently(data: SweepData) -> tuple[str, ...]:
-    """Where the runs that count executed different code, packages or data; empty if nowhere."""
+    """Return where the runs that count executed different code, packages or data; empty if
+    nowhere."""
     return tuple(sentences(differences(run for run in data.runs if run.counts)))

@@ -29,7 +29,7 @@ NOBODY = Noted()
 
 
 def read_noted(sources: Sequence[Source]) -> Noted:
-    """Reads the notes and tags of these sweeps and their runs."""
+    """Read the notes and tags of these sweeps and their runs."""
     notes: list[Note] = []
     tags: dict[str, tuple[str, ...]] = {}
     for name, marks in (pair for source in sources for pair in _of(source)):
@@ -41,7 +41,7 @@ def read_noted(sources: Sequence[Source]) -> Noted:
 
 
 def _of(source: Source) -> list[tuple[str, Marks]]:
-    """The marks of a sweep, and those of its runs by name."""
+    """Return the marks of a sweep, and those of its runs by name."""
     if source.sweep is None:
         return []
     names = {placed.run.id: placed.run.name for placed in source.runs}

@@ -25,7 +25,7 @@ class Checkpoint:
 
 
 def choose_checkpoint(run: RunData, at: str) -> Checkpoint | None:
-    """Chooses the checkpoint of a run: with `at` "best" the one saved at the best step if there
+    """Choose the checkpoint of a run: with `at` "best" the one saved at the best step if there
     is one, else the final one, else the last. None if no record has a path."""
     usable = [record for record in run.checkpoints if _path(record) is not None]
     if not usable:

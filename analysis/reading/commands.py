@@ -17,7 +17,8 @@ from sweeper.sweep.launch import Launch
 
 
 def _program() -> list[str]:
-    """The word that starts this sweeper in a shell: its name if PATH finds it, else its path."""
+    """Return the word that starts this sweeper in a shell: its name if PATH finds it, else its
+    path."""
     own = os.path.join(os.path.dirname(sys.executable), "sweeper")
     program = shutil.which("sweeper")
     if program is not None and os.path.exists(own) and os.path.samefile(program, own):
@@ -26,7 +27,7 @@ def _program() -> list[str]:
 
 
 def _from(folder: str | None, path: str) -> str:
-    """A path as one types it in `folder`: relative if it lies below."""
+    """Return a path as one types it in `folder`: relative if it lies below."""
     if folder is None or "://" in path:
         return path
     below = os.path.relpath(path, folder)
@@ -34,14 +35,14 @@ def _from(folder: str | None, path: str) -> str:
 
 
 def _folder(data: SweepData) -> str | None:
-    """The folder in which the sweep was launched, if this machine has it."""
+    """Return the folder in which the sweep was launched, if this machine has it."""
     folder = _typed_in(data)
     return folder if folder is not None and os.path.isdir(folder) else None
 
 
 def _typed_in(data: SweepData) -> str | None:
-    """The recorded folder of the launch. Older sweeps recorded only the folder of the runs; it is
-    used if they had no other."""
+    """Return the recorded folder of the launch. Older sweeps recorded only the folder of the runs;
+    it is used if they had no other."""
     launched = data.provenance
     options = Launch() if data.plan is None else data.plan.launch
     usual = launched.get("cwd") if options.cwd in (None, ".") else None
@@ -50,7 +51,7 @@ def _typed_in(data: SweepData) -> str | None:
 
 
 def elsewhere(data: SweepData) -> str | None:
-    """The folder in which a launch must be typed, if the command cannot contain it."""
+    """Return the folder in which a launch must be typed, if the command cannot contain it."""
     if _folder(data) is not None:
         return None
     folder, host = _typed_in(data), data.provenance.get("host") or "another machine"
@@ -59,8 +60,8 @@ def elsewhere(data: SweepData) -> str | None:
 
 
 def launching(data: SweepData, grid: str, overrides: Sequence[str]) -> str:
-    """The command that launches a grid, given by its full path or address, into the root of the
-    sweep."""
+    """Return the command that launches a grid, given by its full path or address, into the root of
+    the sweep."""
     folder = _folder(data)
     words = [*_program(), "launch", _from(folder, grid), *overrides]
     words += ["--root", _from(folder, data.root)] if data.root else []
@@ -69,7 +70,7 @@ def launching(data: SweepData, grid: str, overrides: Sequence[str]) -> str:
 
 
 def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
-    """The command that makes the same report."""
+    """Return the command that makes the same report."""
     if data.root and len(data.paths) == 1:
         words = [*_program(), "analyze", data.name, "--root", data.root]
     else:
@@ -103,8 +104,8 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
 
 
 def reading_logs(data: SweepData) -> tuple[str, str] | None:
-    """The parts of the command that shows everything a run printed, before and after the run's
-    name. None for runs in folders, which have no log, and for runs of several roots."""
+    """Return the parts of the command that shows everything a run printed, before and after the
+    run's name. None for runs in folders, which have no log, and for runs of several roots."""
     roots = {os.path.dirname(path.rstrip("/")) for path in data.paths}
     if not data.root or len(roots) > 1:
         return None
@@ -124,7 +125,7 @@ def listing(data: SweepData, state: str) -> str:
 
 
 def reproducing(data: SweepData, prices: Mapping[str, float]) -> list[str]:
-    """The commands that make the same sweep, if it came from a file, and the same report."""
+    """Return the commands that make the same sweep, if it came from a file, and the same report."""
     lines: list[str] = []
     if data.plan is not None and data.plan.grid_path:
         path, folder = data.plan.grid_path, _typed_in(data)

@@ -31,14 +31,14 @@ class Confirmed(NamedTuple):
 
 
 def _place(placed: Placed, seed_field: str) -> str:
-    """What a run is configured to do, but for its seed, as a text."""
+    """Return what a run is configured to do, but for its seed, as a text."""
     config = {key: value for key, value in placed.config.items() if key != seed_field}
     return json.dumps(config, sort_keys=True, default=str)
 
 
 def confirmation(sources: Sequence[Source]) -> Confirmed | None:
-    """Whether all but one of these sweeps repeat cells of that one, with the same recipe, on seeds
-    that it did not have, and after it: a pilot of a few cells chose nothing."""
+    """Return whether all but one of these sweeps repeat cells of that one, with the same recipe, on
+    seeds that it did not have, and after it: a pilot of a few cells chose nothing."""
     recipes = {source.plan and source.plan.recipe.reference for source in sources}
     if len(sources) < 2 or len(recipes) > 1 or None in recipes:
         return None
@@ -63,7 +63,8 @@ def confirmation(sources: Sequence[Source]) -> Confirmed | None:
 
 
 def _named(source: Source, first: Source) -> bool:
-    """Whether it has the name of a grid to run next: of the first, or of one that followed it."""
+    """Return whether it has the name of a grid to run next: of the first, or of one that followed
+    it."""
     after = source.name.removeprefix(first.name)
     return source.name != after and re.fullmatch("(-confirm)+", after) is not None
 

@@ -66,9 +66,10 @@ class Cost:
 
 
 def steps_done(history: History, training: Sequence[str]) -> float | None:
-    """The number of steps that a run did. `training` are keys that only training steps record,
-    unlike an evaluation before the first step or after the last. Steps may count from 0 or 1, and
-    be recorded at intervals: the last record then stands for as many steps as lie between two."""
+    """Return the number of steps that a run did. `training` are keys that only training steps
+    record, unlike an evaluation before the first step or after the last. Steps may count from 0 or
+    1, and be recorded at intervals: the last record then stands for as many steps as lie between
+    two."""
     known = [key for key in training if key in history.keys]
     there = [history.column(key)[1] for key in known]
     rows = np.logical_or.reduce(there) if there else np.ones(len(history.steps), dtype=bool)
@@ -86,8 +87,8 @@ def token_keys() -> list[str]:
 
 
 def token_columns(history: History) -> dict[str, Floats]:
-    """The tokens of each row by kind, from the keys of tinker-cookbook and our recipes; 0 in rows
-    without a count. Only kinds that the run counts."""
+    """Return the tokens of each row by kind, from the keys of tinker-cookbook and our recipes; 0 in
+    rows without a count. Only kinds that the run counts."""
     columns: dict[str, Floats] = {}
     for kind, names in SOURCES.items():
         key = next((name for name in names if name in history.keys), None)
@@ -103,8 +104,8 @@ def token_columns(history: History) -> dict[str, Floats]:
 
 
 def clock(history: History) -> Floats | None:
-    """The seconds of work up to and including each row; None if the run records none. A step that
-    a resumed attempt repeated counts once, as in the merged history."""
+    """Return the seconds of work up to and including each row; None if the run records none. A step
+    that a resumed attempt repeated counts once, as in the merged history."""
     key = next((name for name in _CLOCKS if name in history.keys), None)
     return None if key is None else np.cumsum(_counts(history, key))
 
@@ -158,7 +159,7 @@ class Priced:
         return None if self._prices is None else self._prices.told
 
     def sum_of(self, used: Sequence[Usage]) -> float | None:
-        """The cost in dollars; None if unknown."""
+        """Return the cost in dollars; None if unknown."""
         whole = total(used)
         if self._prices is None or not whole.models:
             return None
@@ -166,11 +167,12 @@ class Priced:
         return None if cost.unpriced else cost.usd
 
     def usd(self, run: RecordedRun) -> float | None:
-        """The cost of all attempts of a run; None if unknown."""
+        """Return the cost of all attempts of a run; None if unknown."""
         return self.sum_of([run.usage])
 
     def by_place(self, sources: Sequence[Source]) -> tuple[AtPlace, ...]:
-        """The usage at each place, in the order of the places; empty unless a sweep has several."""
+        """Return the usage at each place, in the order of the places; empty unless a sweep has
+        several."""
         used: dict[str, list[Usage]] = {}
         seconds: dict[str, float] = {}
         for run in (one.run for source in sources for one in source.runs):
@@ -192,14 +194,14 @@ class Priced:
         )
 
     def of_sweep(self, sweep: Sweep) -> str | None:
-        """What a sweep has used and will still use; None if nothing was counted."""
+        """Return what a sweep has used and will still use; None if nothing was counted."""
         prediction = forecast_of(sweep)
         if prediction is None or self._prices is None:
             return None
         return sentence(prediction, self._prices)
 
     def told(self, sources: Sequence[Source]) -> str | None:
-        """What sweeps have used and will still use; None if nothing was counted."""
+        """Return what sweeps have used and will still use; None if nothing was counted."""
         runs: list[Going] = []
         for source in sources:
             if source.plan is not None:

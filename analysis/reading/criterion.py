@@ -78,7 +78,7 @@ class Judged(NamedTuple):
 
 
 def read_plan(text: str) -> StudyPlan:
-    """Reads a plan. Text in brackets is a hint of the template and is ignored."""
+    """Read a plan. Text in brackets is a hint of the template and is ignored."""
     parts = _HEADING.split(text)
     sections = {name.lower(): body for name, body in zip(parts[1::2], parts[2::2], strict=True)}
     lacks = [
@@ -110,7 +110,7 @@ def _criterion(text: str) -> Criterion | None:
 
 
 def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
-    """Judges `report.json` by a criterion: not by the mean of the best alone, but by its whole
+    """Judge `report.json` by a criterion: not by the mean of the best alone, but by its whole
     interval over seeds, or by a difference beyond the noise."""
     rows = {row["cell"]: row for row in document["cells"]}
     best = rows.get(document["verdict"]["best"])
@@ -126,7 +126,7 @@ def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
 
 
 def _beyond(criterion: Criterion, best: Mapping[str, Any]) -> Judged:
-    """Whether the mean of the best, and its whole interval, satisfies the criterion."""
+    """Return whether the mean of the best, and its whole interval, satisfies the criterion."""
     holds = _HOLDS[criterion.sign]
     mean, low, high = best["mean"], best["low"], best["high"]
     text = f"{best['cell']} has {labels.number(mean)}"

@@ -139,7 +139,7 @@ class RunData:
         return next((text for line in reversed(self.log) if (text := line.strip())), "")
 
     def last_of(self, key: str) -> float | None:
-        """The last value that it recorded for a key, NaN included."""
+        """Return the last value that it recorded for a key, NaN included."""
         points = self.curves.get(key)
         value = None if points is None else last(points)
         return None if value is None else value[1]
@@ -238,7 +238,7 @@ class SweepData:
 def find_metric(
     own: Mapping[str, str] | None, name: str | None, goal: str | None, at: str | None = None
 ) -> Metric | None:
-    """Returns the metric that was asked for, else the sweep's own. Raises `UsageError` if neither
+    """Return the metric that was asked for, else the sweep's own. Raises `UsageError` if neither
     the goal nor the name tells whether more or less is better."""
     if at is not None and not is_at(at):
         raise UsageError(f"at {at!r}: say auto, last, best or mean_of_last=5")
@@ -269,7 +269,7 @@ def load(
     *,
     rollouts: bool = True,
 ) -> SweepData:
-    """Reads one sweep, or several as one. Raises `NotFound` if there is none. Raises `UsageError`
+    """Read one sweep, or several as one. Raises `NotFound` if there is none. Raises `UsageError`
     like `find_metric`, and if the sweeps are judged by different metrics and none was asked for."""
     names = [sweeps] if isinstance(sweeps, str) else list(dict.fromkeys(sweeps))
     return read(find_sources(registry, names), metric, goal, at, rollouts=rollouts)
@@ -283,7 +283,7 @@ def read(
     *,
     rollouts: bool = True,
 ) -> SweepData:
-    """Reads sources as one sweep. Raises the same errors as `load`."""
+    """Read sources as one sweep. Raises the same errors as `load`."""
     names = [source.name for source in sources]
     chosen = _one_metric(sources, metric, goal, at)
     again = confirmation(sources)
@@ -337,13 +337,13 @@ def read(
 
 
 def _own_keys(sources: Sequence[Source]) -> OwnKeys:
-    """The keys of all sources that are no settings."""
+    """Return the keys of all sources that are no settings."""
     parts = zip(*(source.own for source in sources), strict=True)
     return OwnKeys(*(tuple(dict.fromkeys(key for own in part for key in own)) for part in parts))
 
 
 def _stands_still(sources: Sequence[Source]) -> str | None:
-    """Returns why nothing more is started of a sweep with open runs; None if it is."""
+    """Return why nothing more is started of a sweep with open runs; None if it is."""
     for source in sources:
         runs = [placed.run for placed in source.runs]
         sweeps = {run.sweep for run in runs if isinstance(run, SweepRun) and not run.is_finished}
@@ -355,7 +355,7 @@ def _stands_still(sources: Sequence[Source]) -> str | None:
 
 
 def lend(data: SweepData, registry: Registry, names: Sequence[str]) -> SweepData:
-    """Adds the noise of the repeated cells of other sweeps. Raises `NotFound` for an unknown
+    """Add the noise of the repeated cells of other sweeps. Raises `NotFound` for an unknown
     sweep, `UsageError` for one of another recipe."""
     metric, lent = data.metric, dict[str, Mapping[str, Sequence[float]]]()
     if metric is None:
@@ -385,7 +385,7 @@ def _one_metric(
 
 
 def differently(metrics: Sequence[Metric | None]) -> str | None:
-    """Returns a message that the sweeps are judged differently, with the option that makes them
+    """Return a message that the sweeps are judged differently, with the option that makes them
     alike; None if they are alike."""
     if all(metric == metrics[0] for metric in metrics):
         return None
@@ -406,7 +406,7 @@ def differently(metrics: Sequence[Metric | None]) -> str | None:
 
 
 def _of_study(run: RunData, sweep: str, cell: str, again: Confirmed) -> RunData:
-    """Assigns a run of a sweep or of its confirmation to one cell, whichever sweep it ran in."""
+    """Assign a run of a sweep or of its confirmation to one cell, whichever sweep it ran in."""
     return replace(
         run,
         id=f"{sweep}/{run.id}",
@@ -418,7 +418,7 @@ def _of_study(run: RunData, sweep: str, cell: str, again: Confirmed) -> RunData:
 
 
 def _of_sweep(run: RunData, sweep: str) -> RunData:
-    """Assigns a run to a cell of its own sweep, so that cells of different sweeps stay separate."""
+    """Assign a run to a cell of its own sweep, so that cells of different sweeps stay separate."""
     key = "sweep" if "sweep" not in run.config else "the sweep"
     return replace(
         run,
@@ -480,7 +480,7 @@ def _read(
 
 
 def _link(run: RecordedRun) -> str | None:
-    """The recorded link, if a browser may follow it."""
+    """Return the recorded link, if a browser may follow it."""
     link = run.wandb if isinstance(run, SweepRun) else None
     return link if link is not None and link.startswith(("https://", "http://")) else None
 

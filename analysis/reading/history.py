@@ -43,7 +43,7 @@ class Histories:
         return self._found.get(run) or History(self, Columns(), np.empty(0), None)
 
     def shared(self, key: str, steps: Floats) -> Floats:
-        """The steps of a key. If the run before had the same, they are the same object."""
+        """Return the steps of a key. If the run before had the same, they are the same object."""
         self._steps[key] = _shared(self._steps.get(key, steps), steps)
         return self._steps[key]
 
@@ -84,17 +84,17 @@ class History:
         return self._values[key]
 
     def column(self, key: str) -> tuple[Floats, Flags]:
-        """The values by row, and whether any is not NaN."""
+        """Return the values by row, and whether any is not NaN."""
         values = self._of(key)
         return values, ~np.isnan(values)
 
     def missing(self, key: str) -> int:
-        """The number of rows at the end that should have a number of a key and have none."""
+        """Return the number of rows at the end that should have a number of a key and have none."""
         return missing_at_end(self._columns, key)
 
     def series(self, key: str) -> Series:
-        """The points of a key that count (`objective.counting_rows`), including NaN. If no row
-        has a step, its position is its step."""
+        """Return the points of a key that count (`objective.counting_rows`), including NaN. If no
+        row has a step, its position is its step."""
         values = self._of(key)
         stepped = np.isfinite(self.steps)
         rows = counting_rows(present(values), stepped)

@@ -28,13 +28,13 @@ def curve_digest(run: RunData, metric: str | None) -> str | None:
 
 
 def same_curves(runs: Sequence[RunData], metric: str | None) -> bool:
-    """Whether these runs, two or more, recorded the same."""
+    """Return whether these runs, two or more, recorded the same."""
     digests = {curve_digest(run, metric) for run in runs}
     return len(runs) > 1 and len(digests) == 1 and None not in digests
 
 
 def across_cells(data: SweepData) -> list[list[RunData]]:
-    """Groups of runs from more than one cell with equal curves."""
+    """Group of runs from more than one cell with equal curves."""
     # Few runs end alike: only theirs are compared number by number.
     ends = _groups(data.runs, lambda run: repr((run.last, run.best, run.smoothed)))
     return [

@@ -72,13 +72,13 @@ _TURNED = frozenset(("anti", "minus", "neg", "negated", "negative", "non", "not"
 
 
 def words_of(key: str) -> frozenset[str]:
-    """The words in a key."""
+    """Return the words in a key."""
     return frozenset(re.split(r"[^a-z0-9]+", key.lower()))
 
 
 def goal_of(key: str) -> str | None:
-    """The goal of a metric, if its name implies one: "minimize" or "maximize". A negated name
-    (`neg_log_loss`, `not_correct`) implies none."""
+    """Return the goal of a metric, if its name implies one: "minimize" or "maximize". A negated
+    name (`neg_log_loss`, `not_correct`) implies none."""
     if words_of(key) & _TURNED:
         return None
     more, less = (bool(words & words_of(key)) for words in (_MORE, _LESS))
@@ -102,7 +102,7 @@ def bounds_of(key: str, low: float, high: float) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=64)
 def train_candidates(metric: str | None) -> tuple[str, ...]:
-    """Keys that may be the training curve, the likeliest first: the counterpart of the metric
+    """Key that may be the training curve, the likeliest first: the counterpart of the metric
     (`test/nll`: `train/nll`, `train_mean_nll`), else the loss, else the reward."""
     leaf = metric.rpartition("/")[2] if metric is not None else ""
     own = (f"train/{leaf}", f"train_{leaf}", f"train_mean_{leaf}", f"train/mean_{leaf}")

@@ -89,7 +89,8 @@ def _tail(run: RunData, metric: Metric) -> Floats | None:
 
 
 def _between(cells: Sequence[Floats]) -> float:
-    """The standard deviation of the last values: within cells that were repeated, else over all."""
+    """Return the standard deviation of the last values: within cells that were repeated, else over
+    all."""
     groups = [own for own in cells if len(own) > 1] or [np.concatenate(cells)]
     # Shifted by the first: a mean of equal values may be off by a bit.
     shifted = [own - own[0] for own in groups]

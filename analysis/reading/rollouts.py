@@ -66,7 +66,8 @@ class Rollout(NamedTuple):
 
 
 def spread(numbers: Sequence[int], count: int) -> list[int]:
-    """At most `count` of ascending numbers: the first, the last, and evenly spaced ones between."""
+    """Return at most `count` of ascending numbers: the first, the last, and evenly spaced ones
+    between."""
     if len(numbers) <= count:
         return list(numbers)
     if count == 1:
@@ -107,7 +108,7 @@ def _head(run: RecordedRun, path: str, size: int, limit: int) -> bytes:
 def parse_rollouts(
     rows: Iterable[Mapping[str, Any]], iteration: int, split: str, *, cut: bool = False
 ) -> list[Rollout]:
-    """Parses summaries as `Rollout`s and skips invalid ones. With `cut` the last group is left
+    """Parse summaries as `Rollout`s and skip invalid ones. With `cut` the last group is left
     out, because it may lack members."""
     rollouts = [rollout for row in rows if (rollout := _parse(row, iteration, split)) is not None]
     if cut and rollouts and rollouts[-1].group != rollouts[0].group:

@@ -45,12 +45,12 @@ NO_KEYS = OwnKeys()
 
 
 def is_place(key: str) -> bool:
-    """Whether a key names where, when or as what a run ran, by its last part."""
+    """Return whether a key names where, when or as what a run ran, by its last part."""
     return _last(key) in _PLACES
 
 
 def is_label(key: str) -> bool:
-    """Whether a key names a run or a group of runs, by its last part."""
+    """Return whether a key names a run or a group of runs, by its last part."""
     return _last(key) in _LABELS
 
 
@@ -91,7 +91,7 @@ def same_but(
 
 
 def _names_runs(key: str, group: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a label is another one for each run of a group, or the same for all."""
+    """Return whether a label is another one for each run of a group, or the same for all."""
     return len({_text(config.get(key)) for config in group}) in (1, len(group))
 
 

@@ -51,18 +51,18 @@ EMPTY = Series(_NO, _NO, np.empty(0, dtype=np.intp))
 
 
 def last(points: Series) -> tuple[float, float] | None:
-    """The step and value of the last point, NaN included."""
+    """Return the step and value of the last point, NaN included."""
     return judged(points, "minimize", "last")
 
 
 def best(points: Series, goal: str) -> tuple[float, float] | None:
-    """The step and value of the best finite point (the first of equals), or of the last point if
-    none is finite."""
+    """Return the step and value of the best finite point (the first of equals), or of the last
+    point if none is finite."""
     return judged(points, goal, "best")
 
 
 def judged(points: Series, goal: str, at: str) -> tuple[float, float] | None:
-    """The step and value that a run is judged by (see `sweeper.metrics.objective`)."""
+    """Return the step and value that a run is judged by (see `sweeper.metrics.objective`)."""
     if not points:
         return None
     row, value = reduced(points.values, goal, at)

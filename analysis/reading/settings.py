@@ -21,8 +21,8 @@ def settings(
     seed_field: str,
     derived: Collection[str] = (),
 ) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:
-    """The keys that differ between cells (name -> configuration), without the seed's: those of
-    the declared `axes` first, in their order. Also the values of each cell. A key that a cell
+    """Return the keys that differ between cells (name -> configuration), without the seed's: those
+    of the declared `axes` first, in their order. Also the values of each cell. A key that a cell
     does not set is missing there, which differs from null. A lone cell keeps its axes. Keys that no
     axis declares are left out if others tell the cells apart without them: names of runs, copies of
     another key, and `derived` ones, which the grid makes of other keys."""
@@ -47,7 +47,8 @@ def _without_names(
     flats: Mapping[str, Mapping[str, Any]],
     derived: Collection[str],
 ) -> list[str]:
-    """The chosen keys without names, copies and derived ones, if they still tell cells apart."""
+    """Return the chosen keys without names, copies and derived ones, if they still tell cells
+    apart."""
     configs = list(flats.values())
     columns = {key: tuple(_same(config.get(key)) for config in configs) for key in chosen}
     first = {columns[key]: key for key in reversed(chosen)}
@@ -65,13 +66,13 @@ def _without_names(
 
 
 def _count(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> int:
-    """How many of the configurations differ in these keys."""
+    """Return how many of the configurations differ in these keys."""
     return len({str([(key in one, _same(one.get(key))) for key in keys]) for one in configs})
 
 
 def level(config: Mapping[str, Any], key: str) -> str:
-    """The value of a dotted key as a text that is equal for values that a grid treats as equal;
-    "not set" if the configuration lacks the key."""
+    """Return the value of a dotted key as a text that is equal for values that a grid treats as
+    equal; "not set" if the configuration lacks the key."""
     if key in config and not isinstance(config[key], Mapping):
         return labels.setting(_plain(config[key]))
     values = dict(dotted(config))
@@ -79,7 +80,8 @@ def level(config: Mapping[str, Any], key: str) -> str:
 
 
 def ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The distinct values of a setting, ascending; none if one of them is not a finite number."""
+    """Return the distinct values of a setting, ascending; none if one of them is not a finite
+    number."""
     values = [cell[axis] for cell in cells if axis in cell]
     numbers = [as_float(value) for value in values]
     if any(number is None or not math.isfinite(number) for number in numbers):
@@ -88,7 +90,7 @@ def ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def _place(key: str, axes: Sequence[str]) -> int:
-    """The position of the axis that sets a key; the number of axes if none does."""
+    """Return the position of the axis that sets a key; the number of axes if none does."""
     places = (i for i, axis in enumerate(axes) if key == axis or key.startswith(f"{axis}."))
     return next(places, len(axes))
 

@@ -71,7 +71,7 @@ class Source:
         return self.path if self.stage is None else f"{self.path}/{self.stage}"
 
     def place(self, name: str) -> str:
-        """The full path or address at which `write` keeps a file."""
+        """Return the full path or address at which `write` keeps a file."""
         return f"{self.path.rstrip('/')}/report/{self._below(name)}"
 
     def _below(self, name: str) -> str:
@@ -79,7 +79,7 @@ class Source:
         return "/".join(part for part in (self.stage, together, name) if part)
 
     def write(self, name: str, content: bytes) -> str:
-        """Writes a file of the report beside the sweep, and returns its path."""
+        """Write a file of the report beside the sweep, and return its path."""
         if self.sweep is not None:
             return self.sweep.write_report(self._below(name), content)
         if "://" in self.path:
@@ -98,7 +98,8 @@ _LONGEST = 80
 
 
 def _file_name(text: str) -> str:
-    """The text as a part of a path: short, and without characters that a path gives a meaning."""
+    """Return the text as a part of a path: short, and without characters that a path gives a
+    meaning."""
     plain = re.sub(r"[^\w.=+-]+", "-", text).strip("-.")
     if plain == text and len(plain) <= _LONGEST:
         return plain
@@ -110,7 +111,7 @@ def _digest(text: str) -> str:
 
 
 def find_sources(registry: Registry, names: Sequence[str], keys: OwnKeys = NO_KEYS) -> list[Source]:
-    """Finds each source: a sweep of the registry by its name, else a folder by its path. Sources
+    """Find each source: a sweep of the registry by its name, else a folder by its path. Sources
     of one name are called by their paths. `keys` are those that the user names as ignored or as
     seeds, for folders. Raises `NotFound`, and `UsageError` for such keys of a sweep."""
     sources = [_find(registry, name, keys) for name in names]
@@ -155,7 +156,7 @@ def _find(registry: Registry, name: str, keys: OwnKeys) -> Source:
 
 
 def _with_stages(registry: Registry, name: str) -> Sweep | None:
-    """The sweep of that name, if it exists and has stages."""
+    """Return the sweep of that name, if it exists and has stages."""
     try:
         sweep = registry.sweep(name)
     except (NotFound, StoreError):
@@ -184,7 +185,7 @@ def _of_sweep(registry: Registry, sweep: Sweep) -> Source:
 
 
 def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
-    """A stage as a sweep of its own. Raises `NotFound`."""
+    """Return a stage as a sweep of its own. Raises `NotFound`."""
     if sweep.plan.stage(stage) is None:
         known = ", ".join(one.name for one in sweep.plan.stages) or "none"
         raise NotFound(f"no stage {stage!r} in {sweep.name}: there is {known}")
@@ -280,7 +281,7 @@ def _seed(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
 
 
 def write_file(folder: str, name: str, content: bytes) -> str:
-    """Writes a file of a report atomically, makes its folder if needed, and returns its path. A
+    """Write a file of a report atomically, make its folder if needed, and returns its path. A
     link of that name is replaced, not followed. Raises `UsageError` for a path that cannot be a
     folder, `StoreError` if the file cannot be written."""
     try:

@@ -22,19 +22,19 @@ _ALIKE = {
 
 
 def is_held_out(key: str) -> bool:
-    """Whether a key's name says that it is of held-out data."""
+    """Return whether a key's name says that it is of held-out data."""
     return bool(words_of(key) & _HELD)
 
 
 def is_training(key: str) -> bool:
-    """Whether a key's name says that it is of training data: `train/nll`, and tinker-cookbook's
-    `env/...`, which is of the prompts of a training step."""
+    """Return whether a key's name says that it is of training data: `train/nll`, and
+    tinker-cookbook's `env/...`, which is of the prompts of a training step."""
     return not is_held_out(key) and bool(words_of(key) & _TRAINED)
 
 
 def same_quantity(key: str, other: str) -> bool:
-    """Whether two keys measure the same quantity on different questions: `env/all/reward/total`
-    and `test/reward`."""
+    """Return whether two keys measure the same quantity on different questions:
+    `env/all/reward/total` and `test/reward`."""
     return _quantity(key) == _quantity(other)
 
 
@@ -47,8 +47,9 @@ def _quantity(key: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
-    """The held-out keys for a training metric, the nearest first: the same key under `test/`, the
-    same quantity, then an accuracy or a reward. Empty for a metric that is held out itself."""
+    """Return the held-out keys for a training metric, the nearest first: the same key under
+    `test/`, the same quantity, then an accuracy or a reward. Empty for a metric that is held out
+    itself."""
     if is_held_out(metric):
         return ()
     bare = metric.removeprefix("train/").removeprefix("train_")
@@ -61,7 +62,7 @@ def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def family(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
-    """Keys that differ only in their task: `eval/gsm8k/score`, `eval/ifeval/score`. The family of
+    """Key that differ only in their task: `eval/gsm8k/score`, `eval/ifeval/score`. The family of
     the metric if it has one, else the largest; empty if there is none."""
     groups: dict[tuple[str, str], list[str]] = {}
     for key in sorted(keys):

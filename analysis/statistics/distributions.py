@@ -25,28 +25,28 @@ _DROP = 90.0
 
 
 def _special() -> Any:
-    """The module scipy.special, which has no types."""
+    """Return the module scipy.special, which has no types."""
     return importlib.import_module("scipy.special")
 
 
 def student_quantile(share: float, df: float) -> float:
-    """The quantile of Student's t at probability `share`."""
+    """Return the quantile of Student's t at probability `share`."""
     return float(_special().stdtrit(df, share))
 
 
 def student_tail(statistic: Any, df: Any) -> Any:
-    """The two-sided p value of Student's t: the probability that |t| is at least `statistic`.
-    Takes numbers or arrays."""
+    """Return the two-sided p value of Student's t: the probability that |t| is at least
+    `statistic`. Takes numbers or arrays."""
     return 2 * _special().stdtr(df, -np.abs(statistic))
 
 
 def upper_tail_f(ratio: float, df: float, df_below: float) -> float:
-    """The probability that F with these degrees of freedom is at least `ratio`."""
+    """Return the probability that F with these degrees of freedom is at least `ratio`."""
     return float(_special().fdtrc(df, df_below, ratio))
 
 
 def lower_tail_f(ratio: float, df: float, df_below: float, shift: float) -> float:
-    """The probability that F with these degrees of freedom and the noncentrality `shift` is
+    """Return the probability that F with these degrees of freedom and the noncentrality `shift` is
     smaller."""
     if shift <= 0:
         return float(_special().fdtr(df, df_below, ratio))
@@ -55,7 +55,7 @@ def lower_tail_f(ratio: float, df: float, df_below: float, shift: float) -> floa
 
 @functools.cache
 def _rule() -> tuple[Floats, Floats]:
-    """Points between 0 and 1 with their weights."""
+    """Return points between 0 and 1 with their weights."""
     points, weights = np.polynomial.legendre.leggauss(_POINTS)
     starts = np.arange(_PANELS) / _PANELS
     places = starts[:, np.newaxis] + (points + 1) / (2 * _PANELS)
@@ -63,7 +63,7 @@ def _rule() -> tuple[Floats, Floats]:
 
 
 def _chi(df: float) -> tuple[Floats, Floats]:
-    """Estimates of the noise with `df` degrees of freedom, as multiples of the true value, over
+    """Estimate of the noise with `df` degrees of freedom, as multiples of the true value, over
     the range in which their density matters, with their weights."""
     places, weights = _rule()
     middle = math.sqrt(max(df - 1, 0.0) / df)
@@ -76,7 +76,7 @@ def _chi(df: float) -> tuple[Floats, Floats]:
 
 
 def range_tail(statistic: float, means: int, df: float) -> float:
-    """The probability that the studentized range of `means` equal means, with noise of `df`
+    """Return the probability that the studentized range of `means` equal means, with noise of `df`
     degrees of freedom, is at least `statistic`."""
     if not statistic > 0:
         return 1.0
@@ -93,13 +93,13 @@ def range_tail(statistic: float, means: int, df: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def range_quantile(share: float, means: int, df: float) -> float:
-    """The quantile of the studentized range at probability `share`."""
+    """Return the quantile of the studentized range at probability `share`."""
     return _where(lambda value: range_tail(value, means, df), 1 - share)
 
 
 def _where(tail: Callable[[float], float], share: float) -> float:
-    """The point at which a decreasing tail function reaches `share`, by false position on its
-    logarithm (Illinois)."""
+    """Return the point at which a decreasing tail function reaches `share`, by false position on
+    its logarithm (Illinois)."""
 
     def above(place: float) -> float:
         return math.log(max(tail(place), 1e-300) / share)
@@ -127,9 +127,9 @@ def _where(tail: Callable[[float], float], share: float) -> float:
 
 
 def maximum_tail(statistic: float, of: int, df: float) -> float:
-    """The tail of the studentized maximum: the probability that the largest of `of` independent
-    standard normal values, divided by one estimate of their noise with `df` degrees of freedom,
-    is at least `statistic`."""
+    """Return the tail of the studentized maximum: the probability that the largest of `of`
+    independent standard normal values, divided by one estimate of their noise with `df` degrees of
+    freedom, is at least `statistic`."""
     noise, density = _chi(df)
     within = _special().ndtr(statistic * noise) ** of
     return float(np.clip(density @ (1 - within), 0.0, 1.0))
@@ -137,28 +137,29 @@ def maximum_tail(statistic: float, of: int, df: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def maximum_quantile(share: float, of: int, df: float) -> float:
-    """The quantile of the studentized maximum at probability `share`, which is at least 1/2."""
+    """Return the quantile of the studentized maximum at probability `share`, which is at least
+    1/2."""
     return _where(lambda value: maximum_tail(value, of, df), 1 - share)
 
 
 def normal_tail(statistic: float) -> float:
-    """The probability that a standard normal value is at least `statistic`."""
+    """Return the probability that a standard normal value is at least `statistic`."""
     return float(_special().ndtr(-statistic))
 
 
 def beta_quantile(share: float, a: float, b: float) -> float:
-    """The quantile of the beta distribution at probability `share`."""
+    """Return the quantile of the beta distribution at probability `share`."""
     return float(_special().betaincinv(a, b, share))
 
 
 def trigamma(x: Any) -> Any:
-    """The second derivative of the logarithm of the gamma function."""
+    """Return the second derivative of the logarithm of the gamma function."""
     return _special().polygamma(1, x)
 
 
 def trigamma_inverse(value: Any) -> Floats:
-    """The inverse of `trigamma` for positive numbers, by Newton's method on 1 / trigamma, which
-    is convex (Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004,
+    """Return the inverse of `trigamma` for positive numbers, by Newton's method on 1 / trigamma,
+    which is convex (Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004,
     article 3, appendix)."""
     value = np.asarray(value, dtype=float)
     estimate: Any = 0.5 + 1 / value
@@ -174,5 +175,5 @@ def trigamma_inverse(value: Any) -> Floats:
 
 
 def digamma(x: Any) -> Any:
-    """The derivative of the logarithm of the gamma function."""
+    """Return the derivative of the logarithm of the gamma function."""
     return _special().digamma(x)

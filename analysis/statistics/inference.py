@@ -34,10 +34,11 @@ class Estimate(NamedTuple):
 
 
 def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Estimate:
-    """A weighted sum of the means of independent groups, with an interval that lets variances
-    differ: the degrees of freedom are Welch and Satterthwaite's (Biometrics Bulletin 2(6), 1946,
-    110-114). For weights 1 and -1 it is Welch's t test. Groups of one value, or with all values
-    the same, tell no noise: with one of them (at a weight other than 0) there is no interval."""
+    """Return a weighted sum of the means of independent groups, with an interval that lets
+    variances differ: the degrees of freedom are Welch and Satterthwaite's (Biometrics Bulletin
+    2(6), 1946, 110-114). For weights 1 and -1 it is Welch's t test. Groups of one value, or with
+    all values the same, tell no noise: with one of them (at a weight other than 0) there is no
+    interval."""
     used = [(g, w) for g, w in zip(groups, weights, strict=True) if w]
     if not used:
         return Estimate(0.0)
@@ -67,16 +68,16 @@ def student(value: float, error: float, df: float) -> Estimate:
 
 
 def paired(own: Mapping[int, float], other: Mapping[int, float]) -> Estimate | None:
-    """The mean of own minus other over the seeds that both have, with the interval of a paired t
-    test. None if they share no seed. There is no interval for one pair, or if all differences are
-    equal."""
+    """Return the mean of own minus other over the seeds that both have, with the interval of a
+    paired t test. None if they share no seed. There is no interval for one pair, or if all
+    differences are equal."""
     return paired_with({"": own}, other).get("")
 
 
 def paired_with(
     cells: Mapping[str, Mapping[int, float]], other: Mapping[int, float], tests: int = 1
 ) -> dict[str, Estimate]:
-    """The same for each of several cells that share a seed with `other`. Intervals and p are
+    """Return the same for each of several cells that share a seed with `other`. Intervals and p are
     corrected for this many `tests` (Bonferroni)."""
     estimates: dict[str, Estimate] = {}
     alike: dict[tuple[int, ...], dict[str, tuple[float, list[float]]]] = {}
@@ -115,13 +116,13 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def counted_share(share: float, items: int) -> tuple[float, float]:
-    """Bounds of a share of this many items when nothing else tells the noise: Wilson's interval
+    """Bound of a share of this many items when nothing else tells the noise: Wilson's interval
     of the nearest count."""
     return wilson(min(max(round(share * items), 0), items), items)
 
 
 def share_bounds(share: float, answers: float, below: float, above: float) -> tuple[float, float]:
-    """Bounds of a share of so many answers, `below` and `above` being how many standard errors
+    """Bound of a share of so many answers, `below` and `above` being how many standard errors
     those of a normal mean would be away (Jeffreys' interval: Brown, Cai and DasGupta,
     *Statistical Science* 16(2), 2001). They never leave 0 and 1."""
     right, wrong = share * answers + 0.5, (1 - share) * answers + 0.5
@@ -131,7 +132,7 @@ def share_bounds(share: float, answers: float, below: float, above: float) -> tu
 
 
 def on_logits(mean: float, reach: float) -> tuple[float, float]:
-    """Bounds of a share strictly between 0 and 1 from a symmetric interval that reaches `reach`
+    """Bound of a share strictly between 0 and 1 from a symmetric interval that reaches `reach`
     to either side. The interval has the same length on the logit scale, by the delta method, and
     so stays within 0 and 1 (Agresti, *Categorical Data Analysis*, 3.1.6)."""
     logit, width = math.log(mean / (1 - mean)), reach / (mean * (1 - mean))
@@ -156,8 +157,8 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def pass_at_k(answers: int, right: int, k: int) -> float:
-    """The chance that of `k` answers to a question one at least is right, estimated without bias
-    from more: 1 - C(answers - right, k) / C(answers, k) (Chen et al. 2021, arXiv:2107.03374,
+    """Return the chance that of `k` answers to a question one at least is right, estimated without
+    bias from more: 1 - C(answers - right, k) / C(answers, k) (Chen et al. 2021, arXiv:2107.03374,
     equation 1). Raises `ValueError` for fewer answers than `k`."""
     if not 1 <= k <= answers:
         raise ValueError(f"pass@{k} of {answers} answers")

@@ -23,7 +23,7 @@ _HORIZON, _BEYOND = 10, 2.5
 
 
 def price(data: SweepData) -> float:
-    """The factor of p values: 1 for a sweep that is looked at when it is complete."""
+    """Return the factor of p values: 1 for a sweep that is looked at when it is complete."""
     usual = 1 - CONFIDENCE
     levels = [usual]
     if open_runs(data) and data.runs:
@@ -44,7 +44,8 @@ def open_runs(data: SweepData) -> int:
 
 
 def grown_from(data: SweepData) -> int:
-    """The number of seeds per cell of the earliest launch, if seeds were added after it; else 0."""
+    """Return the number of seeds per cell of the earliest launch, if seeds were added after it;
+    else 0."""
     launches = () if data.plan is None else data.plan.launches
     earlier = [cast(Any, launch.get("seeds")) for launch in launches]
     known = [count for count in earlier if isinstance(count, int) and count < _seeds(data)]
@@ -52,5 +53,5 @@ def grown_from(data: SweepData) -> int:
 
 
 def _seeds(data: SweepData) -> int:
-    """The largest number of runs of a cell."""
+    """Return the largest number of runs of a cell."""
     return max(Counter(run.cell for run in data.runs).values(), default=0)

@@ -69,7 +69,7 @@ class Spread(NamedTuple):
     answers: float = 0.0
 
     def reach(self) -> float:
-        """The reach of Student's interval of a single value to either side."""
+        """Return the reach of Student's interval of a single value to either side."""
         return self.sd * student_quantile((1 + CONFIDENCE) / 2, self.df)
 
 
@@ -111,12 +111,12 @@ class Noise:
         return self.kind in ("pooled", "moderated")
 
     def of(self, cell: str) -> Spread | None:
-        """The noise of a cell; None if it is unknown."""
+        """Return the noise of a cell; None if it is unknown."""
         return self.spreads.get(cell)
 
     def of_chosen(self, cell: str) -> Spread | None:
-        """The noise for the interval of a cell that was chosen as the best: if cells do not share
-        their noise, or runs failed, the larger of its own and that of all."""
+        """Return the noise for the interval of a cell that was chosen as the best: if cells do not
+        share their noise, or runs failed, the larger of its own and that of all."""
         own = self.noisier.get(cell) or self.of(cell)
         if own is None or self.together is None:
             return own
@@ -125,12 +125,12 @@ class Noise:
     def contrast(
         self, groups: Sequence[tuple[str, Sequence[float]]], weights: Sequence[float]
     ) -> Estimate:
-        """A weighted sum of the means of cells, each by its name with its values on the scale of
-        the comparison, with the interval that this noise gives it. The degrees of freedom are
-        Satterthwaite's, at most all that there are. Moderated variances are of t distributions,
+        """Return a weighted sum of the means of cells, each by its name with its values on the
+        scale of the comparison, with the interval that this noise gives it. The degrees of freedom
+        are Satterthwaite's, at most all that there are. Moderated variances are of t distributions,
         each with its degrees of freedom, and lie below the mean that they stand for: a sum of many
-        has the error that makes its variance that of the sum. No interval where the noise of a
-        cell (at a weight other than 0) is not known."""
+        has the error that makes its variance that of the sum. No interval where the noise of a cell
+        (at a weight other than 0) is not known."""
         if self.between is not None and self.seeds is not None:
             return _with_seeds(self.between.contrast(groups, weights), self.seeds, groups, weights)
         used = [(n, v, w) for (n, v), w in zip(groups, weights, strict=True) if w]
@@ -155,7 +155,7 @@ class Noise:
         return student(value, math.sqrt(variance) * unit, df)
 
     def document(self) -> dict[str, Any]:
-        """The entry in `report.json`."""
+        """Return the entry in `report.json`."""
         return {
             "kind": self.kind,
             "asked": self.asked,
@@ -184,7 +184,7 @@ def fit_noise(
     *,
     shares: bool = False,
 ) -> Noise:
-    """Estimates the noise of cells from the values of each. `asked` may decide whether they share
+    """Estimate the noise of cells from the values of each. `asked` may decide whether they share
     it. `lent` are the cells of other sweeps, by sweep, whose noise counts too. Lent noise needs
     no `FEW` cells, since a person vouches for it, but the test may refuse it. `axes` maps ordered
     axes to the position of each cell, along which noise may have a trend. `shares`: values are
@@ -207,12 +207,12 @@ def fit_noise(
 
 
 def _wider(df: float) -> float:
-    """The variance of Student's t, with at least 4 degrees of freedom."""
+    """Return the variance of Student's t, with at least 4 degrees of freedom."""
     return max(df, 4.0) / (max(df, 4.0) - 2)
 
 
 def _variances(groups: Sequence[Sequence[float]], unit: float) -> tuple[Floats, Floats]:
-    """The variances of repeated cells, in units of `unit`, and their degrees of freedom."""
+    """Return the variances of repeated cells, in units of `unit`, and their degrees of freedom."""
     scaled = [np.asarray(values, dtype=float) / unit for values in groups]
     # The mean of equal values may be off by a rounding error, which is no noise.
     variances = np.array([float(v.var(ddof=1)) if v.min() < v.max() else 0.0 for v in scaled])
@@ -226,8 +226,8 @@ def _share(
     least: int,
     axes: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Noise | None:
-    """The shared noise; each cell's own if the test refuses that; None if there is too little
-    data for the test."""
+    """Return the shared noise; each cell's own if the test refuses that; None if there is too
+    little data for the test."""
     mine = {name: values for name, values in own.items() if len(values) > 1}
     repeated = [*mine.values(), *borrowed]
     if len(repeated) < max(least, 1):
@@ -283,9 +283,9 @@ def _trend(
     dfs: Floats,
     axes: Mapping[str, Mapping[str, float]],
 ) -> _Trend | None:
-    """The axis along which variances grow or fall the most, if a t test of the weighted slope of
-    their logarithms on the position finds it at 5 % shared by the axes. Logarithms that scatter
-    more than chi-squared variances do make the test as much less sure."""
+    """Return the axis along which variances grow or fall the most, if a t test of the weighted
+    slope of their logarithms on the position finds it at 5 % shared by the axes. Logarithms that
+    scatter more than chi-squared variances do make the test as much less sure."""
     if len(repeated) < FEW or len(variances) > len(repeated):
         return None
     weights = 1 / np.asarray(trigamma(dfs / 2))
@@ -322,9 +322,9 @@ def _of_shares(
     asked: Asked,
     least: int,
 ) -> Noise | None:
-    """The noise of shares: p(1 - p) times one factor, a ratio of sums, which cells without any
-    right answer do not disturb. The share of a cell is drawn toward 1/2 by two answers. The test
-    for equal noise is asked if counts are large enough for it."""
+    """Return the noise of shares: p(1 - p) times one factor, a ratio of sums, which cells without
+    any right answer do not disturb. The share of a cell is drawn toward 1/2 by two answers. The
+    test for equal noise is asked if counts are large enough for it."""
     mine = {name: values for name, values in own.items() if len(values) > 1}
     repeated = [*mine.values(), *borrowed]
     if len(repeated) < least:
@@ -363,7 +363,7 @@ def _with_answers(noise: Noise, own: Mapping[str, Sequence[float]]) -> Noise:
 def _noisier(
     names: Sequence[str], variances: Floats, dfs: Floats, unit: float
 ) -> dict[str, Spread]:
-    """Those of the first cells whose variance is larger than that of all others together."""
+    """Return those of the first cells whose variance is larger than that of all others together."""
     squares, total = float(dfs @ variances), float(dfs.sum())
     noisier: dict[str, Spread] = {}
     for name, own, df in zip(names, variances.tolist(), dfs.tolist(), strict=False):
@@ -374,7 +374,7 @@ def _noisier(
 
 
 def _each(own: Mapping[str, Sequence[float]], asked: Asked, p: float | None) -> Noise:
-    """Gives each cell the noise of its own runs. A cell whose runs are all equal has none."""
+    """Give each cell the noise of its own runs. A cell whose runs are all equal has none."""
     spreads: dict[str, Spread] = {}
     repeated = total = 0
     for name, values in own.items():
@@ -394,8 +394,8 @@ def _each(own: Mapping[str, Sequence[float]], asked: Asked, p: float | None) -> 
 
 
 def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) -> float:
-    """The value that replaces a variance of 0. A metric that comes in steps, such as a share of
-    some questions, gives equal values by chance. Their variance is not 0, but below that of one
+    """Return the value that replaces a variance of 0. A metric that comes in steps, such as a share
+    of some questions, gives equal values by chance. Their variance is not 0, but below that of one
     step."""
     values = np.unique(np.concatenate([np.asarray(g, dtype=float) for g in groups]) / unit)
     steps = np.diff(values)
@@ -421,11 +421,11 @@ def with_failed(
 
 
 def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
-    """The noise of cells (each with its values by seed) that all had the same seeds: in a two-way
-    analysis of variance, what a seed adds to all cells alike is no noise of their differences. It
-    is used if seeds differ at `LEVEL` by F, which says nothing of the ranking, and if what is left
-    has the same variance in all cells. Otherwise, and where a seed is missing somewhere, the noise
-    stays as it is."""
+    """Return the noise of cells (each with its values by seed) that all had the same seeds: in a
+    two-way analysis of variance, what a seed adds to all cells alike is no noise of their
+    differences. It is used if seeds differ at `LEVEL` by F, which says nothing of the ranking, and
+    if what is left has the same variance in all cells. Otherwise, and where a seed is missing
+    somewhere, the noise stays as it is."""
     every = {tuple(sorted(own)) for own in cells.values()}
     if noise.asked == "own" or noise.lent or len(every) != 1 or len(cells) < 2:
         return noise
@@ -470,8 +470,8 @@ def _with_seeds(
     groups: Sequence[tuple[str, Sequence[float]]],
     weights: Sequence[float],
 ) -> Estimate:
-    """A weighted sum of cells, with the noise that seeds add to all cells alike. In a difference
-    it cancels."""
+    """Return a weighted sum of cells, with the noise that seeds add to all cells alike. In a
+    difference it cancels."""
     whole = abs(math.fsum(weights))
     if estimate.error is None or estimate.df is None or whole < 1e-9 * math.fsum(map(abs, weights)):
         return estimate

@@ -54,7 +54,7 @@ class Column:
         return self._raw(self.at[:1]).shape[1]
 
     def terms(self, at: Floats) -> Floats:
-        """The columns for these values. Over the cells their mean is zero."""
+        """Return the columns for these values. Over the cells their mean is zero."""
         return self._raw(at) - self._middle
 
     @cached_property
@@ -67,7 +67,7 @@ class Column:
         return np.column_stack([at == code for code in range(1, len(self.names))]).astype(float)
 
     def value(self, at: Floats) -> Floats:
-        """Converts numbers between -1 and 1 back to values of the axis."""
+        """Convert numbers between -1 and 1 back to values of the axis."""
         share = (at + 1) / 2
         if self.log:
             return np.exp(math.log(self.low) * (1 - share) + math.log(self.high) * share)
@@ -75,8 +75,8 @@ class Column:
 
 
 def log_spread(values: Sequence[float]) -> bool:
-    """Whether numbers are spaced more evenly by their logarithms, judged by the largest distance
-    from an even spacing (Kolmogorov and Smirnov's) on either scale."""
+    """Return whether numbers are spaced more evenly by their logarithms, judged by the largest
+    distance from an even spacing (Kolmogorov and Smirnov's) on either scale."""
     distinct = np.unique(np.asarray(values, dtype=float))
     if len(distinct) < 2 or distinct[0] <= 0:
         return False
@@ -91,8 +91,8 @@ def _unevenness(values: Floats) -> float:
 
 
 def column(key: str, numbers: Sequence[float], texts: Sequence[str]) -> Column | str:
-    """The columns of an axis with these values (`numbers` if all are), or a text that says why
-    there are none."""
+    """Return the columns of an axis with these values (`numbers` if all are), or a text that says
+    why there are none."""
     if numbers:
         values = np.asarray(numbers, dtype=float)
         low, high = float(values.min()), float(values.max())
@@ -126,7 +126,7 @@ class Fit:
     df: int
 
     def place(self, index: int) -> slice:
-        """The positions of the weights of an axis."""
+        """Return the positions of the weights of an axis."""
         start = 1
         for at, own in enumerate(self.columns):
             if at == index:
@@ -135,8 +135,8 @@ class Fit:
         raise IndexError(index)
 
     def part(self, index: int, at: Floats) -> tuple[Floats, Floats]:
-        """The effect of an axis at these values, relative to the overall mean, with the standard
-        error of both together."""
+        """Return the effect of an axis at these values, relative to the overall mean, with the
+        standard error of both together."""
         own = self.place(index)
         terms = self.columns[index].terms(at)
         chosen = [0, *range(own.start, own.stop)]
@@ -146,7 +146,8 @@ class Fit:
         return rows @ self.weights[chosen], errors
 
     def alone(self, index: int, *, without_own: bool = False) -> Floats:
-        """The effect of an axis at each cell. `without_own`: as the other cells determine it."""
+        """Return the effect of an axis at each cell. `without_own`: as the other cells determine
+        it."""
         own = self.place(index)
         terms = self.design[:, own]
         part: Floats = terms @ self.weights[own]
@@ -162,13 +163,13 @@ class Fit:
         return np.minimum(np.sum(q**2, axis=1), 0.999)
 
     def without(self, index: int) -> Floats:
-        """The residuals of a model of one axis alone."""
+        """Return the residuals of a model of one axis alone."""
         rows = np.column_stack([np.ones(len(self.y)), self.design[:, self.place(index)]])
         solved: Any = np.linalg.lstsq(rows, self.y, rcond=None)[0]
         return self.y - rows @ solved
 
     def squares(self, index: int) -> tuple[float, int]:
-        """The growth of the sum of squared residuals without an axis, and the number of its
+        """Return the growth of the sum of squared residuals without an axis, and the number of its
         terms."""
         own = self.place(index)
         rest = self._without(own)
@@ -181,7 +182,8 @@ class Fit:
         return np.hstack([self.design[:, : own.start], self.design[:, own.stop :]])
 
     def dealt(self, index: int, deals: int = DEALS) -> float:
-        """The p value of an axis: how often it explains as much after its values were permuted."""
+        """Return the p value of an axis: how often it explains as much after its values were
+        permuted."""
         rng = np.random.default_rng([7, index, len(self.y)])
         own = self.place(index)
         # Of an axis with many terms fewer: enough for a p of 5 % shared by ten axes.
@@ -199,10 +201,10 @@ class Fit:
     def products(
         self, pairs: Sequence[tuple[int, int]], level: float, deals: int = DEALS
     ) -> dict[tuple[int, int], float]:
-        """The p values of the products of pairs of axes, corrected for all pairs (Westfall and
-        Young's largest statistic): whether the effect of one depends on the other. A product that
-        is significant at `level` joins the model before the others are tested, since they would
-        otherwise be mistaken for it."""
+        """Return the p values of the products of pairs of axes, corrected for all pairs (Westfall
+        and Young's largest statistic): whether the effect of one depends on the other. A product
+        that is significant at `level` joins the model before the others are tested, since they
+        would otherwise be mistaken for it."""
         design, strengths = self.design, dict[tuple[int, int], float]()
         while len(strengths) < len(pairs):
             missing = [pair for pair in pairs if pair not in strengths]
@@ -233,14 +235,14 @@ class Fit:
         return [(1 + int(np.sum(most >= one * (1 - 1e-9)))) / (deals + 1) for one in strengths]
 
     def slope(self, index: int) -> Floats:
-        """An axis as one column, for products."""
+        """Return an axis as one column, for products."""
         own = self.columns[index]
         return own.at - own.at.mean()
 
 
 def _explained(terms: Floats, q: Floats, left: Floats) -> Floats:
-    """The part of the residuals that terms (each a matrix with one row per cell) explain, as a
-    ratio to what they leave."""
+    """Return the part of the residuals that terms (each a matrix with one row per cell) explain, as
+    a ratio to what they leave."""
     own = terms - q @ (q.T @ terms)
     squares = np.swapaxes(own, 1, 2) @ own
     shared = np.swapaxes(own, 1, 2) @ left

@@ -85,7 +85,7 @@ class Chosen(NamedTuple):
     share: float = CONFIDENCE
 
     def reach(self, df: float) -> float:
-        """How many standard errors the bound on the worse side is away."""
+        """Return how many standard errors the bound on the worse side is away."""
         if self.of < 2:
             return _student(df)
         return max(maximum_quantile(self.share, self.of, df), _student(df))
@@ -125,7 +125,7 @@ class Comparison(NamedTuple):
         return abs(self.difference) > _SPARE * self.reach * self.error
 
     def interval(self) -> tuple[float, float]:
-        """Bounds of the difference, or of the ratio on the log scale, which hold with `CONFIDENCE`
+        """Bound of the difference, or of the ratio on the log scale, which hold with `CONFIDENCE`
         for all cells at once. They are those of all pairs, and say of no difference what the test
         says: where they would not, the near one ends there."""
         reach = self.reach * self.error
@@ -138,12 +138,12 @@ class Comparison(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _student(df: float) -> float:
-    """The reach of Student's interval to either side, in standard errors."""
+    """Return the reach of Student's interval to either side, in standard errors."""
     return student_quantile((1 + CONFIDENCE) / 2, df)
 
 
 def finite_mean(values: Iterable[float]) -> float | None:
-    """The mean of the finite values; None if there are none."""
+    """Return the mean of the finite values; None if there are none."""
     finite = [value for value in values if math.isfinite(value)]
     return math.fsum(value / len(finite) for value in finite) if finite else None
 
@@ -153,10 +153,10 @@ def summarise(
     scale: Scale = "linear",
     spread: Spread | None = None,
 ) -> Summary:
-    """The mean and the Student t interval of finite `values`: mean +- t(df) sd / sqrt(n). It is
-    computed on `scale` and converted back. The standard deviation and the degrees of freedom are
-    those of `spread`, by default those of the values and n - 1. On the log scale all `values`
-    must be positive."""
+    """Return the mean and the Student t interval of finite `values`: mean +- t(df) sd / sqrt(n). It
+    is computed on `scale` and converted back. The standard deviation and the degrees of freedom are
+    those of `spread`, by default those of the values and n - 1. On the log scale all `values` must
+    be positive."""
     n = len(values)
     if n == 0:
         return Summary(0, None, None, None, None, None, None)
@@ -183,7 +183,7 @@ def _bounded(
     reaches: tuple[float, float],
     scale: Scale,
 ) -> Summary:
-    """A summary with bounds so many standard errors below and above the mean."""
+    """Return a summary with bounds so many standard errors below and above the mean."""
     error = spread.sd / summary.n**0.5
     below, above = reaches
     if spread.answers:
@@ -199,8 +199,8 @@ def summarise_chosen(
     noise: Noise,
     chosen: Chosen,
 ) -> Summary:
-    """The same for a cell that was chosen as the best, most likely with the help of chance. The
-    bound on the worse side is as far off as the largest of that many means strays from its true
+    """Return the same for a cell that was chosen as the best, most likely with the help of chance.
+    The bound on the worse side is as far off as the largest of that many means strays from its true
     value with probability 1 - `CONFIDENCE`. The other bound is Student's."""
     spread = noise.of_chosen(chosen.name)
     summary = summarise(values, scale, spread)
@@ -225,7 +225,7 @@ def against_best(
     scale: Scale = "linear",
     price: float = 1.0,
 ) -> dict[str, Comparison]:
-    """Compares `best` with every other cell of known noise: the family. With `sign` 1, smaller is
+    """Compare `best` with every other cell of known noise: the family. With `sign` 1, smaller is
     better. Empty if the noise of `best`, or of all others, is unknown. On the log scale all
     values must be positive. p values are multiplied by `price`, for looks at the data that were
     or will be taken."""
@@ -254,12 +254,12 @@ def against_best(
 
 
 def confidence(comparisons: Mapping[str, Comparison]) -> float:
-    """The confidence of the bound on the worse side of the best."""
+    """Return the confidence of the bound on the worse side of the best."""
     return _JUST if only_just(comparisons) else CONFIDENCE
 
 
 def only_just(comparisons: Mapping[str, Comparison]) -> bool:
-    """Whether the best is ahead of all others, but of the nearest not at `_SURE`. Chance has
+    """Return whether the best is ahead of all others, but of the nearest not at `_SURE`. Chance has
     then most likely helped, or it would not have been named."""
     return (
         bool(comparisons) and _SURE < max(one.p for one in comparisons.values()) <= 1 - CONFIDENCE
@@ -297,7 +297,7 @@ class _Family(NamedTuple):
 
 
 def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[str, Comparison]:
-    """Comparisons with shared noise. The bounds are those of Tukey and Kramer."""
+    """Return comparisons with shared noise. The bounds are those of Tukey and Kramer."""
     chances = _not_the_best(cells, best, family.sign)
     comparisons: dict[str, Comparison] = {}
     for name, cell in cells.items():
@@ -363,12 +363,12 @@ def _distance(cell: _Mean, best: _Mean) -> tuple[float, float, float, float]:
 
 
 def _at_least_of_two(comparison: Comparison, sign: float) -> Comparison:
-    """Makes p among many cells no smaller than that of the two cells alone."""
+    """Make p among many cells no smaller than that of the two cells alone."""
     return comparison._replace(p=max(comparison.p, _pair(comparison, sign)))
 
 
 def _pair(comparison: Comparison, sign: float) -> float:
-    """The two-sided p value of two cells alone; 1 for a cell with the better mean."""
+    """Return the two-sided p value of two cells alone; 1 for a cell with the better mean."""
     if sign * comparison.difference <= 0:
         return 1.0
     return float(student_tail(comparison.difference / comparison.error, comparison.df))

@@ -23,9 +23,9 @@ class Split(NamedTuple):
 
 
 def split_noise(groups: Sequence[Sequence[float]]) -> Split | None:
-    """Whether the ranges of repeated cells fall into two clumps, as they do where some runs go
-    another way altogether: the largest gap between them is a factor of 4 or more, with a fifth of
-    the cells or more, and two at least, on either side. Normal noise has such gaps too, so ask
+    """Return whether the ranges of repeated cells fall into two clumps, as they do where some runs
+    go another way altogether: the largest gap between them is a factor of 4 or more, with a fifth
+    of the cells or more, and two at least, on either side. Normal noise has such gaps too, so ask
     `Noise.p` first. Ranges of 0 are left out."""
     widths = sorted(max(g) - min(g) for g in groups if len(g) > 1 and max(g) > min(g))
     enough = max(2, len(widths) // 5)
@@ -54,7 +54,7 @@ def squeeze(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def pool(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
-    """The same with one variance for all cells."""
+    """Return the same with one variance for all cells."""
     prior = np.asarray(dfs @ variances / dfs.sum())
     return prior, np.asarray(math.inf), np.full_like(variances, prior)
 
@@ -86,8 +86,8 @@ def bartlett(variances: Floats, dfs: Floats) -> Floats:
 
 
 def equal_variances(variances: Floats, dfs: Floats) -> float:
-    """The p value of the test for equal variances. It is simulated, since chi-squared is far from
-    the distribution of the statistic if cells have two or three runs."""
+    """Return the p value of the test for equal variances. It is simulated, since chi-squared is far
+    from the distribution of the statistic if cells have two or three runs."""
     drawn = _null(tuple(sorted(dfs.tolist())))
     above = len(drawn) - int(np.searchsorted(drawn, float(bartlett(variances, dfs))))
     return (above + 1) / (len(drawn) + 1)
@@ -95,7 +95,7 @@ def equal_variances(variances: Floats, dfs: Floats) -> float:
 
 @functools.lru_cache(maxsize=16)
 def _null(dfs: tuple[float, ...]) -> Floats:
-    """The statistic of cells with equal variances, in ascending order. The random draws are
+    """Return the statistic of cells with equal variances, in ascending order. The random draws are
     always the same."""
     draws = max(999, min(_DRAWS, 1_000_000 // len(dfs)))
     free = np.array(dfs)

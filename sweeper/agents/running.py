@@ -53,7 +53,7 @@ class Running:
 
     def plan(self, grid: Grid, overrides: Overrides = []) -> dict[str, object]:  # noqa: B006 - the protocol's default
         """Show what a launch of a grid would start and about what it costs, which runs are already
-        done, and what is left of the budget. Starts nothing. Mistakes in the grid are reported
+        done, and what is left of the budget. Start nothing. Mistakes in the grid are reported
         with their lines. If the grid does not exist, the answer lists the grids that do."""
         preview = self._workspace.preview(grid, overrides, again=False)
         plan = preview.launch.plan

@@ -134,17 +134,17 @@ def _add_resources(server: "MCPServer[object]", workspace: Workspace) -> None:
 
     @server.resource("sweeper://sweeps/{sweep}/grid", mime_type="application/yaml")
     def grid_of_sweep(sweep: str) -> str:
-        """The grid of a sweep, as it was launched."""
+        """Return the grid of a sweep, as it was launched."""
         return resource(lambda: workspace.registry.sweep(sweep).plan.grid_text)
 
     @server.resource("sweeper://sweeps/{sweep}/report", mime_type="text/markdown")
     def report(sweep: str) -> str:
-        """The report of a sweep, as text."""
+        """Return the report of a sweep, as text."""
         return resource(lambda: _report(workspace, sweep))
 
     @server.resource("sweeper://sweeps/{sweep}/notes", mime_type="text/plain")
     def notes(sweep: str) -> str:
-        """The notes on a sweep and its runs."""
+        """Return the notes on a sweep and its runs."""
         return resource(lambda: _notes(workspace, sweep))
 
     del grids, grid, grid_of_sweep, report, notes
@@ -177,12 +177,13 @@ def _notes(workspace: Workspace, sweep: str) -> str:
 def _add_prompts(server: "MCPServer[object]") -> None:
     @server.prompt(title="A study, from its question to its verdict")
     def research(question: str) -> str:
-        """How to answer a question by experiments: baseline first, then one change at a time."""
+        """Return how to answer a question by experiments: baseline first, then one change at a
+        time."""
         return f"The question: {question}\n\n{ARC}"
 
     @server.prompt(title="Look into a sweep that went wrong")
     def diagnose(sweep: str) -> str:
-        """How to find out why runs of a sweep failed or learnt nothing."""
+        """Return how to find out why runs of a sweep failed or learnt nothing."""
         return (
             f"Find out what is wrong with the sweep {sweep}. Ask `status`, then `alarms`; of runs "
             "that failed read `logs`; of some that ran `rollouts`, the best and the worst. Name "

@@ -78,7 +78,7 @@ class Workspace:
 
     def launch(self, preview: GridPreview, requested: Mapping[str, float]) -> dict[str, float]:
         """Launch what was previewed, within the allowance. `asked` has the most tokens, dollars
-        and hours that it may use. Returns what is left afterwards. Raises `UsageError` beyond the
+        and hours that it may use. Return what is left afterwards. Raises `UsageError` beyond the
         allowance, and whatever `launch` raises."""
         from sweeper.launcher.launching import LaunchRequest, User, launch_plan
 

@@ -49,12 +49,12 @@ _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 
 def backend_names() -> list[str]:
-    """Returns every name that `launch.backend` may have."""
+    """Return every name that `launch.backend` may have."""
     return sorted({*_BUILT_IN, *_plugins()})
 
 
 def every_backend() -> Iterator[BackendType]:
-    """Yields the descriptions of all backends that can be loaded."""
+    """Yield the descriptions of all backends that can be loaded."""
     for name in backend_names():
         try:
             yield backend_type(name)
@@ -63,7 +63,7 @@ def every_backend() -> Iterator[BackendType]:
 
 
 def backend_type(name: str) -> BackendType:
-    """Returns the description of the backend called `name`. Raises `UsageError` if it does not
+    """Return the description of the backend called `name`. Raises `UsageError` if it does not
     exist or cannot be loaded."""
     target = _BUILT_IN.get(name) or _plugins().get(name)
     if target is None:
@@ -90,7 +90,7 @@ def backend_type(name: str) -> BackendType:
 
 
 def with_key(key: str) -> BackendType | None:
-    """Returns the backend whose section of `launch` is called `key`, or None if there is none.
+    """Return the backend whose section of `launch` is called `key`, or None if there is none.
     Raises `UsageError` if it cannot be loaded."""
     name = key.replace("_", "-")
     if name in _BUILT_IN or name in _plugins():
@@ -99,14 +99,14 @@ def with_key(key: str) -> BackendType | None:
 
 
 def options_of(launch: Launch, place: str) -> Mapping[str, object]:
-    """Returns the options that a plan has for one of its places."""
+    """Return the options that a plan has for one of its places."""
     return launch.options.get(place.replace("-", "_"), _NO_OPTIONS)
 
 
 def open_backend(
     name: str, sweep: str, folder: str, options: Mapping[str, object] = _NO_OPTIONS
 ) -> Backend:
-    """Opens the backend called `name` for the sweep `sweep`, whose folder (or URL) is `folder`.
+    """Open the backend called `name` for the sweep `sweep`, whose folder (or URL) is `folder`.
 
     Raises `UsageError` for an unknown name and `EnvironmentFailure` if something it needs is
     missing.
@@ -123,7 +123,7 @@ def open_places(
     quiet: bool = False,
     accept: Callable[[str, Backend], None] | None = None,
 ) -> dict[str, Backend]:
-    """Opens the backends of a plan. Returns them by the names of their places. Raises as
+    """Open the backends of a plan. Return them by the names of their places. Raises as
     `open_backend` does.
 
     With `some`, and if the plan lists several places, a place that cannot be opened is returned as
@@ -208,18 +208,18 @@ class Away(Backend):
 
 
 def capabilities_of(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> Capabilities:
-    """Returns the capabilities of jobs of the backend called `name`. Raises `UsageError` for an
+    """Return the capabilities of jobs of the backend called `name`. Raises `UsageError` for an
     unknown name and for incomplete options."""
     return backend_type(name).capabilities(options)
 
 
 def capabilities_at(launch: Launch, place: str) -> Capabilities:
-    """Returns the capabilities of a plan's jobs at one place. Raises `UsageError`."""
+    """Return the capabilities of a plan's jobs at one place. Raises `UsageError`."""
     return capabilities_of(place, options_of(launch, place))
 
 
 def capabilities_together(launch: Launch) -> Capabilities:
-    """Returns the capabilities that a plan's jobs have at every one of its places. `restarts` is
+    """Return the capabilities that a plan's jobs have at every one of its places. `restarts` is
     that of the first place that has one. Raises `UsageError`."""
     capabilities = [capabilities_at(launch, place) for place in launch.places]
     if len(capabilities) == 1:
@@ -235,13 +235,14 @@ def capabilities_together(launch: Launch) -> Capabilities:
 
 
 def may_restart(launch: Launch) -> bool:
-    """Whether a backend may start jobs of a plan with this `launch` again by itself, without the
-    launcher. True if a backend is unknown here."""
+    """Return whether a backend may start jobs of a plan with this `launch` again by itself, without
+    the launcher. True if a backend is unknown here."""
     return any(restarts_at(launch, place) for place in launch.places)
 
 
 def restarts_at(launch: Launch, place: str) -> bool:
-    """Whether the backend of this place may start jobs again by itself. True if it is unknown."""
+    """Return whether the backend of this place may start jobs again by itself. True if it is
+    unknown."""
     try:
         return capabilities_at(launch, place).restarts is not None
     except UsageError:

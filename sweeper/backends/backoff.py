@@ -23,13 +23,13 @@ class Backoff:
         self._failure: Unreachable | None = None
 
     def check(self) -> None:
-        """Raises the last failure again if it is too early for another try."""
+        """Raise the last failure again if it is too early for another try."""
         if self._failure is not None and self._clock() < self._until:
             raise self._failure.with_traceback(None)  # else the traceback grows with every call
 
     @contextmanager
     def tried(self, *failures: type[Unreachable]) -> Generator[None]:
-        """Wraps a try. It has failed if the block raises one of `failures`, which is re-raised."""
+        """Wrap a try. It has failed if the block raises one of `failures`, which is re-raised."""
         try:
             yield
         except failures as error:
@@ -38,7 +38,7 @@ class Backoff:
         self.succeeded()
 
     def failed(self, failure: Unreachable) -> None:
-        """Records a failed try. Simultaneous failures count as one."""
+        """Record a failed try. Simultaneous failures count as one."""
         self._failure = failure
         if self._clock() < self._until:
             return
@@ -46,7 +46,7 @@ class Backoff:
         self._next = min(self._most, 2 * self._next)
 
     def succeeded(self) -> None:
-        """Records a successful try."""
+        """Record a successful try."""
         self._failure, self._next, self._until = None, self._first, 0.0
 
 
@@ -58,16 +58,16 @@ class Freshness:
         self._until = float("-inf")
 
     def is_over(self) -> bool:
-        """Whether the listing is too old or missing."""
+        """Return whether the listing is too old or missing."""
         return time.monotonic() > self._until
 
     def end(self) -> None:
-        """Marks the listing as outdated."""
+        """Mark the listing as outdated."""
         self._until = float("-inf")
 
     @contextmanager
     def renewed(self) -> Generator[None]:
-        """Wraps the making of a new listing."""
+        """Wrap the making of a new listing."""
         begun = time.monotonic()
         yield
         now = time.monotonic()

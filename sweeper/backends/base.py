@@ -88,45 +88,45 @@ class Backend(ABC):
 
     @abstractmethod
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        """Starts the jobs. Not idempotent: call `find` first when in doubt."""
+        """Start the jobs. Not idempotent: call `find` first when in doubt."""
 
     @abstractmethod
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        """Returns token -> the backend's own id, for those of `tokens` that it once accepted and
+        """Return token -> the backend's own id, for those of `tokens` that it once accepted and
         still remembers."""
 
     @abstractmethod
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        """Returns the status of every one of `tokens`, in one call for any number of them."""
+        """Return the status of every one of `tokens`, in one call for any number of them."""
 
     @abstractmethod
     def cancel(self, tokens: Sequence[str]) -> Collection[str] | None:
-        """Asks the jobs to stop: sends SIGTERM to the workers of running jobs and withdraws waiting
-        jobs. Unknown tokens are ignored. Returns the tokens of jobs that it cannot stop yet
+        """Ask the jobs to stop: sends SIGTERM to the workers of running jobs and withdraws waiting
+        jobs. Unknown tokens are ignored. Return the tokens of jobs that it cannot stop yet
         (suspended, about to begin), for which the caller repeats the call. None means that there
         are none."""
 
     @abstractmethod
     def logs(self, token: str) -> Iterator[str]:
-        """Yields the lines that the backend itself kept of a job, if any."""
+        """Yield the lines that the backend itself kept of a job, if any."""
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Checks that the backend would accept jobs with these resources, before anything is
+        """Check that the backend would accept jobs with these resources, before anything is
         recorded. Raises `EnvironmentFailure` if it never will."""
         del resources
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """Removes the records of those of these jobs that have ended, if the backend can. They will
+        """Remove the records of those of these jobs that have ended, if the backend can. They will
         not be queried again."""
         del tokens
 
     def location(self) -> Mapping[str, str]:
-        """Returns what distinguishes the place where jobs wait from others of its kind
+        """Return what distinguishes the place where jobs wait from others of its kind
         (`{"cluster": "a"}`). It never changes."""
         return {}
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
-        """Shows one line on the state of the sweep and a label for jobs, by token: a state,
+        """Show one line on the state of the sweep and a label for jobs, by token: a state,
         `stale`, `paused: <why>`. Called after changes, with only the labels that changed."""
         del status, words
 
@@ -169,7 +169,7 @@ class Check(NamedTuple):
 
 
 def require(checks: Iterable[Check], backend: str) -> None:
-    """Runs the checks that a launch requires. Raises `EnvironmentFailure` at the first that fails;
+    """Run the checks that a launch requires. Raises `EnvironmentFailure` at the first that fails;
     the backend's name precedes the problem."""
     for check in checks:
         if check.needed:
@@ -252,7 +252,7 @@ class BackendType(NamedTuple):
         return self.name.replace("-", "_")
 
     def field(self) -> Field | None:
-        """Returns its section as a field of `launch`, or None if it has no options."""
+        """Return its section as a field of `launch`, or None if it has no options."""
         if not (self.section.fields or self.by_run):
             return None
         return Field(self.key, Nested(self.section), self.doc)

@@ -9,7 +9,7 @@ from sweeper.fields.nodes import Place, Problems
 
 
 def defaults_of(kind: BackendType, problems: Problems) -> dict[str, object]:
-    """Returns a backend's table in the form of a plan's options; empty if there is none. Mistakes
+    """Return a backend's table in the form of a plan's options; empty if there is none. Mistakes
     in it or in the file are added to `problems`, with a place that names the file."""
     path, document = config_file.file(), config_file.read_tables(problems)
     others = document.keys() - {kind.key}
@@ -25,7 +25,7 @@ def defaults_of(kind: BackendType, problems: Problems) -> dict[str, object]:
 
 
 def configured(kind: BackendType) -> dict[str, object]:
-    """Returns the default options of a backend that is being opened. Raises `EnvironmentFailure`
+    """Return the default options of a backend that is being opened. Raises `EnvironmentFailure`
     if the table cannot be used."""
     problems = Problems()
     values = defaults_of(kind, problems)

@@ -18,13 +18,13 @@ _SIGNALS = range(129, 193)
 
 
 def image_field(doc: str, name: str = "image") -> Field:
-    """Returns a field for the address of an image in a registry."""
+    """Return a field for the address of an image in a registry."""
     address = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's address")
     return Field(name, address, doc, examples=("REGISTRY/sweeper@sha256:DIGEST",))
 
 
 def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100) -> Texts:
-    """Returns a list of strings that match `pattern`. Messages read "is no" and then `called`."""
+    """Return a list of strings that match `pattern`. Messages read "is no" and then `called`."""
 
     def wrong_with(text: str) -> str | None:
         return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is no {called}"
@@ -33,7 +33,7 @@ def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100
 
 
 def check_same_for_all_runs(reading: Reading, keys: Sequence[str]) -> None:
-    """Adds a problem for each of `keys` that an override sets."""
+    """Add a problem for each of `keys` that an override sets."""
     for key in keys if "if" in reading.entries else ():
         if key in reading.entries:
             reading.problem(key, f"{reading.path(key)} is the same for all runs of a sweep")
@@ -46,7 +46,7 @@ def options_with_image(
     example: str = "IMAGE",
     other_key: str = "",
 ) -> dict[str, object]:
-    """Returns the options with their defaults. `other_key` may name the image instead of `image`.
+    """Return the options with their defaults. `other_key` may name the image instead of `image`.
     Raises `UsageError` if no image is named."""
     options = section.with_defaults(given)
     if "image" not in options and other_key not in options:
@@ -60,7 +60,7 @@ def options_with_image(
 
 
 def capabilities(options: Mapping[str, object], *credentials: str) -> Capabilities:
-    """Returns the capabilities of jobs that run on other machines and share no files with this one.
+    """Return the capabilities of jobs that run on other machines and share no files with this one.
     `options` are complete."""
     return Capabilities(
         here=False,
@@ -72,7 +72,7 @@ def capabilities(options: Mapping[str, object], *credentials: str) -> Capabiliti
 
 
 def require_digest(image: str) -> str:
-    """Returns the image's address. Raises `LookupError` if it has no digest."""
+    """Return the image's address. Raises `LookupError` if it has no digest."""
     if _DIGEST not in image:
         raise LookupError(
             f"{image} may become another one while a sweep runs: "
@@ -82,17 +82,17 @@ def require_digest(image: str) -> str:
 
 
 def process_exit_code(code: int) -> int:
-    """Converts a container's exit code to Python's: 137 (signal 9) becomes -9. A code beyond all
+    """Convert a container's exit code to Python's: 137 (signal 9) becomes -9. A code beyond all
     signals (255) is the program's own."""
     return 128 - code if code in _SIGNALS else code
 
 
 def line_of(message: object) -> str:
-    """Returns a platform's failure message as one line of at most 300 characters."""
+    """Return a platform's failure message as one line of at most 300 characters."""
     return " ".join(str(message).split())[:300]
 
 
 def reason_of(message: object) -> str | None:
-    """Returns why a job waits or ended, as one line of at most 200 characters; None for an empty
+    """Return why a job waits or ended, as one line of at most 200 characters; None for an empty
     message."""
     return " ".join(str(message or "").split()).removesuffix(":")[:200] or None

@@ -39,7 +39,7 @@ class Helper:
         self._rest = b""
 
     def ask(self, do: str, **about: object) -> object:
-        """Returns the answer, as decoded from JSON. Raises `Unreachable` if there is none, and
+        """Return the answer, as decoded from JSON. Raises `Unreachable` if there is none, and
         `EnvironmentFailure` for a permanent refusal."""
         if self._process is None:
             self._backoff.check()
@@ -47,7 +47,7 @@ class Helper:
         return self._ask({"do": do, **about})
 
     def end(self) -> None:
-        """Ends the process. Jobs continue."""
+        """End the process. Jobs continue."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -90,7 +90,7 @@ class Helper:
         raise Unreachable(f"{self._what}: {answer['silent']}")
 
     def _exchange(self, line: bytes) -> bytes:
-        """Sends a request and returns the answer. Raises `OSError`."""
+        """Send a request and return the answer. Raises `OSError`."""
         process = self._process
         assert process and process.stdin and process.stdout  # noqa: S101 - it was started
         process.stdin.write(line)
@@ -110,7 +110,7 @@ class Helper:
 
 
 def serve(opened: Callable[..., object]) -> None:
-    """Runs as the process: `opened` makes the object whose methods the requests call. Never
+    """Run as the process: `opened` makes the object whose methods the requests call. Never
     returns: the process exits at the end of its input."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # output that the client prints must not mix with the answers

@@ -19,16 +19,16 @@ class Identity:
         self._known = ""
 
     def current(self) -> str:
-        """Returns the identity; empty if nothing of the sweep was submitted yet."""
+        """Return the identity; empty if nothing of the sweep was submitted yet."""
         self._known = self._known or self._folder.read_identity() or ""
         return self._known
 
     def preview(self) -> None:
-        """Uses `NOT_YET` as the identity from now on if nothing was submitted yet, to show what a
+        """Use `NOT_YET` as the identity from now on if nothing was submitted yet, to show what a
         submission would send."""
         self._known = self.current() or NOT_YET
 
     def ensure(self) -> str:
-        """Returns the identity, and makes one if there is none."""
+        """Return the identity, and make one if there is none."""
         self._known = self._known or self._folder.ensure_identity()
         return self._known

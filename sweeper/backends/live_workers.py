@@ -29,7 +29,7 @@ class Workers:
         self._known: dict[str, psutil.Process] = {}
 
     def find(self, tokens: Iterable[str]) -> dict[str, psutil.Process]:
-        """Returns token -> process of the live workers that are visible from here. Raises
+        """Return token -> process of the live workers that are visible from here. Raises
         `Unreachable` if the process table cannot be read."""
         wanted = set(tokens)
         self._known = {t: p for t, p in self._known.items() if t not in wanted or _lives(p)}
@@ -39,7 +39,7 @@ class Workers:
         return {token: self._known[token] for token in wanted & self._known.keys()}
 
     def holding(self, tokens: Iterable[str]) -> set[str]:
-        """Returns the tokens whose worker is alive, visible from here or not. Raises
+        """Return the tokens whose worker is alive, visible from here or not. Raises
         `Unreachable`."""
         wanted = set(tokens)
         held = {token for token in wanted if worker_lock.is_held(self._job(token))}
@@ -50,7 +50,7 @@ class Workers:
         return os.path.join(folder.store.root, folder.job(*attempt_of(token)))
 
     def _look(self, wanted: set[str]) -> dict[str, psutil.Process]:
-        """Searches the process table."""
+        """Searche the process table."""
         ours = _identity(self._folder)
         processes: dict[int, tuple[str, psutil.Process]] = {}
         try:
@@ -76,7 +76,7 @@ class Workers:
         return workers
 
     def _is_ours(self, pid: int, folder: str, ours: _Identity | None) -> bool:
-        """Whether the folder on a process's command line is the sweep's."""
+        """Return whether the folder on a process's command line is the sweep's."""
         if folder == self._folder:
             return True
         if ours is None or os.path.basename(folder) != os.path.basename(self._folder):
@@ -87,7 +87,7 @@ class Workers:
 
 
 def _identity(path: str) -> _Identity | None:
-    """Returns the device and inode of a folder; None if there is none."""
+    """Return the device and inode of a folder; None if there is none."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

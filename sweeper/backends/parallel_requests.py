@@ -13,7 +13,7 @@ T = TypeVar("T")
 def for_each(
     things: Sequence[T], deed: Callable[[T], None], of_one: type[EnvironmentFailure]
 ) -> None:
-    """Applies `deed` to each of `things`, several at a time. Starts no more after a failure that is
+    """Apply `deed` to each of `things`, several at a time. Start no more after a failure that is
     not `of_one`, the kind that concerns a single thing. Raises one of the failures, permanent ones
     first."""
     failures: list[EnvironmentFailure] = []

@@ -16,7 +16,7 @@ a secret's name can look like any value."""
 
 
 def secrets_field(doc: str, reference: Matching, example: str) -> Field:
-    """Returns the field of a backend's section. `reference` matches the platform's references to
+    """Return the field of a backend's section. `reference` matches the platform's references to
     secrets. Other text may be a secret's value, so it is never repeated. `example` is a
     reference."""
     return Field(
@@ -32,12 +32,12 @@ def secrets_field(doc: str, reference: Matching, example: str) -> Field:
 
 
 def names_of(options: Mapping[str, object]) -> frozenset[str]:
-    """Returns the variables that have a reference: `Capabilities.secrets`."""
+    """Return the variables that have a reference: `Capabilities.secrets`."""
     return frozenset(table_of(options.get(_FIELD)))
 
 
 def where_to_say(backend: BackendType, name: str) -> str:
-    """Returns how a grid says where a job finds the secret `name`; "" for a backend without
+    """Return how a grid says where a job finds the secret `name`; "" for a backend without
     references."""
     field = backend.section.fields.get(_FIELD)
     if field is None or not field.examples:

@@ -114,7 +114,7 @@ class Verb(Protocol):
         ...
 
     def run(self, arguments: Namespace) -> int:
-        """Run the verb. Returns the exit code."""
+        """Run the verb. Return the exit code."""
         ...
 
 

@@ -116,7 +116,7 @@ def run(arguments: Namespace) -> int:
 def _of_all(
     arguments: Namespace, registry: "Registry", name: str, reports: "dict[str, Report]"
 ) -> str:
-    """Write the page over all stages. Returns its path."""
+    """Write the page over all stages. Return its path."""
     from sweeper.analysis.page.pipeline import pipeline, write
 
     sweep = registry.sweep(name)

@@ -115,7 +115,7 @@ def _address(record: Mapping[str, object]) -> str | None:
 
 
 def _ask(sides: Sequence[_Side], arguments: Namespace) -> dict[str, list[Answer]]:
-    """Sample all models at the same time. Returns the answers of each by its name."""
+    """Sample all models at the same time. Return the answers of each by its name."""
     environment = os.environ | _service()
     folders = {side.name: _folder(side, arguments) for side in sides}
     distinct = list(

@@ -241,7 +241,7 @@ def _output(*command: str) -> str:
 def _try(
     request: "TrialRequest", root: str, arguments: Namespace
 ) -> tuple[list["Step"], str | None]:
-    """Test the backend with a job, and show each step. Returns the steps, and the error if any."""
+    """Test the backend with a job, and show each step. Return the steps, and the error if any."""
     from sweeper.launcher.backend_trial import try_out
 
     steps: list[Step] = []

@@ -167,7 +167,7 @@ def _as_texts(arrow: ModuleType, table: _Table) -> _Table:
 
 
 def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> int:
-    """Write a W&B run for each run, with its id, name, configuration and rows. Returns the number
+    """Write a W&B run for each run, with its id, name, configuration and rows. Return the number
     of rows. Offline (`wandb sync` sends it later) unless WANDB_MODE says otherwise."""
     wandb = importlib.import_module("wandb")
     mode = os.environ.get("WANDB_MODE", "offline")

@@ -123,7 +123,7 @@ def script_text(
     name: str, script: str, options: list[Option], given: Mapping[str, str | None], out: str
 ) -> tuple[str, list[str]]:
     """Write a grid whose runs execute a script. Values that the script needs are left out, with a
-    comment, so that the grid plans only when they are filled in. Returns it with their keys."""
+    comment, so that the grid plans only when they are filled in. Return it with their keys."""
     parts = _parts(options)
     lines = [
         *head(name, script, out),

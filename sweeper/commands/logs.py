@@ -211,7 +211,7 @@ class _Reader:
         return {place: Files(run.store, place[1]) for place, run in runs.items()}
 
     def _print_new(self) -> bool:
-        """Print the additions to all logs. Returns whether that was all."""
+        """Print the additions to all logs. Return whether that was all."""
         files = self._files()
         busy = list(self._tails.values())
         for _ in range(_ROUNDS):
@@ -232,7 +232,7 @@ class _Reader:
         return not busy
 
     def _print_some(self, tail: Tail, files: dict[tuple[str, str], Files]) -> bool:
-        """Print some of the additions. Returns whether there were any."""
+        """Print some of the additions. Return whether there were any."""
         before = tail.offset
         self._printer.print_lines(self._printer.matching(tail.read(files[files_of(tail.run)])))
         return tail.offset != before
@@ -270,7 +270,7 @@ class _Reader:
         yield from self._kept_lines(tail)
 
     def _kept_lines(self, tail: Tail) -> Iterator[Line]:
-        """Yield the backend's own copy of an attempt that has left nothing in the store. Asks only
+        """Yield the backend's own copy of an attempt that has left nothing in the store. Ask only
         once."""
         run, attempt = tail.run, (run_key(tail.run), tail.attempt)
         if not tail.silent or not run.attempts or attempt in self._asked:

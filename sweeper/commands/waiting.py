@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def follow(plan: "Plan", root: str, *, plain: bool) -> int:
-    """Follow a sweep that another launcher drives until nothing is at work on it. Returns its exit
+    """Follow a sweep that another launcher drives until nothing is at work on it. Return its exit
     code, 130 if interrupted."""
     from sweeper.commands import watch
     from sweeper.results.waiting import wait
@@ -59,7 +59,7 @@ def tell_failed(sweep: str, root: str, count: int) -> None:
 
 
 def tell_interrupted(sweep: str, root: str) -> int:
-    """Say what the end of the launcher in this process leaves behind. Returns the exit code."""
+    """Say what the end of the launcher in this process leaves behind. Return the exit code."""
     from sweeper.store.opening import open_store
     from sweeper.sweep.folder import SweepFolder
 

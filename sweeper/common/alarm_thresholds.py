@@ -132,9 +132,9 @@ RULES: dict[str, Rule] = {
 
 
 def resolve(given: Mapping[str, Mapping[str, float] | None] | None = None) -> Limits:
-    """The thresholds in force: the defaults, changed by what a grid has `given` (as `sweep.json`
-    has it: rule -> thresholds, or None for one that is off). What is not known here is passed
-    over: a newer version's. What is above the most that may be said now, as an older version
+    """Return the thresholds in force: the defaults, changed by what a grid has `given` (as
+    `sweep.json` has it: rule -> thresholds, or None for one that is off). What is not known here is
+    passed over: a newer version's. What is above the most that may be said now, as an older version
     allowed it, counts as the most: a rule over more steps than are remembered would never speak."""
     limits: Limits = {}
     for name, rule in RULES.items():

@@ -43,8 +43,8 @@ def atomic_create(path: str, data: Parts, *, mode: int = 0o644) -> None:
 
 @contextmanager
 def replacing(path: str, *, durable: bool = False) -> Generator[str]:
-    """A name to make a file or a link under, which takes the place of `path` when the block ends
-    well, and is removed when it does not."""
+    """Yield a name to make a file or a link under, which takes the place of `path` when the block
+    ends well, and is removed when it does not."""
     temporary = _beside(path)
     try:
         yield temporary
@@ -92,7 +92,7 @@ def _write(path: str, data: Parts, mode: int, durable: bool) -> None:
 
 
 def nearest_folder(folder: str) -> str:
-    """The folder, or where it would be made."""
+    """Return the folder, or where it would be made."""
     while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
     return folder

@@ -15,7 +15,7 @@ _MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 
 
 def decode(data: bytes) -> object:
-    """Decodes a JSON text. A lone surrogate ("\\ud800"), which no file, terminal or table accepts,
+    """Decode a JSON text. A lone surrogate ("\\ud800"), which no file, terminal or table accepts,
     becomes U+FFFD. Raises `ValueError` for invalid JSON and for too deep nesting."""
     try:
         value: object = json.loads(data)
@@ -28,7 +28,7 @@ def decode(data: bytes) -> object:
 
 
 def is_deep(data: bytes) -> bool:
-    """Whether a JSON text may be nested too deep, judged by its brackets, also those in
+    """Return whether a JSON text may be nested too deep, judged by its brackets, also those in
     strings."""
     if data.count(b"[") + data.count(b"{") <= MOST_LEVELS:
         return False
@@ -58,7 +58,7 @@ def _inside(value: object) -> "list[object]":
 
 
 def mended(value: object) -> object:
-    """Replaces lone surrogates in the strings and keys of a JSON value by U+FFFD."""
+    """Replace lone surrogates in the strings and keys of a JSON value by U+FFFD."""
     if isinstance(value, str):
         return re.sub(_HALF, "\ufffd", value)
     if isinstance(value, list):

@@ -39,16 +39,16 @@ class Part:
         self.document: dict[str, object] = cast(dict[str, object], value)
 
     def text(self, key: str) -> str:
-        """Returns a required text."""
+        """Return a required text."""
         value = self.document.get(key)
         return value if isinstance(value, str) else self._refuse(key, "a text", value)
 
     def text_or(self, key: str, default: T) -> str | T:
-        """Returns a text, or `default` if it is missing."""
+        """Return a text, or `default` if it is missing."""
         return default if self.document.get(key) is None else self.text(key)
 
     def one_of(self, key: str, known: Iterable[Word], default: Word | Literal[""]) -> Word:
-        """Returns one of the `known` texts, or `default` if it is missing."""
+        """Return one of the `known` texts, or `default` if it is missing."""
         value = self.text_or(key, default)
         for word in known:
             if word == value:
@@ -56,7 +56,7 @@ class Part:
         return self._refuse(key, " or ".join(known), value)
 
     def time_or(self, key: str, default: T) -> str | T:
-        """Returns a time in UTC, in the format of `storage.documents.timestamp`."""
+        """Return a time in UTC, in the format of `storage.documents.timestamp`."""
         value = self.text_or(key, None)
         if value is None:
             return default
@@ -70,7 +70,7 @@ class Part:
         return self._refuse(key, "a time such as 2026-01-31T12:00:00Z", value)
 
     def number_or(self, key: str, default: T) -> float | T:
-        """Returns a finite number of plausible size."""
+        """Return a finite number of plausible size."""
         value = self.document.get(key)
         if value is None:
             return default
@@ -79,28 +79,28 @@ class Part:
         return value if -_LARGEST < value < _LARGEST else self._refuse(key, "a number", value)
 
     def integer_or(self, key: str, default: T) -> int | T:
-        """Returns an integer."""
+        """Return an integer."""
         value = self.number_or(key, None)
         if value is None:
             return default
         return value if isinstance(value, int) else self._refuse(key, "an integer", value)
 
     def flag_or(self, key: str, default: bool) -> bool:
-        """Returns true or false."""
+        """Return true or false."""
         value = self.document.get(key)
         if value is None:
             return default
         return value if isinstance(value, bool) else self._refuse(key, "true or false", value)
 
     def items(self, key: str) -> list[object]:
-        """Returns a required list."""
+        """Return a required list."""
         value = self.document.get(key)
         return cast(list[object], value) if isinstance(value, list) else self._refuse(
             key, "a list", value
         )  # fmt: skip
 
     def texts_or(self, key: str, default: T) -> list[str] | T:
-        """Returns a list of texts."""
+        """Return a list of texts."""
         if self.document.get(key) is None:
             return default
         return [
@@ -109,37 +109,37 @@ class Part:
         ]
 
     def part(self, key: str) -> "Part":
-        """Returns a required object."""
+        """Return a required object."""
         if key not in self.document:
             self._refuse(key, "an object", None)
         return Part(self.document.get(key), self.place, self._path(key))
 
     def part_or_none(self, key: str) -> "Part | None":
-        """Returns an object, or None if it is missing."""
+        """Return an object, or None if it is missing."""
         return None if self.document.get(key) is None else self.part(key)
 
     def table(self, key: str) -> dict[str, object]:
-        """Returns an object's keys and values, which may be of any type; {} if it is missing."""
+        """Return an object's keys and values, which may be of any type; {} if it is missing."""
         part = self.part_or_none(key)
         return {} if part is None else part.document
 
     def texts_by_key(self, key: str) -> dict[str, str]:
-        """Returns an object of texts; {} if it is missing."""
+        """Return an object of texts; {} if it is missing."""
         part = self.part_or_none(key)
         return {} if part is None else {name: part.text(name) for name in part.document}
 
     def parts_by_key(self, key: str) -> "dict[str, Part]":
-        """Returns an object of objects; {} if it is missing."""
+        """Return an object of objects; {} if it is missing."""
         part = self.part_or_none(key)
         return {} if part is None else {name: part.part(name) for name in part.document}
 
     def parts(self, key: str) -> "list[Part]":
-        """Returns a required list of objects."""
+        """Return a required list of objects."""
         items = enumerate(self.items(key))
         return [Part(one, self.place, self._path(f"{key}[{number}]")) for number, one in items]
 
     def refuse(self, key: str, what: str) -> NoReturn:
-        """Raises the error that the value of `key` should be `what`."""
+        """Raise the error that the value of `key` should be `what`."""
         self._refuse(key, what, self.document.get(key))
 
     def _path(self, key: str) -> str:
@@ -154,13 +154,13 @@ class Part:
 
 
 def read_texts(document: object, place: str) -> dict[str, str]:
-    """Reads the file `place`, an object of texts, such as variables. Raises `StoreError`."""
+    """Read the file `place`, an object of texts, such as variables. Raises `StoreError`."""
     top = Part(document, place)
     return {name: top.text(name) for name in top.document}
 
 
 def _shown(value: object) -> str:
-    """Returns a value for messages. It may be of any size."""
+    """Return a value for messages. It may be of any size."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):

@@ -21,8 +21,8 @@ _PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 def lacking(error: BaseException | None) -> str | None:
-    """What this machine has too little of, where an error (or what it came from) says so: `this
-    machine has no more memory`."""
+    """Return what this machine has too little of, where an error (or what it came from) says so:
+    `this machine has no more memory`."""
     while error is not None:
         lack: str | None = None
         if isinstance(error, OSError):
@@ -36,8 +36,8 @@ def lacking(error: BaseException | None) -> str | None:
 
 
 def crowding(error: BaseException | None) -> str | None:
-    """The same, or that a disk is full or takes nothing any more: in the error's own words, which
-    say where that is."""
+    """Return the same, or that a disk is full or takes nothing any more: in the error's own words,
+    which say where that is."""
     lack, at = lacking(error), error
     while lack is None and at is not None:
         if isinstance(at, OSError) and at.errno in _TAKES_NOTHING:

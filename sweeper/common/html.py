@@ -7,7 +7,7 @@ ROWS = 30
 
 
 def title(text: str, more: str = "") -> str:
-    """Returns a line above a table."""
+    """Return a line above a table."""
     from html import escape
 
     rest = f" {escape(more)}" if more else ""
@@ -15,7 +15,7 @@ def title(text: str, more: str = "") -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Returns a table of the first rows, with the number of those left out."""
+    """Return a table of the first rows, with the number of those left out."""
     from html import escape
 
     every = list(rows)

@@ -13,8 +13,8 @@ _EXCEPTION = r"[A-Za-z_][\w.]*(?::.*)?\Z"
 
 
 def cause(data: bytes) -> str:
-    """The last line of the last traceback in a log's end, and the last line of all where there is
-    none: programs go on printing while they end. For people, at most 200 characters."""
+    """Return the last line of the last traceback in a log's end, and the last line of all where
+    there is none: programs go on printing while they end. For people, at most 200 characters."""
     lines = data.decode("utf-8", "replace").splitlines()
     starts = [number for number, line in enumerate(lines) if line.strip() == _TRACEBACK]
     for line in lines[starts[-1] + 1 :] if starts else ():
@@ -24,8 +24,8 @@ def cause(data: bytes) -> str:
 
 
 def last_line(data: bytes) -> str:
-    """The last line of a log's end that says anything, for people; what W&B says when a program
-    ends only where there is nothing else."""
+    """Return the last line of a log's end that says anything, for people; what W&B says when a
+    program ends only where there is nothing else."""
     other = ""
     for line in reversed(data.decode("utf-8", "replace").splitlines()):
         text = _plain(line)

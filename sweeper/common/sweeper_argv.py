@@ -13,7 +13,7 @@ BOOTSTRAP = os.path.join(_PACKAGE, "recipe", "bootstrap.py")
 
 
 def self_command(*arguments: str) -> list[str]:
-    """The argv of `sweeper ARGUMENTS`."""
+    """Return the argv of `sweeper ARGUMENTS`."""
     return [sys.executable, "-P", "-m", "sweeper", *arguments]
 
 
@@ -26,11 +26,11 @@ def worker_command(
     restarts: tuple[str, int] | None = None,
     bare: Sequence[str] | None = None,
 ) -> list[str]:
-    """The argv of the worker for one attempt of a run of the sweep at `folder`. Backends find
-    their jobs by its last two elements. `env_file`: where the environment lies without which the
-    store cannot be reached; `python`: the interpreter, where it is not this one; `restarts`: the
-    variable in which the backend counts how often it has started the job again, and what that says
-    the first time; `bare`: what starts a module of sweeper's where there is no sweeper yet."""
+    """Return the argv of the worker for one attempt of a run of the sweep at `folder`. Backends
+    find their jobs by its last two elements. `env_file`: where the environment lies without which
+    the store cannot be reached; `python`: the interpreter, where it is not this one; `restarts`:
+    the variable in which the backend counts how often it has started the job again, and what that
+    says the first time; `bare`: what starts a module of sweeper's where there is no sweeper yet."""
     options = [] if env_file is None else ["--env", env_file]
     if restarts is not None:
         variable, first = restarts
@@ -40,8 +40,8 @@ def worker_command(
 
 
 def array_command(command: Sequence[str], root: str, table: str) -> list[str]:
-    """The argv of a child of an array job that finds out by its index and the `table` below `root`
-    which token goes to the end of `command`."""
+    """Return the argv of a child of an array job that finds out by its index and the `table` below
+    `root` which token goes to the end of `command`."""
     at = command.index(_WORKER) if _WORKER in command else 0
     if at and command[at - 1] != "-m":  # where there is no sweeper yet: that is made once
         return [*command[:at], _ARRAY, root, table, "-P", "-m", *command[at:]]

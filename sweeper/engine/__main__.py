@@ -95,7 +95,7 @@ def main(
     argv: list[str] | None = None,
     users: Callable[[lifecycle.EngineInfo], Sequence[str]] = _no_one,
 ) -> int:
-    """Run the verb. Returns the exit code. `users` returns the running sweeps that use an
+    """Run the verb. Return the exit code. `users` returns the running sweeps that use an
     engine."""
     parser = _parser()
     arguments = parser.parse_args(argv)

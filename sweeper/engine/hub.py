@@ -52,7 +52,7 @@ def _revision(contents: dict[str, bytes]) -> str:
 
 
 def place(hub: str, name: str, directory: str) -> str:
-    """Add the tokenizer in `directory` to the cache `hub` under a model's name. Returns its
+    """Add the tokenizer in `directory` to the cache `hub` under a model's name. Return its
     folder.
 
     The revision is a hash of the contents, so a snapshot never changes. The reference is replaced

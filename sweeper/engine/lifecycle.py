@@ -305,7 +305,7 @@ def start(
 
 
 def stop(home: str | None = None) -> bool:
-    """Stop the engine that serves a home. Returns False if there is none.
+    """Stop the engine that serves a home. Return False if there is none.
 
     Signals only a process that answers as this home's engine and has the recorded pid. Raises
     EngineError if it does not stop in time, or is another user's.

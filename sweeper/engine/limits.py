@@ -111,7 +111,7 @@ class Gate:
         return len(self._waiting)
 
     def enter(self, key: str, start: Callable[[], None]) -> bool:
-        """Call `start` when `key` is admitted, at once if it already is. Returns whether it was
+        """Call `start` when `key` is admitted, at once if it already is. Return whether it was
         called at once."""
         with self._lock:
             now = key in self._inside or (not self.full() and not self._waiting)

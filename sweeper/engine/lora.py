@@ -83,7 +83,7 @@ def _merged(base: Floats, name: str, adapter: Arrays, scale: float) -> Floats:
 
 
 def merge(base: Arrays, shape: Shape, rotation: Rotation, adapter: Arrays, scale: float) -> Network:
-    """Merge an adapter into base weights. Returns the network, with its matrices stacked."""
+    """Merge an adapter into base weights. Return the network, with its matrices stacked."""
 
     def stack(i: int, kinds: tuple[str, ...]) -> Floats:
         parts = [_merged(base[f"{i}.{k}"], f"{i}.{k}", adapter, scale) for k in kinds]

@@ -60,7 +60,7 @@ def _number(config: LossConfig, key: str, defaults: Mapping[str, float]) -> floa
 
 
 def _ppo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """The smaller of two objectives. Where that is the clipped one, the gradient is zero."""
+    """Return the smaller of two objectives. Where that is the clipped one, the gradient is zero."""
     advantages, weights = inputs["advantages"], inputs["weights"]
     ratio = np.exp(logprobs - inputs["logprobs"])
     plain, clipped = ratio * advantages, _clipped(ratio, config, _PPO) * advantages

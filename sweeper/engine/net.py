@@ -95,7 +95,7 @@ class Tape(NamedTuple):
 
 
 def rms(x: Floats, weight: Floats, eps: float) -> tuple[Floats, Floats]:
-    """Compute RMSNorm over the last axis. Returns the result, and 1/rms for its gradient."""
+    """Compute RMSNorm over the last axis. Return the result, and 1/rms for its gradient."""
     inv = 1.0 / np.sqrt(np.vecdot(x, x)[..., None] * x.dtype.type(1.0 / x.shape[-1]) + eps)
     inv = inv.astype(x.dtype, copy=False)
     return x * inv * weight, inv
@@ -127,7 +127,7 @@ def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
 
 
 def swiglu(gate_up: Floats) -> tuple[Floats, Floats]:
-    """Compute silu(gate) * up of the stacked N x 2f input. Returns the result, and
+    """Compute silu(gate) * up of the stacked N x 2f input. Return the result, and
     sigmoid(gate)."""
     half = gate_up.shape[-1] // 2
     gate, up = gate_up[..., :half], gate_up[..., half:]
@@ -160,7 +160,7 @@ def attention_weights(q: Floats, keys: Floats, mask: Floats, groups: int) -> Flo
 
 
 def _in_parts(x: Floats, groups: int) -> Iterator[tuple[slice, Floats]]:
-    """Split B x KV x (G T) x h by positions. Yields the positions, and B x KV x (G L) x h."""
+    """Split B x KV x (G T) x h by positions. Yield the positions, and B x KV x (G L) x h."""
     batch, kv, rows, head = x.shape
     whole = x.reshape(batch, kv, groups, rows // groups, head)
     for start in range(0, rows // groups, QUERIES):
@@ -172,7 +172,7 @@ def _in_parts(x: Floats, groups: int) -> Iterator[tuple[slice, Floats]]:
 def _attend(
     q: Floats, k: Floats, v: Floats, mask: Floats, groups: int
 ) -> tuple[Floats, Floats | None]:
-    """Compute causal attention of B x KV x (G T) x h queries. Returns the output and the weights.
+    """Compute causal attention of B x KV x (G T) x h queries. Return the output and the weights.
 
     The weights of a long sequence would not fit in memory. They are computed for some positions at
     a time, and again in the backward pass.
@@ -221,7 +221,7 @@ def _layer(
 def forward(network: Network, ids: Ints) -> tuple[Floats, list[Tape]]:
     """Run B x T token ids through every layer.
 
-    Returns the last layer's output, N x d, before the final norm, and one tape per layer. Rows are
+    Return the last layer's output, N x d, before the final norm, and one tape per layer. Rows are
     padded on the right: with causal attention, real positions never see the padding.
     """
     batch, length = ids.shape

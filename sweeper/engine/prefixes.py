@@ -80,7 +80,7 @@ class Prefixes:
         cache: list[tuple[Floats, Floats]],
         last: Floats,
     ) -> Kept:
-        """Cache the block that follows `above` (None: the first block). Returns the cached
+        """Cache the block that follows `above` (None: the first block). Return the cached
         block."""
         with self._lock:
             key = owner, above.number if above else _ROOT, part

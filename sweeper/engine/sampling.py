@@ -191,7 +191,7 @@ def likeliest(logprobs: Floats, k: int) -> tuple[Ints, Floats]:
 def _draw(
     scores: Floats, params: Params, uniform: Floats
 ) -> tuple[Ints, Floats, tuple[Ints, Floats] | None]:
-    """Draw a token for each row of n x V logits. Returns the tokens, their logprobs at the
+    """Draw a token for each row of n x V logits. Return the tokens, their logprobs at the
     temperature, and the likeliest tokens if requested.
 
     Uses inverse transform sampling with one uniform number per row, so that the rows are

@@ -72,7 +72,7 @@ class Promises:
         return len(self._open) + len(self._fetched)
 
     def create(self, name: str) -> Future[Reply] | None:
-        """Create a promise. Returns None if the name exists, because the request was sent again."""
+        """Create a promise. Return None if the name exists, because the request was sent again."""
         with self._lock:
             if name in self._open or name in self._fetched:
                 return None

@@ -212,7 +212,7 @@ def _is_this(directory: str, config: Mapping[str, object]) -> bool:
 
 
 def ensure(models: str, name: str = TINY) -> str:
-    """Return the model's directory under `models`. Creates it if it is missing or of an earlier
+    """Return the model's directory under `models`. Create it if it is missing or of an earlier
     release.
 
     It is created atomically. If two processes create it at once, one wins, and both find the same

@@ -12,13 +12,13 @@ TABLES = ("quota", "budget", "notify")
 
 
 def file() -> str:
-    """Returns the path of the file, which need not exist."""
+    """Return the path of the file, which need not exist."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(folder, "sweeper", "config.toml")
 
 
 def read_tables(problems: Problems) -> dict[str, object]:
-    """Reads all tables; empty without a file. Notes a file that cannot be read."""
+    """Read all tables; empty without a file. Notes a file that cannot be read."""
     try:
         with open(file(), "rb") as opened:
             import tomllib
@@ -32,7 +32,7 @@ def read_tables(problems: Problems) -> dict[str, object]:
 
 
 def table(name: str) -> tuple[Node, Problems]:
-    """Returns a table as a node, empty if it is missing, and the problems to add mistakes in it
+    """Return a table as a node, empty if it is missing, and the problems to add mistakes in it
     to. Raises `EnvironmentFailure` for a file that cannot be read."""
     problems = Problems()
     entries = read_tables(problems).get(name, {})
@@ -41,6 +41,6 @@ def table(name: str) -> tuple[Node, Problems]:
 
 
 def refuse(problems: Problems) -> None:
-    """Raises `EnvironmentFailure` if anything was noted."""
+    """Raise `EnvironmentFailure` if anything was noted."""
     if problems:
         raise EnvironmentFailure("; ".join(problems.error().problems))

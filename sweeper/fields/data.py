@@ -17,7 +17,7 @@ from sweeper.fields.nodes import (
 
 
 def from_python(value: object, path: str, problems: Problems) -> Node:
-    """Returns Python data as nodes. A place is the path of keys (`base.lr`). Tuples count as
+    """Return Python data as nodes. A place is the path of keys (`base.lr`). Tuples count as
     lists, numbers of other libraries as the result of `.item()`."""
     try:
         return _FromPython(problems).node(value, path, 0)
@@ -34,7 +34,7 @@ class _FromPython:
         self.count = 0
 
     def node(self, value: object, path: str, depth: int) -> Node:
-        """Makes the node of `value`. Recursion is bounded by MAX_DEPTH."""
+        """Make the node of `value`. Recursion is bounded by MAX_DEPTH."""
         place = Place(path or "grid")
         self._spend(place)
         if depth > MAX_DEPTH:

@@ -26,16 +26,16 @@ class Kind(Protocol):
     """The interface of every kind."""
 
     def read(self, node: Node, where: str, problems: Problems) -> object:
-        """Returns the value. Notes a wrong value, and returns None."""
+        """Return the value. Notes a wrong value, and returns None."""
         ...
 
     def schema(self) -> dict[str, object]:
-        """Returns the JSON Schema of the values."""
+        """Return the JSON Schema of the values."""
         ...
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Returns ` (did you mean 'x'?)`, or "" if no known word is close."""
+    """Return ` (did you mean 'x'?)`, or "" if no known word is close."""
     import difflib
     import itertools
 
@@ -52,18 +52,18 @@ def hint(word: str, known: Iterable[str], problems: Problems) -> str:
 
 
 def wrong(node: Node, where: str, expected: str, problems: Problems) -> None:
-    """Notes that a value has the wrong type."""
+    """Note that a value has the wrong type."""
     problems.add(node.place, f"{where} is {kind(node)}; it takes {expected}")
 
 
 def unread(node: Node, where: str, problems: Problems) -> Node:
-    """Returns the node itself. It is the reader of a `Shape` whose value is read later."""
+    """Return the node itself. It is the reader of a `Shape` whose value is read later."""
     del where, problems
     return node
 
 
 def whole(pattern: str) -> str:
-    """Anchors a pattern at both ends, as a JSON Schema needs it."""
+    """Anchor a pattern at both ends, as a JSON Schema needs it."""
     return f"^{pattern}$"
 
 
@@ -211,7 +211,7 @@ class Duration:
 
 
 def seconds(value: object) -> float | None:
-    """Parses a duration; None if it is invalid."""
+    """Parse a duration; None if it is invalid."""
     total: float | None = None
     if is_number(value):
         total = float(value) if abs(value) < _MAX_SECONDS else None

@@ -82,12 +82,12 @@ class Problems:
         self._files: list[str] = []
 
     def order(self, files: Iterable[str]) -> None:
-        """Sets the order of files in reports. The default is the order in which mistakes are
+        """Set the order of files in reports. The default is the order in which mistakes are
         found."""
         self._files = list(files)
 
     def add(self, place: Place, message: str) -> None:
-        """Notes a mistake. The same mistake at the same place counts once."""
+        """Note a mistake. The same mistake at the same place counts once."""
         self._found[(place, message)] = None
 
     def __bool__(self) -> bool:
@@ -97,7 +97,7 @@ class Problems:
         return len(self._found)
 
     def error(self) -> GridError:
-        """Returns all mistakes as one error, a line each, grouped by file and ordered by
+        """Return all mistakes as one error, a line each, grouped by file and ordered by
         position."""
         files = dict.fromkeys([*self._files, *(p.source for p, _ in self._found if p.line)])
         rank = {source: number for number, source in enumerate(files)}
@@ -108,13 +108,13 @@ class Problems:
         return GridError([f"{place}: {sanitize(message)}" for place, message in ordered])
 
     def raise_any(self) -> None:
-        """Raises `GridError` if there is a mistake."""
+        """Raise `GridError` if there is a mistake."""
         if self._found:
             raise self.error()
 
 
 def scalar(text: str) -> object:
-    """Returns the value of a plain scalar by the core schema of YAML 1.2.
+    """Return the value of a plain scalar by the core schema of YAML 1.2.
 
     Raises ValueError for an integer of more than 300 digits.
     """
@@ -131,7 +131,8 @@ def scalar(text: str) -> object:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text without quotes is read, and looks, like this text and no other value."""
+    """Return whether a text without quotes is read, and looks, like this text and no other
+    value."""
     if not text or text != text.strip() or "  " in text or not text.isprintable():
         return False
     try:
@@ -141,7 +142,7 @@ def is_plain(text: str) -> bool:
 
 
 def kind(node: Node) -> str:
-    """Returns a name for the type of a node's value, for messages."""
+    """Return a name for the type of a node's value, for messages."""
     value = node.value
     if value is None:
         return "nothing"
@@ -158,7 +159,7 @@ def kind(node: Node) -> str:
 
 
 def plain(node: Node) -> object:
-    """Returns the node as Python data, without places."""
+    """Return the node as Python data, without places."""
     if (items := node.items) is not None:
         return [plain(item) for item in items]
     if (entries := node.entries) is not None:
@@ -169,7 +170,7 @@ def plain(node: Node) -> object:
 def read_yaml(
     text: str, source: str, problems: Problems, *, fixed: Place | None = None
 ) -> Node | None:
-    """Reads the single document of `text`. Returns None if it is empty or unreadable.
+    """Read the single document of `text`. Return None if it is empty or unreadable.
 
     With `fixed` every node gets that place instead of its own (text from the command line).
     """
@@ -191,21 +192,21 @@ def read_yaml(
 
 
 def _instead(character: str) -> str:
-    """Returns how to write a forbidden character, if a value may hold it."""
+    """Return how to write a forbidden character, if a value may hold it."""
     if _UNUSABLE.match(character):
         return ""
     return f": write \\u{ord(character):04x}, in double quotes"
 
 
 def check_text(value: str, place: Place, problems: Problems) -> None:
-    """Notes a character that cannot be given to a run."""
+    """Note a character that cannot be given to a run."""
     bad = _UNUSABLE.search(value)
     if bad:
         problems.add(place, f"holds the character U+{ord(bad.group()):04X}, which no run can take")
 
 
 def shown(value: object) -> str:
-    """Returns the `repr` of a value, cut if it is long."""
+    """Return the `repr` of a value, cut if it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
@@ -290,7 +291,7 @@ class _Reader:
         return root
 
     def _node(self, event: _Event, events: Iterator[_Event], depth: int) -> Node:
-        """Builds the node that begins with `event`. Recursion is bounded by MAX_DEPTH."""
+        """Build the node that begins with `event`. Recursion is bounded by MAX_DEPTH."""
         place = self.place(event.start_mark)
         name = type(event).__name__
         if name == "AliasEvent":
@@ -364,7 +365,7 @@ class _Reader:
 
 
 def _joined(pair: re.Match[str]) -> str:
-    """Returns the character of a surrogate pair: JSON escapes characters beyond U+FFFF so."""
+    """Return the character of a surrogate pair: JSON escapes characters beyond U+FFFF so."""
     return pair.group().encode("utf-16", "surrogatepass").decode("utf-16")
 
 

@@ -22,7 +22,7 @@ class Field(NamedTuple):
     key: str = ""
 
     def schema(self) -> dict[str, object]:
-        """Returns the JSON Schema of the value. Null is the same as a missing key."""
+        """Return the JSON Schema of the value. Null is the same as a missing key."""
         about: dict[str, object] = {"description": self.doc} if self.doc else {}
         if self.default is not None:
             about["default"] = self.default
@@ -42,20 +42,20 @@ class Reading:
         self.values: dict[str, Any] = {}
 
     def value(self, key: str) -> Any:
-        """Returns the value of a field by its name in documents, or its default."""
+        """Return the value of a field by its name in documents, or its default."""
         return self.values[key] if key in self.values else self.section.defaults().get(key)
 
     def path(self, key: str) -> str:
-        """Returns the name of a key in messages: `launch.slurm.mem`."""
+        """Return the name of a key in messages: `launch.slurm.mem`."""
         return f"{self.name}.{key}" if self.name else key
 
     def given(self, key: str) -> Node | None:
-        """Returns the node of a key; None if it is missing or null."""
+        """Return the node of a key; None if it is missing or null."""
         entry = self.entries.get(key)
         return None if entry is None or entry[1].value is None else entry[1]
 
     def problem(self, key: str, message: str) -> None:
-        """Notes a mistake in the value of a given key."""
+        """Note a mistake in the value of a given key."""
         self.problems.add(self.entries[key][1].place, message)
 
 
@@ -78,7 +78,7 @@ class Section:
         self._needs, self._more = dict(needs or {}), dict(more or {})
 
     def extended(self, *fields: Field, elsewhere: Callable[[str], str] | None = None) -> "Section":
-        """Returns the section with additional fields."""
+        """Return the section with additional fields."""
         return Section(
             *self,
             *fields,
@@ -89,7 +89,7 @@ class Section:
         )
 
     def defaults(self) -> dict[str, Any]:
-        """Returns the declared defaults, by name and in the form of documents (`2m` is 120.0)."""
+        """Return the declared defaults, by name and in the form of documents (`2m` is 120.0)."""
         nowhere = Place("default")
         return {
             field.key or field.name: field.kind.read(
@@ -100,7 +100,7 @@ class Section:
         }
 
     def with_defaults(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the given values over the defaults, by name and in the form of documents. None
+        """Return the given values over the defaults, by name and in the form of documents. None
         is the same as a missing value."""
         return {**self.defaults(), **{k: v for k, v in given.items() if v is not None}}
 
@@ -116,7 +116,7 @@ class Section:
         others: Callable[[str], Field | None] = lambda _: None,
         known: Callable[[], Iterable[str]] = lambda: (),
     ) -> Reading:
-        """Reads a mapping. `name` is its path, "" for the grid itself. `others` returns fields
+        """Read a mapping. `name` is its path, "" for the grid itself. `others` returns fields
         that are declared elsewhere, and `known` their names, for suggestions after a typo."""
         reading = Reading(self, node, name, problems)
         if node.entries is None:
@@ -143,14 +143,14 @@ class Section:
         return reading
 
     def keys(self, above: str = "") -> Iterator[str]:
-        """Yields its keys; keys of nested sections have dots (`slurm.mem`)."""
+        """Yield its keys; keys of nested sections have dots (`slurm.mem`)."""
         for field in self:
             yield f"{above}{field.name}"
             if isinstance(field.kind, Nested):
                 yield from field.kind.section.keys(f"{above}{field.name}.")
 
     def schema(self) -> dict[str, object]:
-        """Returns the section's JSON Schema. `whole` returns the part about required fields."""
+        """Return the section's JSON Schema. `whole` returns the part about required fields."""
         properties = {field.name: field.schema() for field in self}
         return {
             "type": "object",
@@ -160,13 +160,13 @@ class Section:
         }
 
     def whole(self) -> dict[str, object]:
-        """Returns the JSON Schema of the required fields, for grids that extend no other."""
+        """Return the JSON Schema of the required fields, for grids that extend no other."""
         needed = {key: {"not": {"type": "null"}} for key in self._needs}
         return {"required": list(self._needs), "properties": needed}
 
 
 def or_null(schema: Mapping[str, object]) -> dict[str, object]:
-    """Returns the schema, extended to allow null."""
+    """Return the schema, extended to allow null."""
     if "type" in schema:
         given = schema["type"]
         types = list_of(given) or [given]
@@ -185,10 +185,10 @@ class Nested:
         self.section = section
 
     def read(self, node: Node, where: str, problems: Problems) -> dict[str, object] | None:
-        """Returns the given values, in the form of documents."""
+        """Return the given values, in the form of documents."""
         reading = self.section.read(node, where, problems)
         return None if node.entries is None else reading.values
 
     def schema(self) -> dict[str, object]:
-        """Returns the section's schema."""
+        """Return the section's schema."""
         return self.section.schema()

@@ -143,7 +143,7 @@ ON_ALARM = Field(
 def check_rules(
     alarms: Alarms | None, on_alarm: OnAlarm | None, place: Place, problems: Problems
 ) -> None:
-    """Notes rules in `on_alarm` (at `place`) that the grid has turned off."""
+    """Note rules in `on_alarm` (at `place`) that the grid has turned off."""
     off = {rule for rule, given in (alarms or {}).items() if given is None}
     for rule in (on_alarm and on_alarm.rules) or ():
         if rule in off:

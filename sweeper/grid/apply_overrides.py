@@ -38,15 +38,15 @@ class _Part(NamedTuple):
         return [*self.base, *(key for block in self.blocks for key in block.axes), *drawn]
 
     def without(self, key: str) -> "_Part":
-        """Returns the part without a key and the keys below it."""
+        """Return the part without a key and the keys below it."""
         return _Part(_cut(self.base, key), _without(self.blocks, key), _undrawn(self.random, key))
 
 
 def apply_to_launch(
     root: Node, changes: list[Override], problems: Problems
 ) -> tuple[Node, list[Override]]:
-    """Puts overrides such as `launch.backend=local` into the section `launch` of a grid that is
-    not read yet, so that they are read like the rest of the section. Returns the grid and the
+    """Put overrides such as `launch.backend=local` into the section `launch` of a grid that is
+    not read yet, so that they are read like the rest of the section. Return the grid and the
     other overrides."""
     section = (root.entries or {}).get("launch")
     node = None if section is None or section[1].value is None else section[1]
@@ -72,7 +72,7 @@ def apply_to_launch(
 
 
 def _take(entries: dict[str, tuple[Place, Node]], key: str) -> bool:
-    """Removes a key. `~launch.slurm.mem` removes one key of the nested section `slurm`."""
+    """Remove a key. `~launch.slurm.mem` removes one key of the nested section `slurm`."""
     first, _, rest = key.partition(".")
     below = entries[first][1] if rest and first in entries else None
     if below is None or below.entries is None or rest not in below.entries:
@@ -83,7 +83,7 @@ def _take(entries: dict[str, tuple[Place, Node]], key: str) -> bool:
 
 
 def _put(entries: dict[str, tuple[Place, Node]], key: str, change: Override) -> None:
-    """Sets a key. `launch.slurm.mem=8G` sets one key of the nested section `slurm`.
+    """Set a key. `launch.slurm.mem=8G` sets one key of the nested section `slurm`.
     `launch.backend=slurm` replaces `backends`, but keeps the options given there for slurm;
     `launch.backends=...` replaces `backend`."""
     first, _, rest = key.partition(".")
@@ -100,7 +100,7 @@ def _put(entries: dict[str, tuple[Place, Node]], key: str, change: Override) -> 
 
 
 def _leave_one(entries: dict[str, tuple[Place, Node]], name: str) -> None:
-    """Removes `backends`, and moves the options of one of them to its own section of `launch`."""
+    """Remove `backends`, and move the options of one of them to its own section of `launch`."""
     for item in entries.pop("backends")[1].items or ():
         for key, (place, inner) in (item.entries or {}).items():
             options = {k: v for k, v in (inner.entries or {}).items() if k != "max_parallel"}
@@ -109,7 +109,7 @@ def _leave_one(entries: dict[str, tuple[Place, Node]], name: str) -> None:
 
 
 def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
-    """Applies one override to a grid."""
+    """Apply one override to a grid."""
     key = change.key
     outside = [*_part(grid).keys, *(k for entry in grid.include for k in entry)]
     inside = [k for when in grid.whens for k in _part(when).keys]
@@ -137,7 +137,7 @@ def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
 def _special(
     grid: Grid, change: Override, keys: Mapping[str, None]
 ) -> Callable[[Grid, Override, Problems], Grid] | None:
-    """Returns the function for an override that means a section of the grid, or the seed field;
+    """Return the function for an override that means a section of the grid, or the seed field;
     None for a value of its runs. `keys` are all keys that the grid gives."""
     section = change.key.partition(".")[0]
     if not touches(section, keys):
@@ -153,7 +153,7 @@ def _special(
 
 
 def advice(change: Override) -> str | None:
-    """Returns how to set what an override means that is for a section of the grid."""
+    """Return how to set what an override means that is for a section of the grid."""
     if change.action == "drop":
         return None
     return as_override(change.key, flow(plain(change.node)), frozenset(SECTION.fields))
@@ -170,7 +170,7 @@ def _settings(change: Override, problems: Problems) -> dict[str, Setting]:
 
 
 def _apply_to_when(when: When, change: Override, problems: Problems) -> When:
-    """Applies a value or an axis to an entry of `when` that gives the key."""
+    """Apply a value or an axis to an entry of `when` that gives the key."""
     part = _part(when)
     if not touches(change.key, part.keys):
         return when
@@ -182,7 +182,7 @@ def _apply_to_when(when: When, change: Override, problems: Problems) -> When:
 
 
 def _with_axis(part: _Part, change: Override, problems: Problems) -> _Part:
-    """Replaces the axis of that key, in the block where it is zipped with others, or adds a new
+    """Replace the axis of that key, in the block where it is zipped with others, or adds a new
     axis. The key is no longer drawn at random."""
     key = change.key
     settings = read_axis(key, change.place, change.node, problems)
@@ -213,7 +213,7 @@ def _with_axis(part: _Part, change: Override, problems: Problems) -> _Part:
 
 
 def _apply_to_random(grid: Grid, change: Override, problems: Problems) -> Grid:
-    """Applies `random.samples=50`, `random.seed=1` or `~random`."""
+    """Apply `random.samples=50`, `random.seed=1` or `~random`."""
     place, random = change.place, grid.random
     if random is None:
         problems.add(place, "the grid has no section random")
@@ -236,7 +236,7 @@ def _apply_to_random(grid: Grid, change: Override, problems: Problems) -> Grid:
 
 
 def _apply_to_seeds(grid: Grid, change: Override, problems: Problems) -> Grid:
-    """Applies an override of the section `seeds`. The seed field stays unless the override gives
+    """Apply an override of the section `seeds`. The seed field stays unless the override gives
     it."""
     if change.action == "drop":
         if grid.seeds is None:
@@ -249,7 +249,7 @@ def _apply_to_seeds(grid: Grid, change: Override, problems: Problems) -> Grid:
 
 
 def _apply_to_seed_field(grid: Grid, change: Override, problems: Problems) -> Grid:
-    """Applies an override of the field that takes the seed, such as `seed=3`."""
+    """Apply an override of the field that takes the seed, such as `seed=3`."""
     if change.action == "drop":
         return grid._replace(seeds=None)
     node = change.node if change.action == "axis" else Node([change.node], change.place)
@@ -268,12 +268,12 @@ def _rebuilt(owner: _Owner, part: _Part) -> _Owner:
 
 
 def _cut(entries: Mapping[str, _Given], key: str) -> dict[str, _Given]:
-    """Returns the entries without a key and the keys below it."""
+    """Return the entries without a key and the keys below it."""
     return {k: given for k, given in entries.items() if not touches(key, (k,))}
 
 
 def _without(blocks: tuple[Block, ...], key: str) -> tuple[Block, ...]:
-    """Returns the blocks without the axis `key` and those below it."""
+    """Return the blocks without the axis `key` and those below it."""
     left = (_cut(block.axes, key) for block in blocks)
     return tuple(Block(axes) for axes in left if axes)
 

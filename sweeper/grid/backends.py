@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 
 def field_of(kind: BackendType) -> Field | None:
-    """Returns a backend's section as a field of `launch`; None for a backend without options."""
+    """Return a backend's section as a field of `launch`; None for a backend without options."""
     field = kind.field()
     if field is None or not kind.by_run:
         return field
@@ -35,7 +35,7 @@ def field_of(kind: BackendType) -> Field | None:
 
 
 def _section(kind: BackendType) -> Section:
-    """Returns the section that an entry may have: the backend's options, and its share."""
+    """Return the section that an entry may have: the backend's options, and its share."""
     field = field_of(kind)
     given = (
         field.kind.section if field is not None and isinstance(field.kind, Nested) else Section()
@@ -47,7 +47,7 @@ class Places:
     """Reads a list of distinct backends."""
 
     def read(self, node: Node, where: str, problems: Problems) -> list[Entry] | None:
-        """Returns the entries that can be read, and notes the others."""
+        """Return the entries that can be read, and notes the others."""
         if node.items is None or not node.items:
             shown = "an empty list" if node.items is not None else kind(node)
             problems.add(node.place, f"{where} is {shown}; {_EXPECTED}")
@@ -65,7 +65,7 @@ class Places:
         return list(entries.values())
 
     def schema(self) -> dict[str, object]:
-        """Returns the schema: a list of names, or of mappings from one name to options."""
+        """Return the schema: a list of names, or of mappings from one name to options."""
         kinds = list(every_backend())
         entry = {
             "type": "object",
@@ -79,7 +79,7 @@ class Places:
 
 
 def _entry(item: Node, where: str, problems: Problems) -> Entry | None:
-    """Reads `slurm`, or `{slurm: {partition: spot}}`."""
+    """Read `slurm`, or `{slurm: {partition: spot}}`."""
     if isinstance(item.value, str):
         name, inner = item.value, Node({}, item.place)
     elif item.entries is not None and len(item.entries) == 1:
@@ -105,7 +105,7 @@ def _entry(item: Node, where: str, problems: Problems) -> Entry | None:
 
 
 def _having(key: str) -> Iterable[BackendType]:
-    """Yields the backends that have an option of that name."""
+    """Yield the backends that have an option of that name."""
     return (one for one in every_backend() if key in one.section.fields)
 
 

@@ -64,7 +64,7 @@ class Block(NamedTuple):
 
 
 def read_settings(node: Node, section: str, problems: Problems) -> dict[str, Setting]:
-    """Reads `{key: value}` into one setting for each dotted key."""
+    """Read `{key: value}` into one setting for each dotted key."""
     settings: dict[str, Setting] = {}
     taken = Taken()
     for key, place, item in fields(node, section, problems):
@@ -84,7 +84,7 @@ def read_settings(node: Node, section: str, problems: Problems) -> dict[str, Set
 
 
 def read_entries(node: Node, section: str, problems: Problems) -> list[dict[str, Setting]]:
-    """Reads a list of such mappings (`include`, `exclude`)."""
+    """Read a list of such mappings (`include`, `exclude`)."""
     if node.items is None:
         wrong(node, section, "a list of mappings", problems)
     entries: list[dict[str, Setting]] = []
@@ -102,7 +102,7 @@ def read_entries(node: Node, section: str, problems: Problems) -> list[dict[str,
 
 
 def read_axes(node: Node, section: str, problems: Problems) -> list[Block]:
-    """Reads the section `grid` into one block for each axis."""
+    """Read the section `grid` into one block for each axis."""
     axes = {
         key: read_axis(key, place, item, problems)
         for key, place, item in fields(node, section, problems)
@@ -111,7 +111,7 @@ def read_axes(node: Node, section: str, problems: Problems) -> list[Block]:
 
 
 def read_zip(node: Node, section: str, problems: Problems) -> list[Block]:
-    """Reads the section `zip` into one block for each mapping. Axes of a mapping have equal
+    """Read the section `zip` into one block for each mapping. Axes of a mapping have equal
     lengths."""
     if node.items is None:
         wrong(node, section, "a list of mappings of axes", problems)
@@ -136,7 +136,7 @@ def read_zip(node: Node, section: str, problems: Problems) -> list[Block]:
 def read_axis(
     key: str, place: Place, node: Node, problems: Problems, *, unique: bool = True
 ) -> tuple[Setting, ...]:
-    """Reads the values of one axis. Duplicates are a mistake if values must be `unique`. Returns
+    """Read the values of one axis. Duplicates are a mistake if values must be `unique`. Returns
     an empty tuple if the axis has no values or is not a list."""
     if node.items is None:
         entries = node.entries or {}
@@ -167,7 +167,7 @@ def read_axis(
 def check_overlap(
     blocks: Iterable[Block], problems: Problems, taken: "Taken | None" = None
 ) -> None:
-    """Notes keys that two blocks have axes for, and axes of which one lies below another. The axes
+    """Note keys that two blocks have axes for, and axes of which one lies below another. The axes
     are also checked against the keys `taken`, and added to them."""
     taken = Taken() if taken is None else taken
     for block in blocks:
@@ -180,7 +180,7 @@ def check_overlap(
 
 
 def fields(node: Node, section: str, problems: Problems) -> Iterator[tuple[str, Place, Node]]:
-    """Yields the keys of a mapping that are valid in a configuration, with their places and
+    """Yield the keys of a mapping that are valid in a configuration, with their places and
     nodes."""
     if node.value is None:
         return

@@ -42,7 +42,7 @@ ACCOUNT = SECTION.extended(
 
 
 def read_caps(node: Node, where: str, problems: Problems) -> Budget | None:
-    """Reads the section `budget`, or the value of `launch --budget`."""
+    """Read the section `budget`, or the value of `launch --budget`."""
     values = SECTION.read(node, where, problems).values
     return Budget(**values) if values.keys() & {"usd", "tokens", "hours"} else None
 

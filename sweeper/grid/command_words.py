@@ -8,7 +8,7 @@ from sweeper.recipe.command_template import HOLE
 
 
 def word_with(holes: Sequence[str]) -> Item:
-    """Returns the check of a word that may have `holes` in braces as placeholders. `{{` and `}}`
+    """Return the check of a word that may have `holes` in braces as placeholders. `{{` and `}}`
     are literal braces. Numbers are words too."""
 
     def wrong(word: str) -> str | None:

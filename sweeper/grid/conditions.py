@@ -57,7 +57,7 @@ class When(NamedTuple):
 
 
 def read_whens(node: Node, where: str, problems: Problems) -> tuple[When, ...]:
-    """Reads the section."""
+    """Read the section."""
     if node.items is None:
         wrong(node, where, "a list of mappings with an if", problems)
         return ()
@@ -107,7 +107,7 @@ def _read_conditions(node: Node, where: str, problems: Problems) -> dict[str, Co
 
 
 def check_whens(whens: tuple[When, ...], blocks: tuple[Block, ...], problems: Problems) -> None:
-    """Notes keys that an entry gives twice, or that are already axes of the whole grid. Two
+    """Note keys that an entry gives twice, or that are already axes of the whole grid. Two
     entries may give the same key if no cell meets both conditions."""
     outside = [key for block in blocks for key in block.axes]
     for when in whens:

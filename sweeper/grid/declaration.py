@@ -126,7 +126,7 @@ _PROGRAM = Section(
 
 
 def schema_of_stages(launch: Section) -> dict[str, object]:
-    """Returns the JSON Schema of `stages`, in which each stage may have its own `launch`."""
+    """Return the JSON Schema of `stages`, in which each stage may have its own `launch`."""
     own = Field("launch", Nested(launch), "How its own runs are executed, over what all say.")
     sections = {key: _PROGRAM.fields[key].schema() for key in IN_STAGE}
     return stages_schema({**sections, own.name: own.schema()})

@@ -14,22 +14,22 @@ _PART = re.compile(rf"{_ANY}(\.{_ANY})*\Z")
 
 
 def is_key(text: str) -> bool:
-    """Whether `text` is a valid key."""
+    """Return whether `text` is a valid key."""
     return _KEY.match(text) is not None
 
 
 def is_key_below(text: str) -> bool:
-    """Whether `text` is valid in a key after a dot."""
+    """Return whether `text` is valid in a key after a dot."""
     return _PART.match(text) is not None
 
 
 def touches(key: str, keys: Iterable[str]) -> bool:
-    """Whether `key`, or a key below it, is among `keys`."""
+    """Return whether `key`, or a key below it, is among `keys`."""
     return any(other == key or other.startswith(f"{key}.") for other in keys)
 
 
 def assign(config: dict[str, object], key: str, given: Mapping[str, object]) -> None:
-    """Sets `key` in a configuration of dotted keys to the values in `given`. Removes the keys
+    """Set `key` in a configuration of dotted keys to the values in `given`. Remove the keys
     below it, and the keys above it too (`opt: null` when `opt.lr` is set)."""
     below = f"{key}."
     for other in [k for k in config if k.startswith(below) or key.startswith(f"{k}.")]:
@@ -39,7 +39,7 @@ def assign(config: dict[str, object], key: str, given: Mapping[str, object]) -> 
 
 
 def leaves(key: str, node: Node) -> Iterator[tuple[str, Node]]:
-    """Yields a node as dotted keys: `opt: {lr: 1}` as `opt.lr: 1`."""
+    """Yield a node as dotted keys: `opt: {lr: 1}` as `opt.lr: 1`."""
     entries = node.entries
     if entries and all(map(is_key_below, entries)):
         for part, (_, item) in entries.items():
@@ -56,16 +56,16 @@ class Reach:
         self._above = {above for key in self._keys for above in _above(key)}
 
     def holds(self, key: str) -> bool:
-        """Whether `key`, or a key above it, is in the set."""
+        """Return whether `key`, or a key above it, is in the set."""
         return key in self._keys or any(above in self._keys for above in _above(key))
 
     def touches(self, key: str) -> bool:
-        """Whether `key`, or a key above or below it, is in the set."""
+        """Return whether `key`, or a key above or below it, is in the set."""
         return key in self._above or self.holds(key)
 
 
 def _above(key: str) -> list[str]:
-    """Returns the keys above a dotted key."""
+    """Return the keys above a dotted key."""
     parts = key.split(".")
     return [".".join(parts[:n]) for n in range(1, len(parts))]
 
@@ -78,7 +78,7 @@ class Taken:
         self._above: dict[str, str] = {}
 
     def add(self, key: str) -> str | None:
-        """Adds a key. Returns the key that it clashes with, if any."""
+        """Add a key. Return the key that it clashes with, if any."""
         above = _above(key)
         clash = key if key in self._keys else self._above.get(key)
         clash = clash or next((k for k in above if k in self._keys), None)

@@ -19,7 +19,7 @@ class Exclusion:
         self.used: set[int] = set()
 
     def takes(self, config: Mapping[str, object]) -> bool:
-        """Whether a rule excludes the point. Records the rule as used."""
+        """Return whether a rule excludes the point. Records the rule as used."""
         for keys, rules in self._by_keys.items():
             if all(key in config for key in keys):
                 number = rules.get(tuple(canonical(config[key]) for key in keys))

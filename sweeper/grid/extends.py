@@ -37,7 +37,7 @@ class Source(NamedTuple):
 
 
 def read_text(path: str) -> str:
-    """Reads a grid's file. Raises `GridError`."""
+    """Read a grid's file. Raises `GridError`."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -49,7 +49,7 @@ def read_text(path: str) -> str:
 
 
 def decoded(data: bytes, path: str) -> str:
-    """Decodes the contents of a grid's file. Raises `GridError`."""
+    """Decode the contents of a grid's file. Raises `GridError`."""
     if len(data) > MAX_BYTES:
         raise GridError([f"{path}: more than {MAX_BYTES} bytes, which is what a grid may have"])
     try:
@@ -63,7 +63,7 @@ def decoded(data: bytes, path: str) -> str:
 def extended(
     root: Node, path: str, size: int, problems: Problems
 ) -> tuple[Node, tuple[Source, ...]]:
-    """Merges a grid with the files that it extends. Returns it and those files, the nearest first.
+    """Merge a grid with the files that it extends. Return it and those files, the nearest first.
 
     `path` is the grid's own file; if it is "", relative paths start at the current folder. `size`
     is the grid's length in bytes: all files together have the same limit as one file alone. Notes
@@ -92,7 +92,7 @@ def extended(
 
 
 def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """Merges a grid with the files that it extends, given as paths and texts, the nearest first.
+    """Merge a grid with the files that it extends, given as paths and texts, the nearest first.
     Raises `GridError`."""
     problems = Problems()
     layers: list[Node] = []
@@ -107,7 +107,7 @@ def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, object]:
 
 
 def _target(node: Node, path: str, problems: Problems) -> str:
-    """Returns the path that an `extends` names, relative to the folder of its file."""
+    """Return the path that an `extends` names, relative to the folder of its file."""
     if not isinstance(node.value, str):
         wrong(node, "extends", "the path of another grid", problems)
         raise Stop
@@ -149,7 +149,7 @@ def _load(node: Node, path: str, left: int, problems: Problems) -> tuple[str, No
 
 
 def _merge(under: Node, over: Node) -> Node:
-    """Merges the grid `over` into the grid `under`."""
+    """Merge the grid `over` into the grid `under`."""
     below, above = dict(under.entries or {}), over.entries or {}
     below.pop("name", None)
     below.pop("extends", None)
@@ -176,7 +176,7 @@ def _are_mappings(*nodes: Node) -> bool:
 
 
 def _merge_section(under: Node, over: Node, section: str) -> Node:
-    """Merges two mappings key by key, and also the nested sections in them; all mappings in
+    """Merge two mappings key by key, and also the nested sections in them; all mappings in
     `launch` are such sections. A stage that both have is merged as a grid is."""
     merged: Entries = dict(under.entries or {})
     for key, (place, node) in (over.entries or {}).items():
@@ -196,12 +196,12 @@ def _merge_section(under: Node, over: Node, section: str) -> Node:
 
 
 def _is_section(above: str, key: str) -> bool:
-    """Whether the value of a key in a section is merged key by key too."""
+    """Return whether the value of a key in a section is merged key by key too."""
     return above == "launch" or (above, key) == ("random", "axes")
 
 
 def _merge_base(under: Node, over: Node) -> Node:
-    """Merges two `base` sections as dotted keys: `opt.lr` leaves the other keys of `opt`."""
+    """Merge two `base` sections as dotted keys: `opt.lr` leaves the other keys of `opt`."""
     leaves_above = list(_leaves(over.entries or {}))
     above = {key: (place, node) for key, place, node in leaves_above}
     reach = Reach(above)
@@ -217,7 +217,7 @@ def _merge_base(under: Node, over: Node) -> Node:
 
 
 def _without(below: Entries, values: set[str], axes: set[str], above: Entries) -> Entries:
-    """Removes from a grid the keys that `above` gives as `values` or `axes`."""
+    """Remove from a grid the keys that `above` gives as `values` or `axes`."""
     left = dict(below)
     taken, given = Reach(values | axes), Reach(values)
 
@@ -263,7 +263,7 @@ def _is_empty(node: Node) -> bool:
 
 
 def _cut(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:
-    """Returns a mapping with only the keys to keep."""
+    """Return a mapping with only the keys to keep."""
     place, node = entry
     if node.entries is None:
         return entry
@@ -284,7 +284,7 @@ def _draws_nothing(entry: tuple[Place, Node]) -> bool:
 
 
 def _cut_each(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:
-    """Cuts each mapping of a list, and removes those that become empty."""
+    """Cut each mapping of a list, and removes those that become empty."""
     place, node = entry
     if node.items is None:
         return entry
@@ -296,7 +296,7 @@ _CUTS = {"base": _cut, "grid": _cut, "random": _cut_random, "zip": _cut_each}
 
 
 def _axes(root: Entries) -> set[str]:
-    """Returns the keys that a grid has axes for, without those under a condition."""
+    """Return the keys that a grid has axes for, without those under a condition."""
     keys = {key for key, (_, node) in _entries(root, "grid").items() if node.value is not None}
     zipped = root["zip"][1].items if "zip" in root else None
     for item in zipped or ():
@@ -310,7 +310,7 @@ def _entries(root: Entries, section: str) -> Entries:
 
 
 def _leaves(entries: Entries) -> Iterator[tuple[str, Place, Node]]:
-    """Yields a mapping as dotted keys, each with the place of its top key."""
+    """Yield a mapping as dotted keys, each with the place of its top key."""
     for key, (place, node) in entries.items():
         for leaf, item in leaves(key, node):
             yield leaf, place, item

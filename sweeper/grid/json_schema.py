@@ -24,7 +24,7 @@ _GIVEN: dict[str, object] = {"not": {"type": "null"}}
 
 
 def grid_schema() -> dict[str, object]:
-    """Returns the whole schema, with the options of every installed backend."""
+    """Return the whole schema, with the options of every installed backend."""
     fields = dict(SECTION.fields)
     launch = LAUNCH.extended(*backend_fields())
     launch.fields["backend"] = launch.fields["backend"]._replace(examples=tuple(backend_names()))
@@ -59,7 +59,7 @@ def grid_schema() -> dict[str, object]:
 
 
 def _whole() -> dict[str, object]:
-    """Returns the requirements of a grid that extends no other."""
+    """Return the requirements of a grid that extends no other."""
     return {
         "anyOf": [
             {"required": ["recipe"], "properties": {"recipe": {"type": "string"}}},

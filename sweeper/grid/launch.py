@@ -150,12 +150,12 @@ _OF_THE_SERVICE = ("TINKER_BASE_URL", "TINKER_API_KEY")
 
 
 def backend_fields() -> Iterator[Field]:
-    """Yields the fields of every backend."""
+    """Yield the fields of every backend."""
     yield from filter(None, map(field_of, every_backend()))
 
 
 def stage_backend_fields() -> Iterator[Field]:
-    """Yields the fields of the backends whose options may differ between runs."""
+    """Yield the fields of the backends whose options may differ between runs."""
     yield from filter(None, (field_of(kind) for kind in every_backend() if kind.by_run))
 
 
@@ -168,7 +168,7 @@ class StageLaunch(NamedTuple):
 
 
 def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) -> StageLaunch:
-    """Reads the section of a stage. `name` is its name in messages, `whole` is the sweep's
+    """Read the section of a stage. `name` is its name in messages, `whole` is the sweep's
     section. Options of a backend that the sweep does not use are read too, as in the sweep's own
     section."""
     section = STAGE_SECTION.extended(*stage_backend_fields())
@@ -190,7 +190,7 @@ def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) 
 
 
 def _over(whole: Launch, key: str, given: object) -> object:
-    """Returns a stage's value. Options of a backend are merged over those of the sweep."""
+    """Return a stage's value. Options of a backend are merged over those of the sweep."""
     kind = None if key in Launch._fields else with_key(key)
     return given if kind is None else kind.merge(whole.options.get(key, {}), table_of(given))
 
@@ -200,7 +200,7 @@ def _is_of_all(key: str) -> bool:
 
 
 def read_launch(node: Node, where: str, problems: Problems) -> Launch:
-    """Reads the section. Notes an unknown backend, and mistakes in the defaults of the chosen
+    """Read the section. Notes an unknown backend, and mistakes in the defaults of the chosen
     one."""
 
     def other(key: str) -> Field | None:
@@ -238,7 +238,7 @@ def read_launch(node: Node, where: str, problems: Problems) -> Launch:
 
 
 def _check_alone(reading: Reading, sections: Iterable[str]) -> None:
-    """Notes keys that repeat what `backends` says: another backend, or options of one."""
+    """Note keys that repeat what `backends` says: another backend, or options of one."""
     if reading.given("backend") is not None:
         reading.problem("backend", "launch has backend and backends: where jobs go is said by one")
     for key in sections:
@@ -249,7 +249,7 @@ def _check_alone(reading: Reading, sections: Iterable[str]) -> None:
 
 
 def _together(places: list[Entry], most: int | None) -> dict[str, object]:
-    """Returns the values for the whole sweep. Its `max_parallel` is the sum over its backends
+    """Return the values for the whole sweep. Its `max_parallel` is the sum over its backends
     unless the sweep gives one. A list of one backend is the same as `backend`."""
     shares = tuple(entry.share for entry in places)
     if not shares:
@@ -264,7 +264,7 @@ def _together(places: list[Entry], most: int | None) -> dict[str, object]:
 
 
 def _chosen(reading: Reading, problems: Problems) -> BackendType | None:
-    """Returns the grid's backend. Notes an unknown one, and returns None."""
+    """Return the grid's backend. Notes an unknown one, and returns None."""
     name = reading.values.get("backend", _DEFAULT.backend)
     try:
         return backend_type(name)

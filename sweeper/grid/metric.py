@@ -96,5 +96,5 @@ METRIC = Section(
 
 
 def metric_of(values: dict[str, Any]) -> Metric | None:
-    """Makes the metric from the section as read; None without a name and a goal."""
+    """Make the metric from the section as read; None without a name and a goal."""
     return Metric(**METRIC.defaults() | values) if values.keys() >= {"name", "goal"} else None

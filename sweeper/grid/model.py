@@ -68,13 +68,13 @@ class Grid(NamedTuple):
         return self.seeds.field if self.seeds else "seed"
 
     def every_block(self) -> Iterator[Block]:
-        """Yields all blocks, also those under conditions."""
+        """Yield all blocks, also those under conditions."""
         yield from self.blocks
         for when in self.whens:
             yield from when.blocks
 
     def every_setting(self) -> Iterator[Setting]:
-        """Yields all settings of the grid."""
+        """Yield all settings of the grid."""
         yield from self.base.values()
         yield from self.fixed.values()
         baseline = (self.baseline and self.baseline.cell) or {}

@@ -58,7 +58,7 @@ _SHORT = {
 
 
 def canonical(value: object) -> str:
-    """Returns the canonical text of a value. Equal numbers have equal texts, but a boolean never
+    """Return the canonical text of a value. Equal numbers have equal texts, but a boolean never
     has the text of a number."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
@@ -98,7 +98,7 @@ def _hash(text: str, digits: int) -> str:
 
 
 def _number(value: float) -> str:
-    """Returns the shorter of `0.0001` and `1e-4`; the usual notation if the lengths are
+    """Return the shorter of `0.0001` and `1e-4`; the usual notation if the lengths are
     similar."""
     digits = repr(value)
     if "e" in digits:
@@ -119,7 +119,7 @@ def _number(value: float) -> str:
 
 
 def _label(value: object, written: str | None = None) -> str:
-    """Returns a value as it appears in a name, a number as it is `written` in the grid. Values
+    """Return a value as it appears in a name, a number as it is `written` in the grid. Values
     with different canonical texts have different labels, up to case and hash collisions."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
@@ -135,7 +135,7 @@ def _label(value: object, written: str | None = None) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a string can appear unchanged, and cannot be mistaken for a number, boolean or
+    """Return whether a string can appear unchanged, and cannot be mistaken for a number, boolean or
     null."""
     if len(text) > _MAX_LABEL or not _SAFE.match(text):
         return False
@@ -145,7 +145,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _plain_part(text: str) -> str | None:
-    """Returns what a name has of a string: all of it, or the end of a path such as
+    """Return what a name has of a string: all of it, or the end of a path such as
     `Qwen/Qwen3-8B`. None if neither can appear unchanged."""
     if _is_plain(text):
         return text
@@ -169,7 +169,7 @@ def _hashed(value: object, digits: int) -> str:
 def value_labels(
     values: Iterable[object], written: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Maps canonical texts to labels, for all values of one axis. `written` has the spelling of
+    """Map canonical texts to labels, for all values of one axis. `written` has the spelling of
     numbers by canonical text. Labels differ even if case is ignored: of two that would not, the
     one with capitals gets a hash."""
     distinct = {canonical(value): value for value in values}
@@ -189,12 +189,12 @@ def value_labels(
 
 
 def short_form(field: str) -> str:
-    """Returns the abbreviation of a field's name that is customary, else the name."""
+    """Return the abbreviation of a field's name that is customary, else the name."""
     return _SHORT.get(field, field)
 
 
 def key_labels(keys: Sequence[str], taken: str = "seed") -> dict[str, str]:
-    """Maps keys to their short forms: the last dotted part, abbreviated if that is customary. The
+    """Map keys to their short forms: the last dotted part, abbreviated if that is customary. The
     whole key is used if two short forms would be equal, or equal to `taken`, the word for
     replicates. A key that equals `taken` keeps it."""
     short: dict[str, str] = {}
@@ -225,6 +225,6 @@ def _clashing(short: Mapping[str, str], taken: str) -> list[str]:
 
 
 def suffixed(name: str, text: str, limit: int = MAX_NAME) -> str:
-    """Returns `name` with a hash of `text` at the end, for a name that is taken."""
+    """Return `name` with a hash of `text` at the end, for a name that is taken."""
     begin = name[: limit - 11].rstrip("=,._-") or "base"
     return f"{begin}~{_hash(text, 10)}"

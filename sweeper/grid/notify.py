@@ -146,15 +146,15 @@ NOTIFY = Field(
 
 
 def notify_of(plan: Plan) -> Notify | None:
-    """Returns the notification settings of a sweep: those of its grid, else the table `notify` of
-    the user's configuration. Returns None if nobody is notified. Raises `EnvironmentFailure` for
+    """Return the notification settings of a sweep: those of its grid, else the table `notify` of
+    the user's configuration. Return None if nobody is notified. Raises `EnvironmentFailure` for
     mistakes in the configuration."""
     notify = plan.notify if plan.notify is not None else configured()
     return notify if notify is not None and notify.on and notify.receivers else None
 
 
 def configured() -> Notify | None:
-    """Returns the table `notify` of the user's configuration; None without one. Raises
+    """Return the table `notify` of the user's configuration; None without one. Raises
     `EnvironmentFailure`."""
     node, problems = config_file.table("notify")
     notify = _read(node, "notify", problems) if node.entries else None
@@ -163,7 +163,7 @@ def configured() -> Notify | None:
 
 
 def require_variables(notify: Notify) -> None:
-    """Raises `EnvironmentFailure` if a variable that the settings name is not set."""
+    """Raise `EnvironmentFailure` if a variable that the settings name is not set."""
     for name, what in variables_of(notify).items():
         if not os.environ.get(name):
             raise EnvironmentFailure(f"notify.{what}: the variable {name} is not set")

@@ -29,7 +29,7 @@ class Override(NamedTuple):
 
 
 def override_texts(overrides: Mapping[str, object] | Sequence[str]) -> tuple[str, ...]:
-    """Returns overrides from Python in the form of the command line: `{"lr": [1, 2]}` -> `lr=[1,
+    """Return overrides from Python in the form of the command line: `{"lr": [1, 2]}` -> `lr=[1,
     2]`. A string is one override.
 
     Raises `GridError` for a value that is not plain data.
@@ -46,7 +46,7 @@ def override_texts(overrides: Mapping[str, object] | Sequence[str]) -> tuple[str
 
 
 def flow(value: object) -> str:
-    """Returns Python data as YAML on one line. `read_yaml` reads it back unchanged."""
+    """Return Python data as YAML on one line. `read_yaml` reads it back unchanged."""
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, object]", value)
         # "? " marks a key of any length; a long key without it would not be parsed as a key.
@@ -63,13 +63,13 @@ def flow(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Returns a string in double quotes, with characters that YAML forbids escaped."""
+    """Return a string in double quotes, with characters that YAML forbids escaped."""
     quoted = json.dumps(text, ensure_ascii=False)
     return FORBIDDEN.sub(lambda match: f"\\u{ord(match.group()):04x}", quoted)
 
 
 def read_overrides(texts: Sequence[str], problems: Problems) -> list[Override]:
-    """Returns the overrides that can be read, and notes the others."""
+    """Return the overrides that can be read, and notes the others."""
     overrides: list[Override] = []
     seen: set[str] = set()
     for text in texts:

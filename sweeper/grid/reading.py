@@ -45,7 +45,7 @@ Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 
 
 def load_grid(path: str, overrides: Overrides = ()) -> Grid:
-    """Reads the grid in the file `path`. `overrides` are as on the command line, or a mapping.
+    """Read the grid in the file `path`. `overrides` are as on the command line, or a mapping.
 
     Raises `GridError`.
     """
@@ -53,7 +53,7 @@ def load_grid(path: str, overrides: Overrides = ()) -> Grid:
 
 
 def parse_grid(text: str, filename: str, overrides: Overrides = ()) -> Grid:
-    """Reads the grid in `text`. `filename` appears in messages, its stem is the default name, and
+    """Read the grid in `text`. `filename` appears in messages, its stem is the default name, and
     its folder is where paths in `extends` start.
 
     Raises `GridError`.
@@ -65,7 +65,7 @@ def parse_grid(text: str, filename: str, overrides: Overrides = ()) -> Grid:
 
 
 def grid_from_mapping(mapping: Mapping[str, object], overrides: Overrides = ()) -> Grid:
-    """Reads a grid from Python data. A place in messages is the path of keys, and paths in
+    """Read a grid from Python data. A place in messages is the path of keys, and paths in
     `extends` start at the current folder. Raises `GridError`."""
     problems = Problems()
     grid = read_grid(mapping, overrides, problems)
@@ -78,7 +78,7 @@ def read_grid(
     overrides: Overrides,
     problems: Problems,
 ) -> Grid:
-    """Reads the grid in a file or mapping as far as possible: mistakes are noted and left out.
+    """Read the grid in a file or mapping as far as possible: mistakes are noted and left out.
     Raises `GridError` if nothing usable is left."""
     if isinstance(source, Mapping):
         root = from_python(source, "", problems)
@@ -122,7 +122,7 @@ def _from_root(root: Node, text: str, path: str, overrides: Overrides, problems:
 
 
 def _with_changes(grid: Grid, changes: Sequence[Override], problems: Problems) -> Grid:
-    """Applies the command line's changes, draws the random values, and checks the sections."""
+    """Apply the command line's changes, draw the random values, and check the sections."""
     for change in changes:
         grid = apply(grid, change, problems)
     grid = _with_drawn_values(grid, problems)
@@ -131,7 +131,7 @@ def _with_changes(grid: Grid, changes: Sequence[Override], problems: Problems) -
 
 
 def _with_stages(grid: Grid, reading: Reading, changes: Sequence[Override]) -> Grid:
-    """Adds the stages to the grid, each after those that it takes from."""
+    """Add the stages to the grid, each after those that it takes from."""
     problems = reading.problems
     beside_stages(reading.entries, problems)
     check_rules(grid.alarms, grid.on_alarm, grid.places["on_alarm"], problems)
@@ -152,7 +152,7 @@ def _with_stages(grid: Grid, reading: Reading, changes: Sequence[Override]) -> G
 
 
 def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Override]) -> StageGrid:
-    """Reads one stage. The grid's `launch` fills in what the stage's own `launch` does not
+    """Read one stage. The grid's `launch` fills in what the stage's own `launch` does not
     give."""
     shared = {k: above.entries[k] for k in ("service", "launch", "secrets") if k in above.entries}
     reading = SECTION.read(Node({**shared, **node.entries}, node.place), "", above.problems)
@@ -176,7 +176,7 @@ def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Overri
 def _own_launch(
     node: StageNode, changes: Sequence[Override], whole: Grid, problems: Problems
 ) -> tuple[StageLaunch, list[Override]]:
-    """Reads a stage's own `launch`, changed by the command line. Returns it and the other
+    """Read a stage's own `launch`, changed by the command line. Return it and the other
     changes."""
     entries = {} if node.launch is None else {"launch": (node.launch.place, node.launch)}
     top, others = apply_to_launch(Node(entries, node.place), list(changes), problems)
@@ -188,7 +188,7 @@ def _own_launch(
 
 
 def _grid(reading: Reading, name: str) -> Grid:
-    """Makes the grid before command-line changes."""
+    """Make the grid before command-line changes."""
     values = reading.values
     command, metric = values.get("command"), values.get("metric", {})
     secrets: tuple[str, ...] = values.get("secrets", ())
@@ -253,7 +253,7 @@ def _check_program(reading: Reading, what: str = "a grid") -> None:
 
 
 def _check(grid: Grid, problems: Problems) -> None:
-    """Notes contradictions between sections."""
+    """Note contradictions between sections."""
     for name in grid.secrets:
         if name in grid.launch.env:
             place = grid.places["launch"]
@@ -267,7 +267,7 @@ def _check(grid: Grid, problems: Problems) -> None:
 
 
 def _with_drawn_values(grid: Grid, problems: Problems) -> Grid:
-    """Draws the values of the `random` sections, and adds them as axes that vary together."""
+    """Draw the values of the `random` sections, and add them as axes that vary together."""
     notes: list[str] = []
     drawing = [owner.random for owner in (grid, *grid.whens) if owner.random is not None]
     if sum(random.samples * len(random.axes) for random in drawing) > MAX_DRAWN:

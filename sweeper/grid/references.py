@@ -38,7 +38,7 @@ class _Late(Exception):
 
 
 def refers(value: object) -> bool:
-    """Whether a value contains a reference, also an escaped one."""
+    """Return whether a value contains a reference, also an escaped one."""
     if isinstance(value, str):
         return "${" in value
     if isinstance(value, dict):
@@ -47,7 +47,7 @@ def refers(value: object) -> bool:
 
 
 def named(value: object) -> Iterator[str]:
-    """Yields the keys that the references in a value name."""
+    """Yield the keys that the references in a value name."""
     if isinstance(value, str):
         yield from (match.group(1) for match in _TOKEN.finditer(value) if match.group(1))
     for item in [*table_of(value).values(), *list_of(value)]:
@@ -55,7 +55,7 @@ def named(value: object) -> Iterator[str]:
 
 
 def faults(node: Node) -> Iterable[tuple[Place, str]]:
-    """Yields the syntax errors of references in a value."""
+    """Yield the syntax errors of references in a value."""
     if isinstance(node.value, str) and "${" in node.value:
         for match in _TOKEN.finditer(node.value):
             if match.group() == "${" or not (match.group(1) is None or is_key(match.group(1))):
@@ -67,7 +67,7 @@ def faults(node: Node) -> Iterable[tuple[Place, str]]:
 
 
 def nested(config: Mapping[str, object], key: str) -> dict[str, object]:
-    """Returns the dotted keys of a configuration below `key` as one nested mapping."""
+    """Return the dotted keys of a configuration below `key` as one nested mapping."""
     result: dict[str, object] = {}
     for other, value in config.items():
         if other.startswith(f"{key}."):
@@ -97,7 +97,7 @@ class Resolver:
     def text(
         self, config: Mapping[str, object], key: str, keys: Collection[str], late: str | None
     ) -> str | None:
-        """Returns the canonical text of the value of `key`, with the references in `keys`
+        """Return the canonical text of the value of `key`, with the references in `keys`
         resolved; None for a value that depends on the key `late`. Raises `BrokenReference`."""
         reading = _Reading(config, keys, late)
         try:
@@ -110,7 +110,7 @@ class Resolver:
     def fill(
         self, config: Mapping[str, object], value: object, keys: Collection[str], late: str | None
     ) -> object:
-        """Resolves a value that belongs to no key. Returns it unchanged if it depends on the key
+        """Resolve a value that belongs to no key. Return it unchanged if it depends on the key
         `late`. Raises `BrokenReference`."""
         reading = _Reading(config, keys, late)
         try:
@@ -123,7 +123,7 @@ class Resolver:
     def resolve(
         self, config: dict[str, object], keys: Collection[str], late: str | None
     ) -> tuple[tuple[str, ...], list[tuple[str, BrokenReference]]]:
-        """Resolves `keys` of a configuration in place. Keys that depend on the key `late` stay
+        """Resolve `keys` of a configuration in place. Keys that depend on the key `late` stay
         unchanged. Returns those, and the keys that cannot be resolved with the reasons."""
         reading = _Reading(config, keys, late)
         pending: list[str] = []
@@ -173,7 +173,7 @@ class _Reading:
         self._beneath: dict[str, list[str]] | None = None
 
     def key(self, key: str, path: tuple[str, ...]) -> object:
-        """Returns the value of a key. `path` has the keys whose values are being made."""
+        """Return the value of a key. `path` has the keys whose values are being made."""
         if key in self.done:
             return self.done[key]
         if key in self.failed:
@@ -202,7 +202,7 @@ class _Reading:
         return nested({k: self.key(k, (*path, key)) for k in below}, key)
 
     def _below(self, key: str) -> list[str]:
-        """Returns the keys below a key. All are indexed once: many references may be broken."""
+        """Return the keys below a key. All are indexed once: many references may be broken."""
         if self._beneath is None:
             self._beneath = {}
             for other in self.config:
@@ -213,7 +213,7 @@ class _Reading:
         return self._beneath.get(key, [])
 
     def fill(self, value: object, path: tuple[str, ...]) -> object:
-        """Resolves the references in a value."""
+        """Resolve the references in a value."""
         if not refers(value):
             return value
         self.work += _FILLED
@@ -264,7 +264,7 @@ class _Reading:
 
 
 def _size(value: object, depth: int, limit: int) -> int:
-    """Counts characters and values. Returns more than `limit` for values nested deeper than
+    """Count characters and values. Returns more than `limit` for values nested deeper than
     `depth`. Stops counting once the limit is exceeded."""
     if isinstance(value, str):
         return len(value)
@@ -280,7 +280,7 @@ def _size(value: object, depth: int, limit: int) -> int:
 
 
 def _leaves(key: str, value: object) -> Iterable[tuple[str, object]]:
-    """Yields a value as dotted keys, as if it had been written in place of the reference."""
+    """Yield a value as dotted keys, as if it had been written in place of the reference."""
     entries = table_of(value)
     if entries and all(map(is_key_below, entries)):
         for part, item in entries.items():

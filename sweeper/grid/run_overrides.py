@@ -23,7 +23,7 @@ class _Overrides:
         self._section = section.extended(condition)
 
     def read(self, node: Node, where: str, problems: Problems) -> list[dict[str, object]] | None:
-        """Returns each mapping as a document has it: `if` has lists of values, any of which
+        """Return each mapping as a document has it: `if` has lists of values, any of which
         matches."""
         if node.items is None:
             wrong(node, where, "a list of mappings with an if", problems)
@@ -47,7 +47,7 @@ class _Overrides:
         return overrides
 
     def schema(self) -> dict[str, object]:
-        """Returns the JSON Schema of the list."""
+        """Return the JSON Schema of the list."""
         item = self._section.schema()
         condition = table_of(table_of(item["properties"])["if"])
         condition.update(_CONDITION)  # which cannot be null
@@ -55,7 +55,7 @@ class _Overrides:
 
 
 def overrides_of(section: Section) -> Field:
-    """Returns the field `overrides` of a section."""
+    """Return the field `overrides` of a section."""
     doc = "What jobs ask for whose run has the values under if, over all of this."
     examples = ([{"if": {"lora_rank": 64}}],)
     return Field(OVERRIDES, _Overrides(section), doc, examples=examples)
@@ -66,7 +66,7 @@ def asked_by(
     config: Mapping[str, object],
     merge: Callable[[Mapping[str, object], Mapping[str, object]], dict[str, object]],
 ) -> dict[str, object]:
-    """Returns the options for the job of a run with this configuration: the section's, with each
+    """Return the options for the job of a run with this configuration: the section's, with each
     matching override merged over them in order. `merge` is the backend's own function."""
     options_of_run = {key: value for key, value in options.items() if key != OVERRIDES}
     for entry in _overrides(options):
@@ -78,12 +78,12 @@ def asked_by(
 
 
 def conditions(options: Mapping[str, object]) -> list[str]:
-    """Returns the keys that the conditions of the overrides in a backend's section name."""
+    """Return the keys that the conditions of the overrides in a backend's section name."""
     return [key for entry in _overrides(options) for key in table_of(entry["if"])]
 
 
 def unmatched(options: Mapping[str, object], configs: Sequence[Mapping[str, object]]) -> list[str]:
-    """Returns a sentence for each override that matches none of these runs: probably a mistake."""
+    """Return a sentence for each override that matches none of these runs: probably a mistake."""
     return [
         f"{OVERRIDES}: no run has {', '.join(table_of(entry['if']))} as asked for"
         for entry in _overrides(options)
@@ -92,7 +92,7 @@ def unmatched(options: Mapping[str, object], configs: Sequence[Mapping[str, obje
 
 
 def _overrides(options: Mapping[str, object]) -> list[dict[str, object]]:
-    """Returns the overrides of a backend's section, as in a document."""
+    """Return the overrides of a backend's section, as in a document."""
     return [table_of(entry) for entry in list_of(options.get(OVERRIDES))]
 
 

@@ -60,7 +60,7 @@ class Random(NamedTuple):
 
 
 def read_random(node: Node, where: str, problems: Problems) -> Random | None:
-    """Reads the section. Returns None if it is wrong as a whole, or draws nothing."""
+    """Read the section. Return None if it is wrong as a whole, or draws nothing."""
     reading = SECTION.read(node, where, problems)
     samples, axes = reading.value("samples"), reading.value("axes")
     return Random(samples, reading.value("seed"), axes, node.place) if samples and axes else None
@@ -77,7 +77,7 @@ def _read_drawn_axes(node: Node, where: str, problems: Problems) -> dict[str, Dr
 
 
 def _read_drawn(key: str, place: Place, node: Node, problems: Problems) -> Drawn | None:
-    """Reads one axis, such as `{uniform: [0, 1]}`."""
+    """Read one axis, such as `{uniform: [0, 1]}`."""
     entries = node.entries
     if entries is None or len(entries) != 1:
         what = "no one way of drawing" if entries is not None else kind(node)
@@ -171,7 +171,7 @@ RANDOM = Field("random", Shape(SECTION.schema, read_random), "Axes whose values 
 
 
 def draw(random: Random, notes: list[str]) -> Block:
-    """Returns the samples as axes that vary together. Equal samples count once."""
+    """Return the samples as axes that vary together. Equal samples count once."""
     columns = {key: _column(random, key, drawn) for key, drawn in random.axes.items()}
     rows: dict[tuple[str, ...], int] = {}
     for number in range(random.samples):
@@ -191,7 +191,7 @@ def draw(random: Random, notes: list[str]) -> Block:
 
 
 def _column(random: Random, key: str, drawn: Drawn) -> tuple[list[Setting], list[str]]:
-    """Draws one axis. Returns its settings, equal ones as one object, and their canonical
+    """Draw one axis. Return its settings, equal ones as one object, and their canonical
     texts."""
     draw_one = _drawing(drawn)
     settings: list[Setting] = []
@@ -212,7 +212,7 @@ def _column(random: Random, key: str, drawn: Drawn) -> tuple[list[Setting], list
 
 
 def _drawing(drawn: Drawn) -> Callable[[int], float]:
-    """Returns the function from 256 bits to the drawn value; for `choice`, to its number."""
+    """Return the function from 256 bits to the drawn value; for `choice`, to its number."""
     if drawn.kind in ("choice", "integers"):
         low = 0 if drawn.choices else int(drawn.low)
         count = len(drawn.choices) or int(drawn.high) - low + 1

@@ -22,7 +22,7 @@ class Seeds(NamedTuple):
 
 
 def read_seeds(node: Node, where: str, problems: Problems) -> Seeds | None:
-    """Reads `3` (seeds 0, 1, 2), `[11, 12]`, or `{field: shuffle_seed, values: 3}`. With `field:
+    """Read `3` (seeds 0, 1, 2), `[11, 12]`, or `{field: shuffle_seed, values: 3}`. With `field:
     none` no seed is set."""
     if node.entries is None:
         field, values = _SECTION.defaults()["field"], _read_values(node, where, problems)

@@ -57,17 +57,17 @@ class Taking(NamedTuple):
     places: tuple[Place, ...] = ()
 
     def placed_takes(self) -> Iterator[tuple[Take, Place]]:
-        """Yields each take with its place."""
+        """Yield each take with its place."""
         return zip(self.source.takes, self.places, strict=True)
 
 
 def stages_before(takings: Iterable[Taking]) -> list[str]:
-    """Returns the stages that are taken from."""
+    """Return the stages that are taken from."""
     return [take.stage for taking in takings for take in taking.source.takes]
 
 
 def read_from(node: Node, where: str, problems: Problems) -> tuple[Taking, ...]:
-    """Reads the sources of the parents of a stage's runs."""
+    """Read the sources of the parents of a stage's runs."""
     items = [node] if node.items is None else node.items
     if not items or len(items) > _SOURCES:
         problems.add(node.place, f"{where} names no stage" if not items else f"{where}: too many")
@@ -107,7 +107,7 @@ def _read_source(node: Node, where: str, problems: Problems) -> Taking | None:
 def _read_one(
     node: Node, entries: dict[str, tuple[Place, Node]], where: str, problems: Problems
 ) -> Taking | None:
-    """Reads `{stage: sft, take: best}`."""
+    """Read `{stage: sft, take: best}`."""
     good = True
     for key, (place, _) in entries.items():
         if key not in ("stage", "take"):

@@ -51,7 +51,7 @@ class StageNode(NamedTuple):
 
 
 def stages_schema(sections: Mapping[str, object]) -> dict[str, object]:
-    """Returns the JSON Schema of `stages`. `sections` has the schemas of a stage's sections,
+    """Return the JSON Schema of `stages`. `sections` has the schemas of a stage's sections,
     except `from`."""
     of = {"description": "Which runs of earlier stages it goes on from.", **FROM}
     stage = {
@@ -83,7 +83,7 @@ WHOLE: Mapping[str, object] = {
 
 
 def beside_stages(entries: Mapping[str, tuple[Place, Node]], problems: Problems) -> None:
-    """Notes sections outside the stages that belong in a stage."""
+    """Note sections outside the stages that belong in a stage."""
     for key in IN_STAGE:
         if key in entries and entries[key][1].value is not None:
             message = f"{key}: the grid has stages, so it goes into one of them"
@@ -91,7 +91,7 @@ def beside_stages(entries: Mapping[str, tuple[Place, Node]], problems: Problems)
 
 
 def read_stages(node: Node, problems: Problems) -> list[StageNode]:
-    """Reads the stages, in the order of the file."""
+    """Read the stages, in the order of the file."""
     if not node.entries or len(node.entries) > MAX_STAGES:
         message = f"stages is {kind(node)}; it takes a mapping of names to stages"
         if node.entries is not None:
@@ -142,7 +142,7 @@ def _read_stage(
 def _escaped(
     node: Node, names: Sequence[str], references: list[Reference], problems: Problems
 ) -> Node:
-    """Escapes the references to stages in a node, and adds them to `found`."""
+    """Escape the references to stages in a node, and add them to `found`."""
     if node.items is not None:
         return node._replace(value=[_escaped(i, names, references, problems) for i in node.items])
     if node.entries is not None:
@@ -172,7 +172,7 @@ def _escaped(
 def divide(
     changes: Iterable[Override], stages: Sequence[StageNode], problems: Problems
 ) -> tuple[dict[str, list[Override]], dict[str, tuple[Reference, ...]]]:
-    """Groups command-line changes by stage (`sft.max_steps=5`), with the references in them."""
+    """Group command-line changes by stage (`sft.max_steps=5`), with the references in them."""
     names = [stage.name for stage in stages]
     by_stage: dict[str, list[Override]] = {name: [] for name in names}
     references: dict[str, list[Reference]] = {name: [] for name in names}
@@ -192,7 +192,7 @@ def divide(
 def check_graph(
     stages: Sequence[StageNode], metrics: Mapping[str, bool], problems: Problems
 ) -> None:
-    """Notes mistakes in what stages take from each other. `metrics` says which stages have a
+    """Note mistakes in what stages take from each other. `metrics` says which stages have a
     metric."""
     names = [stage.name for stage in stages]
     for stage in stages:
@@ -216,7 +216,7 @@ def check_graph(
 
 
 def _circle(before: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns a circle of stages that take from each other, the first in the file first, or []."""
+    """Return a circle of stages that take from each other, the first in the file first, or []."""
     for start in before:
         came: dict[str, str] = {}
         left = [start]
@@ -235,7 +235,7 @@ def _circle(before: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def ordered(stages: Sequence[StageNode]) -> Iterator[StageNode]:
-    """Yields each stage after those that it takes from, otherwise in file order. Needs an acyclic
+    """Yield each stage after those that it takes from, otherwise in file order. Needs an acyclic
     graph."""
     done: set[str] = set()
     left = list(stages)

@@ -63,7 +63,7 @@ WHOLE = {"if": {"type": "object"}, "then": _SECTION.whole()}
 
 
 def check_env(wandb: Wandb | None, launch: Launch, place: Place, problems: Problems) -> None:
-    """Notes variables in `launch.env` (at `place`) that this section sets."""
+    """Note variables in `launch.env` (at `place`) that this section sets."""
     if wandb is None:
         return
     for name in launch.env:

@@ -54,7 +54,7 @@ class Amount(NamedTuple):
 
 
 def amount(usage: Usage, prices: Prices) -> Amount:
-    """What a usage costs by these prices."""
+    """Return what a usage costs by these prices."""
     usd, unpriced = 0.0, list[str]()
     for model, counts in usage.models.items():
         price = prices.models.get(model, Price())
@@ -67,18 +67,19 @@ def amount(usage: Usage, prices: Prices) -> Amount:
 
 
 def money(usd: float) -> str:
-    """Dollars for people: `12.40`, `1,234.50`, `0.0123`."""
+    """Return dollars for people: `12.40`, `1,234.50`, `0.0123`."""
     return f"{usd:,.2f}" if usd >= 1 else f"{usd:.3g}"
 
 
 def users_file() -> str:
-    """Where a table of the user's own lies: beside the configuration file."""
+    """Return where a table of the user's own lies: beside the configuration file."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(folder, "sweeper", "prices.json")
 
 
 def load() -> Prices:
-    """The user's table, else the package's. Raises `UsageError` for one that cannot be read."""
+    """Return the user's table, else the package's. Raises `UsageError` for one that cannot be
+    read."""
     own = users_file()
     path = own if os.path.exists(own) else os.path.join(os.path.dirname(__file__), "prices.json")
     try:
@@ -89,8 +90,8 @@ def load() -> Prices:
 
 
 def read(data: bytes, path: str, date: str | None = None) -> Prices:
-    """The table in a file. `date` is said of one that has none. Raises `UsageError`, with the
-    place of what is wrong."""
+    """Return the table in a file. `date` is said of one that has none. Raises `UsageError`, with
+    the place of what is wrong."""
     try:
         document: object = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -97,12 +97,12 @@ class _Naming:
                 )
 
     def _seeded(self, config: Mapping[str, object]) -> str | None:
-        """Returns the field that holds the seed in a configuration, if any."""
+        """Return the field that holds the seed in a configuration, if any."""
         field = self.seed_field
         return field if field is not None and type(config.get(field)) is int else None
 
     def _values(self, config: Mapping[str, object], left_out: str | None) -> str:
-        """Returns the values as written in an id, without the key `left_out`."""
+        """Return the values as written in an id, without the key `left_out`."""
         shape = (left_out, *config)
         columns = self._columns.get(shape)
         if columns is None:
@@ -127,7 +127,7 @@ class _Names:
         self._taken: set[str] = set()
 
     def of(self, label: str, values: str) -> str:
-        """Returns the name of the cell with these values: `label`, with a suffix if it is
+        """Return the name of the cell with these values: `label`, with a suffix if it is
         taken."""
         key = hash(values)
         name = self._names.get(key)
@@ -141,7 +141,7 @@ class _Names:
 
 
 def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
-    """Returns the declared axes with their distinct values, in the grid's order, without axes
+    """Return the declared axes with their distinct values, in the grid's order, without axes
     whose condition never holds."""
     values_of: dict[str, dict[str, object]] = {}
     held = {id(block) for block in grid.blocks}
@@ -172,13 +172,13 @@ def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]
 
 
 def _given_keys(grid: Grid) -> list[str]:
-    """Returns the keys in which cells may differ: those of axes, then of included cells."""
+    """Return the keys in which cells may differ: those of axes, then of included cells."""
     keys = [key for block in grid.every_block() for key in block.axes]
     return list(dict.fromkeys([*keys, *(key for entry in grid.include for key in entry)]))
 
 
 def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str) -> Iterator[str]:
-    """Yields the label of each point's cell: the keys that vary, with their values, or "". No
+    """Yield the label of each point's cell: the keys that vary, with their values, or "". No
     label uses `word` as a key."""
     included = len(points) - len(grid.include)
     chosen = [_values(point, keys) for point in points[included:]]
@@ -210,7 +210,7 @@ def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str)
 
 
 def _written(grid: Grid) -> dict[str, dict[str, str]]:
-    """Returns the grid's spelling of numbers: by key, then by the value's canonical text."""
+    """Return the grid's spelling of numbers: by key, then by the value's canonical text."""
     given = [pair for block in grid.every_block() for pair in block.axes.items()]
     single = [*grid.include, grid.base, grid.fixed, *(when.base for when in grid.whens)]
     given += [(key, (setting,)) for settings in single for key, setting in settings.items()]
@@ -231,7 +231,7 @@ def _row_labels(row: Row, parts: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
-    """Returns the values that cells may have chosen, by key, with references resolved."""
+    """Return the values that cells may have chosen, by key, with references resolved."""
     offered: dict[str, list[object]] = {}
     made: set[str] = set()
     axes = [pair for block in grid.every_block() for pair in block.axes.items()]
@@ -249,7 +249,7 @@ def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
 
 
 def _values(point: Point, keys: Sequence[str]) -> dict[str, object]:
-    """Returns the values of an included cell for the keys: its own, else the base's."""
+    """Return the values of an included cell for the keys: its own, else the base's."""
     values: dict[str, object] = {}
     for key in keys:
         if key in point.rows[0].settings:

@@ -58,13 +58,13 @@ def check(
     validate: bool,
     elsewhere: Collection[str] = (),
 ) -> Checked:
-    """Checks a grid's runs. Raises `GridError` with all mistakes found so far, also earlier ones.
+    """Check a grid's runs. Raises `GridError` with all mistakes found so far, also earlier ones.
     Without `validate` the recipe is not imported. Other stages use the keys `elsewhere`."""
     return _Check(expanded, runs, problems).all(validate, elsewhere)
 
 
 def check_readable_part(grid: Grid, points: Sequence[Point] | None, problems: Problems) -> None:
-    """Lets the recipe check the readable part of a grid with mistakes, so that all mistakes are
+    """Let the recipe check the readable part of a grid with mistakes, so that all mistakes are
     reported at once. Mistakes that may only follow from others are left out."""
     if grid.recipe is None or points is None:
         return
@@ -81,7 +81,7 @@ def check_readable_part(grid: Grid, points: Sequence[Point] | None, problems: Pr
 
 
 def fields_of(grid: Grid) -> Mapping[str, object]:
-    """Returns the fields of a grid's recipe; none if it cannot be inspected, which `check`
+    """Return the fields of a grid's recipe; none if it cannot be inspected, which `check`
     reports."""
     try:
         return _inspect(grid, [], validate=True).recipe.takes
@@ -117,7 +117,7 @@ class _Check:
         self.estimates: dict[int, Usage] = {}
 
     def all(self, validate: bool, elsewhere: Collection[str]) -> Checked:
-        """Runs every step in order."""
+        """Run every step in order."""
         grid = self.grid
         self._check_keys()
         self._check_duplicates()
@@ -138,7 +138,7 @@ class _Check:
         return Checked(recipe, tuple(self.warnings), self.notes, self.estimates)
 
     def _check_keys(self) -> None:
-        """Notes keys that a grid must not give."""
+        """Note keys that a grid must not give."""
         grid = self.grid
         field = grid.launch.log_path_field or "log_path"
         ours = {field, "behavior_if_log_dir_exists"} if grid.command is None else set(RUN_KEYS)
@@ -151,7 +151,7 @@ class _Check:
                     self.problems.add(setting.places[key], f"{key} is given by seeds already")
 
     def _check_duplicates(self) -> None:
-        """Notes runs with the same configuration: one would silently replace the other."""
+        """Note runs with the same configuration: one would silently replace the other."""
         first: dict[str, Run] = {}
         for number, run in enumerate(self.runs):
             other = first.setdefault(run.id, run)
@@ -163,7 +163,7 @@ class _Check:
                 self.problems.add(place, message)
 
     def _ask_recipe(self, validate: bool) -> Recipe | None:
-        """Lets the recipe check every configuration. Returns None if the recipe is not found."""
+        """Let the recipe check every configuration. Return None if the recipe is not found."""
         grid = self.grid
         configs = [run.config for run in self.runs] if validate else []
         try:
@@ -184,7 +184,7 @@ class _Check:
         return inspected.recipe
 
     def _add_problem(self, problem: Problem, recipe: Recipe | None) -> None:
-        """Notes a problem from the recipe at the place where the value was written."""
+        """Note a problem from the recipe at the place where the value was written."""
         grid, key, message = self.grid, problem.key, problem.message
         place: Place | None = None
         if problem.number is None:
@@ -202,7 +202,7 @@ class _Check:
         self.problems.add(place or grid.places["recipe"], message)
 
     def _advice(self, run: Run, key: str, place: Place | None, recipe: Recipe | None) -> str:
-        """Returns what a value that the recipe refuses was probably meant to be, as the end of a
+        """Return what a value that the recipe refuses was probably meant to be, as the end of a
         message."""
         first, value = key.partition(".")[0], run.config.get(key)
         overridden = place is not None and place.source.startswith("override ")
@@ -221,7 +221,7 @@ class _Check:
         return belongs(first)
 
     def _check_backends(self) -> bool:
-        """Notes mistakes in the options of backends. Returns whether all jobs run on this
+        """Note mistakes in the options of backends. Return whether all jobs run on this
         machine."""
         grid = self.grid
         for key, options in grid.launch.options.items():
@@ -240,7 +240,7 @@ class _Check:
         return here
 
     def _check_requirements(self, recipe: Recipe | None) -> None:
-        """Checks the requirements file for other machines."""
+        """Check the requirements file for other machines."""
         launch = self.grid.launch
         if launch.requirements is None:
             return
@@ -262,7 +262,7 @@ class _Check:
             self.problems.add(place, f"launch.requirements: {mistake}")
 
     def _check_window(self) -> None:
-        """Checks the placeholders of `launch.window`."""
+        """Check the placeholders of `launch.window`."""
         window, runs = self.grid.launch.window, self.runs
         if window is None:
             return

@@ -97,7 +97,7 @@ def _single(grid: Grid) -> Iterator[tuple[str, Setting]]:
 
 
 def _reads(grid: Grid, name: str) -> bool:
-    """Whether the command, or a script that it names, visibly reads SWEEPER_<name>."""
+    """Return whether the command, or a script that it names, visibly reads SWEEPER_<name>."""
     variable = f"SWEEPER_{name}"
     words = [*(grid.command or ()), *grid.launch.env.values()]
     return any(variable in text for text in (*words, *_sources(grid)))

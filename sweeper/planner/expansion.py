@@ -16,7 +16,7 @@ _SOME_POINTS = 200
 
 
 def expand(grid: Grid, problems: Problems) -> Expanded:
-    """Expands a grid to its cells, each with its runs; seeds vary fastest. Raises `GridError` if
+    """Expand a grid to its cells, each with its runs; seeds vary fastest. Raises `GridError` if
     there are too many, or if some cannot be made."""
     warnings = [*grid.notes, *_lone_values(grid)]
     grid = _seeds_from_axis(grid, warnings)
@@ -38,7 +38,7 @@ def expand(grid: Grid, problems: Problems) -> Expanded:
 
 
 def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int | None]:
-    """Expands a grid together with its baseline cell, if it names one. Returns the cells and the
+    """Expand a grid together with its baseline cell, if it names one. Return the cells and the
     baseline's number. A baseline that is a cell of the grid anyway is not added."""
     baseline = grid.baseline
     if baseline is None or baseline.cell is None:
@@ -54,7 +54,7 @@ def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int 
 
 
 def expand_some(grid: Grid) -> list[Point] | None:
-    """Returns some points of a grid with mistakes, without those that depend on the seed; None if
+    """Return some points of a grid with mistakes, without those that depend on the seed; None if
     there are too many. Problems with them are not noted, since they may only follow from the
     mistakes."""
     product = Product(grid, Problems(), [])
@@ -64,7 +64,7 @@ def expand_some(grid: Grid) -> list[Point] | None:
 
 
 def _lone_values(grid: Grid) -> Iterator[str]:
-    """Yields warnings about axes with one value; replicates may have one."""
+    """Yield warnings about axes with one value; replicates may have one."""
     for block in grid.every_block():
         for key, settings in block.axes.items():
             replicates = key == "seed" and bool(_integers(settings))
@@ -73,7 +73,7 @@ def _lone_values(grid: Grid) -> Iterator[str]:
 
 
 def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
-    """Treats an axis over the seed as replicates, with a warning."""
+    """Treat an axis over the seed as replicates, with a warning."""
     for block in grid.blocks:
         settings = block.axes.get("seed")
         integers = _integers(settings or ())
@@ -90,7 +90,7 @@ def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
 
 
 def _seed_like(grid: Grid) -> Iterator[str]:
-    """Yields warnings about axes that look like seeds, whose values are cells of their own."""
+    """Yield warnings about axes that look like seeds, whose values are cells of their own."""
     if grid.seeds is not None:
         return
     for block in grid.every_block():
@@ -106,7 +106,7 @@ def _seed_like(grid: Grid) -> Iterator[str]:
 
 
 def _integers(settings: Sequence[Setting]) -> list[int]:
-    """Returns the values if all are integers, else []."""
+    """Return the values if all are integers, else []."""
     values = [setting.value for setting in settings]
     integers = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
     return integers if len(integers) == len(values) else []

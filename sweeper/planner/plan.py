@@ -26,7 +26,7 @@ def plan(
     *,
     validate: bool = True,
 ) -> Plan:
-    """Makes the plan of a grid, given as a file's path or as a mapping.
+    """Make the plan of a grid, given as a file's path or as a mapping.
 
     A path may be the address of a file in a store. `overrides` are as on the command line
     (`["max_steps=5", "~lr"]`, or a string for a single one) or a mapping, in which a list sets an
@@ -64,7 +64,7 @@ def plan(
 
 
 def _without_runs(grid: Grid) -> Plan:
-    """Makes a plan from the grid's sections, without recipe, axes and runs."""
+    """Make a plan from the grid's sections, without recipe, axes and runs."""
     return Plan(
         name=grid.name,
         recipe=NO_RECIPE,
@@ -89,7 +89,7 @@ def _without_runs(grid: Grid) -> Plan:
 def _fetched(
     source: "str | os.PathLike[str] | Mapping[str, object]",
 ) -> "str | os.PathLike[str] | Mapping[str, object] | GridText":
-    """Reads a grid in a store from its address, such as the next grid that a report proposes."""
+    """Read a grid in a store from its address, such as the next grid that a report proposes."""
     if not isinstance(source, str) or "://" not in source:
         return source
     from sweeper.store.opening import open_store
@@ -105,7 +105,7 @@ def _fetched(
 
 
 def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
-    """Warns of runs that differ from recorded ones only in giving the recipe's defaults:
+    """Warn of runs that differ from recorded ones only in giving the recipe's defaults:
     `lora_rank: 8` where nothing was given before, and the recipe's default is 8.
 
     An id is made from the values that a grid gives, so these are other runs and train again. They
@@ -144,6 +144,6 @@ def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
 def _stripped(
     config: Mapping[str, object], defaults: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
-    """Returns the values that a configuration gives, without those that equal the defaults."""
+    """Return the values that a configuration gives, without those that equal the defaults."""
     texts = {key: canonical(value) for key, value in config.items()}
     return tuple(sorted((k, text) for k, text in texts.items() if defaults.get(k) != text))

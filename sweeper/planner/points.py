@@ -17,7 +17,7 @@ class Row(NamedTuple):
 
     @classmethod
     def of(cls, settings: dict[str, Setting]) -> "Row":
-        """Makes the row of these settings."""
+        """Make the row of these settings."""
         given: dict[str, object] = {}
         for setting in settings.values():
             given.update(setting.given)
@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 def rows_of(block: Block) -> tuple[Row, ...]:
-    """Returns the choices of a block."""
+    """Return the choices of a block."""
     columns = zip(*block.axes.values(), strict=True)
     return tuple(Row.of(dict(zip(block.axes, column, strict=True))) for column in columns)
 
@@ -50,13 +50,13 @@ class Expanded(NamedTuple):
     warnings: tuple[str, ...]
 
     def point_of(self, run: int) -> Point:
-        """Returns the point of a run, by the run's number."""
+        """Return the point of a run, by the run's number."""
         seeds = self.grid.seeds
         return self.points[run // (len(seeds.values) if seeds else 1)]
 
 
 def place_of(grid: Grid, point: Point, key: str) -> Place | None:
-    """Returns the place where the value of a key at a point was written; None if the point has
+    """Return the place where the value of a key at a point was written; None if the point has
     none. The place of a key that a reference has made is the place of the reference."""
     while True:
         if key in grid.fixed:

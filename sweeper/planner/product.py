@@ -34,7 +34,7 @@ _ENOUGH = 5_000
 
 
 def count_points(grid: Grid) -> int:
-    """Counts the cells before `when` and `exclude`, without making them."""
+    """Count the cells before `when` and `exclude`, without making them."""
     count = 1 if grid.blocks or not grid.include else 0
     for block in grid.blocks:
         count *= block.size
@@ -72,8 +72,9 @@ class Product:
         self._rule_keys = {tuple(sorted(rule)) for rule in self._rules}
 
     def overflows(self) -> bool:
-        """Whether there are too many points, or they take too much work; notes it. Points are
-        counted without keeping them, and not at all if the product of all axes is small enough."""
+        """Return whether there are too many points, or they take too much work; notes it. Points
+        are counted without keeping them, and not at all if the product of all axes is small
+        enough."""
         sizes = [len(rows) for rows in self._blocks]
         sizes += [len(rows) for when in self._whens for rows in when.blocks]
         each = self._cost(self._known) + _ASKED * len(self._whens)
@@ -88,7 +89,7 @@ class Product:
         return False
 
     def _cost(self, config: Collection[str]) -> int:
-        """Returns the work of a point with these keys, without the work of resolving
+        """Return the work of a point with these keys, without the work of resolving
         references."""
         rules, references = len(self._rule_keys), len(self._referring)
         return len(config) * self._replicates + _HELD * rules + _ASKED * references
@@ -106,7 +107,7 @@ class Product:
         self.problems.add(self.grid.places["when" if self._whens else "grid"], str(error))
 
     def points(self) -> Iterator[Point]:
-        """Yields the points in order: the last axis varies fastest, axes of `when` vary within the
+        """Yield the points in order: the last axis varies fastest, axes of `when` vary within the
         others, included cells come last."""
         exclusion = Exclusion(self._rules)
         try:
@@ -139,7 +140,7 @@ class Product:
             yield self._resolved(config, (Row.of(entry),))
 
     def _unresolved_points(self) -> Iterator[tuple[dict[str, object], tuple[Row, ...]]]:
-        """Yields the points of the axes, including axes under conditions."""
+        """Yield the points of the axes, including axes under conditions."""
         if not self._blocks and self.grid.include:
             return
         self._count = self._work = 0
@@ -161,7 +162,7 @@ class Product:
     def _under_conditions(
         self, number: int, config: dict[str, object], rows: tuple[Row, ...], held: tuple[int, ...]
     ) -> Iterator[tuple[dict[str, object], tuple[Row, ...]]]:
-        """Applies the entries of `when` to a point, starting at `number`. The recursion is bounded
+        """Apply the entries of `when` to a point, starting at `number`. The recursion is bounded
         by the number of entries, at most 100."""
         for index in range(number, len(self._whens)):
             when = self._whens[index]
@@ -228,7 +229,7 @@ class Product:
                 )
 
     def _resolved(self, config: dict[str, object], rows: tuple[Row, ...]) -> Point:
-        """Makes a point with its references resolved."""
+        """Make a point with its references resolved."""
         if not self._referring:
             return Point(config, rows)
         raw, before = dict(config), self.resolver.work
@@ -246,7 +247,7 @@ class Product:
         return Point(config, chosen, pending)
 
     def with_runs(self, point: Point) -> Point:
-        """Adds the configurations of a point's runs, with values that depend on the seed
+        """Add the configurations of a point's runs, with values that depend on the seed
         resolved."""
         seeds, field = self.grid.seeds, self.seed_field
         if seeds is None or field is None:
@@ -291,7 +292,7 @@ class Product:
             self.problems.add(place, f"{what}: {error}{near}")
 
     def _usable_rules(self) -> Iterator[dict[str, Setting]]:
-        """Yields the rules of `exclude` that can match. An unknown key is a mistake, unless the
+        """Yield the rules of `exclude` that can match. An unknown key is a mistake, unless the
         command line dropped it."""
         for rule in self.grid.exclude:
             unknown = [key for key in rule if key not in self._known]
@@ -301,7 +302,7 @@ class Product:
                 yield rule
 
     def _usable_whens(self) -> Iterator["_When"]:
-        """Yields the entries of `when` that can hold, prepared for expanding."""
+        """Yield the entries of `when` that can hold, prepared for expanding."""
         before = _keys(self.grid, ())
         usable: list[When] = []
         for number, when in enumerate(self.grid.whens):
@@ -329,7 +330,7 @@ class Product:
             self.problems.add(place, f"{section}: {what} {key[:60]!r}{near}")
 
     def _warn_of_whens(self) -> None:
-        """Warns of conditions that never hold, with the value that was probably meant."""
+        """Warn of conditions that never hold, with the value that was probably meant."""
         given: dict[str, list[str]] = {}
         hints = 0
         for index, when in enumerate(self._whens):
@@ -361,7 +362,7 @@ class _When(NamedTuple):
 
     @classmethod
     def of(cls, when: When, earlier: Sequence[When], known: Iterable[str]) -> "_When":
-        """Prepares an entry."""
+        """Prepare an entry."""
         reach = Reach(when.keys)
         return cls(
             when,
@@ -377,12 +378,12 @@ class _When(NamedTuple):
 
 
 def _referring(grid: Grid) -> dict[str, None]:
-    """Returns the keys that may hold references, in the grid's order."""
+    """Return the keys that may hold references, in the grid's order."""
     return dict.fromkeys(leaf for s in grid.every_setting() if s.refers for leaf in s.given)
 
 
 def _keys(grid: Grid, whens: Sequence[When]) -> set[str]:
-    """Returns the keys that cells may have, without included cells."""
+    """Return the keys that cells may have, without included cells."""
     blocks = [*grid.blocks, *(block for when in whens for block in when.blocks)]
     axes = {
         leaf

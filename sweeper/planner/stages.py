@@ -45,7 +45,7 @@ class _Planned(NamedTuple):
 
 
 def check_readable_stages(grid: Grid, problems: Problems) -> None:
-    """Lets the recipes check the readable part of a grid with mistakes, except stages with
+    """Let the recipes check the readable part of a grid with mistakes, except stages with
     references to other stages."""
     for stage in grid.stages:
         if not stage.references:
@@ -53,7 +53,7 @@ def check_readable_stages(grid: Grid, problems: Problems) -> None:
 
 
 def with_stages(grid: Grid, plan: Plan, problems: Problems, *, validate: bool) -> Plan:
-    """Adds the stages to a plan, with the runs that are known before any run has ended. Raises
+    """Add the stages to a plan, with the runs that are known before any run has ended. Raises
     `GridError` with all mistakes."""
     return _Planning(grid, plan, problems, validate).all()
 
@@ -70,7 +70,7 @@ class _Planning:
         self.expected: list[Expected] = []
 
     def all(self) -> Plan:
-        """Plans every stage, in an order in which parents come first."""
+        """Plan every stage, in an order in which parents come first."""
         for stage in self.grid.stages:
             before = set(stages_before(stage.takings))
             if self.done.keys() >= before:  # else its parents have mistakes, which come first
@@ -97,7 +97,7 @@ class _Planning:
         return (run for done in self.done.values() if not done.grid.takings for run in done.runs)
 
     def _add(self, stage: StageGrid) -> None:
-        """Plans one stage after those that it takes from. Raises `GridError`."""
+        """Plan one stage after those that it takes from. Raises `GridError`."""
         if stage.takings and not stage.references:
             stage = self._with_default_references(stage)
         expanded, baseline = expand_with_baseline(stage.grid, self.problems)
@@ -138,7 +138,7 @@ class _Planning:
         self.done[stage.name] = _Planned(stage, made._replace(recipe=checked.recipe), runs)
 
     def _with_default_references(self, stage: StageGrid) -> StageGrid:
-        """Lets a stage without references to its parents continue from their weights, if its
+        """Let a stage without references to its parents continue from their weights, if its
         recipe has the usual fields for that."""
         grid = stage.grid
         given = {key for setting in grid.every_setting() for key in setting.given}
@@ -181,13 +181,13 @@ class _Planning:
         return None
 
     def _compares_with_base(self, stage: StageGrid) -> bool:
-        """Whether a stage is compared with the base model, and takes it."""
+        """Return whether a stage is compared with the base model, and takes it."""
         baseline = stage.grid.baseline
         takes_base = any(taking.source.base for taking in stage.takings)
         return baseline is not None and baseline.is_base_model and takes_base
 
     def _base_baseline(self, stage: StageGrid, made: Stage) -> Baseline | None:
-        """Returns the cell of the runs of the base model. There must be one such cell."""
+        """Return the cell of the runs of the base model. There must be one such cell."""
         roots = [done.stage for done in self.done.values() if not done.grid.takings]
         runs = self._grow(*roots, made._replace(sources=(Source(base=True),))).runs
         cells = list(dict.fromkeys(run.cell for run in runs if run.stage == stage.name))
@@ -200,14 +200,14 @@ class _Planning:
         return None
 
     def _grow(self, *stages: Stage, chosen: Taken = _nothing_chosen) -> Growth:
-        """Makes the runs of these stages, as far as they are known from the runs that are
+        """Make the runs of these stages, as far as they are known from the runs that are
         `chosen`."""
         recipe = stages[0].recipe
         plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._root_runs()))
         return grow(plan, chosen)
 
     def _runs_of_first_parents(self, stage: Stage) -> tuple[Run, ...]:
-        """Returns the runs of a stage as they would be with the first of their parents."""
+        """Return the runs of a stage as they would be with the first of their parents."""
         sources = [source for source in stage.sources if not source.base] or stage.sources
         stages = (*self._first_sources(stage), stage._replace(sources=sources[:1]))
         growth = self._grow(*stages, chosen=_the_first)
@@ -215,7 +215,7 @@ class _Planning:
         return tuple(runs[: len(stage.runs)])
 
     def _first_sources(self, stage: Stage) -> Iterator[Stage]:
-        """Yields the planned stages with the runs of their first source only, since all of them
+        """Yield the planned stages with the runs of their first source only, since all of them
         may be many. Stages from which a run is taken by name are complete, and so are their
         ancestors."""
         planned = [done.stage for done in self.done.values()]
@@ -225,7 +225,7 @@ class _Planning:
             yield one if one.name in whole else one._replace(sources=one.sources[:1])
 
     def _check_references(self, stage: StageGrid, runs: Sequence[Run]) -> bool:
-        """Whether all references to other stages can be resolved."""
+        """Return whether all references to other stages can be resolved."""
         used = {pair for run in runs for value in run.config.values() for pair in references(value)}
         good = True
         for reference in dict.fromkeys(stage.references):
@@ -239,7 +239,7 @@ class _Planning:
         return good
 
     def _fault_of_reference(self, stage: StageGrid, name: str, key: str) -> str | None:
-        """Returns why a reference of a stage cannot be resolved; None if it can."""
+        """Return why a reference of a stage cannot be resolved; None if it can."""
         sources = [taking.source for taking in stage.takings if not taking.source.base]
         if not stage.takings:
             return f"stages.{stage.name} takes from no stage: it has no from"
@@ -254,7 +254,7 @@ class _Planning:
         return next((f for one in meant if (f := self._missing_value(one, key)) is not None), None)
 
     def _missing_value(self, name: str, key: str) -> str | None:
-        """Returns why a run of a stage lacks a value that a reference needs; None if it has it."""
+        """Return why a run of a stage lacks a value that a reference needs; None if it has it."""
         if key in LATE:
             return None
         done = self.done[name]
@@ -282,7 +282,7 @@ class _Planning:
         return ancestors
 
     def _check_takes(self, stage: StageGrid) -> bool:
-        """Whether the runs that a stage takes exist, as far as that is known."""
+        """Return whether the runs that a stage takes exist, as far as that is known."""
         good = True
         for taking in stage.takings:
             for take, place in taking.placed_takes():
@@ -311,7 +311,7 @@ class _Planning:
         return None
 
     def _known_runs(self, name: str) -> Sequence[Run] | None:
-        """Returns the runs of a stage; None if some of them are not known before others have
+        """Return the runs of a stage; None if some of them are not known before others have
         ended."""
         before = self.done[name]
         if not before.grid.takings:
@@ -332,8 +332,8 @@ class _Planning:
         )
 
     def _within_limit(self, stage: Stage, runs: int) -> bool:
-        """Whether the runs of a stage stay within the limit. `runs` is the number that its own
-        grid makes. They are counted without making them."""
+        """Return whether the runs of a stage stay within the limit. `runs` is the number that its
+        own grid makes. They are counted without making them."""
         self.counts[stage.name] = self._count(stage, runs)
         total = sum(self.counts.values())
         if total <= MAX_RUNS:
@@ -358,7 +358,7 @@ class _Planning:
         return total
 
     def _check_duplicates(self) -> None:
-        """Notes stages that would make the same runs: one would replace the other."""
+        """Note stages that would make the same runs: one would replace the other."""
         seen: list[_Planned] = []
         for done in self.done.values():
             mine = {run.id for run in done.runs}
@@ -377,12 +377,12 @@ class _Planning:
 
 
 def _was_not_asked(recipe: Recipe) -> bool:
-    """Whether a recipe's fields are unknown; a command has none."""
+    """Return whether a recipe's fields are unknown; a command has none."""
     return recipe.kind != "command" and not recipe.takes
 
 
 def _named_after(run: Run, stage: str) -> Run:
-    """Prefixes the names of a run with its stage, for a stage that takes from no other."""
+    """Prefix the names of a run with its stage, for a stage that takes from no other."""
     name, cell = f"{stage}/{run.name}", f"{stage}/{run.cell}"
     return run._replace(name=shorten(name), cell=shorten(cell), stage=stage)
 
@@ -390,7 +390,7 @@ def _named_after(run: Run, stage: str) -> Run:
 def baseline_of(
     grid: Grid, expanded: Expanded, runs: Sequence[Run], cell: int | None
 ) -> Baseline | None:
-    """Returns what the grid's best is compared with. `cell` is the number of the baseline's
+    """Return what the grid's best is compared with. `cell` is the number of the baseline's
     cell."""
     if grid.baseline is None:
         return None

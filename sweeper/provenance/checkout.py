@@ -35,8 +35,8 @@ _ANOTHER_REPOSITORY = frozenset(
 
 
 def git(folder: str, *arguments: str) -> bytes | None:
-    """The output of git; None if git or the checkout is missing, git fails, or it does not answer
-    in time. Takes no lock and refreshes no index."""
+    """Return the output of git; None if git or the checkout is missing, git fails, or it does not
+    answer in time. Take no lock and refreshes no index."""
     environment = {k: v for k, v in os.environ.items() if k not in _ANOTHER_REPOSITORY}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
@@ -55,7 +55,8 @@ def git(folder: str, *arguments: str) -> bytes | None:
 
 
 def checkout_of(*folders: str | None) -> str | None:
-    """The top folder of the checkout of the first of `folders` that is in one; None if none is."""
+    """Return the top folder of the checkout of the first of `folders` that is in one; None if none
+    is."""
     for folder in folders:
         root = git(folder, "rev-parse", "--show-toplevel") if folder else None
         if root and root.strip():
@@ -64,13 +65,13 @@ def checkout_of(*folders: str | None) -> str | None:
 
 
 def commit_of(root: str) -> str | None:
-    """The current commit of a checkout; None if there is none."""
+    """Return the current commit of a checkout; None if there is none."""
     commit = git(root, "rev-parse", "--verify", "HEAD")
     return commit.decode().strip() if commit else None
 
 
 def sweep_folders(root: str, names: Iterable[str]) -> set[str]:
-    """The folders of sweeps, of any root, that some of these files in a checkout lie in."""
+    """Return the folders of sweeps, of any root, that some of these files in a checkout lie in."""
     folders: set[str] = set()
     known: dict[str, bool] = {}
     for name in names:
@@ -108,7 +109,7 @@ class Tree:
         self.files: dict[str, str] = {}
 
     def archive(self) -> bytes:
-        """A tar file of the tree, the same bytes for the same tree. Raises `TooMuchError` or
+        """Return a tar file of the tree, the same bytes for the same tree. Raises `TooMuchError` or
         `UnlistedError`, since an incomplete copy would be mistaken for the code."""
         import io
         import tarfile
@@ -140,8 +141,8 @@ class Tree:
         yield from sorted(names.items())
 
     def _repository(self, folder: str) -> tuple[dict[str, int], list[str]]:
-        """The files of a repository, the checkout itself ("") or one inside it, and the folders of
-        repositories inside that. Raises `UnlistedError`."""
+        """Return the files of a repository, the checkout itself ("") or one inside it, and the
+        folders of repositories inside that. Raises `UnlistedError`."""
         tracked, others = (
             self._list(folder, "--cached"),
             self._list(folder, "--others", "--exclude-standard"),
@@ -165,8 +166,8 @@ class Tree:
         self.live.append(f"{folder}/ ({why})")
 
     def _is_repository(self, name: str) -> bool:
-        """Whether a folder is a submodule or another repository. A worktree of this one is only
-        another checkout of it."""
+        """Return whether a folder is a submodule or another repository. A worktree of this one is
+        only another checkout of it."""
         path = os.path.join(self._root, name, ".git")
         if os.path.isdir(path):
             return True
@@ -183,7 +184,7 @@ class Tree:
         return sorted(name for name in names if not name.startswith(sweeps) and self._ours(name))
 
     def _ours(self, name: str) -> bool:
-        """Whether a file belongs to the checkout: not a result in a store inside it, not in
+        """Return whether a file belongs to the checkout: not a result in a store inside it, not in
         `__pycache__`, and, as for git, not behind a symbolic link."""
         if not LEFT_OUT.isdisjoint(name.split("/")):
             return False
@@ -235,7 +236,7 @@ class Tree:
 
 
 def _size(path: str, most: int) -> int:
-    """The bytes of a file; 0 if it is missing, or too large to be copied."""
+    """Return the bytes of a file; 0 if it is missing, or too large to be copied."""
     with suppress(OSError):
         size = os.lstat(path).st_size
         return size if size <= most else 0

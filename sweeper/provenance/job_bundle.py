@@ -85,7 +85,8 @@ def _packages(root: str) -> list[str]:
 
 
 def pinned(packages: Sequence[str]) -> list[str]:
-    """Requirements for packages and their dependencies, pinned to the versions installed here."""
+    """Return requirements for packages and their dependencies, pinned to the versions installed
+    here."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     versions: dict[str, str] = {}
@@ -108,7 +109,7 @@ def pinned(packages: Sequence[str]) -> list[str]:
 
 @functools.cache
 def _source() -> bytes:
-    """The installed package sweeper as a zip file: the same bytes for the same files."""
+    """Return the installed package sweeper as a zip file: the same bytes for the same files."""
     import zipfile
 
     written = io.BytesIO()
@@ -125,8 +126,8 @@ def _source() -> bytes:
 
 
 def bare_command(python: str, root: str, carried: Carried) -> list[str]:
-    """The start of a command line that runs sweeper on a machine with only Python. The caller
-    appends a module of sweeper and its arguments."""
+    """Return the start of a command line that runs sweeper on a machine with only Python. The
+    caller appends a module of sweeper and its arguments."""
     setup = {
         "requirements": "\n".join([*carried.packages, ""]),
         "source": f"{root}/{carried.archive}",
@@ -138,8 +139,8 @@ def bare_command(python: str, root: str, carried: Carried) -> list[str]:
 
 @functools.cache
 def _text() -> str:
-    """The source of `worker/bare_machine.py` without imports of sweeper: the functions that it
-    imports are copied into it. `ast.unparse` is not used, because it writes syntax that older
+    """Return the source of `worker/bare_machine.py` without imports of sweeper: the functions that
+    it imports are copied into it. `ast.unparse` is not used, because it writes syntax that older
     versions of Python cannot parse."""
     tree, lines = _parsed("sweeper.worker.bare_machine")
     for node in reversed(tree.body):
@@ -157,7 +158,7 @@ def _text() -> str:
 
 
 def _parsed(module: str) -> tuple[ast.Module, list[str]]:
-    """The syntax tree of a module of sweeper, and its lines without docstrings."""
+    """Return the syntax tree of a module of sweeper, and its lines without docstrings."""
     path = os.path.join(_TOP, *module.split(".")[1:])
     with open(f"{path}.py", encoding="utf-8") as file:
         text = file.read()

@@ -37,7 +37,7 @@ _END_BYTES = 1_000_000
 def keep(
     folder: SweepFolder, plan: Plan, origin: Mapping[str, object], code: CodeCopy
 ) -> dict[str, object]:
-    """Store the record of a launch. Returns the provenance `origin` with its id, `launch`, and the
+    """Store the record of a launch. Return the provenance `origin` with its id, `launch`, and the
     digest of the program. Raises `StoreError`."""
     files = program_files(folder, plan, code)
     listed = encode(files)
@@ -59,8 +59,8 @@ def keep(
 
 
 def has_changed(folder: SweepFolder, plan: Plan, secrets: Collection[str]) -> bool:
-    """Whether the program in the checkout has changed since the launch of a recorded plan, which
-    has a copy of it."""
+    """Return whether the program in the checkout has changed since the launch of a recorded plan,
+    which has a copy of it."""
     now = (
         None
         if plan.snapshot is None
@@ -79,8 +79,8 @@ def _create(store: Store, path: str, data: bytes) -> None:
 
 
 def program_files(folder: SweepFolder, plan: Plan, code: CodeCopy) -> dict[str, str]:
-    """The files of the program with their digests: those of the copy of the code, or else the
-    source files that runs find in place."""
+    """Return the files of the program with their digests: those of the copy of the code, or else
+    the source files that runs find in place."""
     if code.kept is None:
         return live_code.files((part.recipe for part in plan.parts), folder.store.local_path(""))
     root = code.kept.root
@@ -106,7 +106,8 @@ def _is_grid(path: str, grids: Iterable[str]) -> bool:
 
 
 def _data(plan: Plan) -> dict[str, str]:
-    """The files and folders outside the program that configurations name, with their digests."""
+    """Return the files and folders outside the program that configurations name, with their
+    digests."""
     hashes: dict[str, str] = {}
     for cwd, word in _words(plan):
         path = os.path.join(cwd, os.path.expanduser(word))

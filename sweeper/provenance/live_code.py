@@ -21,12 +21,12 @@ two only the folder itself counts."""
 
 
 def program(recipes: Iterable[Recipe], results: str | None) -> str | None:
-    """The digest of the files; None if there are none."""
+    """Return the digest of the files; None if there are none."""
     return digest(files(recipes, results))
 
 
 def digest(hashes: Mapping[str, str]) -> str | None:
-    """One digest for files with their digests; None for no files."""
+    """Return one digest for files with their digests; None for no files."""
     if not hashes:
         return None
     text = "".join(f"{name}\0{known}\n" for name, known in sorted(hashes.items()))
@@ -34,8 +34,8 @@ def digest(hashes: Mapping[str, str]) -> str | None:
 
 
 def files(recipes: Iterable[Recipe], results: str | None) -> dict[str, str]:
-    """The source files of recipes that run in place, with a digest each. Paths are relative to the
-    recipe's folder. `results` is a folder of results, which is left out."""
+    """Return the source files of recipes that run in place, with a digest each. Paths are relative
+    to the recipe's folder. `results` is a folder of results, which is left out."""
     hashes: dict[str, str] = {}
     for recipe in recipes:
         folders, named = _program(recipe)
@@ -51,7 +51,7 @@ def files(recipes: Iterable[Recipe], results: str | None) -> dict[str, str]:
 
 
 def _program(recipe: Recipe) -> tuple[list[str], list[str]]:
-    """The folders with the program's modules, and the files that a command names."""
+    """Return the folders with the program's modules, and the files that a command names."""
     if recipe.kind != "command":
         folders = [recipe.cwd] if recipe.on_path else []
         folders += [os.path.dirname(recipe.file)] if recipe.kind == "file" and recipe.file else []
@@ -73,7 +73,8 @@ def _source(cwd: str, word: str) -> str | None:
 
 
 def _below(top: str, results: str | None) -> list[str]:
-    """The Python modules in a folder and below; only those in it if it has too many files."""
+    """Return the Python modules in a folder and below; only those in it if it has too many
+    files."""
     left = [_MOST_FOLDERS]
     paths: list[str] = []
     for path in _walk(top, results, left):

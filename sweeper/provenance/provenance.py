@@ -77,7 +77,7 @@ def collect(
 def earlier(
     provenance: Mapping[str, object], before: Sequence[Mapping[str, object]]
 ) -> list[Mapping[str, object]]:
-    """The previous launches, the latest first, each with its command line, host and code.
+    """Return the previous launches, the latest first, each with its command line, host and code.
     `provenance` is that of the latest launch; `before` is this function's result for the launches
     before it."""
     essence = {key: provenance.get(key) for key in _ESSENCE}
@@ -104,8 +104,8 @@ def redact_command(command: Sequence[str], redactor: Redactor) -> list[str]:
 def _changes(
     folder: SweepFolder, root: str, commit: str | None, redactor: Redactor
 ) -> dict[str, object]:
-    """The differences of the working tree from the commit: `dirty`, `diff`, `untracked`. If git
-    does not answer in time, `dirty` is never False, so that this is not mistaken for no
+    """Return the differences of the working tree from the commit: `dirty`, `diff`, `untracked`. If
+    git does not answer in time, `dirty` is never False, so that this is not mistaken for no
     difference."""
     options = ("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=diff")
     results = results_in(folder.store, root, folder.name)
@@ -146,7 +146,7 @@ def _split(listed: bytes | None) -> list[str]:
 
 
 def _keep(folder: SweepFolder, data: bytes, ending: str) -> str:
-    """Store data next to the plan, unless it is there. Returns its path in the store."""
+    """Store data next to the plan, unless it is there. Return its path in the store."""
     path = folder.code(f"{hashlib.sha256(data).hexdigest()[:16]}.{ending}")
     if not folder.store.exists(path):
         with suppress(AlreadyExists):
@@ -155,8 +155,8 @@ def _keep(folder: SweepFolder, data: bytes, ending: str) -> str:
 
 
 def _packages(python: str) -> tuple[str | None, dict[str, str]]:
-    """The version of an interpreter, and of each package on its path, read from folder names, which
-    is quick. None and no packages if the interpreter does not answer."""
+    """Return the version of an interpreter, and of each package on its path, read from folder
+    names, which is quick. None and no packages if the interpreter does not answer."""
     try:
         result = subprocess.run(
             [python, "-c", _LIST],

@@ -45,7 +45,7 @@ _IN_ADDRESS = r"://(?:[^/@\s:]*:([^/@\s]+)|([^/@\s:]{20,}))@"
 
 
 def secret_values(environment: Mapping[str, str], names: Collection[str]) -> list[str]:
-    """The secret values in an environment: of the variables in `names`, of variables with a
+    """Return the secret values in an environment: of the variables in `names`, of variables with a
     secret's name, and passwords within addresses (`postgres://me:password@host`)."""
     values: list[str] = []
     for name, value in environment.items():
@@ -62,7 +62,7 @@ def secret_values(environment: Mapping[str, str], names: Collection[str]) -> lis
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable, option or key of this name is likely to hold a secret."""
+    """Return whether a variable, option or key of this name is likely to hold a secret."""
     words = [word.upper() for word in re.split(_WORD, name.rpartition("/")[2]) if word]
     while len(words) > 1 and re.fullmatch(_QUALIFIED, words[-1]):
         words.pop()
@@ -81,7 +81,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def _passwords(value: str) -> list[str]:
-    """The passwords in the addresses in a value, both as written and percent-decoded."""
+    """Return the passwords in the addresses in a value, both as written and percent-decoded."""
     if "://" not in value:
         return []
     from urllib.parse import unquote
@@ -101,14 +101,14 @@ class Redactor:
         self._covered = 0  # bytes at the start of `_held` of a secret whose mask was returned
 
     def feed(self, data: bytes) -> bytes:
-        """Add a piece. Returns the output that is safe to show so far."""
+        """Add a piece. Return the output that is safe to show so far."""
         if not self._needles:
             return data
         data = self._held + data
         return self._show(data, self._open(data))
 
     def end(self) -> bytes:
-        """End the stream. Returns the rest of the output."""
+        """End the stream. Return the rest of the output."""
         return self._show(self._held, len(self._held))
 
     def text(self, text: str) -> str:
@@ -119,7 +119,7 @@ class Redactor:
         return (fresh.feed(data) + fresh.end()).decode("utf-8", "surrogateescape")
 
     def _open(self, data: bytes) -> int:
-        """The first position where a secret may begin that `data` ends in the middle of."""
+        """Return the first position where a secret may begin that `data` ends in the middle of."""
         first = len(data)
         for needle in self._needles:
             at = max(0, len(data) - len(needle) + 1)
@@ -131,7 +131,7 @@ class Redactor:
         return first
 
     def _spans(self, data: bytes) -> list[tuple[int, int]]:
-        """The spans of secrets in `data`, with overlapping ones merged."""
+        """Return the spans of secrets in `data`, with overlapping ones merged."""
         spans = [(0, self._covered)] if self._covered else []
         for needle in self._needles:
             at = -1
@@ -163,7 +163,7 @@ class Redactor:
 
 
 def _forms(value: str) -> set[bytes]:
-    """The forms in which a value may be printed."""
+    """Return the forms in which a value may be printed."""
     raw = value.encode("utf-8", "surrogateescape")
     texts = {
         json.dumps(value)[1:-1],

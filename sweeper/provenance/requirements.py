@@ -54,8 +54,8 @@ def read(path: str) -> Requirements:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The non-empty lines without comments, with their numbers. Lines that end with a backslash are
-    joined with the next."""
+    """Yield the non-empty lines without comments, with their numbers. Lines that end with a
+    backslash are joined with the next."""
     begun, held = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         begun = begun if held else number
@@ -68,7 +68,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """The name and value of an option; a requirement has an empty name."""
+    """Return the name and value of an option; a requirement has an empty name."""
     if not line.startswith("-"):
         return "", line
     if line[1] != "-" and len(line) > 2 and line[2] not in " =":
@@ -78,7 +78,7 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _wrong(name: str, value: str) -> str | None:
-    """The mistake in a line for jobs on other machines; None if there is none."""
+    """Return the mistake in a line for jobs on other machines; None if there is none."""
     shown = f"`{f'{name} {value}'.strip()[:80]}`"
     if _PASSWORD.search(value):
         return (
@@ -99,8 +99,8 @@ def _wrong(name: str, value: str) -> str | None:
 
 
 def outside(path: str, *folders: str | None) -> str | None:
-    """Why a file is not in the copy of the checkout; None if it is. The checkout is that of the
-    first of `folders` that is in one."""
+    """Return why a file is not in the copy of the checkout; None if it is. The checkout is that of
+    the first of `folders` that is in one."""
     root = checkout.checkout_of(*folders)
     if root is None:
         return f"{path} is to come with the copy of a git checkout, and there is none: `git init`"

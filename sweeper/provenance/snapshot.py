@@ -104,8 +104,8 @@ def make(
 
 
 def look(store: Store, snapshot: Snapshot, *, secrets: Collection[str] = ()) -> CodeCopy | None:
-    """What a copy of a snapshot's checkout would have now; nothing is stored. None if it cannot be
-    copied."""
+    """Return what a copy of a snapshot's checkout would have now; nothing is stored. None if it
+    cannot be copied."""
     tree = Tree(
         snapshot.root, results_in(store, snapshot.root, snapshot.archive.partition("/")[0]), secrets
     )
@@ -130,8 +130,8 @@ def relink(snapshot: Snapshot) -> None:
 
 
 def results_in(store: Store, root: str, sweep: str) -> list[str]:
-    """Folders in the checkout `root` that hold results and no code: the store (or its sweeps, if
-    the checkout is inside the store) and sweeper's home."""
+    """Return folders in the checkout `root` that hold results and no code: the store (or its
+    sweeps, if the checkout is inside the store) and sweeper's home."""
     from sweeper.paths import home
 
     top = store.local_path("")
@@ -145,7 +145,7 @@ def results_in(store: Store, root: str, sweep: str) -> list[str]:
 
 
 def extract(store: Store, snapshot: Snapshot, home: str) -> str:
-    """Extract a job's snapshot on this machine, unless that was done before. Returns the folder. Of
+    """Extract a job's snapshot on this machine, unless that was done before. Return the folder. Of
     several processes that ask at once, the first extracts. This process holds the folder until it
     ends: `gc` does not remove it before. Raises `StoreError`.
 
@@ -234,7 +234,7 @@ def _unpack(data: bytes, folder: str) -> None:
 
 
 def _below(member: "tarfile.TarInfo") -> list[str]:
-    """The folders above a file of an archive."""
+    """Return the folders above a file of an archive."""
     return [part for part in os.path.normpath(member.name).split("/")[:-1] if part]
 
 

@@ -40,7 +40,7 @@ _SIGKILL = 9
 
 
 def to_argv(config: dict[str, object], forms: dict[str, str]) -> list[str]:
-    """Returns the configuration as arguments for chz: one `key=value` for each key.
+    """Return the configuration as arguments for chz: one `key=value` for each key.
 
     `forms` has the keys whose values are not written in the usual form (`plain`: a string
     unchanged, a list with commas): as Python literals (`literal`) or element by element
@@ -54,7 +54,7 @@ def to_argv(config: dict[str, object], forms: dict[str, str]) -> list[str]:
 
 
 def written(key: str, value: object, form: str) -> Iterator[tuple[str, str]]:
-    """Yields one value as chz's arguments, pairs of path and text."""
+    """Yield one value as chz's arguments, pairs of path and text."""
     if form == "indexed" and value and _is_list(value):
         for index, item in enumerate(value):
             yield from written(f"{key}.{index}", item, form)
@@ -70,7 +70,7 @@ def written(key: str, value: object, form: str) -> Iterator[tuple[str, str]]:
 
 
 def _separable(items: list[object]) -> bool:
-    """Whether commas can separate the items, and chz recognizes the text as a list."""
+    """Return whether commas can separate the items, and chz recognizes the text as a list."""
     if items and isinstance(items[0], str) and items[0][:1] in ("[", "(", ""):
         return False
     return not any(
@@ -88,7 +88,7 @@ def _is_mapping(value: object) -> TypeGuard[dict[str, object]]:
 
 
 def move(root: str, copy: str) -> Callable[[str], str]:
-    """Returns a function that maps paths in the checkout `root` to paths in its `copy`. Other
+    """Return a function that maps paths in the checkout `root` to paths in its `copy`. Other
     paths stay the same, and so do paths that are only links out of the copy (`.venv`)."""
     old, new = os.path.realpath(root), os.path.realpath(copy)
 
@@ -106,7 +106,7 @@ def move(root: str, copy: str) -> Callable[[str], str]:
 
 
 def move_imports(moved: Callable[[str], str]) -> None:
-    """Makes imports use the copy, for a checkout that is installed in this interpreter: by a path
+    """Make imports use the copy, for a checkout that is installed in this interpreter: by a path
     file, or by the finders of setuptools (`__editable___*_finder`: names, and their folders)."""
     sys.path[:] = [moved(entry) for entry in sys.path]
     for name, module in list(sys.modules.items()):
@@ -120,7 +120,7 @@ def move_imports(moved: Callable[[str], str]) -> None:
 
 
 def set_path(recipe: Located) -> None:
-    """Sets the module path as `python -m` or `python FILE` would. Replaces an old name of one of
+    """Set the module path as `python -m` or `python FILE` would. Replace an old name of one of
     our recipes by its name today."""
     if recipe["kind"] == "file":
         sys.path.insert(0, os.path.dirname(recipe["file"]))
@@ -131,7 +131,7 @@ def set_path(recipe: Located) -> None:
 
 
 def _name_today(module: str, *, short: bool) -> str:
-    """Returns the name under which one of our recipes exists. A short name means ours. A module's
+    """Return the name under which one of our recipes exists. A short name means ours. A module's
     name means the user's own module if there is one, such as a package called `recipes`."""
     names = [module, _CALLED_BEFORE[module]]
     for name in reversed(names) if short else names:
@@ -150,7 +150,7 @@ def _is_there(module: str) -> bool:
 
 
 def check(waits: int | None) -> None:
-    """Answers the request on stdin, which is a file. Output of the recipe's import goes to stderr,
+    """Answer the request on stdin, which is a file. Output of the recipe's import goes to stderr,
     and its standard input is empty.
 
     With `waits` the request is ready once that descriptor has a byte, and never comes if it is
@@ -182,7 +182,7 @@ def check(waits: int | None) -> None:
 
 
 def _beside(name: str) -> ModuleType:
-    """Loads a module from this file's folder, by path."""
+    """Load a module from this file's folder, by path."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location(
@@ -197,7 +197,7 @@ def _beside(name: str) -> ModuleType:
 
 
 def count_usage(modules: str | None) -> None:
-    """Starts counting the recipe's use of the Tinker service, if its worker asks for that. On the
+    """Start counting the recipe's use of the Tinker service, if its worker asks for that. On the
     first use, the modules imported so far are added to the list at `modules`, for the fork
     server."""
     folder = os.environ.get("SWEEPER_METER")
@@ -213,8 +213,8 @@ def count_usage(modules: str | None) -> None:
 
 
 def load_early() -> set[str]:
-    """Loads the modules for checking a recipe, if they exist, and modules that many recipes
-    import. Returns the names of their packages for `forget_shadowed`, without the modules of the
+    """Load the modules for checking a recipe, if they exist, and modules that many recipes
+    import. Return the names of their packages for `forget_shadowed`, without the modules of the
     standard library that checking needs."""
     before = set(sys.modules)
     _load(("ast", "chz"))
@@ -238,7 +238,7 @@ def _package(module: str) -> str:
 
 
 def forget_shadowed(names: set[str]) -> None:
-    """Unloads the packages `names` if the first folder on the module path has one of them: the
+    """Unload the packages `names` if the first folder on the module path has one of them: the
     recipe's run will import that one."""
     first = sys.path[0]
     if any(
@@ -250,7 +250,7 @@ def forget_shadowed(names: set[str]) -> None:
 
 
 def run(path: str) -> None:
-    """Becomes the recipe with the configuration in the file at `path`."""
+    """Become the recipe with the configuration in the file at `path`."""
     import json
     import runpy
 
@@ -282,7 +282,7 @@ def run(path: str) -> None:
 
 
 def serve(status: str) -> None:
-    """Runs the fork server, which describes itself in the file `status`. In each process that it
+    """Run the fork server, which describes itself in the file `status`. In each process that it
     forks for a recipe, becomes that recipe."""
     for name in ("fork_protocol", "fresh_process", "own_packages"):
         _beside(name)  # fork_server imports them under these names
@@ -292,7 +292,7 @@ def serve(status: str) -> None:
 
 
 def answer_prompts() -> None:
-    """Answers "resume" to a recipe that asks what to do about an existing folder and offers that
+    """Answer "resume" to a recipe that asks what to do about an existing folder and offers that
     answer (as tinker-cookbook's `check_log_dir` does). Other prompts raise `EOFError`."""
     import builtins
 
@@ -308,7 +308,7 @@ def answer_prompts() -> None:
 
 
 def die_with_parent() -> None:
-    """Makes the kernel kill this process when the worker dies (Linux only).
+    """Make the kernel kill this process when the worker dies (Linux only).
 
     The kernel watches the *thread* that started this process, so the worker starts its child from
     its main thread.

@@ -45,16 +45,16 @@ class Source(typing.Protocol[Made]):
     cls: type[object]
 
     def make(self, arguments: list[str]) -> Made:
-        """Makes the result from `key=value` arguments. Raises the errors of chz and of the
+        """Make the result from `key=value` arguments. Raises the errors of chz and of the
         recipe."""
         ...
 
     def read(self, made: Made, key: str) -> tuple[object, str]:
-        """Returns the object that holds a key, and the key in it."""
+        """Return the object that holds a key, and the key in it."""
         ...
 
     def annotation(self, field: str) -> object:
-        """Returns the type of a field."""
+        """Return the type of a field."""
         ...
 
 
@@ -65,16 +65,16 @@ class Class:
         self.cls = cls
 
     def make(self, arguments: list[str]) -> object:
-        """Makes the config from `key=value` arguments. Raises the errors of chz and of the
+        """Make the config from `key=value` arguments. Raises the errors of chz and of the
         class."""
         return chz.Blueprint(self.cls).make_from_argv(arguments)
 
     def read(self, made: object, key: str) -> tuple[object, str]:
-        """Returns the object that holds a key, and the key in it."""
+        """Return the object that holds a key, and the key in it."""
         return made, key
 
     def annotation(self, field: str) -> object:
-        """Returns the type of a field."""
+        """Return the type of a field."""
         return chz.chz_fields(self.cls)[field].x_type
 
 
@@ -109,7 +109,7 @@ class Checker(typing.Generic[Made]):
         self._refused: dict[str, str | None] = {}
 
     def check(self, packed: Packed) -> None:
-        """Checks all configurations, packed as in a request. Stops after 50 problems."""
+        """Check all configurations, packed as in a request. Stops after 50 problems."""
         _refuse_names()
         shapes, values = packed["shapes"], packed["values"]
         rows = packed["rows"]
@@ -131,7 +131,7 @@ class Checker(typing.Generic[Made]):
                 index += 1
 
     def _fields(self, shape: list[str]) -> list[_Field]:
-        """Returns the fields of these keys and of `filled`: name, keys, their places in a row."""
+        """Return the fields of these keys and of `filled`: name, keys, their places in a row."""
         fields: dict[str, dict[str, int]] = {}
         for place, key in enumerate([*self.filled, *shape], start=1 - len(self.filled)):
             below = fields.setdefault(key.partition(".")[0], {})
@@ -140,7 +140,7 @@ class Checker(typing.Generic[Made]):
         return [(name, tuple(keys), tuple(keys.values())) for name, keys in fields.items()]
 
     def _parsed_before(self, fields: list[_Field], row: list[int]) -> bool:
-        """Checks a configuration the quick way. False means that the slow way must decide."""
+        """Check a configuration the quick way. False means that the slow way must decide."""
         if not isinstance(self.source, Class):  # only the function knows what it makes of them
             return False
         made: dict[str, object] = {}
@@ -170,7 +170,7 @@ class Checker(typing.Generic[Made]):
         left: dict[str, object],
         texts: dict[str, str],
     ) -> None:
-        """Stores what chz has made for each field of a configuration. `left` are the good keys. A
+        """Store what chz has made for each field of a configuration. `left` are the good keys. A
         value that is only incompatible with another value is not bad by itself."""
         for name, keys, places in fields:
             value = self._read(made, name)
@@ -188,7 +188,7 @@ class Checker(typing.Generic[Made]):
         fields: list[_Field],
         row: list[int],
     ) -> bool:
-        """Parses with chz, and removes the keys at fault until it succeeds. Returns True if a form
+        """Parse with chz, and remove the keys at fault until it succeeds. Return True if a form
         was changed, and no problem added for that key."""
         left = {
             key: value
@@ -229,7 +229,7 @@ class Checker(typing.Generic[Made]):
         return read(*self.source.read(made, key))
 
     def _is_refused(self, index: int, key: str, value: object) -> bool:
-        """Whether the key is no field, or takes code. Notes that once."""
+        """Return whether the key is no field, or takes code. Notes that once."""
         if key not in self._refused:
             self._refused[key] = self._why_refused(key)
         why = self._refused[key]
@@ -250,7 +250,7 @@ class Checker(typing.Generic[Made]):
         return None
 
     def _culprit(self, config: dict[str, object], error: Exception) -> str | None:
-        """Returns the key without which the error is different, or None. Tries keys in its text
+        """Return the key without which the error is different, or None. Tries keys in its text
         first."""
         if isinstance(error, MissingBlueprintArg):
             return None
@@ -272,7 +272,7 @@ class Checker(typing.Generic[Made]):
         return None
 
     def _try_other_forms(self, config: dict[str, object], key: str) -> bool:
-        """Whether chz reads the value right in another form. That form is then used for the
+        """Return whether chz reads the value right in another form. That form is then used for the
         key."""
         usual = list(self.written(key, config[key], "plain"))
         for form in _FORMS:
@@ -295,7 +295,7 @@ class Checker(typing.Generic[Made]):
         return " | ".join(_name(annotation) for annotation in annotations) or "another value"
 
     def _hint(self, key: str) -> str:
-        """Returns a suggestion for a nested field that does not exist."""
+        """Return a suggestion for a nested field that does not exist."""
         first, *rest = key.split(".")
         above = annotations_at(self.source.annotation(first), rest[:-1])
         classes = [typing.get_origin(m) or m for a in above for m in members_of(a)]
@@ -318,7 +318,7 @@ class Checker(typing.Generic[Made]):
     def _add_general_problem(
         self, index: int, config: dict[str, object], left: dict[str, object], error: Exception
     ) -> None:
-        """Notes an error for which no single key is to blame."""
+        """Note an error for which no single key is to blame."""
         if isinstance(error, MissingBlueprintArg):
             names = [name.strip() for name in str(error).rpartition(":")[2].split(",")]
             gone = set(config) - set(left)
@@ -337,7 +337,7 @@ class Checker(typing.Generic[Made]):
 
 
 def _refuse_names() -> None:
-    """Makes chz refuse the names of classes and functions as values: it would import what a grid
+    """Make chz refuse the names of classes and functions as values: it would import what a grid
     names, and evaluate text that begins with `lambda`."""
 
     def refuse(self: MetaFactory, factory: str) -> typing.NoReturn:  # noqa: ARG001
@@ -351,7 +351,7 @@ def _refuse_names() -> None:
 
 
 def annotations_at(annotation: object, path: list[str]) -> list[object]:
-    """Returns the possible types at a dotted path below a type; [] if unknown."""
+    """Return the possible types at a dotted path below a type; [] if unknown."""
     if not path:
         return [annotation]
     annotations: list[object] = []
@@ -375,7 +375,7 @@ def annotations_at(annotation: object, path: list[str]) -> list[object]:
 
 
 def _parameter(origin: object, name: str) -> list[object]:
-    """Returns the annotation of a parameter of a class that is not a chz class."""
+    """Return the annotation of a parameter of a class that is not a chz class."""
     try:
         hints = typing.get_type_hints(getattr(origin, "__init__", origin))
     except Exception:  # noqa: BLE001
@@ -384,19 +384,19 @@ def _parameter(origin: object, name: str) -> list[object]:
 
 
 def members_of(annotation: object) -> list[object]:
-    """Returns the members of a union without None, or the type itself."""
+    """Return the members of a union without None, or the type itself."""
     if type(annotation).__name__ == "UnionType" or typing.get_origin(annotation) is typing.Union:
         return [a for a in typing.get_args(annotation) if a is not type(None)]
     return [annotation]
 
 
 def takes_object(annotation: object) -> bool:
-    """Whether a value here would be the name of a chz class."""
+    """Return whether a value here would be the name of a chz class."""
     return any(chz.is_chz(typing.get_origin(m) or m) for m in members_of(annotation))
 
 
 def takes_code(annotation: object) -> bool:
-    """Whether a value here could be the name of a function or class."""
+    """Return whether a value here could be the name of a function or class."""
     origin = typing.get_origin(annotation)
     if "Callable" in (_name(annotation).rpartition(".")[2], _name(origin).rpartition(".")[2]):
         return True
@@ -408,7 +408,7 @@ def takes_code(annotation: object) -> bool:
 
 
 def read(made: object, key: str) -> object:
-    """Returns the object's value at a dotted key, as it was before mungers; `_MISSING` if it is
+    """Return the object's value at a dotted key, as it was before mungers; `_MISSING` if it is
     not visible."""
     for part in key.split("."):
         if isinstance(made, (list, tuple)):
@@ -425,8 +425,8 @@ def read(made: object, key: str) -> object:
 
 
 def same(intended: object, parsed: object) -> bool:
-    """Whether chz's result equals the value. An integer may become a float, and a list a tuple. A
-    type of the recipe's own (an Enum, a Path) is up to the recipe."""
+    """Return whether chz's result equals the value. An integer may become a float, and a list a
+    tuple. A type of the recipe's own (an Enum, a Path) is up to the recipe."""
     if isinstance(parsed, (list, tuple)):
         items = list(typing.cast("collections.abc.Sequence[object]", parsed))
         return (
@@ -465,7 +465,7 @@ def _name(annotation: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """Returns a value as written in a grid, cut if it is long."""
+    """Return a value as written in a grid, cut if it is long."""
     if isinstance(value, tuple):
         value = list(typing.cast("tuple[object, ...]", value))
     try:

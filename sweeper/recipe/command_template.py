@@ -20,12 +20,12 @@ HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def with_log_path(env: Mapping[str, str], log_path: str) -> dict[str, str]:
-    """Replaces `{log_path}` by the folder of a run, in the values of `launch.env`."""
+    """Replace `{log_path}` by the folder of a run, in the values of `launch.env`."""
     return {name: value.replace("{log_path}", log_path) for name, value in env.items()}
 
 
 def placeholders(command: Sequence[str]) -> list[str]:
-    """Returns the keys in a command's template. Raises `RecipeError` for a stray brace."""
+    """Return the keys in a command's template. Raises `RecipeError` for a stray brace."""
     keys: dict[str, None] = {}
     for element in command:
         for match in HOLE.finditer(element):
@@ -39,7 +39,7 @@ def placeholders(command: Sequence[str]) -> list[str]:
 
 
 def render_command(command: Sequence[str], values: Mapping[str, object]) -> list[str]:
-    """Fills a template: `{key}` becomes the value of `key`, `{{` and `}}` become braces.
+    """Fill a template: `{key}` becomes the value of `key`, `{{` and `}}` become braces.
 
     A string is inserted unchanged, any other value as JSON (`true`, `null`, `0.0001`, `[1, 2]`).
     Each element stays one argument whatever its value is. Raises `RecipeError` for a key without a
@@ -58,7 +58,7 @@ def render_command(command: Sequence[str], values: Mapping[str, object]) -> list
 
 
 def render_window(template: str | None, sweep: str, run: "Run", attempt: int) -> str | None:
-    """Fills `launch.window` for a run: runs with the same text are shown together. None without a
+    """Fill `launch.window` for a run: runs with the same text are shown together. None without a
     template."""
     if template is None:
         return None

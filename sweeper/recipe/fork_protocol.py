@@ -33,7 +33,7 @@ _LARGEST = 64 << 20
 
 
 def send(connection: socket.socket, message: Mapping[str, object], descriptors: list[int]) -> None:
-    """Sends a message, and copies of descriptors."""
+    """Send a message, and copies of descriptors."""
     body = json.dumps(message).encode()
     data = _LENGTH.pack(len(body)) + body
     passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
@@ -44,7 +44,7 @@ def send(connection: socket.socket, message: Mapping[str, object], descriptors: 
 
 
 def receive(connection: socket.socket, most: int = 0) -> tuple[Any, list[int]]:
-    """Returns the next message and at most `most` descriptors. Raises `OSError` if there is
+    """Return the next message and at most `most` descriptors. Raises `OSError` if there is
     none."""
     size = array.array("i").itemsize
     head, passed, _flags, _address = connection.recvmsg(
@@ -72,7 +72,7 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
 
 
 def user_of(connection: socket.socket) -> int:
-    """Returns the user id of the process on the other side."""
+    """Return the user id of the process on the other side."""
     form = struct.Struct("3i")
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
     return form.unpack(credentials)[1]

@@ -64,7 +64,7 @@ _CHANGED = (-1, -1)
 
 
 def serve(status: str, move: Move) -> str | None:
-    """Serves workers until none has asked for a minute, or the folder of the file `status` is
+    """Serve workers until none has asked for a minute, or the folder of the file `status` is
     gone. In a process that must become a recipe, returns the file that describes it; the process
     is then like a new one. `move` is bootstrap's."""
     with socket.socket(fileno=LISTENING) as listener:
@@ -85,7 +85,7 @@ class Server:
         self._refused: str | None = None
 
     def loop(self) -> str | None:
-        """Serves until nobody has asked for a while. In a recipe's process, returns its file."""
+        """Serve until nobody has asked for a while. In a recipe's process, returns its file."""
         folder = os.path.dirname(self._status)
         last = time.monotonic()
         while time.monotonic() < last + _IDLE_SECONDS and os.path.isdir(folder):
@@ -104,7 +104,7 @@ class Server:
         return None
 
     def _answer(self, connection: socket.socket) -> str | None:
-        """Serves a worker. Returns "", in a recipe's process its file, and None if the server must
+        """Serve a worker. Returns "", in a recipe's process its file, and None if the server must
         end."""
         connection.settimeout(_REQUEST_SECONDS)
         try:
@@ -124,7 +124,7 @@ class Server:
         return ""
 
     def _load(self, path: str) -> None:
-        """Imports the modules in the list at `path` that are not imported yet."""
+        """Import the modules in the list at `path` that are not imported yet."""
         if self._refused is not None or self._asked.get(path) == (stamp := _stamp(path)):
             return
         begun, since = time.process_time(), time.time_ns()
@@ -150,12 +150,12 @@ class Server:
         self._write_status(len(files))
 
     def _is_stale(self) -> bool:
-        """Whether a file of an imported module has changed, or packages were installed or
+        """Return whether a file of an imported module has changed, or packages were installed or
         removed."""
         return any(_stamp(file) != stamp for file, stamp in self._files.items())
 
     def _write_status(self, modules: int) -> None:
-        """Writes the status file of this process, for `sweeper doctor`."""
+        """Write the status file of this process, for `sweeper doctor`."""
         document = {
             "schema": 1,
             "pid": os.getpid(),
@@ -171,7 +171,7 @@ class Server:
             os.replace(partial, self._status)
 
     def _fork(self, connection: socket.socket) -> str:
-        """Forks a keeper. Returns "" in the server, and the recipe's file in the recipe's
+        """Fork a keeper. Returns "" in the server, and the recipe's file in the recipe's
         process."""
         if os.fork():
             return ""
@@ -197,7 +197,7 @@ class Imported(NamedTuple):
 
 
 def _set_at_start() -> dict[str, str | None]:
-    """Returns the variables that an interpreter sets by itself: `LC_CTYPE` if there is no locale
+    """Return the variables that an interpreter sets by itself: `LC_CTYPE` if there is no locale
     (PEP 538). The other variables are the same for each run, and so are these."""
     with open("/proc/self/environ", "rb") as file:
         given = {os.fsdecode(item.partition(b"=")[0]) for item in file.read().split(b"\0")}
@@ -205,7 +205,7 @@ def _set_at_start() -> dict[str, str | None]:
 
 
 def _import(names: list[str]) -> Imported:
-    """Imports modules, and records how they use the environment."""
+    """Import modules, and record how they use the environment."""
     read: dict[str, str | None] = {}
     before = dict(os.environ)
     kind = cast("type[_Variables]", type(os.environ))
@@ -234,7 +234,7 @@ def _import(names: list[str]) -> Imported:
 
 
 def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | None:
-    """Starts a recipe, and waits for its end and for the worker to ask for its result. Returns the
+    """Start a recipe, and wait for its end and for the worker to ask for its result. Return the
     recipe's file in its process, None in the keeper. Touches little memory: each page that it
     changes, even by a reference count, is copied."""
     request: Begin
@@ -283,8 +283,8 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
 
 
 def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
-    """Waits for the end of the recipe, reports it to the worker, and waits until the worker has
-    cleaned up. Returns whether the worker was there to the end."""
+    """Wait for the end of the recipe, report it to the worker, and waits until the worker has
+    cleaned up. Return whether the worker was there to the end."""
     select.select([connection, ended], [], [])
     if select.select([ended], [], [], 0)[0]:
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -296,7 +296,7 @@ def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
 
 
 def _why_differs(request: Begin, imported: Imported) -> str | None:
-    """Returns why imports could have had other results with the run's own environment."""
+    """Return why imports could have had other results with the run's own environment."""
     given = request["environment"]
     for name, value in imported.read.items():
         if given.get(name) != value:
@@ -305,7 +305,7 @@ def _why_differs(request: Begin, imported: Imported) -> str | None:
 
 
 def _why_shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
-    """Returns why a recipe would import other modules: a folder before the interpreter's own on
+    """Return why a recipe would import other modules: a folder before the interpreter's own on
     the module path has a module of the same name."""
     with open(argv[3], "rb") as file:
         child: Child = json.load(file)
@@ -327,7 +327,7 @@ def _why_shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
 
 
 def _shadowing_name(folder: str, tops: set[str]) -> str | None:
-    """Returns the first name in a folder that would be imported in place of one of `tops`."""
+    """Return the first name in a folder that would be imported in place of one of `tops`."""
     if folder in own_folders() or not os.path.isdir(folder):
         return None
     with os.scandir(folder) as entries:
@@ -340,7 +340,7 @@ def _shadowing_name(folder: str, tops: set[str]) -> str | None:
 
 
 def _why_not_forked(files: set[str], open_before: set[int]) -> str | None:
-    """Returns why the imported modules cannot be forked; None if they can."""
+    """Return why the imported modules cannot be forked; None if they can."""
     threads = _threads_after_fork()
     if threads:
         return f"what was imported has started threads ({threads})"
@@ -354,7 +354,7 @@ def _why_not_forked(files: set[str], open_before: set[int]) -> str | None:
 
 
 def _is_ours(name: str, file: str) -> bool:
-    """Whether it is a file of this folder: bootstrap.py, or a file that it has loaded."""
+    """Return whether it is a file of this folder: bootstrap.py, or a file that it has loaded."""
     return name == "__main__" or os.path.dirname(file) == os.path.dirname(__file__)
 
 
@@ -367,7 +367,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _threads_after_fork() -> int:
-    """Returns the number of other threads that a fork does not end. Numerical libraries end theirs
+    """Return the number of other threads that a fork does not end. Numerical libraries end theirs
     before a fork, and start them again when they are needed."""
     child = os.fork()
     if child == 0:

@@ -30,10 +30,10 @@ def become(
     pipe: tuple[int, int],
     keeper: int,
 ) -> bool:
-    """Makes this process equal to a new interpreter that was started with `request`. `changed` are
+    """Make this process equal to a new interpreter that was started with `request`. `changed` are
     the variables that imports have set (None: removed). `output` is the descriptor for its output.
     `pipe` has the ends for reading the start signal and for reporting that this process is ready.
-    `keeper` is the process with which it dies. Returns whether the recipe must begin: everything
+    `keeper` is the process with which it dies. Return whether the recipe must begin: everything
     is prepared, and the signal has come."""
     reading, telling = pipe
     try:
@@ -50,7 +50,7 @@ def become(
 
 
 def _die_with(parent: int) -> None:
-    """Makes the kernel kill this process when `parent` dies."""
+    """Make the kernel kill this process when `parent` dies."""
     import ctypes
 
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -61,7 +61,7 @@ def _die_with(parent: int) -> None:
 def _as_after_exec(
     request: Begin, changed: Mapping[str, str | None], output: int, *, keep: tuple[int, int]
 ) -> None:
-    """Sets this process's own environment, folder, descriptors and random state."""
+    """Set this process's own environment, folder, descriptors and random state."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(output, 1)
@@ -93,7 +93,7 @@ def _as_after_exec(
 
 
 def _opened(before: io.TextIOWrapper, descriptor: int) -> io.TextIOWrapper:
-    """Opens a standard stream as the interpreter would, on the descriptor's present file."""
+    """Open a standard stream as the interpreter would, on the descriptor's present file."""
     raw = io.FileIO(descriptor, "w", closefd=False)
     raw.name = before.name
     return io.TextIOWrapper(
@@ -107,7 +107,7 @@ def _opened(before: io.TextIOWrapper, descriptor: int) -> io.TextIOWrapper:
 
 
 def open_descriptors() -> set[int]:
-    """Returns the open descriptors of this process."""
+    """Return the open descriptors of this process."""
     return {
         int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")
     }

@@ -44,7 +44,7 @@ class Function:
         self._held: dict[str, object] = {}
 
     def make(self, arguments: list[str]) -> Made:
-        """Makes the config from `key=value` arguments, as chz reads them. Raises the errors of chz
+        """Make the config from `key=value` arguments, as chz reads them. Raises the errors of chz
         and of the function."""
         built, given = self._call(arguments)
         cls = _class_of(built, self.name)
@@ -53,13 +53,13 @@ class Function:
         return Made(_applied(built, rest), given)
 
     def read(self, made: Made, key: str) -> tuple[object, str]:
-        """Returns the object that holds a key, and the key in it."""
+        """Return the object that holds a key, and the key in it."""
         if key.partition(".")[0] in chz.chz_fields(type(made.config)):
             return made.config, key
         return made.given, key
 
     def annotation(self, field: str) -> object:
-        """Returns the type of a field or parameter. For an object that the function sets, that is
+        """Return the type of a field or parameter. For an object that the function sets, that is
         the object's class, whose fields may be given."""
         held = self._held.get(field)
         if chz.is_chz(held):
@@ -73,7 +73,7 @@ class Function:
             return typing.Any
 
     def defaults(self, arguments: list[str]) -> Mapping[str, object]:
-        """Returns the config's values if nothing else is given; {} if it needs more."""
+        """Return the config's values if nothing else is given; {} if it needs more."""
         try:
             config = self.make(arguments).config
         except Exception:  # noqa: BLE001  (it is told when configurations are checked)
@@ -94,12 +94,12 @@ class Function:
 
 
 def _first(argument: str) -> str:
-    """Returns the field that a `key=value` is for."""
+    """Return the field that a `key=value` is for."""
     return argument.partition("=")[0].partition(".")[0]
 
 
 def _class_of(built: object, name: str) -> type[object]:
-    """Returns the class of a config, or of the config that a Blueprint makes."""
+    """Return the class of a config, or of the config that a Blueprint makes."""
     if isinstance(built, chz.Blueprint):
         cls = typing.cast("chz.Blueprint[object]", built).target
         what = f"a Blueprint of {cls!r}"
@@ -111,7 +111,7 @@ def _class_of(built: object, name: str) -> type[object]:
 
 
 def _applied(built: object, arguments: list[str]) -> object:
-    """Returns the config with the arguments over the function's values. chz accepts no argument
+    """Return the config with the arguments over the function's values. chz accepts no argument
     for a field of an object that a Blueprint holds as a whole; such an object is taken apart."""
     if not isinstance(built, chz.Blueprint):
         return _over(built, arguments)
@@ -143,7 +143,7 @@ def _over(config: object, arguments: list[str]) -> object:
 
 
 def consumer(module: ModuleType, cls: type[object]) -> Callable[[object], object]:
-    """Returns the function that takes the config: `main` of the recipe's module, else of the
+    """Return the function that takes the config: `main` of the recipe's module, else of the
     module that defines the config's class."""
     places = [module, sys.modules.get(cls.__module__)]
     for place in places:
@@ -163,7 +163,7 @@ def _takes_one(function: Callable[..., object]) -> bool:
 
 
 def run(module: ModuleType, name: str, arguments: list[str]) -> None:
-    """Makes the config, and runs its `main` to the end."""
+    """Make the config, and run its `main` to the end."""
     config = Function(getattr(module, name), arguments).make(arguments).config
     ended = consumer(module, type(config))(config)
     if inspect.isawaitable(ended):

@@ -48,7 +48,7 @@ class Refused(Exception):
 def answer(
     request: Asked, to_argv: ToArgv, written: Written, set_path: Callable[[Located], None]
 ) -> Answer:
-    """Answers a request. The functions are bootstrap's, which the run uses too."""
+    """Answer a request. The functions are bootstrap's, which the run uses too."""
     try:
         recipe = locate(request)
         if not request["validate"]:
@@ -86,7 +86,7 @@ def _inspect(request: Asked, recipe: Located, to_argv: ToArgv, written: Written)
 def _source_of(
     request: Asked, recipe: Located, module: ModuleType, to_argv: ToArgv
 ) -> tuple[Class | Function, dict[str, Takes]]:
-    """Returns the source of this recipe's configurations, and their fields."""
+    """Return the source of this recipe's configurations, and their fields."""
     import inspect
 
     deep = bool(request.get("deep"))
@@ -123,14 +123,14 @@ def _source_of(
 
 
 def _given(configs: Packed) -> Iterator[dict[str, object]]:
-    """Unpacks configurations."""
+    """Unpack configurations."""
     for shape, *numbers in configs["rows"]:
         values = (configs["values"][number] for number in numbers)
         yield dict(zip(configs["shapes"][shape], values, strict=True))
 
 
 def _describe_function(source: Function, request: Asked, deep: bool) -> dict[str, Takes]:
-    """Describes a class's fields with the function's values as defaults, and its parameters."""
+    """Describe a class's fields with the function's values as defaults, and its parameters."""
     takes = describe(source.cls, deep=deep)
     field = request["log_path_field"] or "log_path"
     arguments = [f"{field}=log_path"] if field in takes else []
@@ -154,7 +154,7 @@ def _describe_function(source: Function, request: Asked, deep: bool) -> dict[str
 
 
 def log_path_field(request: Asked, takes: dict[str, Takes], name: str) -> str | None:
-    """Returns the field that takes the run's folder; None for a recipe without one, if
+    """Return the field that takes the run's folder; None for a recipe without one, if
     `launch.metrics_dir` says where it writes."""
     field = request["log_path_field"]
     if field is None and "log_path" not in takes and request.get("metrics_dir"):
@@ -169,7 +169,7 @@ def log_path_field(request: Asked, takes: dict[str, Takes], name: str) -> str | 
 
 
 def sibling(name: str) -> ModuleType:
-    """Returns a module from this file's folder, which is not on the module path. Loads it once."""
+    """Return a module from this file's folder, which is not on the module path. Load it once."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     return sys.modules.get(f"sweeper_{name}") or _from_file(f"sweeper_{name}", path)
 
@@ -185,7 +185,7 @@ def _from_file(name: str, path: str) -> ModuleType:
 
 
 def locate(request: Asked) -> Located:
-    """Finds the recipe without importing it.
+    """Find the recipe without importing it.
 
     A reference, with or without `:Class`, is a short name (an entry point), a path of a file (with
     a `/` or ending in `.py`), or a module.
@@ -227,7 +227,7 @@ def locate(request: Asked) -> Located:
 
 
 def entry_point(name: str) -> str | None:
-    """Returns the entry point of a short name. Reads plain files first, in the order of the module
+    """Return the entry point of a short name. Reads plain files first, in the order of the module
     path, since `importlib.metadata` takes longer than the recipe's import."""
     group = f"[{GROUP}]"
     for folder in sys.path:
@@ -252,15 +252,15 @@ def entry_point(name: str) -> str | None:
 
 
 def entry_points() -> dict[str, str]:
-    """Returns short names of recipes in this interpreter -> `module` or `module:Class`."""
+    """Return short names of recipes in this interpreter -> `module` or `module:Class`."""
     from importlib import metadata
 
     return {point.name: point.value for point in metadata.entry_points(group=GROUP)}
 
 
 def check_source(recipe: Located) -> None:
-    """Refuses a module that does nothing when run as `__main__`, since its run would succeed, and
-    one that starts a run when imported, since planning must not run anything. Reads the source
+    """Refuse a module that does nothing when run as `__main__`, since its run would succeed, and
+    one that starts a run when imported, since planning must not run anything. Read the source
     before the import. A module without source, or that cannot be found or parsed, is left to the
     import. Also records whether the recipe names a function, which is then called instead."""
     try:
@@ -290,7 +290,7 @@ def check_source(recipe: Located) -> None:
 
 
 def _read_source(recipe: Located) -> tuple[str | bytes | None, bool]:
-    """Returns the source that `python -m` or `python FILE` would run, and whether it is a
+    """Return the source that `python -m` or `python FILE` would run, and whether it is a
     `__main__.py`."""
     if recipe["kind"] == "file":
         with open(recipe["file"], "rb") as file:
@@ -303,7 +303,7 @@ def _read_source(recipe: Located) -> tuple[str | bytes | None, bool]:
 
 
 def _is_guard(node: ast.AST) -> bool:
-    """Whether it compares `__name__` with "__main__"."""
+    """Return whether it compares `__name__` with "__main__"."""
     if not isinstance(node, ast.Compare):
         return False
     below = list(ast.walk(node))
@@ -313,7 +313,7 @@ def _is_guard(node: ast.AST) -> bool:
 
 
 def _starts(node: ast.AST) -> bool:
-    """Whether a statement of a module calls, at import, what usually starts a run."""
+    """Return whether a statement of a module calls, at import, what usually starts a run."""
     if isinstance(node, (*_NAMED, ast.Lambda)):
         return False
     if isinstance(node, (ast.If, ast.BoolOp)) and any(map(_is_guard, ast.walk(node))):
@@ -333,7 +333,7 @@ def _source(spec: ModuleSpec) -> str | None:
 
 
 def load(recipe: Located) -> ModuleType:
-    """Imports the recipe's module, or its file under a name that hides no other module."""
+    """Import the recipe's module, or its file under a name that hides no other module."""
     try:
         if recipe["kind"] == "file":
             stem = os.path.splitext(os.path.basename(recipe["file"]))[0]
@@ -352,7 +352,7 @@ def load(recipe: Located) -> ModuleType:
 
 
 def config_class(module: ModuleType, name: str | None) -> type[object]:
-    """Returns the named class, else `CLIConfig`, else the only chz class that the module
+    """Return the named class, else `CLIConfig`, else the only chz class that the module
     defines."""
     try:
         import chz
@@ -386,7 +386,7 @@ def config_class(module: ModuleType, name: str | None) -> type[object]:
 
 
 def _taken_by_main(module: ModuleType, defined: dict[str, type[object]]) -> str | None:
-    """Returns the name of the class that the module's `main` takes, if its annotation says so."""
+    """Return the name of the class that the module's `main` takes, if its annotation says so."""
     main = getattr(module, "main", None)
     annotations = getattr(main, "__annotations__", {})
     first = next((annotations[name] for name in annotations if name != "return"), None)
@@ -398,7 +398,7 @@ def _taken_by_main(module: ModuleType, defined: dict[str, type[object]]) -> str 
 def describe(
     cls: type[object], *, deep: bool = False, above: tuple[type[object], ...] = ()
 ) -> dict[str, Takes]:
-    """Maps each field to its type, its default if that is plain data, its doc, and whether it is
+    """Map each field to its type, its default if that is plain data, its doc, and whether it is
     required. With `deep`, a field that holds a config has that config's fields as `fields`."""
     import chz
 
@@ -425,7 +425,7 @@ def describe(
 
 
 def _nested(annotation: object) -> type[object] | None:
-    """Returns the single chz class that an annotation allows; None if there is none or several."""
+    """Return the single chz class that an annotation allows; None if there is none or several."""
     import chz
 
     members: list[object] = sibling("checking").members_of(annotation)
@@ -434,7 +434,7 @@ def _nested(annotation: object) -> type[object] | None:
 
 
 def type_name(annotation: object) -> str:
-    """Returns a type as written: `float`, `str | None`, `list[int]`."""
+    """Return a type as written: `float`, `str | None`, `list[int]`."""
     if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
         return annotation.__qualname__
     if typing.get_origin(annotation) is typing.Union:

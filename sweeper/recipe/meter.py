@@ -85,7 +85,7 @@ _VOUCHED_SECONDS = 90.0
 
 
 def install(folder: str, labels: dict[str, str], then: Callable[[], None] | None = None) -> None:
-    """Starts counting when `tinker` is imported, into files in the existing `folder`. `labels` are
+    """Start counting when `tinker` is imported, into files in the existing `folder`. `labels` are
     sent to the service as metadata of each session, in addition to the program's own. `then` is
     called after the first count."""
     meter = Meter(folder, then)
@@ -107,7 +107,7 @@ class Meter:
         atexit.register(self._write_last)
 
     def _begin(self) -> None:
-        """Resets the counts and the writer thread, as needed in a forked child."""
+        """Reset the counts and the writer thread, as needed in a forked child."""
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
@@ -118,7 +118,7 @@ class Meter:
         self._writer: threading.Thread | None = None
 
     def add(self, client: Client, **counts: int) -> None:
-        """Adds to the counts of the client's model."""
+        """Add to the counts of the client's model."""
         model = getattr(client, _MODEL, None)
         with self._lock:
             if model is None:
@@ -128,7 +128,7 @@ class Meter:
         self._wake()
 
     def pause(self, who: object, why: str | None) -> None:
-        """Records that the service holds a client back, or no longer does."""
+        """Record that the service holds a client back, or no longer does."""
         with self._lock:
             before = self._pauses.pop(id(who), None)
             if why is not None:
@@ -137,18 +137,18 @@ class Meter:
             self._wake()
 
     def _paused(self) -> str | None:
-        """Returns why a client is held back now."""
+        """Return why a client is held back now."""
         since = time.monotonic() - _VOUCHED_SECONDS
         with self._lock:
             return next((why for why, when in self._pauses.values() if when > since), None)
 
     def note_unknown(self, what: str) -> None:
-        """Records that something in the SDK is not as expected."""
+        """Record that something in the SDK is not as expected."""
         self.unknown = self.unknown or what
         self._wake()
 
     def write(self) -> None:
-        """Writes the counts so far. Ignores a folder that cannot be written."""
+        """Write the counts so far. Ignore a folder that cannot be written."""
         with self._writing:
             self._ask_models()
             paused = self._paused()
@@ -175,7 +175,7 @@ class Meter:
             known[kind] += count
 
     def _wake(self) -> None:
-        """Makes the writer thread write the file soon."""
+        """Make the writer thread write the file soon."""
         self._changed.set()
         with self._lock:
             if self._writer is None:
@@ -197,7 +197,7 @@ class Meter:
             _safely(self, self.write)
 
     def _ask_models(self) -> None:
-        """Asks clients for their models if they are still unknown. Not done in the SDK's own
+        """Ask clients for their models if they are still unknown. Not done in the SDK's own
         threads, which would wait for themselves."""
         with self._lock:
             nameless, self._nameless = self._nameless, []
@@ -208,7 +208,7 @@ class Meter:
 
 
 def _model_of(client: Client) -> str | None:
-    """Returns the base model of a client; None if it does not say."""
+    """Return the base model of a client; None if it does not say."""
     try:
         model = getattr(client, _MODEL, None)
         if model is None:
@@ -223,7 +223,7 @@ def _model_of(client: Client) -> str | None:
 
 
 def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
-    """Wraps the clients of the SDK's module. If methods are missing, reports that, and counts
+    """Wrap the clients of the SDK's module. If methods are missing, reports that, and counts
     nothing."""
     _wrap_observer(getattr(sdk, "SamplingClient", None), meter)
     logger = sys.modules.get(f"{getattr(sdk, '__name__', '')}.lib.queue_state_logger")
@@ -244,7 +244,7 @@ def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
 
 
 def _wrap_observer(observer: type[Observer] | None, meter: Meter) -> None:
-    """Wraps the SDK's notification of a pause: of a sampling client, or of its logger for the
+    """Wrap the SDK's notification of a pause: of a sampling client, or of its logger for the
     others. Without it, a pause is only known from what the SDK prints."""
     original = getattr(observer, "on_queue_state_change", None)
     if observer is None or original is None:
@@ -325,7 +325,7 @@ def _wrap_service(client: type[Service], meter: Meter, labels: dict[str, str]) -
 
 
 def _remember(client: object, model: str) -> None:
-    """Stores the model with a client, or with the client that a future will return."""
+    """Store the model with a client, or with the client that a future will return."""
     if hasattr(client, "forward_backward"):
         setattr(client, _MODEL, model)
     future: Callable[[], Future[object]] | None = getattr(client, "future", None)
@@ -345,7 +345,7 @@ def _wrap_call(
     count: Count,
     inside: threading.local,
 ) -> None:
-    """Wraps a method that returns a future. `count(self, answer, tokens)` is called when the
+    """Wrap a method that returns a future. `count(self, answer, tokens)` is called when the
     answer arrives; `tokens` are those of the method's `data` or `prompt` at the time of the call.
     If a method of the SDK calls another, only the inner one counts."""
     original = getattr(client, name)
@@ -390,8 +390,8 @@ def _is_data(first: object) -> TypeGuard[Sequence[Datum]]:
 
 
 def _tokens_of(first: object, meter: Meter) -> int | None:
-    """Returns the tokens of a prompt or of a list of data; 0 for other values, such as an
-    optimizer's parameters. Returns None if they cannot be counted, and reports that."""
+    """Return the tokens of a prompt or of a list of data; 0 for other values, such as an
+    optimizer's parameters. Return None if they cannot be counted, and reports that."""
     try:
         if _is_data(first):
             return sum(datum.model_input.length for datum in first)
@@ -409,7 +409,7 @@ class _Finder:
         self._asking = False
 
     def find_spec(self, name: str, *_given: object) -> ModuleSpec | None:
-        """Returns the module's own spec, with a loader that notifies us. A caller that only looks
+        """Return the module's own spec, with a loader that notifies us. A caller that only looks
         the module up gets such a spec too, and does not execute it."""
         if name != self._name or self._asking:
             return None

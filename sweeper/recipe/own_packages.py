@@ -16,7 +16,7 @@ from contextlib import suppress
 
 
 def remember(path: str) -> None:
-    """Adds the modules that this process has imported from the interpreter's own packages to the
+    """Add the modules that this process has imported from the interpreter's own packages to the
     list at `path`, in the order of import."""
     before = listed(path)
     known = set(before)
@@ -31,7 +31,7 @@ def remember(path: str) -> None:
 
 
 def listed(path: str) -> list[str]:
-    """Returns the names of modules in the list at `path`; [] if it cannot be read."""
+    """Return the names of modules in the list at `path`; [] if it cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
             return [name for name in json.load(file)["modules"] if isinstance(name, str)]
@@ -40,12 +40,12 @@ def listed(path: str) -> list[str]:
 
 
 def files_of_modules() -> set[str]:
-    """Returns the files of all modules of the interpreter's own packages, under any name."""
+    """Return the files of all modules of the interpreter's own packages, under any name."""
     return {file for _, file in _own_modules()}
 
 
 def _own_modules() -> Iterator[tuple[str, str]]:
-    """Yields imported modules of the standard library and of installed packages, with their files,
+    """Yield imported modules of the standard library and of installed packages, with their files,
     in the order of import."""
     folders = tuple(os.path.join(folder, "") for folder in own_folders())
     for name, module in list(sys.modules.items()):
@@ -55,14 +55,14 @@ def _own_modules() -> Iterator[tuple[str, str]]:
 
 
 def _is_called(name: str) -> bool:
-    """Whether a module can be imported by the name under which it is loaded."""
+    """Return whether a module can be imported by the name under which it is loaded."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return spec is not None and spec.name == name != "__main__"
 
 
 @functools.cache
 def own_folders() -> frozenset[str]:
-    """Returns the folders of the standard library and of the interpreter's packages."""
+    """Return the folders of the standard library and of the interpreter's packages."""
     import site
     import sysconfig
 
@@ -76,7 +76,7 @@ def own_folders() -> frozenset[str]:
 
 
 def what_installs_change() -> set[str]:
-    """Returns files and folders that change when a package is installed or removed."""
+    """Return files and folders that change when a package is installed or removed."""
     paths = {os.path.join(sys.prefix, "pyvenv.cfg")}
     for folder in own_folders():
         if "-packages" in folder and os.path.isdir(folder):

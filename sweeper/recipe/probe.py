@@ -69,7 +69,7 @@ class Probe:
             os.close(waits)
 
     def ask(self, request: bytes, seconds: float) -> Answer:
-        """Sends the request, waits for the answer, and closes. Raises TimeoutError after
+        """Send the request, wait for the answer, and close. Raises TimeoutError after
         `seconds`."""
         request_file, answered, printed = self._files
         try:
@@ -90,7 +90,7 @@ class Probe:
             self.close()
 
     def close(self) -> None:
-        """Ends the process and frees the rest. May be called again."""
+        """End the process and free the rest. May be called again."""
         self._kill()
         if self._go >= 0:
             os.close(self._go)
@@ -110,7 +110,7 @@ class Probe:
 
 @contextmanager
 def ahead(meanwhile: "Callable[[], object] | None" = None) -> Generator[None]:
-    """Starts the most likely process in advance, and ends it with the block. `meanwhile` is called
+    """Start the most likely process in advance, and end it with the block. `meanwhile` is called
     while it answers."""
     with suppress(OSError, ValueError):  # the code that needs it reports the error
         started = Probe(sys.executable, os.getcwd(), os.environ)
@@ -124,14 +124,14 @@ def ahead(meanwhile: "Callable[[], object] | None" = None) -> Generator[None]:
 
 
 def probe(python: str, cwd: str, env: Mapping[str, str]) -> Probe:
-    """Returns the process started ahead if it matches, else a new one."""
+    """Return the process started ahead if it matches, else a new one."""
     if _ready and _ready[0].key == (python, os.path.realpath(cwd), dict(env)):
         return _ready.pop()
     return Probe(python, cwd, env)
 
 
 def _wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Waits until the child has ended, without reaping it, so that its number is not reused.
+    """Wait until the child has ended, without reaping it, so that its number is not reused.
     Raises TimeoutError. `Popen.wait` would poll only every 50 ms."""
     try:
         descriptor = os.pidfd_open(child.pid)
@@ -150,7 +150,7 @@ def _wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
 
 
 def _temporary() -> "IO[bytes]":
-    """Opens a file without a name."""
+    """Open a file without a name."""
     if hasattr(os, "memfd_create"):  # `tempfile` takes milliseconds to load
         return os.fdopen(os.memfd_create("sweeper"), "w+b")
     import tempfile

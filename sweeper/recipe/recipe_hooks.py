@@ -37,7 +37,7 @@ Configs = list[Config]
 
 
 def ask(module: ModuleType, configs: Configs) -> Answer:
-    """Returns the results of all hooks."""
+    """Return the results of all hooks."""
     notes, problems = _notes(module, configs)
     estimates = _estimates(module, configs)
     return {"lacks": _lacks(module, configs), "notes": notes, "problems": problems,
@@ -45,7 +45,7 @@ def ask(module: ModuleType, configs: Configs) -> Answer:
 
 
 def _lacks(module: ModuleType, configs: Configs) -> list[Told]:
-    """Returns what this machine lacks according to the recipe, each once, with the first
+    """Return what this machine lacks according to the recipe, each once, with the first
     configuration that needs it and the key that it is about."""
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "lacks", None)
     lacking: dict[str, Told] = {}
@@ -65,7 +65,7 @@ def _lacks(module: ModuleType, configs: Configs) -> list[Told]:
 
 
 def _notes(module: ModuleType, configs: Configs) -> tuple[list[str], list[Told]]:
-    """Returns the recipe's notes on all configurations together, and the problems that it
+    """Return the recipe's notes on all configurations together, and the problems that it
     finds."""
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "notes", None)
     if not callable(function):
@@ -87,7 +87,7 @@ def _notes(module: ModuleType, configs: Configs) -> tuple[list[str], list[Told]]
 
 
 def _estimates(module: ModuleType, configs: Configs) -> Estimates:
-    """Returns the recipe's estimates: `said` has each distinct one, `of` the number of its
+    """Return the recipe's estimates: `said` has each distinct one, `of` the number of its
     estimate for each configuration, null if there is none."""
     function: Callable[[Config], Estimate] | None = getattr(module, "estimate", None)
     if not callable(function):
@@ -110,7 +110,7 @@ def _estimates(module: ModuleType, configs: Configs) -> Estimates:
 
 
 def _tokens(estimate: Estimate) -> dict[str, dict[str, int]]:
-    """Returns a recipe's estimate as counts."""
+    """Return a recipe's estimate as counts."""
     return {
         str(model): {kind: max(0, round(counts[kind])) for kind in _KINDS if kind in counts}
         for model, counts in estimate.items()

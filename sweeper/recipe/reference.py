@@ -84,8 +84,8 @@ def inspect(
     validate: bool = True,
     deep: bool = False,
 ) -> Inspected:
-    """Finds the recipe that `source` (a reference, or a command's template) names, and checks the
-    configurations, parsed as their runs will parse them. Starts a single process, since that takes
+    """Find the recipe that `source` (a reference, or a command's template) names, and checks the
+    configurations, parsed as their runs will parse them. Start a single process, since that takes
     most of the time.
 
     Without `validate` the recipe is not imported, and assumed to have the usual fields. With
@@ -133,7 +133,7 @@ def inspect(
 
 
 def _read_recipe(answer: "Answer", source: str, interpreter: str, filled: FilledFields) -> Recipe:
-    """The recipe as its interpreter describes it, with the fields that sweeper fills in."""
+    """Return the recipe as its interpreter describes it, with the fields that sweeper fills in."""
     fields: Mapping[str, object] = answer.get("recipe", {})
     takes = table_of(fields.get("takes"))
     usual = None if filled.metrics_dir is not None else "log_path"
@@ -163,7 +163,7 @@ def _is_field(key: str | None, takes: Mapping[str, object]) -> bool:
 
 
 def _packed(configs: Sequence[Mapping[str, object]]) -> "Packed":
-    """Packs configurations with each value written once: `shapes` are lists of keys, each of
+    """Pack configurations with each value written once: `shapes` are lists of keys, each of
     `rows` has the number of a shape and then the numbers of its `values`. A sweep's configurations
     share their value objects, which stay alive during this call, so their ids identify them."""
     shapes: dict[tuple[str, ...], int] = {}
@@ -184,7 +184,7 @@ def _packed(configs: Sequence[Mapping[str, object]]) -> "Packed":
 
 
 def find_python(name: str | None) -> str:
-    """Returns the absolute path of an interpreter: ours, a path, or a command looked up on PATH.
+    """Return the absolute path of an interpreter: ours, a path, or a command looked up on PATH.
 
     Links are not followed, because the link identifies a virtual environment. Raises
     `RecipeError`.
@@ -204,7 +204,7 @@ def find_python(name: str | None) -> str:
 
 
 def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
-    """Returns why a command's program cannot be started in `folder` with the environment `env`;
+    """Return why a command's program cannot be started in `folder` with the environment `env`;
     None if it can."""
     if os.sep in program:
         path = os.path.join(folder, program)
@@ -219,7 +219,7 @@ def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
 
 
 def _ask(python: str, cwd: str, request: "Asked", env: Mapping[str, str]) -> "Answer":
-    """Runs bootstrap.py by path in the recipe's interpreter, and returns its answer."""
+    """Run bootstrap.py by path in the recipe's interpreter, and return its answer."""
     reference = request["reference"]
     try:
         process = probe(python, cwd, env)

@@ -47,27 +47,29 @@ class Store(Protocol):
         ...
 
     def read(self, path: str) -> bytes:
-        """The whole file; `NotFound` when there is none."""
+        """Return the whole file; `NotFound` when there is none."""
         ...
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        """Bytes `start` to `end` (exclusive), fewer where the file is shorter."""
+        """Return bytes `start` to `end` (exclusive), fewer where the file is shorter."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or folder at `path`."""
+        """Return whether there is a file or folder at `path`."""
         ...
 
     def list(self, prefix: str) -> Iterator[Entry]:
-        """Every file below the folder `prefix`, at any depth, in no order; none when missing."""
+        """Return every file below the folder `prefix`, at any depth, in no order; none when
+        missing."""
         ...
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Paths of every file below the folder `prefix`, as `list` without a look at each."""
+        """Return paths of every file below the folder `prefix`, as `list` without a look at
+        each."""
         ...
 
     def folders_with(self, name: str) -> Iterator[str]:
-        """Names of the folders right below the root that hold a file called `name`, or of which
+        """Name of the folders right below the root that hold a file called `name`, or of which
         that cannot be told: one that may not be looked into, a link to a disk that is away."""
         ...
 
@@ -80,6 +82,6 @@ class Store(Protocol):
         ...
 
     def local_path(self, path: str) -> str | None:
-        """Where the path lies on this machine's disk, for programs that need a real one; None on a
-        store that is elsewhere."""
+        """Return where the path lies on this machine's disk, for programs that need a real one;
+        None on a store that is elsewhere."""
         ...

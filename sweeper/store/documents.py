@@ -69,7 +69,7 @@ def read_each(
 
 
 def place_of(store: Store, path: str) -> str:
-    """The full address of a file in a store, for messages."""
+    """Return the full address of a file in a store, for messages."""
     return f"{store.root}/{path}"
 
 
@@ -104,5 +104,5 @@ def strict(value: object) -> object:
 
 
 def timestamp(seconds: float | None = None) -> str:
-    """A time in UTC, as in all documents: `seconds` since 1970, or else the present."""
+    """Return a time in UTC, as in all documents: `seconds` since 1970, or else the present."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -239,7 +239,7 @@ def _make_folder(folder: str) -> None:
 
 
 def _content(full: str, start: int = 0, size: int = -1) -> bytes:
-    """The bytes of a file from `start` on: `size` of them, or all."""
+    """Return the bytes of a file from `start` on: `size` of them, or all."""
     try:
         with open(full, "rb", opener=open_regular) as file:
             file.seek(start)

@@ -9,13 +9,13 @@ DEFAULT_ROOT = "sweeps"
 
 
 def default_root() -> str:
-    """Where sweeps lie when nobody says otherwise: $SWEEPER_ROOT, else `sweeps` here."""
+    """Return where sweeps lie when nobody says otherwise: $SWEEPER_ROOT, else `sweeps` here."""
     return os.environ.get("SWEEPER_ROOT") or DEFAULT_ROOT
 
 
 def open_store(root: str) -> Store:
-    """The store at `root`: a folder, a `file://` URL of one, or a URL as `sweeper.store.remote`
-    has them (`s3://bucket/prefix`).
+    """Return the store at `root`: a folder, a `file://` URL of one, or a URL as
+    `sweeper.store.remote` has them (`s3://bucket/prefix`).
 
     Raises `StoreError` for a kind of store that there is no code for.
     """

@@ -81,8 +81,8 @@ _memory = threading.RLock()
 
 
 def open_remote(root: str) -> "RemoteStore":
-    """The store at the URL `root`. Raises `StoreError` for a kind that cannot be used, a package
-    that is missing, or an address with credentials in it."""
+    """Return the store at the URL `root`. Raises `StoreError` for a kind that cannot be used, a
+    package that is missing, or an address with credentials in it."""
     scheme, _, rest = root.partition("://")
     kind = _KINDS.get(scheme)
     if kind is None:
@@ -110,7 +110,7 @@ def open_remote(root: str) -> "RemoteStore":
 
 
 def packages_of(root: str) -> list[str]:
-    """The packages by which the store at the URL `root` is reached."""
+    """Return the packages by which the store at the URL `root` is reached."""
     kind = _KINDS.get(root.partition("://")[0])
     return [] if kind is None else list(dict.fromkeys(("fsspec", kind.package)))
 
@@ -282,7 +282,7 @@ class RemoteStore:
 
 
 def _code(error: BaseException) -> str:
-    """What S3 calls the error; nothing for others."""
+    """Return what S3 calls the error; nothing for others."""
     for one in (error, error.__cause__):
         response: object = getattr(one, "response", None)
         if isinstance(response, dict):
@@ -291,8 +291,8 @@ def _code(error: BaseException) -> str:
 
 
 def _is_taken(error: Exception) -> bool:
-    """Whether a create lost. Ceph's answer lacks what would make a FileExistsError of it; Google's
-    client has the number of the answer."""
+    """Return whether a create lost. Ceph's answer lacks what would make a FileExistsError of it;
+    Google's client has the number of the answer."""
     return (
         isinstance(error, FileExistsError)
         or _code(error) in ("PreconditionFailed", "412")
@@ -319,7 +319,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _stamp(about: Mapping[str, object]) -> int:
-    """A number that changes with the content, as far as the listing tells."""
+    """Return a number that changes with the content, as far as the listing tells."""
     keys = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "updated")
     told = [str(about.get(key)) for key in (*keys, "mtime", "created") if key in about]
     text = "|".join([str(about.get("size")), *told])

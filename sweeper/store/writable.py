@@ -50,7 +50,7 @@ def make_root(store: Store) -> None:
 
 def probe(store: Store, folder: str) -> None:
     """Do in `folder` what every sweep relies on: create a file exclusively, find it in a listing,
-    read it back. Leaves nothing behind. Raises `StoreError` if one of them does not work."""
+    read it back. Leave nothing behind. Raises `StoreError` if one of them does not work."""
     path = f"{folder}/.probe-{os.urandom(8).hex()}"
 
     def create(number: int) -> bool:

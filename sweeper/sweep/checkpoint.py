@@ -26,7 +26,7 @@ class Document(TypedDict):
 
 
 def read(document: object, place: str) -> Document:
-    """Reads the document of the file `place`. Raises `StoreError`."""
+    """Read the document of the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     data, lora = top.text("data"), top.part("lora")
     if "/" in data or data in ("", ".", ".."):

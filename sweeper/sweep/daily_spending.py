@@ -17,7 +17,7 @@ class Spent(NamedTuple):
     seconds: float = 0.0
 
     def document(self) -> dict[str, object]:
-        """Returns the value in its stored form."""
+        """Return the value in its stored form."""
         return {"usage": self.usage.document(), "seconds": round(self.seconds, 3)}
 
 
@@ -37,7 +37,7 @@ class SweepSpent(NamedTuple):
     identity: str | None = None
 
     def plus(self, now: Spent, created: str | None, day: str) -> "SweepSpent":
-        """Returns the updated value: use that is new in `now` counts for `day`."""
+        """Return the updated value: use that is new in `now` counts for `day`."""
         before = self.counted if created == self.created else NOTHING
         more = Spent(beyond(now.usage, before.usage), max(0.0, now.seconds - before.seconds))
         if not more.usage.models and not more.seconds:
@@ -48,7 +48,7 @@ class SweepSpent(NamedTuple):
         return self._replace(created=created, counted=counted, days=days)
 
     def document(self) -> dict[str, object]:
-        """Returns the value in its stored form."""
+        """Return the value in its stored form."""
         days = {day: spent.document() for day, spent in self.days.items()}
         head = {"schema": SCHEMA, "sweep": self.sweep, "created": self.created}
         known = {} if self.identity is None else {"identity": self.identity}
@@ -56,18 +56,18 @@ class SweepSpent(NamedTuple):
 
 
 def least(one: Spent, other: Spent) -> Spent:
-    """Returns the part that both have in common."""
+    """Return the part that both have in common."""
     more = beyond(one.usage, other.usage)
     return Spent(beyond(one.usage, more), min(one.seconds, other.seconds))
 
 
 def together(several: list[Spent]) -> Spent:
-    """Returns the sum."""
+    """Return the sum."""
     return Spent(total(one.usage for one in several), sum(one.seconds for one in several))
 
 
 def read(document: object, place: str) -> SweepSpent:
-    """Reads the document of the file `place`. Raises `StoreError`."""
+    """Read the document of the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     days = {day: _spent(part) for day, part in top.parts_by_key("days").items()}
     counted = _spent(top.part("counted"))

@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
     usage: Usage = NO_USAGE
 
     def document(self) -> dict[str, object]:
-        """Returns the known values, by key."""
+        """Return the known values, by key."""
         known: dict[str, object] = {
             key: value for key, value in self._asdict().items() if value is not None
         }
@@ -55,7 +55,7 @@ one."""
 
 
 def read(document: object, place: str) -> Outcome:
-    """Reads the body of the event in the file `place`. Raises `StoreError`."""
+    """Read the body of the event in the file `place`. Raises `StoreError`."""
     body = Part(document, place)
     return Outcome(
         time=body.time_or("time", None),

@@ -64,53 +64,54 @@ class SweepFolder:
         self.notify = f"{name}/notify"
 
     def request(self, name: str) -> str:
-        """What a user asks of the launcher: `pause`, `parallel`, `stop`, `plan`,
+        """Return what a user asks of the launcher: `pause`, `parallel`, `stop`, `plan`,
         `cancel`."""
         return f"{self.launcher}/{name}.request.json"
 
     def code(self, name: str) -> str:
-        """A file with code as it was at a launch, named by its hash."""
+        """Return a file with code as it was at a launch, named by its hash."""
         return f"{self.name}/code/{name}"
 
     def launch(self, identity: str) -> str:
-        """The immutable record of a launch: the provenance of the attempts that it starts."""
+        """Return the immutable record of a launch: the provenance of the attempts that it
+        starts."""
         return self.code(f"{identity}.launch.json")
 
     def chosen(self, stage: str, key: str) -> str:
-        """What was chosen of the runs of a stage."""
+        """Return what was chosen of the runs of a stage."""
         return f"{self.name}/chosen/{stage}.{key}.json"
 
     def event(self, run: str, attempt: int, event: Event) -> str:
-        """The immutable record of something that happened to an attempt."""
+        """Return the immutable record of something that happened to an attempt."""
         return f"{self.state}/{run}/{attempt}.{event.value}.json"
 
     def alarm(self, run: str, attempt: int, rule: str) -> str:
-        """The immutable record of an alarm."""
+        """Return the immutable record of an alarm."""
         return f"{self.alarms}/{run}.{attempt}.{rule}.json"
 
     def action(self, run: str, attempt: int, rule: str) -> str:
-        """The record of what `on_alarm` did about an alarm."""
+        """Return the record of what `on_alarm` did about an alarm."""
         return f"{self.alarms}/{run}.{attempt}.{rule}.action.json"
 
     def heartbeat(self, run: str, attempt: int) -> str:
-        """The heartbeat of an attempt, overwritten by its worker."""
+        """Return the heartbeat of an attempt, overwritten by its worker."""
         return f"{self.heartbeats}/{run}.{attempt}"
 
     def log_path(self, run: str, attempt: int) -> str:
-        """The recipe's own folder for one attempt."""
+        """Return the recipe's own folder for one attempt."""
         return f"{self.runs}/{run}.{attempt}"
 
     def recorded(self, run: str, attempt: int) -> str:
-        """Where an attempt's metrics, checkpoints and iterations lie."""
+        """Return where an attempt's metrics, checkpoints and iterations lie."""
         folder = self.log_path(run, attempt)
         return f"{folder}/{self.inner}" if self.inner else folder
 
     def attempt(self, run: str, attempt: int) -> str:
-        """What the launcher and the worker keep about one attempt."""
+        """Return what the launcher and the worker keep about one attempt."""
         return f"{self.name}/attempts/{run}.{attempt}"
 
     def job(self, run: str, attempt: int) -> str:
-        """What the worker is to do, written before the attempt is submitted."""
+        """Return what the worker is to do, written before the attempt is submitted."""
         return f"{self.attempt(run, attempt)}/job.json"
 
     def log(self, run: str, attempt: int) -> str:
@@ -341,7 +342,7 @@ def _names_in(folder: str) -> list[str]:
 
 
 def token(run: str, attempt: int) -> str:
-    """The name by which a backend knows the job of an attempt: `<run id>-a<attempt>`."""
+    """Return the name by which a backend knows the job of an attempt: `<run id>-a<attempt>`."""
     return f"{run}-a{attempt}"
 
 

@@ -35,7 +35,7 @@ SILENT = Heartbeat()
 
 
 def read(document: object, place: str) -> Heartbeat:
-    """Reads the heartbeat in the file `place`. Raises `StoreError`."""
+    """Read the heartbeat in the file `place`. Raises `StoreError`."""
     body = Part(document, place)
     paused = body.part_or_none("paused")
     return Heartbeat(

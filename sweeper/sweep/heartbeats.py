@@ -76,17 +76,17 @@ class Heartbeats:
         return self._clock() - self.known[run, attempt].seen
 
     def of(self, run: str, attempt: int) -> tuple[float, Mapping[str, object]]:
-        """The seconds since the heartbeat changed, and its contents (`paused`, `machine`, `host`),
-        empty while there is none."""
+        """Return the seconds since the heartbeat changed, and its contents (`paused`, `machine`,
+        `host`), empty while there is none."""
         beat = self.known.get((run, attempt))
         return (0.0, {}) if beat is None else (self._clock() - beat.seen, beat.body.document)
 
     def paused(self, run: str, attempt: int) -> Paused | None:
-        """Why and since when the service holds the run back, if it does."""
+        """Return why and since when the service holds the run back, if it does."""
         return self.known[run, attempt].body.paused
 
     def _stamps(self, attempts: Iterable[Attempt]) -> dict[Attempt, int]:
-        """The stamp of each attempt's heartbeat; 0 where there is none."""
+        """Return the stamp of each attempt's heartbeat; 0 where there is none."""
         folder = self._folder.heartbeats
         if self._top is None:
             listed = {entry.path: entry.stamp for entry in self._store.list(folder)}
@@ -105,7 +105,7 @@ class Heartbeats:
         return known
 
     def _since(self, written: str | None) -> float:
-        """The seconds since a time that the worker wrote."""
+        """Return the seconds since a time that the worker wrote."""
         if written is None or self._wall is None:
             return 0.0
         return max(0.0, self._wall() - datetime.fromisoformat(written).timestamp())

@@ -51,7 +51,7 @@ class Job(NamedTuple):
     first: int = 1
 
     def document(self) -> dict[str, object]:
-        """Returns the value in its stored form."""
+        """Return the value in its stored form."""
         return {
             "schema": SCHEMA,
             **self._asdict(),
@@ -66,7 +66,7 @@ class Job(NamedTuple):
 
 
 def read(document: object, place: str) -> Job:
-    """Reads the job in the file `place`. Raises `StoreError`."""
+    """Read the job in the file `place`. Raises `StoreError`."""
     job = Part(document, place)
     attempt = job.integer_or("attempt", 0)
     if attempt < 1:
@@ -101,7 +101,7 @@ def read(document: object, place: str) -> Job:
 
 
 def read_engine(document: object, place: str) -> Engine | None:
-    """Reads the engine of the job in the file `place`. Raises `StoreError`."""
+    """Read the engine of the job in the file `place`. Raises `StoreError`."""
     return _engine(Part(document, place))
 
 
@@ -111,7 +111,7 @@ def _engine(job: Part) -> Engine | None:
 
 
 def read_tokens(document: object, place: str) -> list[str]:
-    """Reads the table of a job array in the file `place`: the token of each job. Raises
+    """Read the table of a job array in the file `place`: the token of each job. Raises
     `StoreError`."""
     top = Part(document, place)
     tokens = top.texts_or("tokens", None)

@@ -59,7 +59,7 @@ def pause_of(reason: str | None, since: str | None) -> str:
 
 
 def held_of(observations: Observations) -> str | None:
-    """Why nothing is started; None where nothing is held."""
+    """Return why nothing is started; None where nothing is held."""
     if observations.held is None or not observations.gave_up:
         return observations.held
     return f"the launcher gave up: {observations.held}"
@@ -72,5 +72,5 @@ def shown_marks(tags: Iterable[str], *, starred: bool, archived: bool = False) -
 
 
 def _clock(time: str) -> str:
-    """The time of day."""
+    """Return the time of day."""
     return time.partition("T")[2] or time

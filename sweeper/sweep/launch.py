@@ -62,7 +62,7 @@ class Launch(NamedTuple):
         return tuple(share.backend for share in self.shares)
 
     def document(self) -> dict[str, object]:
-        """Returns the form in `sweep.json`, where backends' options stand next to the other
+        """Return the form in `sweep.json`, where backends' options stand next to the other
         keys."""
         document: dict[str, object] = {**self._asdict(), "env": dict(self.env)}
         del document["options"]
@@ -72,7 +72,7 @@ class Launch(NamedTuple):
         return document | {key: dict(options) for key, options in self.options.items()}
 
     def under(self, own: Mapping[str, object]) -> "Launch":
-        """Returns these settings overridden by a stage's own, in the form of `Stage.launch`.
+        """Return these settings overridden by a stage's own, in the form of `Stage.launch`.
         Variables are overridden one by one."""
         given = {key: value for key, value in own.items() if key in Launch._fields}
         options = {key: mine for key, mine in own.items() if key not in Launch._fields}

@@ -26,7 +26,7 @@ class Service(NamedTuple):
 
 
 def read_service(document: object, place: str) -> Service:
-    """Reads `service.json`, the file `place`. Every version has written `env_file`, so a document
+    """Read `service.json`, the file `place`. Every version has written `env_file`, so a document
     without it is damaged. Raises `StoreError`."""
     top = Part(document, place)
     if "env_file" not in top.document:
@@ -41,7 +41,7 @@ def read_service(document: object, place: str) -> Service:
 
 
 def _places(top: Part) -> tuple[Mapping[str, str], ...]:
-    """Reads `places`, or `place`: the key for a single backend, and the only key of old
+    """Read `places`, or `place`: the key for a single backend, and the only key of old
     versions."""
     if "places" in top.document:
         return tuple(_place(one) for one in top.parts("places"))
@@ -79,7 +79,7 @@ NO_OBSERVATIONS = Observations()
 
 
 def read_observations(document: object, place: str) -> Observations:
-    """Reads `observations.json`, the file `place`. Raises `StoreError`."""
+    """Read `observations.json`, the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     held, gave_up = top.text_or("held", None), top.flag_or("gave_up", False)
     if held is not None and held.startswith(_GAVE_UP):
@@ -99,7 +99,7 @@ def read_observations(document: object, place: str) -> Observations:
 
 
 def read_judged(document: object, place: str) -> set[tuple[str, int]]:
-    """Reads `judged.json`, the file `place`: the attempts (run, attempt) whose alarms are all
+    """Read `judged.json`, the file `place`: the attempts (run, attempt) whose alarms are all
     recorded. Raises `StoreError`."""
     top = Part(document, place)
     judged: set[tuple[str, int]] = set()
@@ -121,7 +121,7 @@ class Who(NamedTuple):
 
 
 def read_who(document: object, place: str) -> Who:
-    """Reads an epoch of a lease, the file `place`. Raises `StoreError`."""
+    """Read an epoch of a lease, the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     pid = top.integer_or("pid", None)
     if pid is None or not 0 < pid < 2**31:

@@ -47,8 +47,8 @@ change: then the launcher is alive."""
 
 
 def is_leased(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Whether a launcher holds the sweep, as far as one look can tell: one that died on another
-    machine counts as alive for `LEASE_SECONDS` after the first look."""
+    """Return whether a launcher holds the sweep, as far as one look can tell: one that died on
+    another machine counts as alive for `LEASE_SECONDS` after the first look."""
     held = _look(folder)
     return held.epoch > 0 and not held.released and not _is_over(folder, held, clock)
 
@@ -65,14 +65,14 @@ def _is_over(folder: SweepFolder, held: _Held, clock: Callable[[], float]) -> bo
 
 
 def is_alive(folder: SweepFolder, since: float = -math.inf) -> bool:
-    """Whether we have seen the holder's beat change, `since` a moment of our clock. To be called
-    after `is_leased`."""
+    """Return whether we have seen the holder's beat change, `since` a moment of our clock. To be
+    called after `is_leased`."""
     _, changed, before_us = _seen[folder.store.root, folder.name]
     return before_us and changed >= since
 
 
 def is_elsewhere(folder: SweepFolder) -> bool:
-    """Whether the last launcher that held the sweep is, or was, on another machine. Raises
+    """Return whether the last launcher that held the sweep is, or was, on another machine. Raises
     `StoreError` if that cannot be told."""
     held = _look(folder)
     try:
@@ -92,7 +92,7 @@ def holding_lease(
     tell: Callable[[str], None] = lambda _: None,
 ) -> Generator[Callable[[], None]]:
     """Hold the sweep once nobody else does. Waits until the other launcher is seen to beat, and
-    then for `patience` seconds, or until its lease has run out. Yields a function that raises
+    then for `patience` seconds, or until its lease has run out. Yield a function that raises
     `AnotherLauncher` when another has taken the sweep over. A lease of a sweep that is not there
     when the block ends leaves no files behind. `tell` gets a sentence if this waits for a lease to
     run out. Raises `AnotherLauncher`; with `existing` also `NotFound` if there is no such sweep."""
@@ -122,7 +122,7 @@ def holding_lease(
 
 
 def _take(folder: SweepFolder, before: int) -> bool:
-    """Create the epoch after `before`. Returns whether it is ours, also if the reply to the create
+    """Create the epoch after `before`. Return whether it is ours, also if the reply to the create
     was lost and our own is found at the second try."""
     who, path = _who(), _path(folder, before + 1)
     try:
@@ -197,7 +197,7 @@ def _look(folder: SweepFolder) -> _Held:
 
 
 def is_of_lease(path: str) -> bool:
-    """Whether a file of a sweep belongs to its lease."""
+    """Return whether a file of a sweep belongs to its lease."""
     return _FILE.fullmatch(path) is not None
 
 
@@ -213,7 +213,7 @@ def _who() -> bytes:
 
 
 def _died_here(folder: SweepFolder, held: _Held) -> bool:
-    """Whether the holder was a process of this machine that is gone."""
+    """Return whether the holder was a process of this machine that is gone."""
     try:
         return is_gone(read_as(folder.store, _path(folder, held.epoch), read_who))
     except (NotFound, StoreError):

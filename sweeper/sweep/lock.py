@@ -86,7 +86,7 @@ def _require_sweep(folder: SweepFolder) -> None:
 
 
 def is_of_lock(store: Store, path: str) -> bool:
-    """Whether a file of a sweep belongs to its lock, which removes it by itself."""
+    """Return whether a file of a sweep belongs to its lock, which removes it by itself."""
     if store.is_remote:
         from sweeper.sweep.lease import is_of_lease
 
@@ -129,7 +129,7 @@ def _open(path: str) -> int:
 
 
 def _is_at(descriptor: int, path: str) -> bool:
-    """Whether `path` still leads to the open file."""
+    """Return whether `path` still leads to the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -150,8 +150,8 @@ def _remove(path: str) -> None:
 
 
 def is_held(folder: SweepFolder) -> bool:
-    """Whether a launcher holds the sweep now. Leaves nothing behind. Raises `StoreError` if that
-    cannot be told."""
+    """Return whether a launcher holds the sweep now. Leave nothing behind. Raises `StoreError` if
+    that cannot be told."""
     if folder.store.is_remote:
         from sweeper.sweep.lease import is_leased
 
@@ -170,8 +170,8 @@ def is_held(folder: SweepFolder) -> bool:
 
 
 def is_alive(folder: SweepFolder, since: float) -> bool:
-    """Whether the holder of the sweep, by `is_held`, is known to have lived at `since` or later, by
-    the monotonic clock. The kernel keeps no lock for a dead process."""
+    """Return whether the holder of the sweep, by `is_held`, is known to have lived at `since` or
+    later, by the monotonic clock. The kernel keeps no lock for a dead process."""
     if not folder.store.is_remote:
         return True
     from sweeper.sweep import lease
@@ -192,7 +192,7 @@ def _try(descriptor: int, kind: int) -> bool:
 
 
 def _is_shared(descriptor: int) -> bool:
-    """Whether those who hold the lock only look: a launcher shares it with nobody."""
+    """Return whether those who hold the lock only look: a launcher shares it with nobody."""
     shared = _try(descriptor, fcntl.LOCK_SH)
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     return shared

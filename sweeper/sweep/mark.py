@@ -35,7 +35,7 @@ class Mark(NamedTuple):
     time: str
 
     def document(self) -> dict[str, object]:
-        """Returns the value in its stored form."""
+        """Return the value in its stored form."""
         return {"schema": SCHEMA, **self._asdict(), "kind": self.kind.value}
 
 
@@ -49,7 +49,7 @@ class Marks(NamedTuple):
     archived: bool = False
 
     def record(self) -> dict[str, object]:
-        """Returns plain values, for `--json`."""
+        """Return plain values, for `--json`."""
         notes = [{"text": note.text, "by": note.by, "time": note.time} for note in self.notes]
         return {"notes": notes, "tags": list(self.tags), "starred": self.starred}
 
@@ -58,12 +58,12 @@ NO_MARKS = Marks()
 
 
 def is_tag(text: str) -> bool:
-    """Whether a text is a valid tag: letters, digits, `. _ + -`, at most 64."""
+    """Return whether a text is a valid tag: letters, digits, `. _ + -`, at most 64."""
     return _TAG.fullmatch(text) is not None
 
 
 def fold(marks: Iterable[Mark]) -> Marks:
-    """Returns the state that follows from the marks of one run or sweep, given in their order."""
+    """Return the state that follows from the marks of one run or sweep, given in their order."""
     notes: list[Mark] = []
     tags: set[str] = set()
     starred = archived = False
@@ -82,7 +82,7 @@ def fold(marks: Iterable[Mark]) -> Marks:
 
 
 def read(document: object, place: str) -> Mark:
-    """Reads the mark in the file `place`. Raises `StoreError`."""
+    """Read the mark in the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     kind = Kind(top.one_of("kind", set(Kind), ""))
     text = top.text_or("text", "")

@@ -42,7 +42,7 @@ def read_marks(
 
 
 def is_archived(folder: SweepFolder) -> bool:
-    """Whether a sweep is put away, by the names of its marks alone. Raises `StoreError`."""
+    """Return whether a sweep is put away, by the names of its marks alone. Raises `StoreError`."""
     kinds = [kind for _, kind in _listed(folder) if kind in (Kind.ARCHIVE, Kind.UNARCHIVE)]
     return bool(kinds) and kinds[-1] is Kind.ARCHIVE
 

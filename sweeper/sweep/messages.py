@@ -47,18 +47,18 @@ def put(folder: SweepFolder, message: Message) -> bool:
 
 
 def keys(folder: SweepFolder) -> list[str]:
-    """The keys of all messages. Raises `StoreError`."""
+    """Return the keys of all messages. Raises `StoreError`."""
     names = (path.rpartition("/")[2] for path in folder.store.names(folder.notify))
     return sorted(match[1] for name in names if (match := _MESSAGE.fullmatch(name)))
 
 
 def read(folder: SweepFolder, key: str) -> Message:
-    """A message. Raises `NotFound`, `StoreError`."""
+    """Return a message. Raises `NotFound`, `StoreError`."""
     return read_as(folder.store, f"{folder.notify}/{key}.json", partial(read_message, key))
 
 
 def tries(folder: SweepFolder) -> dict[tuple[str, str], Try]:
-    """The last try of each message (its key) and receiver that there was any of. Raises
+    """Return the last try of each message (its key) and receiver that there was any of. Raises
     `StoreError`."""
     begun: dict[tuple[str, str], int] = {}
     ended: set[tuple[str, str, int]] = set()
@@ -107,7 +107,7 @@ def _outcome(folder: SweepFolder, key: str, way: str, number: int) -> Try:
 
 
 def _is_sending(folder: SweepFolder, key: str, way: str, number: int) -> bool:
-    """Whether the sender of a try without an end may still be at work. Nothing is known of a
+    """Return whether the sender of a try without an end may still be at work. Nothing is known of a
     process of another machine, but no try takes longer than `_LONGEST_TRY`."""
 
     def read(document: object, place: str) -> bool:

@@ -34,19 +34,19 @@ class Metric(NamedTuple):
 
 
 def mean_of_last(at: str) -> int | None:
-    """Returns how many of the last values the mean covers: 5 for `mean_of_last=5`; None for any
+    """Return how many of the last values the mean covers: 5 for `mean_of_last=5`; None for any
     other text."""
     match = re.fullmatch(r"mean_of_last=([1-9][0-9]{0,3})", at)
     return int(match[1]) if match and int(match[1]) <= MOST_LAST else None
 
 
 def is_at(at: str) -> bool:
-    """Whether the text is a valid `at`."""
+    """Return whether the text is a valid `at`."""
     return at in ("auto", "last", "best") or mean_of_last(at) is not None
 
 
 def value_text(at: str) -> str:
-    """Describes in words which value of each run counts: `last value`."""
+    """Describe in words which value of each run counts: `last value`."""
     of = mean_of_last(at)
     if at == "auto":
         return "last value (a report may take the mean of the last 5)"
@@ -54,11 +54,11 @@ def value_text(at: str) -> str:
 
 
 def lenders(noise: str) -> tuple[str, ...]:
-    """Returns the sweeps that contribute their noise: a and b for `from=a,b`."""
+    """Return the sweeps that contribute their noise: a and b for `from=a,b`."""
     word, _, names = noise.partition("=")
     return tuple(dict.fromkeys(filter(None, names.split(",")))) if word == "from" else ()
 
 
 def is_noise(noise: str) -> bool:
-    """Whether the text is a valid `noise`."""
+    """Return whether the text is a valid `noise`."""
     return noise in NOISES or bool(lenders(noise))

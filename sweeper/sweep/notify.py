@@ -37,7 +37,7 @@ class Notify(NamedTuple):
         return tuple(way for way in ("command", "webhook", "slack", "email") if values[way])
 
     def document(self) -> dict[str, object]:
-        """Returns the form in `sweep.json`."""
+        """Return the form in `sweep.json`."""
         document: dict[str, object] = {"on": list(self.on)}
         if self.command is not None:
             document["command"] = list(self.command)
@@ -56,12 +56,12 @@ class Message(NamedTuple):
     time: str
 
     def document(self) -> dict[str, object]:
-        """Returns the value in its stored form."""
+        """Return the value in its stored form."""
         return {"schema": SCHEMA, "kind": self.kind, "text": self.text, "time": self.time}
 
 
 def variables_of(notify: Notify) -> Mapping[str, str]:
-    """Returns the variables that the settings name, with the setting that each is for."""
+    """Return the variables that the settings name, with the setting that each is for."""
     email = notify.email
     named = {
         "webhook": notify.webhook,
@@ -72,7 +72,7 @@ def variables_of(notify: Notify) -> Mapping[str, str]:
 
 
 def read(part: Part | None) -> Notify | None:
-    """Reads the settings in a document. Raises `StoreError`."""
+    """Read the settings in a document. Raises `StoreError`."""
     if part is None:
         return None
     command = part.texts_or("command", None)
@@ -99,6 +99,6 @@ def _email(part: Part | None) -> Email | None:
 
 
 def read_message(key: str, document: object, place: str) -> Message:
-    """Reads the message in the file `place`. Raises `StoreError`."""
+    """Read the message in the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     return Message(key, top.text_or("kind", "end"), top.text("text"), top.text_or("time", ""))

@@ -34,13 +34,13 @@ class Observation(NamedTuple):
     time: str | None = None
 
     def document(self) -> dict[str, str]:
-        """Returns the form in `observations.json`."""
+        """Return the form in `observations.json`."""
         document = {"kind": self.kind.value, "reason": self.reason, "time": self.time}
         return {key: value for key, value in document.items() if value is not None}
 
 
 def read_all(top: Part, key: str) -> dict[str, Observation]:
-    """Reads the observations under `key`, by run id. Raises `StoreError`."""
+    """Read the observations under `key`, by run id. Raises `StoreError`."""
     part = top.part_or_none(key)
     names: Mapping[str, object] = {} if part is None else part.document
     return {name: _read(part, name) for name in names if part is not None}
@@ -69,7 +69,7 @@ _OF_WORDS = {
 
 
 def _of_words(text: str) -> Observation:
-    """Parses the words published until version 0.1: a launcher of that version may still run."""
+    """Parse the words published until version 0.1: a launcher of that version may still run."""
     begins, _, reason = text.partition(": ")
     if begins.startswith("next attempt at "):
         return Observation(Kind.LATER, None, begins.rpartition(" ")[2])

@@ -35,7 +35,7 @@ class Run(NamedTuple):
     parents: tuple[str, ...] = ()
 
     def document(self) -> dict[str, object]:
-        """Returns the form in `sweep.json`."""
+        """Return the form in `sweep.json`."""
         document = self._asdict()
         document["parents"] = list(self.parents)
         for key in ("retired", "stage", "parents"):
@@ -52,7 +52,7 @@ class Baseline(NamedTuple):
     sweep: str | None = None
 
     def document(self) -> dict[str, str]:
-        """Returns the form in `sweep.json`."""
+        """Return the form in `sweep.json`."""
         return {key: value for key, value in self._asdict().items() if value is not None}
 
 
@@ -79,7 +79,7 @@ class Stage(NamedTuple):
         return tuple(dict.fromkeys(take.stage for one in self.sources for take in one.takes))
 
     def document(self) -> dict[str, object]:
-        """Returns the form in `sweep.json`."""
+        """Return the form in `sweep.json`."""
         return {
             "name": self.name,
             "recipe": self.recipe.document(),
@@ -104,7 +104,7 @@ class Wandb(NamedTuple):
     app: str | None = None
 
     def document(self) -> dict[str, object]:
-        """Returns the form in `sweep.json`."""
+        """Return the form in `sweep.json`."""
         return {**self._asdict(), "tags": list(self.tags)}
 
 
@@ -121,7 +121,7 @@ class OnAlarm(NamedTuple):
     rules: tuple[str, ...] | None = None
 
     def document(self) -> dict[str, object]:
-        """Returns the form in `sweep.json`."""
+        """Return the form in `sweep.json`."""
         run, rules = (None if v is None else list(v) for v in (self.run, self.rules))
         return {"run": run, "rules": rules, "stop": self.stop}
 
@@ -141,7 +141,7 @@ class Budget(NamedTuple):
         return tuple(key for key in ("tokens", "usd") if getattr(self, key) is not None)
 
     def document(self) -> dict[str, object]:
-        """Returns the form in `sweep.json`."""
+        """Return the form in `sweep.json`."""
         return {key: value for key, value in self._asdict().items() if value is not None}
 
 
@@ -156,7 +156,7 @@ class Carried(NamedTuple):
     files: Mapping[str, str]
 
     def document(self) -> dict[str, object]:
-        """Returns the form in `sweep.json`."""
+        """Return the form in `sweep.json`."""
         return {**self._asdict(), "packages": list(self.packages), "files": dict(self.files)}
 
 
@@ -217,28 +217,28 @@ class Plan(NamedTuple):
     expected: tuple[Expected, ...] = ()
 
     def stage(self, name: str | None) -> Stage | None:
-        """Returns the stage of that name; None if there is none."""
+        """Return the stage of that name; None if there is none."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
     def recipe_of(self, stage: str | None) -> Recipe:
-        """Returns the recipe of a stage's runs, or the plan's own if there is no such stage."""
+        """Return the recipe of a stage's runs, or the plan's own if there is no such stage."""
         part = self.stage(stage)
         return self.recipe if part is None else part.recipe
 
     def launch_of(self, stage: str | None) -> Launch:
-        """Returns how a stage's runs are executed, or the plan's own if there is no such stage."""
+        """Return how a stage's runs are executed, or the plan's own if there is no such stage."""
         part = self.stage(stage)
         return self.launch if part is None else self.launch.under(part.launch)
 
     def retries_of(self, stage: str | None) -> int:
-        """Returns how often a stage's run is retried after failures."""
+        """Return how often a stage's run is retried after failures."""
         own = None if stage is None else self.stage(stage)
         launch: Mapping[str, object] = _NOTHING if own is None else own.launch
         retries = launch.get("retries")
         return retries if isinstance(retries, int) else self.launch.retries
 
     def of(self, stage: str | None) -> "Plan":
-        """Returns the plan with the recipe, metric, axes and launch settings of a stage, or the
+        """Return the plan with the recipe, metric, axes and launch settings of a stage, or the
         plan itself if there is no such stage."""
         part = self.stage(stage)
         if part is None:
@@ -247,7 +247,7 @@ class Plan(NamedTuple):
         return self._replace(recipe=part.recipe, launch=self.launch_of(stage), **own)
 
     def only(self, stage: str) -> "Plan":
-        """Returns one stage as a plan of its own, with only its runs."""
+        """Return one stage as a plan of its own, with only its runs."""
         mine = tuple(run for run in self.runs if run.stage == stage)
         alone = self.of(stage)._replace(runs=mine, stages=(), unknown=_NOTHING, choices=())
         return alone._replace(grid_text="")  # the text is that of all stages
@@ -263,12 +263,12 @@ class Plan(NamedTuple):
         return tuple(self.only(stage.name) for stage in self.stages) or (self,)
 
     def __repr__(self) -> str:
-        """Names the plan; its runs would fill screens."""
+        """Name the plan; its runs would fill screens."""
         recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in self.parts))
         return f"<plan {self.name}: {len(self.runs)} runs of {recipes}>"
 
     def _repr_html_(self) -> str:
-        """Shows the axes and the runs in a notebook."""
+        """Show the axes and the runs in a notebook."""
         recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in self.parts))
         summary = f"{len(self.runs)} runs of {recipes}"
         keys = list(self.axes)
@@ -282,7 +282,7 @@ class Plan(NamedTuple):
         return self.recipe.seed_field is None and any(run.seed is not None for run in self.runs)
 
     def document(self) -> dict[str, object]:
-        """Returns the form in `sweep.json`. Values that only a launch knows are left out before
+        """Return the form in `sweep.json`. Values that only a launch knows are left out before
         one."""
         known: dict[str, object] = {"created": self.created, "provenance": self.provenance}
         known |= {"snapshot": self.snapshot and self.snapshot.document()}
@@ -319,12 +319,12 @@ class Plan(NamedTuple):
 
 
 def launch_id(provenance: Mapping[str, object] | None) -> str | None:
-    """Returns the id of the launch with this provenance; None if an older version recorded it."""
+    """Return the id of the launch with this provenance; None if an older version recorded it."""
     identity = (provenance or {}).get("launch")
     return identity if isinstance(identity, str) else None
 
 
 def _written(metric: Metric) -> dict[str, object]:
-    """Returns the metric without values that are the defaults, except `at`."""
+    """Return the metric without values that are the defaults, except `at`."""
     usual = Metric._field_defaults
     return {k: v for k, v in metric._asdict().items() if k == "at" or v != usual.get(k)}

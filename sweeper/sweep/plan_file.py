@@ -20,7 +20,7 @@ _SEEDS = 2**63
 
 
 def read(document: object, place: str) -> Plan:
-    """Reads the plan in the file `place`. Values that an older version did not write get defaults.
+    """Read the plan in the file `place`. Values that an older version did not write get defaults.
     Raises `StoreError`."""
     top = Part(document, place)
     axes = {key: top.part("axes").items(key) for key in top.table("axes")}
@@ -70,7 +70,7 @@ def _stage(part: Part) -> Stage:
 
 
 def _own_launch(part: Part | None) -> Mapping[str, object]:
-    """Reads a stage's own `launch`."""
+    """Read a stage's own `launch`."""
     if part is None:
         return {}
     read = _launch(part).document()
@@ -174,7 +174,7 @@ class _RunDocument(TypedDict):
 
 
 def _runs(top: Part) -> tuple[Run, ...]:
-    """Reads the runs. There may be thousands, so a valid run is recognized in one quick check."""
+    """Read the runs. There may be thousands, so a valid run is recognized in one quick check."""
     runs: list[_RunDocument] = []
     seen: set[str] = set()
     for number, run in enumerate(top.items("runs")):
@@ -233,7 +233,7 @@ def _wandb(part: Part | None) -> Wandb | None:
 
 
 def _alarms(part: Part | None) -> Alarms | None:
-    """Reads a grid's alarms; a rule that is off is null."""
+    """Read a grid's alarms; a rule that is off is null."""
     if part is None:
         return None
     rules = {rule: part.part_or_none(rule) for rule in part.document}

@@ -12,13 +12,14 @@ def this_process() -> Who:
 
 
 def is_gone(who: Who) -> bool:
-    """Whether it was a process of this machine, and is no more. Of another machine's nothing is
-    known, nor of another user's that we are not shown."""
+    """Return whether it was a process of this machine, and is no more. Of another machine's nothing
+    is known, nor of another user's that we are not shown."""
     return who.host == machine() and began(who.pid) != who.began and not _is_hidden(who.pid)
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether there is such a process of another user, of which /proc shows nothing (`hidepid`)."""
+    """Return whether there is such a process of another user, of which /proc shows nothing
+    (`hidepid`)."""
     try:
         with open(f"/proc/{pid}/stat", "rb"):
             return False
@@ -45,7 +46,8 @@ def machine() -> str:
 
 
 def began(pid: int) -> str | None:
-    """When a process was started, in ticks; None if there is none (a zombie counts as none)."""
+    """Return when a process was started, in ticks; None if there is none (a zombie counts as
+    none)."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

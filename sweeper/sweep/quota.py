@@ -53,7 +53,7 @@ class Page(NamedTuple):
         return sum(member.slots for member in self.members.values())
 
     def document(self) -> dict[str, object]:
-        """Returns the value in its stored form; the number is the file's name."""
+        """Return the value in its stored form; the number is the file's name."""
         members = {
             name: {**one._asdict(), "who": one.who._asdict()} for name, one in self.members.items()
         }
@@ -66,7 +66,7 @@ BLANK = Page()
 
 
 def read(document: object, place: str, number: int) -> Page:
-    """Reads the page in the file `place`, without members that cannot be read: a live launcher
+    """Read the page in the file `place`, without members that cannot be read: a live launcher
     writes its own again. Raises `Damaged`."""
     top = Part(document, place)
     learned = top.part("learned")

@@ -31,7 +31,7 @@ class Recipe(NamedTuple):
     function: str | None = None
 
     def document(self) -> dict[str, object]:
-        """Returns the form in `sweep.json`."""
+        """Return the form in `sweep.json`."""
         return self._asdict()
 
 
@@ -47,12 +47,12 @@ class Snapshot(NamedTuple):
     commit: str | None = None
 
     def document(self) -> dict[str, str]:
-        """Returns the form in `sweep.json` and in jobs."""
+        """Return the form in `sweep.json` and in jobs."""
         return {key: value for key, value in self._asdict().items() if value is not None}
 
 
 def read_recipe(part: Part) -> Recipe:
-    """Reads a recipe. Only running it needs all values: see `runs_anywhere`. Raises
+    """Read a recipe. Only running it needs all values: see `runs_anywhere`. Raises
     `StoreError`."""
     kind: Literal["module", "file", "command"] = "module"
     if part.document.get("kind") is not None:
@@ -81,7 +81,7 @@ def read_recipe(part: Part) -> Recipe:
 
 
 def runs_anywhere(recipe: Part) -> None:
-    """Checks that a recipe's description is sufficient to run it. Raises `StoreError`."""
+    """Check that a recipe's description is sufficient to run it. Raises `StoreError`."""
     recipe.text("cwd")
     if recipe.text("kind") == "command":
         if not recipe.texts_or("command", None):
@@ -93,7 +93,7 @@ def runs_anywhere(recipe: Part) -> None:
 
 
 def read_snapshot(part: Part | None) -> Snapshot | None:
-    """Reads the description of a copy of the code. Raises `StoreError`."""
+    """Read the description of a copy of the code. Raises `StoreError`."""
     if part is None:
         return None
     fields = {key: part.text(key) for key in ("hash", "archive", "root", "cwd")}

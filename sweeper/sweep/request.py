@@ -12,7 +12,7 @@ class Asked(NamedTuple):
     time: str
 
     def document(self, **more: object) -> dict[str, object]:
-        """Returns the value in its stored form."""
+        """Return the value in its stored form."""
         return {"schema": SCHEMA, **self._asdict(), **more}
 
 
@@ -24,19 +24,19 @@ class Pause(NamedTuple):
     runs: bool = False
 
     def told(self, sweep: str) -> str:
-        """Returns the reason why nothing is started, for people."""
+        """Return the reason why nothing is started, for people."""
         by, since = self.asked
         return f"paused by {by} at {since}: `sweeper resume {sweep}` goes on"
 
 
 def read_asked(document: object, place: str) -> Asked:
-    """Reads the request in the file `place`. Raises `StoreError`."""
+    """Read the request in the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     return Asked(top.text_or("by", "somebody"), top.text_or("time", ""))
 
 
 def read_pause(document: object, place: str) -> Pause | None:
-    """Reads a pause; None if it was ended. Raises `StoreError`."""
+    """Read a pause; None if it was ended. Raises `StoreError`."""
     top = Part(document, place)
     if not top.flag_or("on", True):
         return None
@@ -44,7 +44,7 @@ def read_pause(document: object, place: str) -> Pause | None:
 
 
 def read_parallel(document: object, place: str) -> int | None:
-    """Reads the most jobs at once; None for the plan's own limit. Raises `StoreError`."""
+    """Read the most jobs at once; None for the plan's own limit. Raises `StoreError`."""
     top = Part(document, place)
     count = top.integer_or("max_parallel", None)
     if count is not None and count < 1:

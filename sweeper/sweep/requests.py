@@ -61,8 +61,8 @@ def request_cancel(
 
 
 def asked_again(run: str, happened: Happened, *, succeeded: bool = False) -> Requested:
-    """What asking for another attempt of a run would result in. `succeeded`: also if the run has
-    succeeded."""
+    """Return what asking for another attempt of a run would result in. `succeeded`: also if the run
+    has succeeded."""
     state = fold(happened)
     if state.state is State.SUCCEEDED and not succeeded:
         return Requested(run, False, "succeeded already")

@@ -56,7 +56,7 @@ class Take(NamedTuple):
         return f"{how.get(self.how, self.how)} of {self.stage}"
 
     def document(self) -> dict[str, object]:
-        """Returns the form in `sweep.json`."""
+        """Return the form in `sweep.json`."""
         document: dict[str, object] = {"stage": self.stage, "take": self.how}
         document |= {"count": self.number} if self.how == "top" else {}
         return document | ({"run": self.run} if self.run is not None else {})
@@ -69,7 +69,7 @@ class Source(NamedTuple):
     base: bool = False
 
     def document(self) -> dict[str, object]:
-        """Returns the form in `sweep.json`."""
+        """Return the form in `sweep.json`."""
         if self.base:
             return {"base": True}
         return {"takes": [take.document() for take in self.takes]}
@@ -87,7 +87,7 @@ class Choice(NamedTuple):
 
 
 def choice_of(take: Take, metric: Metric, candidates: Sequence[str]) -> Choice:
-    """Makes the choice of what to take from these runs."""
+    """Make the choice of what to take from these runs."""
     judged = [metric.name, metric.goal, metric.at, metric.failed]
     key = _digest([take.document(), judged, sorted(candidates)])
     return Choice(take, metric, tuple(candidates), key)
@@ -106,7 +106,7 @@ class Chosen(NamedTuple):
         return tuple(run for run, _ in self.taken)
 
     def document(self, choice: Choice) -> dict[str, object]:
-        """Returns the value in its stored form, with its choice."""
+        """Return the value in its stored form, with its choice."""
         taken = [{"run": run, "value": value} for run, value in self.taken]
         judged = {"name": choice.metric.name, "goal": choice.metric.goal, "at": choice.metric.at}
         about = {**choice.take.document(), "metric": judged, "of": list(choice.candidates)}
@@ -114,7 +114,7 @@ class Chosen(NamedTuple):
 
 
 def read_chosen(document: object, place: str) -> Chosen:
-    """Reads the result of a choice from the file `place`. Raises `StoreError`."""
+    """Read the result of a choice from the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     taken = [(one.text("run"), one.number_or("value", 0.0)) for one in top.parts("taken")]
     if not taken:
@@ -123,7 +123,7 @@ def read_chosen(document: object, place: str) -> Chosen:
 
 
 def read_sources(parts: Sequence[Part]) -> tuple[Source, ...]:
-    """Reads the sources of a stage. Raises `StoreError`."""
+    """Read the sources of a stage. Raises `StoreError`."""
     return tuple(_read_source(part) for part in parts)
 
 
@@ -143,14 +143,14 @@ def _read_source(part: Part) -> Source:
 
 
 def run_of_parents(stage: str, template: str, parents: Sequence[str]) -> str:
-    """Returns the id of a run with parents. It is made from the id that it would have without them
+    """Return the id of a run with parents. It is made from the id that it would have without them
     (`template`), their ids, and the name of its stage, since another stage may do the same with
     the same run. A run of the base model has `base:<model>` in place of parents."""
     return _digest({"parents": list(parents), "run": template, "stage": stage})
 
 
 def _digest(value: object) -> str:
-    """Returns the first 12 digits of the SHA-256 of `value` as JSON."""
+    """Return the first 12 digits of the SHA-256 of `value` as JSON."""
     import hashlib  # it loads OpenSSL, and most sweeps have no stages
 
     text = json.dumps(value, separators=(",", ":"))
@@ -162,7 +162,7 @@ class Dropped(Exception):
 
 
 def references(value: object) -> Iterator[tuple[str, str]]:
-    """Yields the references to stages in a value: the stage, and the key of it."""
+    """Yield the references to stages in a value: the stage, and the key of it."""
     if isinstance(value, str):
         if "${" in value:
             for match in REFERENCE.finditer(value):
@@ -176,7 +176,7 @@ def references(value: object) -> Iterator[tuple[str, str]]:
 
 
 def filled(config: Mapping[str, object], find: Callable[[str, str], object]) -> dict[str, object]:
-    """Replaces references to stages in a configuration by the values that `find` returns. Leaves
+    """Replace references to stages in a configuration by the values that `find` returns. Leaves
     out a key for which `find` raises `Dropped`."""
     made: dict[str, object] = {}
     for key, value in config.items():
@@ -204,5 +204,5 @@ def _fill(value: object, find: Callable[[str, str], object]) -> object:
 
 
 def text_of(value: object) -> str:
-    """Returns a value as part of a longer text."""
+    """Return a value as part of a longer text."""
     return value if isinstance(value, str) else json.dumps(value)

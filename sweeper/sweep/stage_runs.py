@@ -46,7 +46,7 @@ class Growth(NamedTuple):
 
 
 def grown(plan: Plan, taken: Taken) -> Plan:
-    """Returns the plan with all runs that are known from the choices made."""
+    """Return the plan with all runs that are known from the choices made."""
     if not plan.stages:
         return plan
     growth = grow(plan, taken)
@@ -54,12 +54,12 @@ def grown(plan: Plan, taken: Taken) -> Plan:
 
 
 def grow(plan: Plan, taken: Taken) -> Growth:
-    """Makes the runs of all stages."""
+    """Make the runs of all stages."""
     return _Growing(plan, taken).all()
 
 
 def depths(stages: Iterable[Stage]) -> dict[str, int]:
-    """Returns for each stage the length of the longest chain of stages before it."""
+    """Return for each stage the length of the longest chain of stages before it."""
     depth_of: dict[str, int] = {}
     for stage in stages:  # parents come first
         depth_of[stage.name] = max((depth_of[name] + 1 for name in stage.before), default=0)
@@ -67,7 +67,7 @@ def depths(stages: Iterable[Stage]) -> dict[str, int]:
 
 
 def lineage(run: Run, runs: Mapping[str, Run]) -> Iterator[Run]:
-    """Yields the ancestors of a run, the nearest first, each once."""
+    """Yield the ancestors of a run, the nearest first, each once."""
     seen: set[str] = set()
     nearest = list(run.parents)
     while nearest:
@@ -79,7 +79,7 @@ def lineage(run: Run, runs: Mapping[str, Run]) -> Iterator[Run]:
 
 
 def value_of(plan: Plan, run: Run, key: str) -> object:
-    """Returns the value of a key in a run's configuration, or the recipe's default. Raises
+    """Return the value of a key in a run's configuration, or the recipe's default. Raises
     `KeyError` if there is neither."""
     if key in run.config:
         return run.config[key]
@@ -102,7 +102,7 @@ class _Growing:
         self._taken_of: dict[Take, list[Run] | None] = {}
 
     def all(self) -> Growth:
-        """Makes the runs of every stage."""
+        """Make the runs of every stage."""
         roots: dict[str, list[Run]] = {}
         for run in self._plan.runs:
             if run.stage is not None and not run.retired:
@@ -132,11 +132,11 @@ class _Growing:
                     yield self._child(stage, template, source, parents)
 
     def _parents(self, take: Take) -> list[Run]:
-        """Returns the runs that a take gives, as far as they are known."""
+        """Return the runs that a take gives, as far as they are known."""
         return self._taken_by(take) or []
 
     def _taken_by(self, take: Take) -> list[Run] | None:
-        """Returns the runs that a take gives, as far as they are known; None if nothing is chosen
+        """Return the runs that a take gives, as far as they are known; None if nothing is chosen
         yet."""
         if take not in self._taken_of:  # its stage has all its runs by now
             self._taken_of[take] = self._take(take)
@@ -160,7 +160,7 @@ class _Growing:
         return [by_id[run] for run in chosen if run in by_id]
 
     def _to_come(self, source: Source) -> int:
-        """Returns how many combinations of parents a source will give in addition to the known
+        """Return how many combinations of parents a source will give in addition to the known
         ones."""
         if source.base:
             return 0
@@ -168,7 +168,7 @@ class _Growing:
         return math.prod(map(self._expected_of, source.takes)) - known
 
     def _expected_of(self, take: Take) -> int:
-        """Returns how many runs a take gives in the end: the number of chosen runs, or, before the
+        """Return how many runs a take gives in the end: the number of chosen runs, or, before the
         choice, the number asked for."""
         taken, runs = self._taken_by(take), self._of[take.stage]
         if take.how == "each":
@@ -183,7 +183,7 @@ class _Growing:
         return max(Counter(cells).values(), default=1)
 
     def _models(self) -> list[str]:
-        """Returns the base models that the sweep starts from."""
+        """Return the base models that the sweep starts from."""
         models: dict[str, None] = {}
         roots = [run for s in self._plan.stages if not s.sources for run in self._of[s.name]]
         for run in roots:
@@ -240,7 +240,7 @@ class _Growing:
         return self._named(template, pieces, child)
 
     def _named(self, template: Run, pieces: Sequence[str], run: Run) -> Run:
-        """Names a run that was made from a template. `pieces` name its parents."""
+        """Name a run that was made from a template. `pieces` name its parents."""
         own = [template.cell] if template.cell != "base" or not pieces else []
         cell = shorten(f"{run.stage}/{','.join([*own, *pieces])}")
         tail = _seed_in(template)
@@ -260,7 +260,7 @@ class _Growing:
 
 
 def _seed_in(run: Run) -> str:
-    """Returns the seed part at the end of a name, such as `seed=3`, or ""."""
+    """Return the seed part at the end of a name, such as `seed=3`, or ""."""
     match = re.search(rf"(?:^|,)([^,=]+={re.escape(str(run.seed))})$", run.name)
     return match[1] if match and run.seed is not None and run.name != run.cell else ""
 

@@ -27,7 +27,7 @@ NO_WAITS: Mapping[str, Wait] = MappingProxyType({})
 def waits(
     plan: Plan, fate: Callable[[str], Fate], lacking: Mapping[str, Wait] = NO_WAITS
 ) -> tuple[dict[str, Wait], dict[str, Wait]]:
-    """Returns what each run waits for whose parents have not all succeeded (by run id), and what
+    """Return what each run waits for whose parents have not all succeeded (by run id), and what
     the unknown runs wait for (by stage). `lacking` adds waits of runs (by id) and of choices (by
     key) whose parents have ended without something that is needed from them."""
     runs: dict[str, Wait] = {}
@@ -61,7 +61,7 @@ def waits(
 
 
 def halted(plan: Plan, cancelled: Asked | None) -> dict[str, Wait]:
-    """Returns the waits of choices (by key) after the whole sweep was cancelled: nothing is
+    """Return the waits of choices (by key) after the whole sweep was cancelled: nothing is
     chosen."""
     if cancelled is None:
         return {}
@@ -78,7 +78,7 @@ def _wait(name: str, fate: Fate, wait: Wait | None) -> Wait:
 
 
 def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fate:
-    """Returns the fate of a run. If it waits in vain, that is the fate of what it waits for."""
+    """Return the fate of a run. If it waits in vain, that is the fate of what it waits for."""
     run_fate = fate(run)
     return runs[run].fate if run_fate == "open" and run in runs and runs[run].vain else run_fate
 
@@ -86,7 +86,7 @@ def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fat
 def _choosing(
     choice: Choice, fate: Callable[[str], Fate], runs: dict[str, Wait], names: dict[str, str]
 ) -> Wait:
-    """Returns what a choice waits for: all candidates must end. A cancelled one blocks it, because
+    """Return what a choice waits for: all candidates must end. A cancelled one blocks it, because
     a user who cancels runs does not want the sweep to go on. A failed one blocks it unless the
     metric allows failures."""
     fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
@@ -110,17 +110,17 @@ _FAULTS: tuple[tuple[Fate, str, str], ...] = (
 
 
 def holds_back(choice: Choice, fates: Mapping[str, Fate]) -> bool:
-    """Whether failed or cancelled runs hold a choice back."""
+    """Return whether failed or cancelled runs hold a choice back."""
     return any(_is_held(choice, fates, fault) for fault, *_ in _FAULTS)
 
 
 def _is_held(choice: Choice, fates: Mapping[str, Fate], fault: Fate) -> bool:
-    """Whether runs with this fate hold it back."""
+    """Return whether runs with this fate hold it back."""
     return fault in fates.values() and (fault != "failed" or choice.metric.failed == "bound")
 
 
 def told_of(plan: Plan, runs: dict[str, Wait], stages: dict[str, Wait]) -> tuple[str, ...]:
-    """Returns a line for each reason why runs are held back in vain."""
+    """Return a line for each reason why runs are held back in vain."""
     held: dict[str, dict[str, int]] = {}
     stage_of = {run.id: run.stage or "" for run in plan.runs}
     waiting = [(stage_of[run], 1, wait) for run, wait in runs.items()]

@@ -122,7 +122,7 @@ class RunState(NamedTuple):
 
 
 def fold(events: Iterable[tuple[int, Event]]) -> RunState:
-    """Returns the state that follows from `events`, pairs of attempt and event in any order."""
+    """Return the state that follows from `events`, pairs of attempt and event in any order."""
     opened = 0
     best: tuple[int, int] = (0, -1)
     deciding: Event | None = None
@@ -150,18 +150,18 @@ def fold(events: Iterable[tuple[int, Event]]) -> RunState:
 
 
 def cancel_asked(events: Collection[tuple[int, Event]]) -> bool:
-    """Whether a user wants the run stopped, and has not asked for a retry since."""
+    """Return whether a user wants the run stopped, and has not asked for a retry since."""
     last = _last(events, Event.CANCEL)
     return last > last_retry(events) and last >= max(fold(events).opened, 1)
 
 
 def retry_asked(events: Collection[tuple[int, Event]]) -> bool:
-    """Whether another attempt is asked for that is not opened yet."""
+    """Return whether another attempt is asked for that is not opened yet."""
     return last_retry(events) >= max(fold(events).opened, 1) and not cancel_asked(events)
 
 
 def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
-    """Whether a run with these events should be started (again). `retries` is the number of
+    """Return whether a run with these events should be started (again). `retries` is the number of
     failures that are retried. Preemptions and losses are restarted too, up to a limit. Attempts
     with a `retry` request count as neither."""
     state = fold(events)
@@ -183,9 +183,9 @@ def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
 def is_finished(
     events: Collection[tuple[int, Event]], retries: int, *, retired: bool = False
 ) -> bool:
-    """Whether a run with these events is finished: it has no running job, and no launcher would
-    start or look for one. A `retired` run is no longer in the grid; an attempt of it that was only
-    about to be submitted is ignored."""
+    """Return whether a run with these events is finished: it has no running job, and no launcher
+    would start or look for one. A `retired` run is no longer in the grid; an attempt of it that was
+    only about to be submitted is ignored."""
     state = fold(events)
     if state.state in OPEN:
         return False
@@ -193,24 +193,24 @@ def is_finished(
 
 
 def last_retry(events: Iterable[tuple[int, Event]]) -> int:
-    """Returns the highest attempt after which another was asked for; 0 for none."""
+    """Return the highest attempt after which another was asked for; 0 for none."""
     return max((attempt for attempt, event in events if event in RETRIES), default=0)
 
 
 def begun_anew(events: Iterable[tuple[int, Event]], attempt: int) -> int:
-    """Returns the first attempt whose files `attempt` may start from: the one that was last asked
+    """Return the first attempt whose files `attempt` may start from: the one that was last asked
     for by `again`, or else 1."""
     attempts = (n for n, event in events if event is Event.AGAIN and n < attempt)
     return max(attempts, default=0) + 1
 
 
 def _last(events: Iterable[tuple[int, Event]], kind: Event) -> int:
-    """Returns the highest attempt with an event of that kind; 0 for none."""
+    """Return the highest attempt with an event of that kind; 0 for none."""
     return max((attempt for attempt, event in events if event is kind), default=0)
 
 
 def parse_name(name: str) -> tuple[int, Event] | None:
-    """Parses `"2.claimed.json"` to `(2, Event.CLAIMED)`. Returns None for a name that is no event
+    """Parse `"2.claimed.json"` to `(2, Event.CLAIMED)`. Return None for a name that is no event
     (of a newer version, or a stray file): readers skip it."""
     parts = name.split(".")
     if len(parts) != 3 or parts[2] != "json" or not parts[0].isdecimal():

@@ -12,7 +12,7 @@ from sweeper.sweep.request import Asked, Pause, read_asked, read_parallel, read_
 
 
 def user() -> str:
-    """Who asks: the user of this process, and the machine."""
+    """Return who asks: the user of this process, and the machine."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
@@ -21,7 +21,7 @@ def user() -> str:
 
 
 def asked_now() -> Asked:
-    """A request of this user's, made now."""
+    """Return a request of this user's, made now."""
     return Asked(user(), timestamp())
 
 
@@ -58,17 +58,17 @@ def asked_pause(folder: SweepFolder) -> Pause | None:
 
 
 def asked_parallel(folder: SweepFolder) -> int | None:
-    """How many jobs at once were asked for, if that was. Raises `StoreError`."""
+    """Return how many jobs at once were asked for, if that was. Raises `StoreError`."""
     return folder.read_request("parallel", read_parallel)
 
 
 def asked_stop(folder: SweepFolder) -> Asked | None:
-    """Who wants the launcher to end, if anybody does. Raises `StoreError`."""
+    """Return who wants the launcher to end, if anybody does. Raises `StoreError`."""
     return folder.read_request("stop", read_asked)
 
 
 def asked_cancel(folder: SweepFolder) -> Asked | None:
-    """Who has cancelled the whole sweep, if anybody has. Raises `StoreError`."""
+    """Return who has cancelled the whole sweep, if anybody has. Raises `StoreError`."""
     return folder.read_request("cancel", read_asked)
 
 

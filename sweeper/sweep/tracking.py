@@ -35,8 +35,8 @@ _LONGEST = 100_000
 
 
 def recorded(section: Wandb, environment: Mapping[str, str]) -> Wandb:
-    """The section as recorded in `sweep.json`: missing values come from the runs' environment, and
-    `app` is the address of W&B's pages, so that others can find the runs later."""
+    """Return the section as recorded in `sweep.json`: missing values come from the runs'
+    environment, and `app` is the address of W&B's pages, so that others can find the runs later."""
     api = (environment.get("WANDB_BASE_URL") or _API).rstrip("/")
     return section._replace(
         entity=section.entity or environment.get("WANDB_ENTITY") or None,
@@ -52,8 +52,8 @@ def run_id(plan: Plan, run: str) -> str:
 
 
 def variables(plan: Plan, run: Run) -> dict[str, str]:
-    """The variables with which `wandb.init` in a run joins its W&B run; empty for a grid without
-    `wandb:`. The worker adds WANDB_DIR."""
+    """Return the variables with which `wandb.init` in a run joins its W&B run; empty for a grid
+    without `wandb:`. The worker adds WANDB_DIR."""
     section = plan.wandb
     if section is None:
         return {}
@@ -82,9 +82,9 @@ def variables(plan: Plan, run: Run) -> dict[str, str]:
 
 
 def fields(plan: Plan, run: Run) -> dict[str, str]:
-    """The W&B fields to add to a recipe's configuration: recipes of tinker-cookbook, and ours, log
-    to W&B only if `wandb_project` is set, and some invent a `wandb_name`. Only fields that the
-    recipe has as strings and the grid does not set."""
+    """Return the W&B fields to add to a recipe's configuration: recipes of tinker-cookbook, and
+    ours, log to W&B only if `wandb_project` is set, and some invent a `wandb_name`. Only fields
+    that the recipe has as strings and the grid does not set."""
     if plan.wandb is None:
         return {}
     takes = plan.recipe.takes
@@ -97,8 +97,8 @@ def fields(plan: Plan, run: Run) -> dict[str, str]:
 
 
 def link(plan: Plan, run: str) -> str | None:
-    """The W&B address of the run with the id `run`. None if there is none (no `wandb:`, or an
-    offline mode), or if the project's owner (`entity`) is unknown."""
+    """Return the W&B address of the run with the id `run`. None if there is none (no `wandb:`, or
+    an offline mode), or if the project's owner (`entity`) is unknown."""
     section = plan.wandb
     if section is None or section.mode in _HERE_ONLY or not section.entity:
         return None

@@ -28,7 +28,7 @@ class Counts(NamedTuple):
         return self.prefill + self.cached + self.sample + self.train
 
     def plus(self, other: "Counts") -> "Counts":
-        """Returns the sum, kind by kind."""
+        """Return the sum, kind by kind."""
         return Counts(*map(sum, zip(self, other, strict=True)))
 
 
@@ -48,7 +48,7 @@ class Usage(NamedTuple):
         return total
 
     def document(self) -> dict[str, object]:
-        """Returns the value in its stored form."""
+        """Return the value in its stored form."""
         models: dict[str, object] = {name: counts._asdict() for name, counts in self.models.items()}
         return {"models": models, **({"unknown": self.unknown} if self.unknown else {})}
 
@@ -63,7 +63,7 @@ class SweepUsage(NamedTuple):
     time: str | None = None
 
     def document(self) -> dict[str, object]:
-        """Returns the value in its stored form."""
+        """Return the value in its stored form."""
         document = {"used": self.used.document(), "to_come": self.to_come.document()}
         return {**document, "untold": self.untold, "time": self.time}
 
@@ -73,7 +73,7 @@ NO_USAGE = Usage()
 
 
 def read(body: Part | None) -> Usage:
-    """Reads the form of `Usage.document`. Raises `StoreError`."""
+    """Read the form of `Usage.document`. Raises `StoreError`."""
     if body is None:
         return NO_USAGE
     models = {
@@ -84,7 +84,7 @@ def read(body: Part | None) -> Usage:
 
 
 def read_of_sweep(body: Part | None) -> SweepUsage | None:
-    """Reads the form of `SweepUsage.document`. Raises `StoreError`."""
+    """Read the form of `SweepUsage.document`. Raises `StoreError`."""
     if body is None:
         return None
     used, to_come = read(body.part_or_none("used")), read(body.part_or_none("to_come"))
@@ -92,7 +92,7 @@ def read_of_sweep(body: Part | None) -> SweepUsage | None:
 
 
 def beyond(usage: Usage, known: Usage) -> Usage:
-    """Returns the part of `usage` that is not in `known`."""
+    """Return the part of `usage` that is not in `known`."""
     excess: dict[str, Counts] = {}
     for name, counts in usage.models.items():
         before = known.models.get(name, Counts())
@@ -103,7 +103,7 @@ def beyond(usage: Usage, known: Usage) -> Usage:
 
 
 def total(several: Iterable[Usage]) -> Usage:
-    """Returns the sum of all."""
+    """Return the sum of all."""
     models: dict[str, Counts] = {}
     unknown: str | None = None
     for usage in several:

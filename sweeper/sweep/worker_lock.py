@@ -35,7 +35,7 @@ def hold(path: str) -> None:
 
 
 def is_held(path: str) -> bool:
-    """Whether a living process holds the file; False also if that cannot be known."""
+    """Return whether a living process holds the file; False also if that cannot be known."""
     for mode in (os.O_RDWR, os.O_RDONLY):  # a network disk wants to write where it locks
         with suppress(OSError):
             descriptor = os.open(path, mode | os.O_NONBLOCK)  # it may be a pipe

@@ -53,7 +53,7 @@ def _anything(node: Node, where: str, problems: Problems) -> object:
 
 
 def _any_text(node: Node, where: str, problems: Problems) -> str | None:
-    """A string, which may be empty."""
+    """Return a string, which may be empty."""
     if isinstance(node.value, str):
         return node.value
     wrong(node, where, "a string", problems)

@@ -35,7 +35,7 @@ class Bubblewrap(BaseEnvironment):
 
     @staticmethod
     def type() -> str:
-        """The name in harbor's records."""
+        """Return the name in harbor's records."""
         return "sweeper-bubblewrap"
 
     @property

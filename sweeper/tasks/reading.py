@@ -76,7 +76,7 @@ def read_tasks(path: str, problems: Problems) -> list[Task]:
 
 
 def read_task(folder: str, problems: Problems) -> Task | None:
-    """Read a task. Returns None, and records why, if it has mistakes."""
+    """Read a task. Return None, and record why, if it has mistakes."""
     before = len(problems)
     path = os.path.join(folder, "task.toml")
     text = _text(path, problems)
@@ -108,7 +108,7 @@ def read_task(folder: str, problems: Problems) -> Task | None:
 
 
 def _text(path: str, problems: Problems, what: str = "") -> str | None:
-    """Read a text file. Returns None, and records why, if it is not readable text."""
+    """Read a text file. Return None, and record why, if it is not readable text."""
     try:
         with open(path, "rb") as file:
             data = file.read(_LARGEST + 1)

@@ -69,7 +69,7 @@ def check_tasks(
 
 
 def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried, list[str]]:
-    """Try a task twice. Returns the rewards, and a line for each error. Raises `NotThere`."""
+    """Try a task twice. Return the rewards, and a line for each error. Raises `NotThere`."""
     lines: list[str] = []
     rewards: list[float | None] = []
     for done in (True, False):

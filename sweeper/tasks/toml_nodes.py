@@ -17,7 +17,7 @@ Path = tuple[str | int, ...]
 
 
 def read_toml(text: str, source: str, problems: Problems) -> Node | None:
-    """Parse the document. Returns None, and records why, if it is not TOML."""
+    """Parse the document. Return None, and record why, if it is not TOML."""
     try:
         value = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

@@ -125,13 +125,13 @@ class Site:
         self.end()
 
     def place(self, sweep: str = "sweep") -> Path:
-        """Returns the folder of a sweep, which exists."""
+        """Return the folder of a sweep, which exists."""
         folder = self.folder / "root" / sweep
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def open(self, sweep: str = "sweep") -> Backend:
-        """Opens the backend anew, as another launcher would."""
+        """Open the backend anew, as another launcher would."""
         where = str(self.place(sweep))
         if self.opener is not None:
             return self.opener(sweep, where)
@@ -146,43 +146,43 @@ class Site:
         saves: float = 0.0,
         resources: Mapping[str, object] = _NOTHING,
     ) -> JobSpec:
-        """Returns a job that runs until `finish`. It takes `saves` seconds to stop."""
+        """Return a job that runs until `finish`. It takes `saves` seconds to stop."""
         where = str(self.place(sweep))
         self._submitted.setdefault(sweep, []).append(token)
         argv = [self.python, "-c", _JOB, str(saves), *extra, where, token]
         return JobSpec(token, f"lr=1e-4,#{token}", argv, where, {**self.resources, **resources})
 
     def quick(self, token: str) -> JobSpec:
-        """Returns a job that appends a line to the file `done` and ends."""
+        """Return a job that appends a line to the file `done` and ends."""
         where = str(self.place())
         argv = ["/bin/sh", "-c", _QUICK, "sh", where, token]
         return JobSpec(token, token, argv, where, dict(self.resources))
 
     def mark(self, token: str, kind: str, sweep: str = "sweep") -> Path:
-        """Returns the file that a job leaves: `started`, `place` (its working folder, and its
+        """Return the file that a job leaves: `started`, `place` (its working folder, and its
         standard input unless that is a terminal), `told` (it got SIGTERM), `below` (a child of it
         got SIGTERM), `saved`."""
         return self.place(sweep) / f"{token}.{kind}"
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Waits for a condition. Fails after `seconds`."""
+        """Wait for a condition. Fails after `seconds`."""
         deadline = time.monotonic() + self.seconds
         while not condition():
             assert time.monotonic() < deadline, f"{what}: not within {self.seconds:g} s"
             time.sleep(0.02)
 
     def await_start(self, *tokens: str, sweep: str = "sweep") -> None:
-        """Waits until the jobs run."""
+        """Wait until the jobs run."""
         for token in tokens:
             self.until(self.mark(token, "started", sweep).exists, f"{token} starts")
 
     def finish(self, *tokens: str, sweep: str = "sweep") -> None:
-        """Makes the jobs end, including those that have not begun."""
+        """Make the jobs end, including those that have not begun."""
         for token in tokens:
             self.mark(token, "end", sweep).touch()
 
     def end(self) -> None:
-        """Ends all jobs and withdraws those that wait."""
+        """End all jobs and withdraw those that wait."""
         for sweep, tokens in self._submitted.items():
             self.finish(*tokens, sweep=sweep)
             backend = self.open(sweep)
@@ -211,7 +211,7 @@ def _raises(act: Callable[[], object]) -> bool:
 
 
 def _needed(way: T | None, called: str) -> T:
-    """Returns `way`, or skips the test if the site has none."""
+    """Return `way`, or skip the test if the site has none."""
     if way is None:
         pytest.skip(f"this site has no way to {called}")
     return way

@@ -18,7 +18,7 @@ class FakeClock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Advances the time."""
+        """Advance the time."""
         self.now += seconds
 
 
@@ -47,11 +47,11 @@ class FakeBackend(Backend):
         self.refusal: EnvironmentFailure | None = None
 
     def end(self, token: str, code: int | None = 0, reason: str | None = None) -> None:
-        """Ends the job, as far as the backend can see."""
+        """End the job, as far as the backend can see."""
         self.jobs[token] = JobStatus(JobState.ENDED, code, reason)
 
     def lose(self, token: str) -> None:
-        """Makes the backend forget the job."""
+        """Make the backend forget the job."""
         del self.jobs[token]
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:

@@ -80,7 +80,7 @@ class Faults:
         error: Callable[[str], Exception],
         cut: Callable[[], object] = lambda: None,
     ) -> T:
-        """Calls `act`, changed by the fault if there is one. `error` makes the exception of a
+        """Call `act`, changed by the fault if there is one. `error` makes the exception of a
         failure; `cut` removes what a power cut loses."""
         self.calls.append(what)
         fault = self._choose(len(self.calls), what)
@@ -161,7 +161,7 @@ class FaultyStore:
         return self._store.local_path(path)
 
     def cut_power(self) -> None:
-        """Undoes every write through this object that the store did not promise to keep."""
+        """Undo every write through this object that the store did not promise to keep."""
         for path, data in self._durable.items():
             local = self._store.local_path(path)
             if data is None and local is not None:

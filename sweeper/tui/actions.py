@@ -61,7 +61,7 @@ def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
 
 
 def go_there(pane: Pane) -> list[str] | None:
-    """Bring the pane to the front of its session. Returns None when the user sees it now. Returns
+    """Bring the pane to the front of its session. Return None when the user sees it now. Returns
     the command that shows it for a user outside of tmux, and [] for one in another tmux server."""
     server = TmuxServer()
     server.source([f"select-window -t {pane.window}", f"select-pane -t {pane.id}"])

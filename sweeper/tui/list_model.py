@@ -71,7 +71,7 @@ def arranged(
     folded: Collection[str] = (),
     wanted: str = "",
 ) -> tuple[list[Item], str]:
-    """Arrange the runs. Returns the lines, and why the filter `wanted` could not be applied ("" if
+    """Arrange the runs. Return the lines, and why the filter `wanted` could not be applied ("" if
     it was)."""
     runs, problem = matching(view.runs, wanted)
     key = _keys(view.goal)[sort]

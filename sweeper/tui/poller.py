@@ -126,7 +126,7 @@ class Poller:
         return made
 
     def look(self) -> SweepView:
-        """Poll the sweep. Returns the same object as last time when nothing has changed. If the
+        """Poll the sweep. Return the same object as last time when nothing has changed. If the
         store does not answer, returns the last view with a `problem` that says so."""
         try:
             view = self._look()
@@ -170,7 +170,7 @@ class Poller:
         return any(self._folder.read_chosen(choice) for choice in choices)
 
     def _poll(self) -> str:
-        """Take the new metrics. Returns why they could not be read, or ""."""
+        """Take the new metrics. Return why they could not be read, or ""."""
         try:
             rows = self._follower.poll()
         except (StoreError, OSError) as error:
@@ -200,7 +200,7 @@ class Poller:
 
     def _follow(self, opened: Mapping[str, int]) -> str:
         """Follow the metrics of the right runs: of all, or on a remote store, where each poll of a
-        run costs, of those at work; the others are read once more. Returns why that has to wait,
+        run costs, of those at work; the others are read once more. Return why that has to wait,
         or ""."""
         if not self._remote or set(opened) == self._followed:
             return ""
@@ -250,7 +250,7 @@ class Poller:
 
     def _load(self, opened: Mapping[str, int]) -> str:
         """Read the metrics of runs not read yet, those at work first, for as long as a poll may
-        take. Runs that cannot be read are left to the next poll. Returns why, or ""."""
+        take. Runs that cannot be read are left to the next poll. Return why, or ""."""
         self._pending |= self._unreadable
         self._unreadable = {}
         problem = ""
@@ -281,9 +281,9 @@ class Poller:
         self._series[run] = series
 
     def _read_bodies(self, opened: Mapping[str, int]) -> str:
-        """Read the contents of events: when attempts began, how they ended. Reads all where that
+        """Read the contents of events: when attempts began, how they ended. Read all where that
         is quick; on a remote store the runs at work first. Events that cannot be read are left to
-        the next poll. Returns why, or ""."""
+        the next poll. Return why, or ""."""
         problem = ""
         budget = _REMOTE_OUTCOMES if self._remote else math.inf
         again: list[str] = []

@@ -99,7 +99,7 @@ class ScreenModel:
         return next(above, None)
 
     def neighbour(self, run: str, step: int) -> RunView | None:
-        """Move the cursor from a run by `step` runs, around the ends. Returns the run it reaches,
+        """Move the cursor from a run by `step` runs, around the ends. Return the run it reaches,
         None if the given one is not listed."""
         runs = [item for item in self.items if isinstance(item, RunView)]
         ids = [one.id for one in runs]
@@ -117,19 +117,19 @@ class ScreenModel:
         self._arrange()
 
     def sort_by(self, sort: str | None = None) -> str:
-        """Sort by this, or by the next column. Returns a sentence."""
+        """Sort by this, or by the next column. Return a sentence."""
         self.sort, self.backwards = sort or _next(SORTS, self.sort), False
         self._arrange()
         return f"sorted by {self.sort}"
 
     def reverse(self) -> str:
-        """Reverse the order. Returns a sentence."""
+        """Reverse the order. Return a sentence."""
         self.backwards = not self.backwards
         self._arrange()
         return f"sorted by {self.sort}{', backwards' * self.backwards}"
 
     def group_by(self, by: str | None = None) -> str:
-        """Group by this, or by the next axis. Returns a sentence."""
+        """Group by this, or by the next axis. Return a sentence."""
         self._by = by or _next(groupings(self.view), self.grouping)
         self._arrange()
         return f"grouped by {self._by}" if self._by != "none" else "not grouped"

@@ -9,7 +9,7 @@ from sweeper.sweep.folder import SweepFolder
 
 
 def show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = False) -> int | None:
-    """Show the sweep until the view is closed. Returns the exit code, None when a key closed it.
+    """Show the sweep until the view is closed. Return the exit code, None when a key closed it.
     `guest` is the process that shows the view while it runs (`launch --wait`); with `leaves` the
     view closes by itself some time after the sweep has ended, and returns 0."""
     from sweeper.tui.poller import Poller

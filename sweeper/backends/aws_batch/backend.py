@@ -51,7 +51,7 @@ class _Changing(_Closed, Unreachable):
 def open_backend(
     sweep: str, folder: str, options: Mapping[str, object] | None = None
 ) -> "AwsBatchBackend":
-    """Opens the backend for one sweep. Raises `EnvironmentFailure` if the queue does not exist or
+    """Open the backend for one sweep. Raises `EnvironmentFailure` if the queue does not exist or
     AWS does not answer, and `UsageError` for incomplete options."""
     given = read_options(options or {})
     backend = AwsBatchBackend(Aws(given.region, given.profile), given, sweep, folder)
@@ -90,7 +90,7 @@ class AwsBatchBackend(Backend):
         return {"queue": self._queue_arn or self._options.queue}
 
     def check(self) -> None:
-        """Raises `EnvironmentFailure` if the queue does not exist. A closed queue, as for draining,
+        """Raise `EnvironmentFailure` if the queue does not exist. A closed queue, as for draining,
         is accepted: it may have jobs of the sweep."""
         self._queue_arn = self._queue()["jobQueueArn"]
 
@@ -105,7 +105,7 @@ class AwsBatchBackend(Backend):
         return queues[0]
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Checks that the queue accepts jobs, and that the job definition exists or can be made,
+        """Check that the queue accepts jobs, and that the job definition exists or can be made,
         with the secrets that runs need, before anything is recorded. A queue may be closed while
         jobs of the sweep run there, since those are adopted. Raises `EnvironmentFailure`, and as
         `definition` does."""
@@ -117,7 +117,7 @@ class AwsBatchBackend(Backend):
                 raise
 
     def _prepare(self) -> str:
-        """Returns the job definition. Raises `_Closed`, and as `definition` does."""
+        """Return the job definition. Raises `_Closed`, and as `definition` does."""
         queue = self._queue()
         state, status = queue.get("state"), queue.get("status")
         message = (
@@ -145,7 +145,7 @@ class AwsBatchBackend(Backend):
         self._others.succeeded()
 
     def _wait_for(self, job: str) -> NoReturn:
-        """Raises `Unreachable`, and names a job at work of an earlier sweep in the same folder."""
+        """Raise `Unreachable`, and names a job at work of an earlier sweep in the same folder."""
         reason = f"of a sweep that was in the same folder the job {job} is at work"
         how = f"waits for its end, or `aws batch terminate-job --job-id {job} --reason gone`"
         waits = Unreachable(f"aws-batch: {reason}: {how}")
@@ -184,7 +184,7 @@ class AwsBatchBackend(Backend):
             raise refused
 
     def _terminate(self, job: str) -> None:
-        """Terminates a job. Raises `Refused` if that is not permitted, and then for a while again
+        """Terminate a job. Raises `Refused` if that is not permitted, and then for a while again
         without a request."""
         backoff = self._refused.setdefault(job, Backoff(*_TERMINATE_AGAIN_SECONDS, self._clock))
         backoff.check()
@@ -202,7 +202,7 @@ class AwsBatchBackend(Backend):
         del self._refused[job]
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yields the current output of every attempt of the job, from CloudWatch, page by page as
+        """Yield the current output of every attempt of the job, from CloudWatch, page by page as
         it is iterated."""
         if self._jobs.unknown([token]):
             self._jobs.refresh()
@@ -216,7 +216,7 @@ class AwsBatchBackend(Backend):
                 yield from self._stream(group, stream)
 
     def _stream(self, group: str, stream: str) -> Iterator[str]:
-        """Yields the lines of a log stream. A page that repeats its token is the last for now."""
+        """Yield the lines of a log stream. A page that repeats its token is the last for now."""
         token: dict[str, str] = {}
         while True:
             answer = self.aws.call(
@@ -235,7 +235,7 @@ class AwsBatchBackend(Backend):
             token = {"nextToken": following}
 
     def _submit(self, jobs: Sequence[JobSpec], by: str) -> None:
-        """Makes one submission with the job definition `by`: an array or a single job."""
+        """Make one submission with the job definition `by`: an array or a single job."""
         tokens = [job.token for job in jobs]
         if len(jobs) > 1:
             self._names.keep(tokens)

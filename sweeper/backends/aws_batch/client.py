@@ -146,12 +146,12 @@ class Aws:
     def call(self, service: str, operation: str, **parameters: object) -> Answer: ...
 
     def call(self, service: str, operation: str, **parameters: object) -> Answer:
-        """Returns the answer to one request. botocore repeats it after failures that may pass.
+        """Return the answer to one request. botocore repeats it after failures that may pass.
         Raises `Unreachable` or a subclass."""
         return self._send(service, operation, True, parameters)
 
     def submit(self, service: str, operation: str, **parameters: object) -> Answer:
-        """Returns the answer to a request that creates something. It is repeated only if AWS
+        """Return the answer to a request that creates something. It is repeated only if AWS
         throttled it and so did not execute it. Raises `EnvironmentFailure` if AWS will never accept
         it, `Refused` or `Throttled` if AWS has not, and another `Unreachable` if AWS may have."""
         for attempt in range(_THROTTLED_TRIES):
@@ -185,7 +185,7 @@ class Aws:
     def pages(
         self, service: str, operation: str, field: str, **parameters: object
     ) -> Iterator[object]:
-        """Yields the items of the list `field` on every page of a listing."""
+        """Yield the items of the list `field` on every page of a listing."""
         token: object = None
         while True:
             more = {} if token is None else {"nextToken": token}
@@ -226,7 +226,7 @@ class Aws:
 
 
 def _unreachable(error: Exception, service: str, operation: str) -> Unreachable:
-    """Returns the exception with a one-line message for the user. botocore is loaded late, so its
+    """Return the exception with a one-line message for the user. botocore is loaded late, so its
     errors are recognized by name."""
     kind, where = type(error).__name__, f"AWS {service.title()}"
     response: object = getattr(error, "response", None)
@@ -251,7 +251,7 @@ def _unreachable(error: Exception, service: str, operation: str) -> Unreachable:
 
 
 def _refused(answer: Answer, where: str, operation: str) -> Unreachable:
-    """Returns the exception for an answer that is an error."""
+    """Return the exception for an answer that is an error."""
     about = table_of(answer.get("Error"))
     code, message = str(about.get("Code", "error")), line_of(about.get("Message", ""))
     status = table_of(answer.get("ResponseMetadata")).get("HTTPStatusCode")

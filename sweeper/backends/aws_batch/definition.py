@@ -26,7 +26,7 @@ class Overrides(TypedDict):
 
 
 def definition(aws: Aws, options: Options) -> str:
-    """Returns the name and revision of the job definition, and makes it if needed. Raises
+    """Return the name and revision of the job definition, and make it if needed. Raises
     `Unreachable`, `EnvironmentFailure` if AWS does not accept it, and `UsageError` if a named one
     does not exist or lacks a secret that runs need."""
     existing = find_definition(aws, options)
@@ -45,7 +45,7 @@ def definition(aws: Aws, options: Options) -> str:
 
 
 def registration(options: Options) -> dict[str, object]:
-    """Returns the parameters of RegisterJobDefinition for a definition made from an image."""
+    """Return the parameters of RegisterJobDefinition for a definition made from an image."""
     return {
         "jobDefinitionName": called(options),
         "type": "container",
@@ -56,7 +56,7 @@ def registration(options: Options) -> dict[str, object]:
 
 
 def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
-    """Returns the newest active revision of the definition; None if there is none. Raises
+    """Return the newest active revision of the definition; None if there is none. Raises
     `UsageError` if a named one lacks a secret."""
     named = options.job_definition
     if named is None:
@@ -80,7 +80,7 @@ def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
 
 
 def called(options: Options) -> str:
-    """Returns the name of the definition that is named or would be made."""
+    """Return the name of the definition that is named or would be made."""
     if options.job_definition is not None:
         return options.job_definition
     text = json.dumps(_container(options), sort_keys=True)
@@ -88,7 +88,7 @@ def called(options: Options) -> str:
 
 
 def _container(options: Options) -> dict[str, object]:
-    """Returns the container that all jobs of a definition share. It contains no secret's value."""
+    """Return the container that all jobs of a definition share. It contains no secret's value."""
     container: dict[str, object] = {
         "image": options.image,
         "resourceRequirements": _resources(
@@ -115,7 +115,7 @@ def _resources(vcpus: float | None, memory: int | None, gpus: int | None) -> lis
 
 
 def overrides(options: Options, command: list[str], region: str) -> Overrides:
-    """Returns a job's own settings: its command, its region, variables, and the resources that
+    """Return a job's own settings: its command, its region, variables, and the resources that
     the options set."""
     overridden: Overrides = {
         "command": command,
@@ -131,7 +131,7 @@ def overrides(options: Options, command: list[str], region: str) -> Overrides:
 
 
 def retry_strategy(options: Options) -> dict[str, object]:
-    """Returns the retry strategy: Batch restarts a job only if its machine was taken away. Without
+    """Return the retry strategy: Batch restarts a job only if its machine was taken away. Without
     the final EXIT rule, unmatched failures would be retried. The worker reads the number of the
     attempt from its environment."""
     if not options.retries_on_interruption:
@@ -144,7 +144,7 @@ def retry_strategy(options: Options) -> dict[str, object]:
 
 
 def timeout(options: Options) -> Mapping[str, object]:
-    """Returns Batch's time limit for an attempt, as `submit_job` takes it."""
+    """Return Batch's time limit for an attempt, as `submit_job` takes it."""
     if options.timeout_s is None:
         return {}
     seconds = max(_LEAST_TIMEOUT, round(options.timeout_s))

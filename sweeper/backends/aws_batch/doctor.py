@@ -27,7 +27,7 @@ _TASKS = "ecs-tasks.amazonaws.com"
 
 
 def checks(given: Mapping[str, object]) -> list[Check]:
-    """Returns the checks of `sweeper doctor --backend aws-batch`. `given` are a plan's options."""
+    """Return the checks of `sweeper doctor --backend aws-batch`. `given` are a plan's options."""
     part = Part(dict(given), PLACE)
     aws = Aws(part.text_or("region", None), part.text_or("profile", None))
     identity = Check("AWS identity", True, lambda: _identity(aws))
@@ -104,7 +104,7 @@ def _environments(aws: Aws, options: Options) -> str:
 
 
 def _unusable(environment: ComputeEnvironment, options: Options) -> str | None:
-    """Returns why no job with these options can run there; None if one can."""
+    """Return why no job with these options can run there; None if one can."""
     if environment.get("state") != "ENABLED" or environment.get("status") != "VALID":
         return "it is not enabled and valid"
     resources = environment.get("computeResources", {})
@@ -159,7 +159,7 @@ def _role(aws: Aws, role: str) -> str:
 
 
 def _secret(aws: Aws, arn: str) -> str:
-    """Checks that the secret exists, without reading its value."""
+    """Check that the secret exists, without reading its value."""
     service = arn.split(":")[2]
     try:
         if service == "secretsmanager":

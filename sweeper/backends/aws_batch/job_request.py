@@ -29,7 +29,7 @@ class Submissions:
         self._root = os.path.dirname(folder)
 
     def together(self, jobs: Sequence[JobSpec]) -> Iterator[list[JobSpec]]:
-        """Yields the jobs of each submission: those of an array, or a single one."""
+        """Yield the jobs of each submission: those of an array, or a single one."""
         alike: dict[tuple[str, ...], list[JobSpec]] = {}
         for job in jobs:
             alike.setdefault(tuple(job.argv[:-1]), []).append(job)
@@ -45,7 +45,7 @@ class Submissions:
                     yield from ([job] for job in some)
 
     def request(self, jobs: Sequence[JobSpec], definition: str, region: str) -> dict[str, object]:
-        """Returns the parameters of SubmitJob for the jobs of one submission."""
+        """Return the parameters of SubmitJob for the jobs of one submission."""
         options, first = self._options, jobs[0]
         more: Mapping[str, object] = {}
         if len(jobs) > 1:
@@ -72,7 +72,7 @@ class Submissions:
 def manifests(
     sweep: str, folder: str, given: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yields the parameters of RegisterJobDefinition, if a definition is made from an image, and
+    """Yield the parameters of RegisterJobDefinition, if a definition is made from an image, and
     those of SubmitJob, without the definition's revision."""
     options = read_options(given)
     region = Aws(options.region, options.profile).region

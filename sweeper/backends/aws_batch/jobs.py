@@ -41,7 +41,7 @@ _RUNNING = JobStatus(JobState.RUNNING)
 
 
 def status_of(job: Job) -> JobStatus:
-    """Returns the status of a job as Batch describes it."""
+    """Return the status of a job as Batch describes it."""
     word = job["status"]
     container = job.get("container", {})
     node = container.get("containerInstanceArn", "").rpartition("/")[2] or None
@@ -69,7 +69,7 @@ def status_of(job: Job) -> JobStatus:
 
 
 def _utc(milliseconds: int | None) -> str | None:
-    """Converts a time of Batch, in milliseconds since 1970."""
+    """Convert a time of Batch, in milliseconds since 1970."""
     if milliseconds is None:
         return None
     return timestamp(milliseconds / 1000)
@@ -94,7 +94,7 @@ class Jobs:
         self._due: dict[str, None] = {}  # ids to describe, in order
 
     def add(self, job: str, tokens: Sequence[str], *, array: bool) -> None:
-        """Adds a job: of one token, or an array with its children's tokens by index."""
+        """Add a job: of one token, or an array with its children's tokens by index."""
         if array:
             self._sizes[job] = len(tokens)
         for index, token in enumerate(tokens):
@@ -107,11 +107,11 @@ class Jobs:
                     self._newest[run].append(attempt)
 
     def unknown(self, tokens: Iterable[str]) -> bool:
-        """Whether a token has no known job."""
+        """Return whether a token has no known job."""
         return any(token not in self._ids for token in tokens)
 
     def refresh(self) -> int:
-        """Lists the sweep's jobs in every state, a hundred per call. Returns how many have not
+        """List the sweep's jobs in every state, a hundred per call. Return how many have not
         ended, counting an array as one."""
         listed = self._aws.pages(
             "batch",
@@ -140,7 +140,7 @@ class Jobs:
         return going
 
     def others(self, tokens: Iterable[str]) -> dict[str, str]:
-        """Returns those of these tokens for which a job of an earlier sweep in the same folder is
+        """Return those of these tokens for which a job of an earlier sweep in the same folder is
         at work, with its id, as of the last listing. The tokens of such a sweep's array are not
         known, so it stands for all tokens."""
         if self._listed < 0:
@@ -150,7 +150,7 @@ class Jobs:
         return {token: job for token, job in others.items() if job is not None}
 
     def refresh_for(self, tokens: Sequence[str]) -> None:
-        """Lists the jobs again if a token was in no listing, unless a listing was just made."""
+        """List the jobs again if a token was in no listing, unless a listing was just made."""
         missing = [token for token in tokens if token not in self._ids]
         restarts = all(map(self._restarted, missing))
         wait = _RESTART_SECONDS if restarts else _LIST_SECONDS
@@ -161,7 +161,7 @@ class Jobs:
         return any(not _ended(self._seen.get(job)) for job in self._older(token))
 
     def ids(self, tokens: Sequence[str]) -> dict[str, str]:
-        """Returns token -> id, for tokens that have a job or stand for a restart of a live one."""
+        """Return token -> id, for tokens that have a job or stand for a restart of a live one."""
         older = {token: self._older(token) for token in tokens if token not in self._ids}
         self._look([job for jobs in older.values() for job in jobs])
         ids = {token: self._ids[token][0] for token in tokens if token in self._ids}
@@ -171,7 +171,7 @@ class Jobs:
         return ids
 
     def statuses(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        """Returns the status of each token."""
+        """Return the status of each token."""
         older = {token: self._older(token) for token in tokens}
         wanted = {token: [*self._ids.get(token, ()), *older[token]] for token in tokens}
         self._look([job for jobs in wanted.values() for job in jobs])
@@ -179,7 +179,7 @@ class Jobs:
         return {token: self._merged(token, jobs) for token, jobs in wanted.items()}
 
     def to_terminate(self, tokens: Sequence[str]) -> list[str]:
-        """Returns the jobs of these tokens that are not known to have ended. An array's own id
+        """Return the jobs of these tokens that are not known to have ended. An array's own id
         replaces its children if all that go on are among them."""
         jobs = [job for t in tokens for job in (*self._ids.get(t, ()), *self._older(t))]
         chosen = dict.fromkeys(job for job in jobs if not _ended(self._seen.get(job)))
@@ -193,7 +193,7 @@ class Jobs:
         return list(chosen)
 
     def goes_on(self, job: str) -> bool:
-        """Queries whether Batch has the job and it has not ended. A child that does not exist yet
+        """Query whether Batch has the job and it has not ended. A child that does not exist yet
         has the state of its array."""
         for one in dict.fromkeys((job, _array_of(job))):
             for described in self._describe([one]):
@@ -201,20 +201,20 @@ class Jobs:
         return False
 
     def described(self, tokens: Sequence[str]) -> list[Job]:
-        """Returns Batch's descriptions of the jobs of these tokens, oldest first. For a token
+        """Return Batch's descriptions of the jobs of these tokens, oldest first. For a token
         without a job, the job that it may be a restart of is described."""
         jobs = [job for t in tokens for job in self._ids.get(t) or self._older(t)]
         return self._describe(list(dict.fromkeys(reversed(jobs))))
 
     def _older(self, token: str) -> list[str]:
-        """Returns the jobs of the run's last earlier attempt that has any. The token may stand for
+        """Return the jobs of the run's last earlier attempt that has any. The token may stand for
         a restart of one of them."""
         run, attempt = attempt_of(token)
         before = [number for number in self._newest.get(run, ()) if number < attempt]
         return self._ids[f"{run}-a{max(before)}"] if before else []
 
     def _merged(self, token: str, jobs: Sequence[str]) -> JobStatus:
-        """Merges the jobs of a token: one that goes on counts, the others were copies of it."""
+        """Merge the jobs of a token: one that goes on counts, the others were copies of it."""
         own = set(self._ids.get(token, ()))
         statuses: list[JobStatus] = []
         for job in jobs:
@@ -234,7 +234,7 @@ class Jobs:
         )
 
     def _look(self, jobs: Sequence[str]) -> None:
-        """Queries jobs that have not ended, within the limit on calls."""
+        """Query jobs that have not ended, within the limit on calls."""
         pending = [job for job in dict.fromkeys(jobs) if not _ended(self._seen.get(job))]
         children: dict[str, list[str]] = {}
         for job in pending:
@@ -299,7 +299,7 @@ class Jobs:
             self._seen[job] = status_of(parent)
 
     def _count_restarts(self, jobs: Iterable[str]) -> None:
-        """Finds out how often the ended ones of the jobs were restarted."""
+        """Find out how often the ended ones of the jobs were restarted."""
         ended = (job for job in dict.fromkeys(jobs) if _ended(self._seen.get(job)))
         uncounted = [job for job in ended if job not in self._restarts]
         restarts = {job["jobId"]: _restarts(job) for job in self._describe(uncounted)}
@@ -322,5 +322,5 @@ def _array_of(job: str) -> str:
 
 
 def _restarts(job: Job) -> int:
-    """Returns how often a job was restarted, from its description."""
+    """Return how often a job was restarted, from its description."""
     return max(0, len(job.get("attempts", ())) - 1)

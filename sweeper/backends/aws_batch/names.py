@@ -23,7 +23,7 @@ _NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9 +\-=._:/@]")
 
 
 def as_tag(text: str) -> str:
-    """Converts a text to a valid tag value."""
+    """Convert a text to a valid tag value."""
     return _NOT_IN_A_TAG.sub("_", text)[:256]
 
 
@@ -41,23 +41,23 @@ class Names:
         self._tables: dict[str, list[str]] = {}
 
     def single(self, token: str) -> str:
-        """Returns the name of a single job."""
+        """Return the name of a single job."""
         return self._own() + token
 
     def array(self, tokens: Sequence[str]) -> tuple[str, str]:
-        """Returns the name of an array job for `tokens`, and the path of their table."""
+        """Return the name of an array job for `tokens`, and the path of their table."""
         digest = _digest(tokens)
         return f"{self._own()}array-{digest}", self._path(digest)
 
     def keep(self, tokens: Sequence[str]) -> None:
-        """Writes the table of `tokens` to the store. Raises `StoreError`."""
+        """Write the table of `tokens` to the store. Raises `StoreError`."""
         digest = _digest(tokens)
         document = {"schema": SCHEMA, "tokens": list(tokens)}
         self._store.replace(self._path(digest), encode(document))
         self._tables[digest] = list(tokens)
 
     def tokens(self, name: str) -> list[str]:
-        """Returns the tokens of the job called `name`; those of an array by their index. Empty if
+        """Return the tokens of the job called `name`; those of an array by their index. Empty if
         the name is not ours or the table is gone. Raises `StoreError`."""
         whose, rest = self._parts(name)
         if whose is None or whose not in ("", self.identity.current()):
@@ -73,11 +73,11 @@ class Names:
         return self._tables[digest]
 
     def is_array(self, name: str) -> bool:
-        """Whether a job of this name is an array."""
+        """Return whether a job of this name is an array."""
         return self._parts(name)[1].startswith("array-")
 
     def anothers(self, name: str) -> str | None:
-        """Returns the token of a job of an earlier sweep in the same folder; empty for an array,
+        """Return the token of a job of an earlier sweep in the same folder; empty for an array,
         whose table has gone with that sweep. None for any other job. Raises `StoreError`."""
         whose, rest = self._parts(name)
         if not whose or whose == self.identity.current():
@@ -85,12 +85,12 @@ class Names:
         return "" if rest.startswith("array-") else rest
 
     def _own(self) -> str:
-        """Returns the prefix of the sweep's job names, with its identity if it has one."""
+        """Return the prefix of the sweep's job names, with its identity if it has one."""
         known = self.identity.current()
         return f"{self.prefix}{known}-" if known else self.prefix
 
     def _parts(self, name: str) -> tuple[str | None, str]:
-        """Splits a job's name into its sweep's identity and the rest. The identity is empty in
+        """Split a job's name into its sweep's identity and the rest. The identity is empty in
         names of an older version, and None for a name that is not ours."""
         if not name.startswith(self.prefix):
             return None, ""

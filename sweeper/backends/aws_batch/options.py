@@ -48,7 +48,7 @@ _DEFAULT = Options("")
 
 
 def read_options(given: Mapping[str, object]) -> Options:
-    """Returns the options. Options that are not given are left to the job definition or to AWS.
+    """Return the options. Options that are not given are left to the job definition or to AWS.
     Raises `UsageError` without a queue or without exactly one of job definition and image, and
     `Damaged` for an option of another type."""
     part = Part(dict(given), PLACE)

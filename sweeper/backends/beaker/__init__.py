@@ -80,7 +80,7 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _whole(given: Mapping[str, object]) -> Options:
-    """Returns the options with their defaults. Raises `UsageError` without an image."""
+    """Return the options with their defaults. Raises `UsageError` without an image."""
     options = container_jobs.options_with_image(
         SECTION, given, "beaker", "OWNER/NAME", "docker_image"
     )
@@ -100,7 +100,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yields an experiment per job. Its name is not part of its spec, so `about` has it."""
+    """Yield an experiment per job. Its name is not part of its spec, so `about` has it."""
     from sweeper.backends.beaker.spec import Names, spec
 
     names, given = Names(sweep, folder), _whole(options)

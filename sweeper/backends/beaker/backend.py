@@ -42,7 +42,7 @@ class Detail(NamedTuple):
 
 
 def open_backend(sweep: str, folder: str, options: Options) -> "BeakerBackend":
-    """Opens the backend for one sweep. Raises `EnvironmentFailure` without a usable workspace."""
+    """Open the backend for one sweep. Raises `EnvironmentFailure` without a usable workspace."""
     backend = BeakerBackend(Service(options.get("workspace")), options, sweep, folder)
     backend.find([])
     return backend
@@ -69,7 +69,7 @@ class BeakerBackend(Backend):
         return {"server": self._service.host, "workspace": self._service.workspace}
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Checks everything that jobs with these resources name, as `doctor` does."""
+        """Check everything that jobs with these resources name, as `doctor` does."""
         from sweeper.backends.beaker.doctor import checks
 
         for one in resources:
@@ -110,7 +110,7 @@ class BeakerBackend(Backend):
             self._service.ask("DeleteWorkloads", workload_ids=over)
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yields the job's current output; none if it never began."""
+        """Yield the job's current output; none if it never began."""
         workload = self._listed(token).get(token)
         for job in self._jobs([workload] if workload else []):
             for line in self._service.lines(job.id) if job else ():
@@ -129,7 +129,7 @@ class BeakerBackend(Backend):
                 self._service.create(name, made)
 
     def _is_in_the_way(self, token: str) -> bool:
-        """Returns whether the experiment with this name has ended and belongs to an earlier sweep
+        """Return whether the experiment with this name has ended and belongs to an earlier sweep
         in the same folder. It has then been renamed. An unfinished one of ours returns False; the
         caller of `submit` has called `find` before a resubmission. Raises `EnvironmentFailure` if
         the experiment is in another workspace, and `Refused` if it belongs to an earlier sweep and
@@ -165,7 +165,7 @@ class BeakerBackend(Backend):
         return status
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """Lists the sweep's experiments that have not ended, and queries those of `wanted` that
+        """List the sweep's experiments that have not ended, and queries those of `wanted` that
         are not among them."""
         if anew or self._freshness.is_over():
             going = [*WAITS, "STATUS_RUNNING", "STATUS_STOPPING", "STATUS_UPLOADING_RESULTS"]
@@ -182,7 +182,7 @@ class BeakerBackend(Backend):
     def _listed(
         self, token: str = "", *, anyones: bool = False, **more: object
     ) -> "dict[str, Workload]":
-        """Returns the sweep's experiments by token: all, or those whose token begins with `token`.
+        """Return the sweep's experiments by token: all, or those whose token begins with `token`.
         `anyones`: also those of earlier sweeps in the same folder."""
         begins, listed = self._names.name(token), dict[str, "Workload"]()
         where = {
@@ -198,7 +198,7 @@ class BeakerBackend(Backend):
         return listed
 
     def _ask_more(self, tokens: Iterable[str]) -> None:
-        """Queries the jobs of experiments that are due."""
+        """Query the jobs of experiments that are due."""
         now = time.monotonic()
         due = sorted((at, token) for token in tokens if (at := self._due(token, now)) is not None)
         requests = [(token, one) for _, token in due[:_MOST] if (one := self._there[token])]
@@ -210,7 +210,7 @@ class BeakerBackend(Backend):
                 self._nodes[node] = self._node(node)
 
     def _due(self, token: str, now: float) -> float | None:
-        """Returns when its details were last queried (0: never), if they are due; else None."""
+        """Return when its details were last queried (0: never), if they are due; else None."""
         workload, known = self._there.get(token), self._details.get(token)
         if workload is None or token in self._over:
             return None
@@ -221,7 +221,7 @@ class BeakerBackend(Backend):
         return known.at if waits or (state in ENDS and not is_over(known.job)) else None
 
     def _jobs(self, workloads: "Sequence[Workload]") -> "list[Job | None]":
-        """Returns the newest job of each workload; None if it has none."""
+        """Return the newest job of each workload; None if it has none."""
         newest: dict[str, object] = {"sort_clause": _NEWEST, "page_size": 1}
         newest |= self._service.organization
         tasks = [one.experiment.tasks[0].id for one in workloads]

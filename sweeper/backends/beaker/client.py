@@ -79,7 +79,7 @@ class Refused(Unreachable):
         self.status = status
 
     def settled(self) -> EnvironmentFailure:
-        """Returns the exception for a failed creation: permanent, unless credentials can be renewed
+        """Return the exception for a failed creation: permanent, unless credentials can be renewed
         or there may be room later."""
         return self if self.status in _PASSING else EnvironmentFailure(str(self))
 
@@ -117,7 +117,7 @@ class Service:
         return {"organization_id": answer.organization_id}
 
     def identity(self, kind: str, name: str) -> str:
-        """Returns the id of the Workspace, Budget, Image, ... with this name, which is `owner/name`
+        """Return the id of the Workspace, Budget, Image, ... with this name, which is `owner/name`
         or already an id. Raises `Refused`."""
         owner, slash, rest = name.partition("/")
         if not slash:
@@ -156,7 +156,7 @@ class Service:
     def ask(self, method: str, /, **fields: object) -> "Message": ...
 
     def ask(self, method: str, /, **fields: object) -> "Message":
-        """Returns the answer to one request. Raises `Unreachable`, or `Refused`."""
+        """Return the answer to one request. Raises `Unreachable`, or `Refused`."""
         (answer,) = self.ask_each(method, [fields])
         return answer
 
@@ -173,7 +173,7 @@ class Service:
     def ask_each(
         self, method: str, requests: Sequence[Mapping[str, object]]
     ) -> "Sequence[Message]":
-        """Returns the answers to many requests, several at a time. Requests that fail for a reason
+        """Return the answers to many requests, several at a time. Requests that fail for a reason
         that may pass are repeated, so only repeatable requests may be made here."""
         self._backoff.check()
         kind = getattr(self._messages, f"{method}Request")
@@ -204,7 +204,7 @@ class Service:
     def pages(
         self, method: Literal["ListNodes", "ListWorkloads"], /, **options: object
     ) -> "Iterator[_Page]":
-        """Yields the pages of a listing."""
+        """Yield the pages of a listing."""
         query: dict[str, object] = {"options": {**self.organization, "page_size": _PAGE, **options}}
         while query:
             answer = self.ask(method, **query)
@@ -213,7 +213,7 @@ class Service:
             query = {"next_page_token": again} if again else {}
 
     def create(self, name: str, experiment: Mapping[str, object]) -> None:
-        """Creates an experiment, by a single request. Raises `Unreachable`, or `Refused` with the
+        """Create an experiment, by a single request. Raises `Unreachable`, or `Refused` with the
         status ALREADY_EXISTS if there is one of that name."""
         self._backoff.check()
         path, data = f"workspaces/{self.workspace_id}/experiments", dict(experiment)
@@ -226,7 +226,7 @@ class Service:
         self._backoff.succeeded()
 
     def lines(self, job: str) -> Iterator[bytes]:
-        """Yields a job's current output."""
+        """Yield a job's current output."""
         request, client = self._messages.StreamJobLogsRequest(job_id=job), self._client
         try:
             for log in _streams(client).StreamJobLogs(request, **self._how()):
@@ -250,7 +250,7 @@ class Service:
         return {"timeout": _SECONDS, "metadata": [("authorization", token)]}
 
     def _unreachable(self, status: str, message: str, client: "Beaker") -> Unreachable:
-        """Returns the exception with a one-line message for an error that `client` met."""
+        """Return the exception with a one-line message for an error that `client` met."""
         line = line_of(message.replace(str(self._config.user_token), "***"))
         if status == "UNAUTHENTICATED":
             reason = "the token has expired or is not valid: see BEAKER_TOKEN; the jobs go on"
@@ -265,14 +265,14 @@ class Service:
         return Unreachable(f"beaker: {self.host} does not answer: {line}")
 
     def _left_alone(self, failure: Unreachable) -> Unreachable:
-        """Starts the backoff unless the failure is a refusal, and returns the failure."""
+        """Start the backoff unless the failure is a refusal, and return the failure."""
         if not isinstance(failure, Refused):
             self._backoff.failed(failure)
         return failure
 
 
 def _client() -> "tuple[Callable[[], Beaker], ModuleType, tuple[type[Exception], ...]]":
-    """Returns a factory of official clients, their message types, and the errors of their stubs."""
+    """Return a factory of official clients, their message types, and the errors of their stubs."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # we report its errors ourselves
     try:
         import beaker.beaker_pb2 as messages
@@ -305,14 +305,14 @@ def _streams(client: "Beaker") -> _Streams:
 
 
 def _of_grpc(error: Exception) -> tuple[str, str]:
-    """Returns gRPC's status and the message of a stub's error."""
+    """Return gRPC's status and the message of a stub's error."""
     if isinstance(error, _Ended):
         return error.code().name, str(error.details())
     return "UNKNOWN", str(error)
 
 
 def _of_http(error: Exception) -> tuple[str, str]:
-    """Returns the gRPC status and the message of an HTTP request's error. The client is loaded
+    """Return the gRPC status and the message of an HTTP request's error. The client is loaded
     late, so its errors are recognized by name."""
     if type(error).__name__ == "BeakerPermissionsError":
         return "PERMISSION_DENIED", str(error)

@@ -23,7 +23,7 @@ _LEVELS = ("low", "normal", "high", "urgent", "immediate")
 
 
 def checks(options: Options, service: Service | None = None) -> list[Check]:
-    """Returns the checks of `sweeper doctor --backend beaker`, which a launch runs too. `options`
+    """Return the checks of `sweeper doctor --backend beaker`, which a launch runs too. `options`
     are complete."""
 
     @functools.cache
@@ -192,7 +192,7 @@ def _there(service: Service, kind: str, name: str) -> "Message | None": ...
 
 
 def _there(service: Service, kind: str, name: str) -> "Message | None":
-    """Returns the object with this name; None if one may not read it."""
+    """Return the object with this name; None if one may not read it."""
     key = kind.lower()
     try:
         answer = service.ask(f"Get{kind}", **{f"{key}_id": service.identity(kind, name)})

@@ -32,12 +32,12 @@ class Options(TypedDict, total=False):
 
 
 def merged(before: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
-    """Merges `given` over other options. A given field also removes those that it excludes."""
+    """Merge `given` over other options. A given field also removes those that it excludes."""
     keys = {key.removesuffix("_s") for key in given}
     gone = {key for pair in APART if not keys.isdisjoint(pair) for key in pair}
     return {k: v for k, v in before.items() if k.removesuffix("_s") not in gone} | dict(given)
 
 
 def asked_of(whole: Options, resources: Mapping[str, object]) -> Options:
-    """Returns the options of one run, whose plan has `resources` over the common options."""
+    """Return the options of one run, whose plan has `resources` over the common options."""
     return cast(Options, merged(whole, resources))

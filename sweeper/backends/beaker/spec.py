@@ -23,22 +23,22 @@ class Names:
         self.prefix = f"sweeper-{self.identity.mark}-"
 
     def name(self, token: str) -> str:
-        """Returns the name of the experiment with this token."""
+        """Return the name of the experiment with this token."""
         return self.prefix + token
 
     def description(self, title: str) -> str:
-        """Returns the description of the experiment of a run, for people and for `is_ours`."""
+        """Return the description of the experiment of a run, for people and for `is_ours`."""
         return f"sweeper {self.identity.current()}: {self.sweep}: {title}"[:500]
 
     def is_ours(self, description: str) -> bool:
-        """Whether the experiment does not belong to an earlier sweep in the folder. One whose
-        description somebody has changed may be ours."""
+        """Return whether the experiment does not belong to an earlier sweep in the folder. One
+        whose description somebody has changed may be ours."""
         match = _SWEEP.match(description)
         return match is None or match[1] == self.identity.current()
 
 
 def spec(job: JobSpec, options: Options, names: Names) -> dict[str, object]:
-    """Returns the experiment. `asked` are the options of this run."""
+    """Return the experiment. `asked` are the options of this run."""
     secrets, timeout = sorted(options.get("secrets", {}).items()), options.get("timeout_s")
     task = {
         "name": "run",
@@ -74,7 +74,7 @@ def _mounts(options: Options) -> list[dict[str, object]]:
 
 
 def _preemption(options: Options) -> dict[str, object]:
-    """Returns the settings of preemption. Beaker accepts either `preemptible` or the others."""
+    """Return the settings of preemption. Beaker accepts either `preemptible` or the others."""
     if options.get("preemptible") is False:
         return {"preemptible": False}
     return {"minRuntime": _nanoseconds(options.get("min_runtime_s") or 0), "autoResume": False}

@@ -22,7 +22,7 @@ _ENDED = JobStatus(JobState.ENDED)
 
 
 def word(message: "Message", field: str) -> str:
-    """Returns Beaker's name of a field's value (`STATUS_RUNNING`), or the number of a value that
+    """Return Beaker's name of a field's value (`STATUS_RUNNING`), or the number of a value that
     only a newer Beaker knows."""
     value, kind = getattr(message, field), message.DESCRIPTOR.fields_by_name[field].enum_type
     if kind is None or value not in kind.values_by_number:
@@ -31,12 +31,13 @@ def word(message: "Message", field: str) -> str:
 
 
 def is_over(job: "Job | None") -> bool:
-    """Whether a job has no processes any more. None stands for a job that was never created."""
+    """Return whether a job has no processes any more. None stands for a job that was never
+    created."""
     return job is None or job.status.HasField("finalized") or job.status.HasField("exited")
 
 
 def status_of(state: str, job: "Job | None", node: str | None) -> JobStatus:
-    """Returns the status of an experiment with the status `said`. `job` is its newest job (None:
+    """Return the status of an experiment with the status `said`. `job` is its newest job (None:
     there is none yet), `node` the job's machine."""
     if state in WAITS:
         return JobStatus(JobState.PENDING, None, _why(state, job), False, node, _at(job, "created"))
@@ -67,7 +68,7 @@ def _ended(status: "Told") -> JobStatus:
 
 
 def _why(state: str, job: "Job | None") -> str | None:
-    """Returns what a job waits for."""
+    """Return what a job waits for."""
     message = "" if job is None else job.status.failed_scheduling_message or job.status.message
     return reason_of(message) or ("initializing" if state == "STATUS_INITIALIZING" else None)
 

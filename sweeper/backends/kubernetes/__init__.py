@@ -44,7 +44,7 @@ _POD_SCHEMA = {**_NOT_OURS, "properties": {"container": {**_NOT_OURS, "descripti
 
 
 def _pod(node: Node, where: str, problems: Problems) -> dict[str, object] | None:
-    """Reads further fields of a pod's spec. The API server checks them; only sweeper's own fields
+    """Read further fields of a pod's spec. The API server checks them; only sweeper's own fields
     are refused here."""
     values, inside = plain(node), node.entries
     if inside is None:
@@ -119,7 +119,7 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _whole(given: Mapping[str, object]) -> Options:
-    """Returns the options with their defaults. Raises `UsageError` without an image."""
+    """Return the options with their defaults. Raises `UsageError` without an image."""
     return cast(Options, container_jobs.options_with_image(SECTION, given, "kubernetes"))
 
 
@@ -136,7 +136,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yields a Job per job."""
+    """Yield a Job per job."""
     from sweeper.backends.identity import NOT_YET
     from sweeper.backends.kubernetes.manifest import Names, manifest
 

@@ -39,7 +39,7 @@ _TRIAL = JobSpec("000000000000-a1", "trial", ["true"], "/", {})
 
 
 def open_backend(sweep: str, folder: str, options: Options) -> "KubernetesBackend":
-    """Opens the backend for one sweep. Raises `EnvironmentFailure` if no cluster answers."""
+    """Open the backend for one sweep. Raises `EnvironmentFailure` if no cluster answers."""
     cluster = Cluster(options.get("context"), options.get("namespace"))
     backend = KubernetesBackend(cluster, options, sweep, folder)
     backend.find([])
@@ -67,7 +67,7 @@ class KubernetesBackend(Backend):
         return {"server": self._cluster.host, "namespace": self._cluster.namespace}
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Lets the server try a Job and its pod without creating them, and checks everything that
+        """Let the server try a Job and its pod without creating them, and checks everything that
         they name, as `doctor` does."""
         from sweeper.backends.kubernetes.doctor import checks
 
@@ -136,7 +136,7 @@ class KubernetesBackend(Backend):
         for_each(over, lambda job: self._delete(job, "Background"), Refused)
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yields the pod's current output; none if the pod is gone."""
+        """Yield the pod's current output; none if the pod is gone."""
         ours = f"{self._names.selector},{TOKEN}={token}"
         for pod in self._cluster.items(PODS, labelSelector=ours):
             with suppress(Refused):  # it has not begun, or its node is unreachable
@@ -157,8 +157,8 @@ class KubernetesBackend(Backend):
                 self._cluster.call("POST", JOBS.path, made)
 
     def _is_in_the_way(self, name: str, submission: str) -> bool:
-        """Returns True if the Job with this name is gone, or had ended and is deleted now, so that
-        it can be created. Returns False if it is our own. Raises `Unreachable` while it is being
+        """Return True if the Job with this name is gone, or had ended and is deleted now, so that
+        it can be created. Return False if it is our own. Raises `Unreachable` while it is being
         deleted, and `Refused` if it belongs to an earlier sweep in the same folder and has not
         ended."""
         there = self._get(name)
@@ -178,7 +178,7 @@ class KubernetesBackend(Backend):
         return True
 
     def _withdraw(self, token: str, job: Job) -> None:
-        """Deletes a Job. Its pod gets SIGTERM, and the Job stays until the pod has ended."""
+        """Delete a Job. Its pod gets SIGTERM, and the Job stays until the pod has ended."""
         self._delete(job, "Foreground")
         self._withdrawn.add(token)
 
@@ -205,7 +205,7 @@ class KubernetesBackend(Backend):
         return status
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """Lists the sweep's Jobs and pods, and queries those of `wanted` that are not among
+        """List the sweep's Jobs and pods, and query those of `wanted` that are not among
         them."""
         if anew or self._freshness.is_over():
             ours = self._names.selector
@@ -240,7 +240,7 @@ class KubernetesBackend(Backend):
             return None
 
     def _ask_why(self) -> None:
-        """Queries, at most once per interval, why Jobs have no pod: a refusal (a quota), or
+        """Query, at most once per interval, why Jobs have no pod: a refusal (a quota), or
         Kueue."""
         if time.monotonic() - self._asked_why < _WHY_SECONDS:
             return

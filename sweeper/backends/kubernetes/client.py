@@ -47,7 +47,7 @@ class Refused(Unreachable):
         self.status, self.reason = status, reason
 
     def settled(self) -> EnvironmentFailure:
-        """Returns the exception for a failed creation: permanent, unless credentials can be renewed
+        """Return the exception for a failed creation: permanent, unless credentials can be renewed
         or a quota may have room later."""
         passing = self.status == _EXPIRED or "exceeded quota" in str(self)
         return self if passing else EnvironmentFailure(str(self))
@@ -112,21 +112,21 @@ class Cluster:
         accept: str = _JSON,
         **query: object,
     ) -> dict[str, object]:
-        """Returns the answer, an object, to a request at `path`, in which `{}` stands for the
+        """Return the answer, an object, to a request at `path`, in which `{}` stands for the
         namespace. Failures that may pass are retried with growing waits, so only repeatable
         requests may be made here. Raises `Unreachable` or a subclass."""
         return json.loads(self._answered(method, path, body, accept, query))
 
     def get(self, kind: Kind[T], name: str) -> T:
-        """Returns the object with this name. Raises as `call` does."""
+        """Return the object with this name. Raises as `call` does."""
         return json.loads(self._answered("GET", f"{kind.path}/{name}", None, _JSON, {}))
 
     def text(self, path: str, **query: object) -> str:
-        """Returns an answer that is not JSON. Raises as `call` does."""
+        """Return an answer that is not JSON. Raises as `call` does."""
         return self._answered("GET", path, None, "*/*", query).decode(errors="replace")
 
     def items(self, kind: Kind[T], **query: object) -> Iterator[T]:
-        """Returns the items of all pages of a listing. Starts again if the server forgot it."""
+        """Return the items of all pages of a listing. Starts again if the server forgot it."""
         pages: list[list[T]] = []
         again = ""
         while True:
@@ -145,7 +145,7 @@ class Cluster:
                 return (item for page in pages for item in page)
 
     def now(self) -> float:
-        """Returns the time by the server's clock, in seconds since 1970."""
+        """Return the time by the server's clock, in seconds since 1970."""
         return time.time() + self._ahead
 
     def _answered(
@@ -179,7 +179,7 @@ class Cluster:
 
 
 def _client(context: str | None) -> tuple[_Client, str]:
-    """Returns the official client and the namespace of its configuration."""
+    """Return the official client and the namespace of its configuration."""
     try:
         config = import_module("kubernetes.config")
         client = import_module("kubernetes.client")
@@ -214,7 +214,7 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 def _unreachable(error: Exception, host: str) -> Unreachable:
-    """Returns the exception with a one-line message. The client's errors are loaded late."""
+    """Return the exception with a one-line message. The client's errors are loaded late."""
     status = int(getattr(error, "status", None) or 0)
     if not status:
         return Unreachable(f"kubernetes: {host} does not answer: {line_of(error)}")

@@ -29,7 +29,7 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 def checks(options: Options, known: Cluster | None = None) -> list[Check]:
-    """Returns the checks of `sweeper doctor --backend kubernetes`, which a launch runs too.
+    """Return the checks of `sweeper doctor --backend kubernetes`, which a launch runs too.
     `options` are complete."""
 
     @functools.cache
@@ -56,7 +56,7 @@ def checks(options: Options, known: Cluster | None = None) -> list[Check]:
 
 
 def _named(options: Options) -> Iterator[tuple[str, str, str]]:
-    """Yields the objects that jobs name: a label, the option that names it, and its path."""
+    """Yield the objects that jobs name: a label, the option that names it, and its path."""
     namespace = "/api/v1/namespaces/{}"
     if "service_account" in options:
         account = f"{namespace}/serviceaccounts/{options['service_account']}"
@@ -139,7 +139,7 @@ def _nodes(cluster: Cluster, options: Options) -> str:
 
 
 def _queue(cluster: Cluster, options: Options) -> str:
-    """Checks the queue. Without it a job would stay suspended forever."""
+    """Check the queue. Without it a job would stay suspended forever."""
     name = options.get("queue", "")
     for version in KUEUES:
         try:
@@ -153,7 +153,7 @@ def _queue(cluster: Cluster, options: Options) -> str:
 
 
 def _there(cluster: Cluster, path: str, key: str) -> str:
-    """Returns the name of the object at `path`, which the option `key` names."""
+    """Return the name of the object at `path`, which the option `key` names."""
     name = path.rpartition("/")[2]
     try:
         cluster.call("GET", path, accept=METADATA)

@@ -37,16 +37,16 @@ class Names:
         return f"{SWEEP}={self.mark},{IDENTITY}={self.identity.current()}"
 
     def is_ours(self, job: Job) -> bool:
-        """Whether a Job has the sweep's identity."""
+        """Return whether a Job has the sweep's identity."""
         return job["metadata"]["labels"].get(IDENTITY) == self.identity.current()
 
     def name(self, token: str) -> str:
-        """Returns the name of the Job with this token."""
+        """Return the name of the Job with this token."""
         return f"sweeper-{self.mark}-{token}"
 
 
 def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> dict[str, object]:
-    """Returns the Job. `asked` are the options of this run; `submission` identifies this try."""
+    """Return the Job. `asked` are the options of this run; `submission` identifies this try."""
     ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.mark, TOKEN: job.token}
     labels = {**options.get("labels", {}), **ours, IDENTITY: names.identity.current()}
     queue = options.get("queue")
@@ -87,7 +87,7 @@ def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> d
 
 
 def pod_spec(job: JobSpec, options: Options) -> dict[str, object]:
-    """Returns the spec of the Job's pod."""
+    """Return the spec of the Job's pod."""
     more = dict(options.get("pod") or {})
     of_container = cast(Mapping[str, object] | None, more.pop("container", None))
     container: dict[str, object] = {
@@ -117,13 +117,13 @@ def pod_spec(job: JobSpec, options: Options) -> dict[str, object]:
 
 
 def _secret(variable: str, reference: str) -> dict[str, object]:
-    """Returns a variable whose value Kubernetes fills in from a secret."""
+    """Return a variable whose value Kubernetes fills in from a secret."""
     name, _, key = reference.partition("/")
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
 
 
 def _resources(options: Options) -> dict[str, object]:
-    """Returns requests and limits. CPUs have no limit: a job may use idle ones."""
+    """Return requests and limits. CPUs have no limit: a job may use idle ones."""
     limits = {"memory": options["memory"], **options.get("resources", {})}
     if gpus := options.get("gpus"):
         limits[_GPU] = str(gpus)

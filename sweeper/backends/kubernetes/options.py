@@ -30,5 +30,5 @@ class Options(TypedDict, total=False):
 
 
 def asked_of(whole: Options, resources: Mapping[str, object]) -> Options:
-    """Returns the options of one run, whose plan has `resources` over the common options."""
+    """Return the options of one run, whose plan has `resources` over the common options."""
     return cast(Options, {**whole, **resources})

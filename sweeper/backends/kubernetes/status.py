@@ -26,14 +26,14 @@ _NO_WHYS: Mapping[str, str] = MappingProxyType({})
 
 
 def is_over(job: Job) -> bool:
-    """Whether the Job has ended and has no processes any more."""
+    """Return whether the Job has ended and has no processes any more."""
     return not _conditions(job).keys().isdisjoint(("Complete", "Failed"))
 
 
 def status_of(
     job: Job, pods: Sequence[Pod], now: float, whys: Mapping[str, str] = _NO_WHYS
 ) -> JobStatus:
-    """Returns the status of a Job with these pods. `now` is the server's time. `whys` maps names of
+    """Return the status of a Job with these pods. `now` is the server's time. `whys` maps names of
     Jobs without a pod to what they wait for."""
     pod = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
     status = _ended(job, pod, now) or _stopping(job, pod) or _waiting(job, pod, whys)
@@ -58,7 +58,7 @@ def _ended(job: Job, pod: Pod | None, now: float) -> JobStatus | None:
 
 
 def _failed(condition: Condition | None, pod: Pod | None) -> JobStatus:
-    """Returns the status of a Job that failed with the condition `told`, or whose pod failed."""
+    """Return the status of a Job that failed with the condition `told`, or whose pod failed."""
     failure, why = (
         (condition.get("reason"), condition.get("message")) if condition else (None, None)
     )
@@ -90,7 +90,7 @@ def _stopping(job: Job, pod: Pod | None) -> JobStatus | None:
 
 
 def _waiting(job: Job, pod: Pod | None, whys: Mapping[str, str]) -> JobStatus | None:
-    """Returns the status of a Job that waits: for a refused pod, a queue, a node, an image or a
+    """Return the status of a Job that waits: for a refused pod, a queue, a node, an image or a
     secret."""
     meta, reason = job["metadata"], None
     if not pod:
@@ -113,19 +113,19 @@ def _waiting(job: Job, pod: Pod | None, whys: Mapping[str, str]) -> JobStatus | 
 
 
 def _pod_status(pod: Pod | None) -> PodStatus:
-    """Returns the status of a pod, empty if there is none."""
+    """Return the status of a pod, empty if there is none."""
     return (pod.get("status") if pod else None) or {}
 
 
 def _conditions(thing: Job | Pod | None) -> dict[str, Condition]:
-    """Returns the conditions that hold, by type."""
+    """Return the conditions that hold, by type."""
     status = thing.get("status") if thing else None
     conditions = (status.get("conditions") if status else None) or ()
     return {one["type"]: one for one in conditions if one["status"] == "True"}
 
 
 def _container(pod: Pod | None) -> ContainerState:
-    """Returns the state of the pod's one container, empty if it is not known."""
+    """Return the state of the pod's one container, empty if it is not known."""
     containers = _pod_status(pod).get("containerStatuses") or ()
     return (containers[0].get("state") if containers else None) or {}
 

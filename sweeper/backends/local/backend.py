@@ -88,7 +88,7 @@ class LocalBackend(Backend):
         return iter(())
 
     def _reap(self) -> None:
-        """Reaps the children that have ended, so that none stays a zombie."""
+        """Reap the children that have ended, so that none stays a zombie."""
         for child in self._children.values():
             child.poll()
 

@@ -61,7 +61,7 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _whole(given: Mapping[str, object]) -> Options:
-    """Returns the options with their defaults. Raises `UsageError` without an image."""
+    """Return the options with their defaults. Raises `UsageError` without an image."""
     return cast(Options, container_jobs.options_with_image(SECTION, given, "modal"))
 
 
@@ -80,7 +80,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yields the arguments of `modal.Sandbox.create` per job."""
+    """Yield the arguments of `modal.Sandbox.create` per job."""
     from sweeper.backends.modal.spec import Names, spec
 
     names, given = Names(sweep, folder), _whole(options)

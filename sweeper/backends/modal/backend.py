@@ -36,7 +36,7 @@ _RUNS, _ABSENT = JobStatus(JobState.RUNNING), JobStatus(JobState.ABSENT)
 
 
 def open_backend(sweep: str, folder: str, options: Options) -> "ModalBackend":
-    """Opens the backend for one sweep. Raises `EnvironmentFailure` if Modal does not answer."""
+    """Open the backend for one sweep. Raises `EnvironmentFailure` if Modal does not answer."""
     service = Service(options["app"], options.get("environment"))
     backend = ModalBackend(service, options, sweep, folder)
     backend.find([])
@@ -66,7 +66,7 @@ class ModalBackend(Backend):
         return {"app": self._app_id or self._service.app}
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Checks everything that jobs with these resources name, as `doctor` does."""
+        """Check everything that jobs with these resources name, as `doctor` does."""
         from sweeper.backends.modal.doctor import checks
 
         for one in resources:
@@ -94,7 +94,7 @@ class ModalBackend(Backend):
         return {token: self._status(token) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> list[str]:
-        """Returns the jobs that got no signal: the worker has not started yet, or time was up. The
+        """Return the jobs that got no signal: the worker has not started yet, or time was up. The
         listing may lag, so jobs are signalled whether it contains them or not."""
         self._look(tokens)
         running = [t for t in tokens if t not in self._over and self._ids.get(t)]
@@ -117,7 +117,7 @@ class ModalBackend(Backend):
         return [token for token in running if token not in signalled]
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yields the job's current output; none if Modal has forgotten the job."""
+        """Yield the job's current output; none if Modal has forgotten the job."""
         self._look([token])
         identity = self._ids.get(token)
         if not identity:
@@ -131,7 +131,7 @@ class ModalBackend(Backend):
         yield from "".join(self._service.ask(read)).splitlines()
 
     def _had_image(self) -> "Image":
-        """Returns the image of the jobs, which the launch has checked."""
+        """Return the image of the jobs, which the launch has checked."""
         try:
             return self._service.image(self._options.get("image", ""))
         except Refused as error:
@@ -173,7 +173,7 @@ class ModalBackend(Backend):
         return self._over.get(token, _RUNS)
 
     def _ask_how(self, token: str) -> None:
-        """Queries how an unlisted sandbox ended. It may have begun since the listing."""
+        """Query how an unlisted sandbox ended. It may have begun since the listing."""
         identity = self._ids[token]
 
         async def ask(client: "Client", app: "App") -> JobStatus | None:
@@ -192,7 +192,7 @@ class ModalBackend(Backend):
             self._over[token] = how
 
     def _signal(self, token: str, seconds: float) -> bool:
-        """Sends SIGTERM to the worker in a sandbox. Returns whether the job got it or has ended;
+        """Send SIGTERM to the worker in a sandbox. Return whether the job got it or has ended;
         False if not within `seconds`. It uses a process in the sandbox, since Modal's own
         termination kills everything at once."""
         identity, python = self._ids[token], self._options["python"]
@@ -216,7 +216,7 @@ class ModalBackend(Backend):
         return token in self._over or self._ids[token] is None
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """Lists the sweep's running sandboxes, and queries by name those of `wanted` whose ids are
+        """List the sweep's running sandboxes, and query by name those of `wanted` whose ids are
         not known."""
         if anew or self._freshness.is_over():
             with self._freshness.renewed():
@@ -225,7 +225,7 @@ class ModalBackend(Backend):
         for_each([token for token in wanted if token not in self._ids], self._ask_id, Refused)
 
     def _listed(self) -> tuple[str, set[str]]:
-        """Returns the app's id, and the ids of the sweep's running sandboxes."""
+        """Return the app's id, and the ids of the sweep's running sandboxes."""
         tags = self._names.tags
 
         async def ask(client: "Client", app: "App") -> tuple[str, set[str]]:
@@ -235,7 +235,7 @@ class ModalBackend(Backend):
         return self._service.ask(ask)
 
     def _ask_id(self, token: str) -> None:
-        """Queries the id of a sandbox of the sweep, running or ended; None if there is none, or it
+        """Query the id of a sandbox of the sweep, running or ended; None if there is none, or it
         belongs to an earlier sweep in the same folder."""
 
         async def ask(client: "Client", app: "App") -> tuple[str, dict[str, str]]:

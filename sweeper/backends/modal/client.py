@@ -61,7 +61,7 @@ class Refused(Unreachable):
         self.kind = kind
 
     def settled(self) -> EnvironmentFailure:
-        """Returns the exception for a failed creation: permanent, unless credentials can be renewed
+        """Return the exception for a failed creation: permanent, unless credentials can be renewed
         or there may be room later."""
         return self if self.kind in _PASSING else EnvironmentFailure(str(self))
 
@@ -84,7 +84,7 @@ class Service:
         return str(self._modal.config.config["server_url"])
 
     def ask(self, question: "Question[T]", seconds: float = 0.0) -> T:
-        """Returns the answer to a question, which gets the client and the app. Raises `Unreachable`
+        """Return the answer to a question, which gets the client and the app. Raises `Unreachable`
         without an answer in `seconds` (0: the default), or `Refused`."""
         self._backoff.check()
         seconds = seconds or _SECONDS
@@ -102,7 +102,7 @@ class Service:
         return answer
 
     def image(self, address: str, seconds: float = 0.0) -> "Image":
-        """Returns an image of a registry, after Modal has fetched it. Raises as `ask` does."""
+        """Return an image of a registry, after Modal has fetched it. Raises as `ask` does."""
         made = self._modal.Image.from_registry(address)
 
         async def build(client: "Client", app: "App") -> "Image":
@@ -124,7 +124,7 @@ class Service:
             return await question(client, app)
 
     async def _connected(self) -> "Client":
-        """Returns a client of our own if the configuration has a token, since other users of a
+        """Return a client of our own if the configuration has a token, since other users of a
         shared client may close it. Else the process's client, which reports what is missing."""
         given = self._modal.config.config
         token = given["token_id"], given["token_secret"]
@@ -133,7 +133,7 @@ class Service:
         return await self._modal.Client.from_env.aio()
 
     def _unreachable(self, error: Exception, client: "Client | None") -> Unreachable:
-        """Returns the exception with a one-line message. Re-raises errors unrelated to Modal."""
+        """Return the exception with a one-line message. Re-raises errors unrelated to Modal."""
         names = [kind.__name__ for kind in type(error).__mro__]
         kind = next((name for name in names if name in _REFUSALS), None)
         line = line_of(error)
@@ -150,14 +150,14 @@ class Service:
         return Unreachable(f"modal: {self.server} does not answer: {reason}")
 
     def _left_alone(self, failure: Unreachable, client: "Client | None") -> Unreachable:
-        """Starts the backoff and drops the connection, and returns the failure."""
+        """Start the backoff and drop the connection, and return the failure."""
         with self._renewing:
             self._forget(client)
         self._backoff.failed(failure)
         return failure
 
     def _forget(self, client: "Client | None") -> None:
-        """Makes the next question create a new client. Another thread may already have done so."""
+        """Make the next question create a new client. Another thread may already have done so."""
         if client is None:  # it was created for the question that failed
             client = self._client
         if client is None or self._client is not client:
@@ -173,7 +173,7 @@ class Service:
 
 
 def official() -> ModuleType:
-    """Returns the official client's module. Raises `EnvironmentFailure` if it is not installed or
+    """Return the official client's module. Raises `EnvironmentFailure` if it is not installed or
     sweeper cannot use its configuration."""
     try:
         with redirect_stdout(io.StringIO()):  # it prints a box if it cannot be imported
@@ -195,15 +195,15 @@ def official() -> ModuleType:
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
-    """Whether a log line of asyncio does not concern an error of the client. Errors of questions
-    that we gave up would be logged with a traceback, long after they were reported."""
+    """Return whether a log line of asyncio does not concern an error of the client. Errors of
+    questions that we gave up would be logged with a traceback, long after they were reported."""
     error = record.exc_info[1] if record.exc_info else None
     return not type(error).__module__.startswith("modal.")
 
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Returns the event loop of this process, which runs until the process ends."""
+    """Return the event loop of this process, which runs until the process ends."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="modal", daemon=True).start()
     # This runs before the client ends its own loop, as the client was imported earlier. A call that
@@ -213,7 +213,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def _end(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancels all tasks on the loop."""
+    """Cancel all tasks on the loop."""
 
     async def cancel() -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}

@@ -20,7 +20,7 @@ _BUILD_SECONDS = 900.0
 
 
 def checks(options: Options, service: Service | None = None) -> list[Check]:
-    """Returns the checks of `sweeper doctor --backend modal`, which a launch runs too. `options`
+    """Return the checks of `sweeper doctor --backend modal`, which a launch runs too. `options`
     are complete."""
 
     @functools.cache
@@ -82,7 +82,7 @@ def _digest(service: Service, options: Options) -> str:
 
 
 def _secret(name: str, wanted: Sequence[str], service: Service, options: Options) -> str:
-    """Checks that the secret exists and has the variables `wanted`. A name without a secret may be
+    """Check that the secret exists and has the variables `wanted`. A name without a secret may be
     the secret's value itself, so it is not repeated."""
     del options
     variables = ", ".join(wanted)

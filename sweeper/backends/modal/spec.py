@@ -45,16 +45,17 @@ class Names:
         return {"sweeper": self.identity.mark, **({_IDENTITY: known} if known else {})}
 
     def is_ours(self, tags: Mapping[str, str]) -> bool:
-        """Whether a sandbox has the sweep's identity. One whose tags were removed may be ours."""
+        """Return whether a sandbox has the sweep's identity. One whose tags were removed may be
+        ours."""
         return tags.get(_IDENTITY, "") in ("", self.identity.current())
 
     def name(self, token: str) -> str:
-        """Returns the name of the sandbox with this token."""
+        """Return the name of the sandbox with this token."""
         return f"sweeper-{self.identity.mark}-{token}"
 
 
 def spec(job: JobSpec, options: Options, names: Names) -> Sandbox:
-    """Returns the arguments of a sandbox. `asked` are the options of this run."""
+    """Return the arguments of a sandbox. `asked` are the options of this run."""
     made = {
         "args": list(job.argv),
         "name": names.name(job.token),
@@ -77,5 +78,5 @@ def _tag(text: str) -> str:
 
 
 def required(secrets: Mapping[str, str], name: str) -> list[str]:
-    """Returns the variables that a Modal secret must contain."""
+    """Return the variables that a Modal secret must contain."""
     return sorted(variable for variable, secret in secrets.items() if secret == name)

@@ -38,7 +38,7 @@ class Sandbox(Protocol):
 
 
 async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
-    """Returns how this sandbox ended, by the client `modal`; None if it has not."""
+    """Return how this sandbox ended, by the client `modal`; None if it has not."""
     code = await sandbox.poll.aio()
     if code is None:
         return None
@@ -58,7 +58,7 @@ async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
 
 
 def _result(sandbox: Any) -> tuple[str, str]:
-    """Returns the name of its status and Modal's message as one line. The client has no public
+    """Return the name of its status and Modal's message as one line. The client has no public
     names for them. If they cannot be found, the exit code must suffice."""
     with suppress(AttributeError, ValueError):
         inner = sandbox._sync_synchronizer._translate_in(sandbox)

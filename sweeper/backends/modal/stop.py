@@ -12,7 +12,7 @@ NOBODY = 3
 
 
 def main(token: str, folder: str) -> int:
-    """Signals the worker and none of the processes below it. A worker's command line ends in its
+    """Signal the worker and none of the processes below it. A worker's command line ends in its
     folder and its token; so do those of its forks."""
     arguments = [os.fsencode(folder), os.fsencode(token)]
     processes = {

@@ -65,16 +65,16 @@ class Job:
         threading.Thread(target=self._attend, daemon=True).start()
 
     def stop(self) -> None:
-        """Sends SIGTERM to the worker."""
+        """Send SIGTERM to the worker."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
 
     def tail(self) -> list[str]:
-        """Returns the worker's last output."""
+        """Return the worker's last output."""
         return list(self._lines)
 
     def leave(self) -> None:
-        """Ends this process and releases the job's resources on the node."""
+        """End this process and release the job's resources on the node."""
         import_module("ray.actor").exit_actor()
 
     def _read(self) -> None:
@@ -102,7 +102,7 @@ class Job:
 
 
 def _environment(secrets: Mapping[str, str]) -> dict[str, str]:
-    """Returns the worker's environment: the node's own variables except Ray's, and the secrets."""
+    """Return the worker's environment: the node's own variables except Ray's, and the secrets."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {name: resolved(name, where) for name, where in secrets.items()}
     given = [name for name in (*_GIVEN, *secrets) if name in environment]
@@ -110,7 +110,7 @@ def _environment(secrets: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolved(name: str, reference: str) -> str:
-    """Returns a secret's value from `env:NAME` or `file:/path` of this machine. Raises
+    """Return a secret's value from `env:NAME` or `file:/path` of this machine. Raises
     `LookupError`."""
     kind, _, where = reference.partition(":")
     if kind == "env":

@@ -21,7 +21,7 @@ _WAITS = {"DEPENDENCIES_UNREADY", "PENDING_CREATION"}
 
 
 def open_backend(folder: str, options: Mapping[str, object]) -> "RayBackend":
-    """Opens the backend for the sweep at `folder`. Raises `EnvironmentFailure` if Ray is not
+    """Open the backend for the sweep at `folder`. Raises `EnvironmentFailure` if Ray is not
     installed."""
     if importlib.util.find_spec("ray") is None:
         raise EnvironmentFailure(
@@ -76,7 +76,7 @@ class RayBackend(Backend):
         return {"address": self.hello()["address"]}
 
     def hello(self) -> Mapping[str, str]:
-        """Returns the head's `address` as its nodes know it, and its `version`."""
+        """Return the head's `address` as its nodes know it, and its `version`."""
         return self.driver.ask("hello")
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
@@ -135,7 +135,7 @@ class RayBackend(Backend):
 
 
 def _options(resources: Mapping[str, object]) -> Asked:
-    """Returns an actor's options in Ray's format."""
+    """Return an actor's options in Ray's format."""
     given = cast(Options, resources)
     options = Asked(num_cpus=given.get("num_cpus", 1))
     if gpus := given.get("num_gpus"):
@@ -152,7 +152,7 @@ def _options(resources: Mapping[str, object]) -> Asked:
 
 
 def lacking(resources: Mapping[str, object], nodes: Sequence[Node]) -> str | None:
-    """Returns which amounts of a job exceed every node; None if one node has all of them."""
+    """Return which amounts of a job exceed every node; None if one node has all of them."""
     options = _options(resources)
     wanted: dict[str, float] = {"CPU": options["num_cpus"]}
     if "num_gpus" in options:
@@ -173,7 +173,7 @@ def lacking(resources: Mapping[str, object], nodes: Sequence[Node]) -> str | Non
 
 
 def status_of(about: About) -> JobStatus:
-    """Returns a job's status from the driver's description."""
+    """Return a job's status from the driver's description."""
     state, node = about["state"], about.get("node")
     end = about.get("end")
     death: Death = about.get("death") or {}

@@ -12,7 +12,7 @@ from sweeper.paths import add_extra
 
 
 def checks(options: Mapping[str, object]) -> list[Check]:
-    """Returns the checks of `sweeper doctor --backend ray`, with a grid's options. If the head does
+    """Return the checks of `sweeper doctor --backend ray`, with a grid's options. If the head does
     not answer, nothing else is queried."""
     met: list[RayBackend] = []
 

@@ -54,14 +54,14 @@ class Cluster:
         self._job = self._ray.remote(Job)
 
     def hello(self) -> dict[str, str]:
-        """Returns the head's address and the version of Ray."""
+        """Return the head's address and the version of Ray."""
         return {
             "address": self._ray.get_runtime_context().gcs_address,
             "version": self._ray.__version__,
         }
 
     def nodes(self) -> list[Node]:
-        """Returns the live nodes with their total resources."""
+        """Return the live nodes with their total resources."""
         return [
             {"name": node["NodeManagerHostname"], "id": node["NodeID"], "has": node["Resources"],
              "labels": node.get("Labels") or {}}
@@ -70,7 +70,7 @@ class Cluster:
         ]  # fmt: skip
 
     def submit(self, jobs: Sequence[Described]) -> None:
-        """Creates an actor for each job, unless one of its name exists. Ray has recorded it on
+        """Create an actor for each job, unless one of its name exists. Ray has recorded it on
         return. Raises `RuntimeError` if an actor of an earlier sweep in the same folder is at
         work."""
         taken = self._at_work()
@@ -99,7 +99,7 @@ class Cluster:
             raise RuntimeError(f"{reason}: waits for its end")
 
     def _at_work(self) -> dict[str, str]:
-        """Returns the unfinished jobs of all sweeps in this folder: token -> name."""
+        """Return the unfinished jobs of all sweeps in this folder: token -> name."""
         actors = dict[str, str]()
         for actor in self._actors():
             name, ours = str(actor["Name"]), f"{self._namespace}-"
@@ -111,7 +111,7 @@ class Cluster:
         return self._state.actors().values()
 
     def poll(self, names: Sequence[str]) -> dict[str, About]:
-        """Returns the descriptions of the jobs that are known."""
+        """Return the descriptions of the jobs that are known."""
         wanted = set(names)
         answers: dict[str, About] = {}
         for actor in self._actors():
@@ -128,7 +128,7 @@ class Cluster:
         return answers
 
     def cancel(self, names: Sequence[str]) -> list[str]:
-        """Withdraws waiting jobs and signals the others. Returns those that got no signal."""
+        """Withdraw waiting jobs and signals the others. Returns those that got no signal."""
         known = self.poll(names)
         calls: dict[object, str] = {}
         not_yet: list[str] = []
@@ -150,7 +150,7 @@ class Cluster:
         return not_yet
 
     def forget(self, names: Sequence[str]) -> None:
-        """Removes the stored ends of jobs, after waiting for their actors to end. Ray's table keeps
+        """Remove the stored ends of jobs, after waiting for their actors to end. Ray's table keeps
         the actors until it is full."""
         until = time.monotonic() + _STOP_SECONDS
         known = self.poll(names)
@@ -164,7 +164,7 @@ class Cluster:
                 self._kept.internal_kv_del(name.encode(), False, ENDS)
 
     def logs(self, name: str) -> list[str]:
-        """Returns the last output of a job's worker."""
+        """Return the last output of a job's worker."""
         about = self.poll([name]).get(name)
         if about is not None and "end" in about:
             return about["end"]["tail"]
@@ -175,7 +175,7 @@ class Cluster:
 
 
 def _about(actor: _Actor) -> About:
-    """Converts an actor of Ray's table to a plain description."""
+    """Convert an actor of Ray's table to a plain description."""
     about: About = {"state": actor["State"], "node": actor["Address"]["NodeID"]}
     cause = actor["DeathCause"]
     which = cause.WhichOneof("context") if actor["State"] == "DEAD" else None

@@ -40,7 +40,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 
 
 def _leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterator[Leftover]:
-    """Yields the files handed to Slurm. Output of failed runs' jobs is kept."""
+    """Yield the files handed to Slurm. Output of failed runs' jobs is kept."""
     from sweeper.backends.slurm.tables import Tables
 
     for paths in Tables(folder).spent(over, well):

@@ -14,7 +14,7 @@ _DAYS = 30
 
 
 def forgets(slurm: Slurm) -> str | None:
-    """Returns why accounting cannot be used; None if it can."""
+    """Return why accounting cannot be used; None if it can."""
     configuration = slurm.configuration()
     if configuration.get("AccountingStorageType", "none").endswith(("none", "(null)")):
         return "there is none"
@@ -42,7 +42,7 @@ class Accounting:
         self._backoff = Backoff(5.0, 60.0, clock)
 
     def over(self, missed: Set[str]) -> list[Job]:
-        """Returns the ended jobs in the database; none if there is no database. `missed` are tokens
+        """Return the ended jobs in the database; none if there is no database. `missed` are tokens
         missing from the queue. The database is queried if one of them was not missing at the last
         query, or if that was long ago. Raises `Unreachable` if it does not answer."""
         now = self._clock()
@@ -66,6 +66,6 @@ class Accounting:
         return self._jobs
 
     def there(self, tokens: Set[str]) -> None:
-        """Notes that these tokens are in the queue or on their way there. When they go missing from
+        """Note that these tokens are in the queue or on their way there. When they go missing from
         it, the database is queried again."""
         self._missed.difference_update(tokens)

@@ -36,7 +36,7 @@ _OVER_MEMORY = re.compile("slurmstepd.*: error: .*memory limit")
 def open_backend(
     sweep: str, folder: str, defaults: Mapping[str, object] = MappingProxyType({})
 ) -> "SlurmBackend":
-    """Opens the Slurm backend for one sweep. Each job brings its own options, which override
+    """Open the Slurm backend for one sweep. Each job brings its own options, which override
     `defaults`. Raises `EnvironmentFailure` if there is no Slurm."""
     slurm = Slurm()
     slurm.configuration()
@@ -66,7 +66,7 @@ class SlurmBackend(Backend):
         return {"cluster": self._slurm.configuration().get("ClusterName", "")}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        """Submits jobs with the same resources as arrays. Skips tokens that already have a job: one
+        """Submit jobs with the same resources as arrays. Skips tokens that already have a job: one
         that Slurm restarted, or one that was accepted without an answer. Also raises `Unreachable`
         if there is no room for some jobs, after the others were submitted. Those jobs are then not
         tried again for a while; if sbatch does not answer, no jobs are."""
@@ -86,7 +86,7 @@ class SlurmBackend(Backend):
             raise refused
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Checks that Slurm would accept jobs with these resources, now or later. Raises
+        """Check that Slurm would accept jobs with these resources, now or later. Raises
         `EnvironmentFailure` with Slurm's message if it would not, or does not answer."""
         for one in resources:
             try:
@@ -102,7 +102,7 @@ class SlurmBackend(Backend):
                     raise
 
     def trial(self, resources: Mapping[str, object]) -> None:
-        """Lets Slurm test a job with these resources without submitting it. Raises
+        """Let Slurm test a job with these resources without submitting it. Raises
         `EnvironmentFailure` for any objection, with the options of the test."""
         given = options(asked_of(self._defaults, resources))
         try:
@@ -134,7 +134,7 @@ class SlurmBackend(Backend):
         return self._tables.printed(job) if job is not None else iter(())
 
     def _submit_alike(self, group: Sequence[JobSpec], room: Backoff) -> None:
-        """Submits jobs with the same resources, in as few arrays as possible."""
+        """Submit jobs with the same resources, in as few arrays as possible."""
         options = asked_of(self._defaults, group[0].resources)
         size = self._slurm.largest_array() if len(group) > 1 else 1
         size = min(size, options.get("array") or size)
@@ -142,7 +142,7 @@ class SlurmBackend(Backend):
             self._hand_in(group[start : start + size], options, room)
 
     def _hand_in(self, jobs: Sequence[JobSpec], options: Asked, room: Backoff) -> None:
-        """Submits in halves if there is no room for all at once. Not with a throttle, which each
+        """Submit in halves if there is no room for all at once. Not with a throttle, which each
         half would have in full."""
         tokens = {job.token for job in jobs}
         try:
@@ -176,7 +176,7 @@ class SlurmBackend(Backend):
             raise
 
     def _status(self, job: Job) -> JobStatus:
-        """Returns a job's status, with a reason from its output if Slurm gives none."""
+        """Return a job's status, with a reason from its output if Slurm gives none."""
         status = status_of(job)
         if status.state is not JobState.ENDED or status.reason is not None:
             return status
@@ -191,7 +191,7 @@ class SlurmBackend(Backend):
         return status._replace(reason=f"start: its batch script ended before the worker: {message}")
 
     def _there(self, tokens: Sequence[str]) -> set[str]:
-        """Returns those of `tokens` that need no submission: a restarted job for the token is
+        """Return those of `tokens` that need no submission: a restarted job for the token is
         queued or running, or the last submission had no answer and a job is found."""
         doubted = self._doubted & set(tokens)
         again = {token for token in tokens if attempt_of(token)[1] > 1}
@@ -205,7 +205,7 @@ class SlurmBackend(Backend):
         return there
 
     def _jobs(self, tokens: Sequence[str]) -> dict[str, Job]:
-        """Returns token -> its job, from slurmctld or the accounting database."""
+        """Return token -> its job, from slurmctld or the accounting database."""
         if not tokens:
             return {}
         wanted = set(tokens)
@@ -215,7 +215,7 @@ class SlurmBackend(Backend):
         return self._pick(self._accounting.over(missing), missing) | jobs if missing else jobs
 
     def _pick(self, jobs: Iterable[Job], wanted: set[str]) -> dict[str, Job]:
-        """Picks the most advanced job that serves a token: running, then waiting, then ended."""
+        """Pick the most advanced job that serves a token: running, then waiting, then ended."""
         picked: dict[str, Job] = {}
         for job in jobs:
             for token in _served(self._tables.token(job), job.restarts):
@@ -224,7 +224,7 @@ class SlurmBackend(Backend):
         return picked
 
     def _look(self) -> list[Job]:
-        """Returns the sweep's jobs in the queue, from a recent enough answer of squeue."""
+        """Return the sweep's jobs in the queue, from a recent enough answer of squeue."""
         if self._queue is None or self._freshness.is_over():
             with self._freshness.renewed():
                 self._queue = self._slurm.queue(self._tables.mark)
@@ -232,7 +232,7 @@ class SlurmBackend(Backend):
 
 
 def _served(token: str | None, restarts: int) -> list[str]:
-    """Returns the tokens of all attempts that a job has served or serves."""
+    """Return the tokens of all attempts that a job has served or serves."""
     if token is None:
         return []
     run, first = attempt_of(token)

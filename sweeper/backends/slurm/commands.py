@@ -95,7 +95,7 @@ class Job(NamedTuple):
 
 
 def status_of(job: Job) -> JobStatus:
-    """Returns a job's status. An unknown state does not count as an end."""
+    """Return a job's status. An unknown state does not count as an end."""
     if job.state in _WAITING:
         return JobStatus(JobState.PENDING, None, _why(job.reason), since=job.queued)
     if job.state not in _ENDED:
@@ -107,19 +107,19 @@ def status_of(job: Job) -> JobStatus:
 
 
 def _why(reason: str) -> str | None:
-    """Returns why a job waits (`JobArrayTaskLimit`), if Slurm gives a reason."""
+    """Return why a job waits (`JobArrayTaskLimit`), if Slurm gives a reason."""
     return None if reason in ("", "None", "(null)") else reason[:80]
 
 
 def _utc(text: str) -> str | None:
-    """Converts a time from seconds since 1970; None if it is not such a number."""
+    """Convert a time from seconds since 1970; None if it is not such a number."""
     if not text.isdecimal():
         return None
     return timestamp(int(text))
 
 
 def _code(text: str) -> int | None:
-    """Parses an exit code, negative for a signal, from `3:0` or a wait status (before Slurm 23)."""
+    """Parse an exit code, negative for a signal, from `3:0` or a wait status (before Slurm 23)."""
     first, _, second = text.partition(":")
     if not first.isdecimal() or (second and not second.isdecimal()):
         return None
@@ -130,7 +130,7 @@ def _code(text: str) -> int | None:
 
 
 def queue_of(text: str, mark: str) -> list[Job]:
-    """Parses the jobs of the sweep with this mark from output of squeue. Raises `Unreachable` if a
+    """Parse the jobs of the sweep with this mark from output of squeue. Raises `Unreachable` if a
     job cannot be parsed, since it must not count as absent."""
     jobs: list[Job] = []
     for line in text.splitlines():
@@ -152,7 +152,7 @@ def queue_of(text: str, mark: str) -> list[Job]:
 
 
 def accounted_of(text: str, mark: str) -> list[Job]:
-    """Parses output of sacct in the same way: one line for each start of a job, in order."""
+    """Parse output of sacct in the same way: one line for each start of a job, in order."""
     jobs: dict[str, Job] = {}
     for line in text.splitlines():
         fields = line.split("|", 3)
@@ -186,7 +186,7 @@ class Slurm:
         self._configuration: Mapping[str, str] | None = None
 
     def call(self, *argv: str, text: str | None = None) -> str:
-        """Runs a command and returns its output. `text` is its standard input."""
+        """Run a command and return its output. `text` is its standard input."""
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -220,7 +220,7 @@ class Slurm:
         return done.stdout
 
     def configuration(self) -> Mapping[str, str]:
-        """Returns the settings in `scontrol show config`, which is called once."""
+        """Return the settings in `scontrol show config`, which is called once."""
         if self._configuration is None:
             file = os.environ.get("SLURM_CONF")
             if file and not os.path.exists(file):  # Slurm would look for it for a minute
@@ -231,7 +231,7 @@ class Slurm:
         return self._configuration
 
     def largest_array(self) -> int:
-        """Returns the most tasks of an array: indices are below MaxArraySize, and
+        """Return the most tasks of an array: indices are below MaxArraySize, and
         `max_array_tasks` may set a lower limit. 1 if there are no arrays."""
         size = self.configuration().get("MaxArraySize", "")
         scheduler = self.configuration().get("SchedulerParameters", "")
@@ -240,14 +240,14 @@ class Slurm:
         return max(1, min(sizes, default=1))
 
     def submit(self, options: Sequence[str], script: str) -> str:
-        """Submits a batch script and returns the job's id."""
+        """Submit a batch script and return the job's id."""
         answer = self.call("sbatch", "--parsable", *options, text=script).strip()
         return answer.splitlines()[-1].partition(";")[0] if answer else ""
 
     def nodes_away(self, partition: str | None) -> bool:
-        """Whether nodes of a job's partition are down or drained. They may have the resources that
-        the other nodes lack. Without `partition`, jobs go to the one in $SBATCH_PARTITION or to the
-        default partition. False if Slurm does not tell."""
+        """Return whether nodes of a job's partition are down or drained. They may have the
+        resources that the other nodes lack. Without `partition`, jobs go to the one in
+        $SBATCH_PARTITION or to the default partition. False if Slurm does not tell."""
         partition = partition or os.environ.get("SBATCH_PARTITION")
         chosen = ("-p", partition) if partition else ()
         try:
@@ -260,18 +260,18 @@ class Slurm:
         return any(count.isdecimal() and int(count) for count in counts)
 
     def queue(self, mark: str) -> list[Job]:
-        """Returns all jobs of the sweep that slurmctld knows, including recently ended ones, in one
+        """Return all jobs of the sweep that slurmctld knows, including recently ended ones, in one
         call."""
         options = ("-a", "--me", "-h", "-r", "-t", "all", "-O", _FORMAT)
         return queue_of(self.call("squeue", *options), mark)
 
     def accounted(self, mark: str, days: int) -> list[Job]:
-        """Returns the sweep's jobs of the last `days` in the accounting database."""
+        """Return the sweep's jobs of the last `days` in the accounting database."""
         options = ("-X", "-n", "-P", "-D", "-S", f"now-{days}days", "-o", _ACCOUNTED)
         return accounted_of(self.call("sacct", *options), mark)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Withdraws waiting jobs and sends SIGTERM to the batch script of running ones, whose
+        """Withdraw waiting jobs and send SIGTERM to the batch script of running ones, whose
         children are its own to signal. Suspended jobs are left out, since scancel would wait for
         them; their workers look for the stop request when they are resumed."""
         awake = [job for job in jobs if not job.halted]
@@ -290,7 +290,7 @@ class Slurm:
 
 
 def _failure(name: str, done: "subprocess.CompletedProcess[str]") -> EnvironmentFailure:
-    """Returns the exception for a failed command. Only sbatch can refuse permanently: failures of
+    """Return the exception for a failed command. Only sbatch can refuse permanently: failures of
     the others say nothing about a job."""
     message = _message(done.stderr).removeprefix(f"{name}: ") or f"exit code {done.returncode}"
     reason = f"slurm: {name}: {message}"
@@ -306,7 +306,7 @@ def _failure(name: str, done: "subprocess.CompletedProcess[str]") -> Environment
 
 
 def _message(errors: str) -> str:
-    """Returns the one line of a command's errors that gives the reason, and the limit's name."""
+    """Return the one line of a command's errors that gives the reason, and the limit's name."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith('Try "')] or lines  # sbatch --help
     messages = [line.partition("rror:")[2].strip() for line in lines if "rror:" in line] or lines
@@ -316,7 +316,7 @@ def _message(errors: str) -> str:
 
 
 def _compact(ids: Sequence[str]) -> list[str]:
-    """Compacts `7_0 7_1 7_5` to `7_[0-1,5]`: one request per array instead of one per task."""
+    """Compact `7_0 7_1 7_5` to `7_[0-1,5]`: one request per array instead of one per task."""
     arrays: dict[str, list[int]] = {}
     ranges: list[str] = []
     for name in ids:
@@ -331,7 +331,7 @@ def _compact(ids: Sequence[str]) -> list[str]:
 
 
 def _ranges(indices: Sequence[int]) -> list[str]:
-    """Returns ranges of consecutive numbers, joined by commas into texts of limited length."""
+    """Return ranges of consecutive numbers, joined by commas into texts of limited length."""
     runs: list[list[int]] = []
     for number in indices:
         if runs and runs[-1][1] == number - 1:

@@ -17,7 +17,7 @@ _SECONDS = 20.0
 def checks(
     options: Mapping[str, object], configured: Callable[[], dict[str, object]]
 ) -> list[Check]:
-    """Returns the checks of `sweeper doctor --backend slurm`. `asked` is a grid's `launch.slurm`,
+    """Return the checks of `sweeper doctor --backend slurm`. `asked` is a grid's `launch.slurm`,
     if any; `configured` returns the defaults. If the controller does not answer, nothing else is
     queried."""
     slurm = Slurm(_SECONDS)

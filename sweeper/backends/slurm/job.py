@@ -55,7 +55,7 @@ def main(path: str) -> int:
 
 
 def environment(ours: dict[str, str]) -> dict[str, str]:
-    """Returns the worker's environment: everything set here. The names in SWEEPER_KEEP override the
+    """Return the worker's environment: everything set here. The names in SWEEPER_KEEP override the
     environment of `sweeper launch` for the recipe: variables that Slurm sets for a job, and those
     that lines of `setup` have changed."""
     given = {name for name in ours if name.startswith(_GIVEN)}
@@ -72,7 +72,7 @@ def environment(ours: dict[str, str]) -> dict[str, str]:
 
 
 def requeue(folder: str, token: str) -> None:
-    """Requeues the job for the next attempt, unless a launcher has already opened that attempt. If
+    """Requeue the job for the next attempt, unless a launcher has already opened that attempt. If
     Slurm refuses, a launcher resubmits."""
     run, _, first = token.rpartition("-a")
     attempt = int(first) + int(os.environ.get("SLURM_RESTART_COUNT") or 0)

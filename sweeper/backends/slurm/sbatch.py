@@ -37,12 +37,12 @@ class Asked(TypedDict, total=False):
 
 
 def asked_of(defaults: Mapping[str, object], given: Mapping[str, object]) -> Asked:
-    """Merges a job's own options over the defaults."""
+    """Merge a job's own options over the defaults."""
     return cast(Asked, {**defaults, **given})
 
 
 def options(resources: Mapping[str, object]) -> list[str]:
-    """Returns the options of sbatch for a job's resources."""
+    """Return the options of sbatch for a job's resources."""
     values = cast(Asked, SECTION.with_defaults(resources))
     texts = {name: values.get(name) for name in TEXTS}
     given = [f"--{name}={text}" for name, text in texts.items() if text is not None]
@@ -59,7 +59,7 @@ def options(resources: Mapping[str, object]) -> list[str]:
 
 
 def requeues(options: Mapping[str, object]) -> bool:
-    """Whether Slurm restarts a job that was preempted, lost its node or ran out of time."""
+    """Return whether Slurm restarts a job that was preempted, lost its node or ran out of time."""
     return SECTION.with_defaults(options)["requeue"] is not False
 
 
@@ -69,7 +69,7 @@ def _clock(seconds: float) -> str:
 
 
 def script(setup: Sequence[str], table: str) -> str:
-    """Returns the batch script of a job, or of every task of an array."""
+    """Return the batch script of a job, or of every task of an array."""
     program = " ".join(shlex.quote(part) for part in (sys.executable, "-E", "-s", _JOB, table))
     before: list[str] = []
     if setup:

@@ -13,7 +13,7 @@ _END = "END-OF-SCRIPT"
 
 
 def alike(jobs: Iterable[JobSpec]) -> dict[str, list[JobSpec]]:
-    """Groups jobs by their resources."""
+    """Group jobs by their resources."""
     groups: dict[str, list[JobSpec]] = {}
     for job in jobs:
         groups.setdefault(repr(sorted(job.resources.items())), []).append(job)
@@ -23,7 +23,7 @@ def alike(jobs: Iterable[JobSpec]) -> dict[str, list[JobSpec]]:
 def arguments(
     sweep: str, tables: Tables, table: str, jobs: Sequence[JobSpec], resources: Asked
 ) -> list[str]:
-    """Returns sbatch's arguments for jobs with the same resources that are listed in `table`."""
+    """Return sbatch's arguments for jobs with the same resources that are listed in `table`."""
     given = [
         f"--job-name={jobs[0].token if len(jobs) == 1 else f'{sweep}.{table}'}",
         f"--comment={tables.comment(table, jobs)}",
@@ -41,7 +41,7 @@ def arguments(
 def manifests(
     sweep: str, folder: str, defaults: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yields each call of sbatch as a shell command. The cluster's own limit on the size of an
+    """Yield each call of sbatch as a shell command. The cluster's own limit on the size of an
     array is not known here, so only `launch.slurm.array` counts."""
     tables = Tables(folder)
     for group in (group for jobs in batches for group in alike(jobs).values()):

@@ -38,7 +38,7 @@ class Tables:
         self._known: dict[str, list[str]] = {}
 
     def write(self, jobs: Sequence[JobSpec], *, requeue: bool) -> str:
-        """Records the jobs of one submission durably and returns the table's name. Raises
+        """Record the jobs of one submission durably and return the table's name. Raises
         `Unreachable` if the disk is full, which may pass."""
         name = os.urandom(6).hex()
         tasks = [{"token": job.token, "argv": list(job.argv), "cwd": job.cwd} for job in jobs]
@@ -56,25 +56,25 @@ class Tables:
         return name
 
     def discard(self, name: str) -> None:
-        """Removes a table whose submission was refused."""
+        """Remove a table whose submission was refused."""
         with contextlib.suppress(OSError):  # a file that remains does no harm
             os.unlink(self.path(name))
 
     def path(self, name: str) -> str:
-        """Returns the path of a table."""
+        """Return the path of a table."""
         return os.path.join(self.place, f"{name}.json")
 
     def comment(self, name: str, jobs: Sequence[JobSpec]) -> str:
-        """Returns the comment that identifies the job."""
+        """Return the comment that identifies the job."""
         return f"sweeper:{self.mark}:{name}:{jobs[0].token if len(jobs) == 1 else 'array'}"
 
     def output(self, name: str, jobs: Sequence[JobSpec]) -> str:
-        """Returns the path of the job's output, in the syntax of sbatch."""
+        """Return the path of the job's output, in the syntax of sbatch."""
         index = ".%a" if len(jobs) > 1 else ""
         return f"{os.path.join(self.place, name).replace('%', '%%')}{index}.out"
 
     def spent(self, over: Set[str], well: Set[str]) -> Iterator[list[str]]:
-        """Yields, for each table whose runs are all `over`, its file and the output files of the
+        """Yield, for each table whose runs are all `over`, its file and the output files of the
         runs that succeeded (`well`)."""
         there = set(os.listdir(self.place)) if os.path.isdir(self.place) else set[str]()
         for name in sorted(name for name in there if name.endswith(".json")):
@@ -90,7 +90,7 @@ class Tables:
                 yield [os.path.join(self.place, each) for each in (name, *printed)]
 
     def token(self, job: Job) -> str | None:
-        """Returns the token that a job was submitted for. Returns None if the table is gone and the
+        """Return the token that a job was submitted for. Return None if the table is gone and the
         job has ended or waits; a waiting job could not start without it. Raises `Unreachable` if
         the table of any other job cannot be read."""
         if job.token is not None:
@@ -109,7 +109,7 @@ class Tables:
         return tokens[job.task] if job.task < len(tokens) else None
 
     def _tokens(self, table: str) -> Sequence[str]:
-        """Returns the tokens in a table. Raises one of `_UNREADABLE`."""
+        """Return the tokens in a table. Raises one of `_UNREADABLE`."""
         if table not in self._known:
             with open(self.path(table), encoding="utf-8", opener=open_regular) as file:
                 tasks = json.load(file)["tasks"]
@@ -117,7 +117,7 @@ class Tables:
         return self._known[table]
 
     def printed(self, job: Job) -> Iterator[str]:
-        """Yields the lines that a job printed, if its output is here."""
+        """Yield the lines that a job printed, if its output is here."""
         index = f".{job.task}" if job.token is None else ""
         path = os.path.join(self.place, f"{job.table}{index}.out")
         try:

@@ -46,7 +46,7 @@ _TOKEN = re.compile(r"(?:^|\s)([0-9a-f]+-a[0-9]+)$")
 def open_backend(
     sweep: str, folder: str, options: Mapping[str, object] = MappingProxyType({})
 ) -> "TmuxBackend":
-    """Opens the tmux backend for one sweep. Raises `EnvironmentFailure` if there is no tmux."""
+    """Open the tmux backend for one sweep. Raises `EnvironmentFailure` if there is no tmux."""
     del options  # it has none
     server = TmuxServer()
     server.check()
@@ -54,7 +54,7 @@ def open_backend(
 
 
 def ensure_view(server: TmuxServer, sweep: str, folder: str) -> str:
-    """Ensures that a window shows the sweep, and returns the session's id. It is the first window
+    """Ensure that a window shows the sweep, and returns the session's id. It is the first window
     if it is made before the others."""
     command = self_command("watch", sweep, "--root", os.path.dirname(folder), "--until-ended")
     return server.ensure_window(sweep, folder, "sweep", command)
@@ -114,7 +114,7 @@ class TmuxBackend(Backend):
         return iter(self._server.capture(pane.id) if pane else ())
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """Closes the panes of ended jobs, and the session if it contains no other job."""
+        """Close the panes of ended jobs, and the session if it contains no other job."""
         session = self._server.session(self._folder)
         if session is None:
             return
@@ -157,8 +157,8 @@ class TmuxBackend(Backend):
 
 
 def _closing(panes: Sequence[Pane], most: int) -> list[str]:
-    """Returns the tmux commands that close panes of jobs whose end is recorded, beyond `most`, the
-    oldest successful ones first. Skips the session's current window, which somebody may look at."""
+    """Return the tmux commands that close panes of jobs whose end is recorded, beyond `most`, the
+    oldest successful ones first. Skip the session's current window, which somebody may look at."""
     over = [pane for pane in panes if pane.dead and _OVER.match(pane.word)]
     over.sort(key=lambda pane: (pane.word != State.SUCCEEDED.value, int(pane.id[1:])))
     surplus = over[: max(0, len(over) - most)]
@@ -172,7 +172,7 @@ def _status(alive: bool, pane: Pane | None) -> JobStatus:
 
 
 def _own_window(session: str, job: JobSpec, name: str | None = None) -> str:
-    """Returns the tmux command that opens a window for a job, named by its title or `name`."""
+    """Return the tmux command that opens a window for a job, named by its title or `name`."""
     called = argument(as_shown(job.title) if name is None else name)
     return f"new-window -d -t {argument(session + ':')} -n {called} {_program(job)}"
 
@@ -182,7 +182,7 @@ def _program(job: JobSpec) -> str:
 
 
 def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> list[str]:
-    """Returns the tmux commands that open a pane for each job in windows of its group: first in
+    """Return the tmux commands that open a pane for each job in windows of its group: first in
     windows with room, then in new ones."""
     lines: list[str] = []
     groups: dict[str, list[JobSpec]] = {}
@@ -214,12 +214,12 @@ def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> li
 
 
 def panes_in(width: int, height: int) -> int:
-    """Returns the most panes for a window of this size in characters."""
+    """Return the most panes for a window of this size in characters."""
     return max(1, min(MOST_PANES, (width // _LEAST_WIDTH) * (height // _LEAST_HEIGHT)))
 
 
 def _new_group(session: str, mark: str, name: str, jobs: Sequence[JobSpec]) -> list[str]:
-    """Returns the commands for a window with a pane for each job. The window is named by the first
+    """Return the commands for a window with a pane for each job. The window is named by the first
     token until it is complete, since tmux would misread a name with a dot or a colon."""
     target = f"{session}:={jobs[0].token}"
     lines = [
@@ -234,7 +234,7 @@ def _new_group(session: str, mark: str, name: str, jobs: Sequence[JobSpec]) -> l
 
 
 def _split(target: str, job: JobSpec) -> list[str]:
-    """Returns the command line for another pane of a window. The pane becomes the active one, which
+    """Return the command line for another pane of a window. The pane becomes the active one, which
     is how it gets its title. All steps are on one line, so that tmux skips the rest if there is no
     room for the pane."""
     window = argument(target)

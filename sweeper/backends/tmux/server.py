@@ -50,7 +50,7 @@ _SOCKET_SECONDS = 3.0
 
 
 def socket_name() -> str:
-    """Returns the socket name of sweeper's tmux server, for `tmux -L`. Raises `EnvironmentFailure`
+    """Return the socket name of sweeper's tmux server, for `tmux -L`. Raises `EnvironmentFailure`
     for an impossible name."""
     name = os.environ.get("SWEEPER_TMUX_SOCKET") or "sweeper"
     if "/" in name:  # tmux would look for a folder and never find a server there
@@ -152,8 +152,8 @@ class TmuxServer:
         return answer[0]
 
     def _revive(self, message: str) -> bool:
-        """Lets a live server recreate its socket if something (a cleaner of /tmp, say) has removed
-        it. Returns whether it did."""
+        """Let a live server recreate its socket if something (a cleaner of /tmp, say) has removed
+        it. Return whether it did."""
         if time.monotonic() - self._looked < _REVIVAL_SECONDS:
             return False
         self._looked = time.monotonic()
@@ -184,7 +184,7 @@ class TmuxServer:
         return False
 
     def check(self) -> None:
-        """Raises `EnvironmentFailure` if there is no tmux, or it can have no socket where it would
+        """Raise `EnvironmentFailure` if there is no tmux, or it can have no socket where it would
         be. A running launcher that loses its socket waits for it instead."""
         try:
             self._listing("list-sessions")
@@ -202,7 +202,7 @@ class TmuxServer:
             raise
 
     def is_around_us(self) -> bool:
-        """Whether this process runs in a window of this server."""
+        """Return whether this process runs in a window of this server."""
         socket = os.environ.get("TMUX", "").partition(",")[0]
         if not socket:
             return False
@@ -210,7 +210,7 @@ class TmuxServer:
         return bool(path) and os.path.realpath(path[0]) == os.path.realpath(socket)
 
     def session(self, folder: str) -> str | None:
-        """Returns the id of the session of the sweep at `folder`, None without one. It is found by
+        """Return the id of the session of the sweep at `folder`, None without one. It is found by
         this path, or by another path of the same folder, if that is mounted twice."""
         form = "#{session_id} #{@sweeper_folder} #{@sweeper_place}"
         name, place = _mark(folder), _place(folder)
@@ -231,7 +231,7 @@ class TmuxServer:
         argv: Sequence[str],
         environment: Mapping[str, str] = _NO_MORE,
     ) -> str:
-        """Ensures that a window of sweeper's own runs in the session of `folder`, which is created
+        """Ensure that a window of sweeper's own runs in the session of `folder`, which is created
         if needed, and returns the session's id. A window whose program has ended is restarted. The
         program gets our SWEEPER_HOME and `environment`: the server has the environment of whoever
         started it, and users with several homes share the server."""
@@ -285,7 +285,7 @@ class TmuxServer:
         return made
 
     def panes(self, session: str) -> list[Pane]:
-        """Returns every pane of a session, by window and position."""
+        """Return every pane of a session, by window and position."""
         panes: list[Pane] = []
         for line in self._listing("list-panes", "-s", "-t", session, "-F", _PANE):
             fields = line.split("\t", 10)
@@ -299,7 +299,7 @@ class TmuxServer:
         return panes
 
     def source(self, commands: Sequence[str]) -> None:
-        """Runs any number of tmux commands in one call. A failure does not stop the others; raises
+        """Run any number of tmux commands in one call. A failure does not stop the others; raises
         `Refusal` if one has failed."""
         try:
             with tempfile.NamedTemporaryFile("w", suffix=".tmux", encoding="utf-8") as file:
@@ -310,11 +310,11 @@ class TmuxServer:
             raise _unreachable(error) from error
 
     def capture(self, pane: str) -> list[str]:
-        """Returns the text of a pane with its history, as plain lines."""
+        """Return the text of a pane with its history, as plain lines."""
         return self._run("capture-pane", "-p", "-J", "-S", "-", "-t", pane)
 
     def _listing(self, *arguments: str) -> list[str]:
-        """Returns the output of a listing; nothing if no server runs."""
+        """Return the output of a listing; nothing if no server runs."""
         try:
             return self._run(*arguments)
         except Refusal as error:
@@ -325,19 +325,19 @@ class TmuxServer:
 
 
 def _unreachable(error: Exception) -> Unreachable:
-    """Returns the exception for a call that could not be made."""
+    """Return the exception for a call that could not be made."""
     lack = lacking(error)
     return Unreachable(f"tmux: {error}") if lack is None else NoRoom(f"tmux: {lack}")
 
 
 def _mark(folder: str) -> str:
-    """Returns the mark of a folder's session. It is a hash because tmux shows only the characters
+    """Return the mark of a folder's session. It is a hash because tmux shows only the characters
     of a path that its locale has."""
     return hashlib.sha256(folder.encode()).hexdigest()
 
 
 def _place(folder: str) -> str:
-    """Returns the identity of a folder, the same for every path to it; empty if it is not on this
+    """Return the identity of a folder, the same for every path to it; empty if it is not on this
     machine. It includes the name, since the inode of a removed folder may soon be reused."""
     try:
         status = os.stat(folder)
@@ -347,17 +347,17 @@ def _place(folder: str) -> str:
 
 
 def _whole(argument: str) -> str:
-    """Escapes an argument on tmux's own command line, where a final `;` separates commands."""
+    """Escape an argument on tmux's own command line, where a final `;` separates commands."""
     return f"{argument[:-1]}\\;" if argument.endswith(";") else argument
 
 
 def as_shown(title: str) -> str:
-    """Escapes a text for tmux, where `#` would start a format or a shell command."""
+    """Escape a text for tmux, where `#` would start a format or a shell command."""
     return sanitize(title).replace("#", "##")
 
 
 def argument(text: str) -> str:
-    """Quotes an argument for tmux's command parser. In single quotes only a newline is special:
+    """Quote an argument for tmux's command parser. In single quotes only a newline is special:
     after a backslash it continues the line, and it swallows the blanks that follow."""
     lines = ["'" + line.replace("'", "'\\''") + "'" for line in text.split("\n")]
     return '"\\n"'.join(lines)
