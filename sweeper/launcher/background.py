@@ -34,7 +34,7 @@ from sweeper.launcher.preflight import environment_in_store
 from sweeper.launcher.trust import is_ours, sealed
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
-from sweeper.scheduler import environment, parallelism
+from sweeper.scheduler import account, environment
 from sweeper.store.documents import encode
 from sweeper.store.local import refuse_links
 from sweeper.store.writable import probe
@@ -128,7 +128,7 @@ def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], ob
     server = TmuxServer()
     ensure_view(server, folder.name, folder.address)
     window = folder.name, folder.address, "launcher", command
-    start_again_or_raise = partial(server.ensure_window, *window, parallelism.handed_on())
+    start_again_or_raise = partial(server.ensure_window, *window, account.handed_on())
     start_again_or_raise()
     return start_again_or_raise
 

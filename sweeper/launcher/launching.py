@@ -31,7 +31,7 @@ from sweeper.launcher.placement_guard import Located, located, refuse_another
 from sweeper.launcher.preflight import engine_for, ensure_engine
 from sweeper.launcher.trust import Agree, refuse, require, require_consent
 from sweeper.money import prices
-from sweeper.scheduler import environment, parallelism
+from sweeper.scheduler import account, environment
 from sweeper.scheduler.budgets import configured_budget
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import REPLANNED, Scheduler
@@ -186,7 +186,7 @@ def _check_account(plan: Plan) -> None:
     notify = notify_of(plan)
     if notify is not None:
         require_variables(notify)
-    parallelism.check_place(plan)
+    account.check_place(plan)
     limits = None if plan.service == "none" else configured_budget()
     if limits is not None and limits.budget.usd is not None:
         prices.load()  # which the launcher needs

@@ -12,9 +12,9 @@ from sweeper.grid.budget import ACCOUNT
 from sweeper.metrics.recorded_usage import AttemptRecords
 from sweeper.money import prices
 from sweeper.results.forecast import Going, forecast, not_known_yet, settings_of
+from sweeper.scheduler.account import account_of, quota_settings
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.governor import name_of
-from sweeper.scheduler.parallelism import account_of, quota_settings
+from sweeper.scheduler.parallelism import name_of
 from sweeper.scheduler.run_table import RunTable
 from sweeper.store.base import Store
 from sweeper.store.documents import encode, read_as, timestamp

@@ -1,132 +1,354 @@
 """Decides how many jobs of a sweep may run: the number asked for, or less if the account's quota or
-this machine requires it."""
+this machine requires it.
+
+The launchers of an account share its slots through one record (`account.py`). Each takes slots
+before it starts runs, and gives them back when runs have ended, in the same write in which it
+reports its load. The learned limit of the service (`Limiter`) belongs to all of them.
+
+A sweep whose launcher was killed keeps its slots while its runs are at work, which any other
+launcher of the account may find out; its next launcher takes them over. A slot that is in use is
+never taken by waiting."""
 
 import hashlib
+import math
 import os
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager, nullcontext
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from typing import NamedTuple
 
-from sweeper.backends import capabilities_together
-from sweeper.errors import EnvironmentFailure, StoreError, Unreachable
-from sweeper.fields import config_file
-from sweeper.fields.kinds import Integer, Text
-from sweeper.fields.sections import Field, Section
-from sweeper.paths import home
-from sweeper.scheduler.account import AccountRecord, Limiter, Load, PrivateRecord, StoredRecord
-from sweeper.scheduler.context import Context
-from sweeper.scheduler.governor import Governor, Jobs
-from sweeper.store.opening import open_store
-from sweeper.store.writable import check_root
-from sweeper.sweep.launcher import Service
-from sweeper.sweep.plan import Plan
-from sweeper.sweep.process import this_process
-from sweeper.sweep.quota import Learned, Member
-from sweeper.worker.job import read_environment
-
-PLACE = "SWEEPER_QUOTA"
-"""The variable with the folder, or the address of a store, in which launchers share quotas."""
-_CONFIG = "XDG_CONFIG_HOME"
-_KEY, _ADDRESS = "TINKER_API_KEY", "TINKER_BASE_URL"
-
-_SECTION = Section(
-    Field("place", Text(), "A folder, or a store that all launchers reach (s3://bucket/quota)."),
-    Field("slots", Integer(1), "What the service takes at once, where that is known."),
-    Field("account", Text(), "A name for the account, where launchers do not see the same key."),
+from sweeper.errors import NotFound, StoreError, Unreachable
+from sweeper.scheduler.account import (
+    AccountRecord,
+    Claim,
+    Limiter,
+    Load,
+    PrivateRecord,
+    Quota,
+    StoredRecord,
+    account_of,
+    grant,
+    quota_settings,
+    shares,
 )
+from sweeper.scheduler.context import Context
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.heartbeats import Heartbeats
+from sweeper.sweep.launcher import Service
+from sweeper.sweep.process import is_gone, this_process
+from sweeper.sweep.quota import Learned, Member, Page
+from sweeper.sweep.states import fold
+
+BEAT_SECONDS = 5.0
+LEASE_SECONDS = 30.0
+"""A launcher on another machine that is silent for longer than this gets no more slots."""
+_REMOTE_SECONDS = 2.0
+"""The interval between two reads of a remote record, where each costs."""
+_SEEK_SECONDS = 5.0
+"""The interval between two looks at the runs of a sweep without a launcher."""
+_FORGET_SECONDS = 900.0
+"""How long a sweep without a launcher that cannot be read from here keeps its slots, from when it
+was first found, or from the last successful read."""
+_NEVER = "never"
+"""The start time of a process that does not exist."""
 
 
-class Quota(NamedTuple):
-    """The quota settings of the user's configuration: where quotas are shared, and how large they
-    are."""
+class Jobs(NamedTuple):
+    """The load of a sweep: `busy` running jobs, `wanted` more that could start now, and `most` at
+    once. `paused` of the running jobs are held back by the service. `refused`: the service
+    rejected one."""
 
-    place: str
-    slots: int | None = None
-    account: str | None = None
-
-
-def quota_settings() -> Quota:
-    """Reads the settings. Raises `EnvironmentFailure` for mistakes in the configuration file."""
-    node, problems = config_file.table("quota")
-    found = _SECTION.read(node, "quota", problems).values
-    config_file.refuse(problems)
-    if chosen := os.environ.get(PLACE):
-        place = _absolute(chosen, os.getcwd())
-    elif found.get("place"):
-        place = _absolute(str(found["place"]), os.path.dirname(config_file.file()))
-    else:
-        place = os.path.join(home(), "quota")
-    return Quota(place, found.get("slots"), found.get("account"))
+    busy: int
+    wanted: int
+    most: int
+    paused: int = 0
+    refused: bool = False
 
 
-def handed_on() -> dict[str, str]:
-    """The variables that give a launcher elsewhere on this machine the same settings."""
-    found = {name: os.environ[name] for name in (PLACE, _CONFIG) if os.environ.get(name)}
-    return {name: _absolute(value, os.getcwd()) for name, value in found.items()}
+class Allowance(NamedTuple):
+    """What a sweep may use: it holds `slots`. `share` is the number that it can count on, up to
+    the number that it wants, and `why` is the reason if it is less, a key of `labels.LOWERED`."""
+
+    slots: int
+    share: int
+    why: str = "service"
 
 
-def _absolute(place: str, base: str) -> str:
-    """A folder as an absolute path, relative to `base` if needed; the address of a store is
-    unchanged."""
-    if "://" in place:
-        return place
-    return os.path.normpath(os.path.join(base, os.path.expanduser(place)))
+def name_of(root: str, sweep: str, identity: str = "") -> str:
+    """The name of a sweep among those of its account. Without `identity`: its name in version
+    0.1."""
+    text = f"{root}/{sweep}\n{identity}" if identity else f"{root}/{sweep}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def check_place(plan: Plan) -> None:
-    """Checks that a launch of this plan can share its quota and its account's budget. Raises
-    `EnvironmentFailure`."""
-    if plan.service == "none":
-        return
-    settings = quota_settings()
-    try:
-        check_root(open_store(settings.place))
-    except StoreError as error:
-        raise EnvironmentFailure(
-            f"quotas are shared in {settings.place} ({_source()}): {error}"
-        ) from error
+class Governor:
+    """Decides for the launcher of one sweep how many slots it holds. `own` is its first entry in
+    the record. `most` is how many jobs the service takes at once, where the user knows it; None
+    lets the launchers learn it."""
+
+    def __init__(
+        self,
+        record: AccountRecord,
+        own: Member,
+        *,
+        clock: Callable[[], float],
+        most: int | None = None,
+    ) -> None:
+        self._record, self._clock, self._most = record, clock, most
+        self._name = name_of(own.root, own.sweep, own.id)
+        self._own = own
+        self._limiter = Limiter(clock)
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._abandoned: dict[str, _Abandoned] = {}
+        self._beat_at = self._seek_at = self._look_at = clock()
+        self._keeper: threading.Thread | None = None
+        self._entered = False
+        """Whether some page may list us as a member."""
+        self._joined = False
+        self._refused = False
+        self._allowance = Allowance(0, 0)
+
+    @contextmanager
+    def kept(self) -> Generator[None]:
+        """Sends heartbeats from a thread, since a step of the launcher may take minutes. When the
+        launcher ends, its slots stay with its running jobs."""
+        if not self._record.is_shared:
+            yield
+            return
+        ended = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, args=(ended,), daemon=True)
+        self._keeper.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            self._keeper.join()
+            self._keeper = None
+            self._let_go()
+
+    def _keep(self, ended: threading.Event) -> None:
+        while not ended.wait(BEAT_SECONDS):
+            with suppress(StoreError):  # the next may get through
+                self._record.beat(self._name)
+
+    def look(self, jobs: Jobs) -> Allowance:
+        """Reports the load of the sweep, and takes the slots that it may have. Raises
+        `StoreError`."""
+        now = self._clock()
+        self._refused |= jobs.refused
+        jobs = jobs._replace(refused=self._refused)
+        if self._joined and self._record.is_remote and now < self._look_at:
+            return self._allowance
+        if not self._joined or (self._keeper is None and now >= self._beat_at):
+            self._record.beat(self._name)
+            self._beat_at = now + BEAT_SECONDS
+        self._seek()
+        self._entered = True
+        page = self._record.write(lambda page: self._changed(page, jobs))
+        self._joined, self._refused = True, False
+        self._look_at = now + _REMOTE_SECONDS  # not before: a look that failed allows nothing
+        self._allowance = self._allowed(page, jobs)
+        self._forget(page)
+        return self._allowance
+
+    def leave(self) -> None:
+        """Gives all slots back when nothing of the sweep is running."""
+        self._joined = self._entered = False
+        with suppress(StoreError):  # then others find out that nothing runs
+            page = self._record.write(self._without_us)
+            if self._name not in page.members:
+                self._record.forget([self._name])
+
+    def _forget(self, page: Page) -> None:
+        """Removes former members."""
+        gone = self._abandoned.keys() - page.members.keys()
+        if gone:
+            with suppress(StoreError):
+                self._record.forget(gone)
+        for name in gone:
+            del self._abandoned[name]
+        self._seen = {name: seen for name, seen in self._seen.items() if name in page.members}
+
+    def _let_go(self) -> None:
+        """Records that the sweep has no launcher, if this process may go on living."""
+        if not self._entered:
+            return
+        self._entered = self._joined = False
+        with suppress(StoreError):
+            self._record.write(self._without_launcher)
+
+    def _without_launcher(self, page: Page) -> Page:
+        own = page.members.get(self._name)
+        if own is None or own.who != self._own.who:
+            return page
+        left = own._replace(who=own.who._replace(began=_NEVER), wants=0, paused=0)
+        return page._replace(members={**page.members, self._name: left})
+
+    def _without_us(self, page: Page) -> Page:
+        own = page.members.get(self._name)
+        if own is None or own.who != self._own.who:
+            return page  # another launcher has the sweep by now
+        return page._replace(members={k: v for k, v in page.members.items() if k != self._name})
+
+    def _changed(self, page: Page, jobs: Jobs) -> Page:
+        """The page with our load, the resulting limit, and the slots that we take."""
+        gone = self._gone(page)
+        members = dict(page.members)
+        for name, slots in self._left_by(page, gone).items():
+            members[name] = members[name]._replace(slots=slots)
+            if not slots:
+                del members[name]
+        turn = self._turn(members, gone, jobs)
+        now = {"slots": jobs.busy, "wants": jobs.wanted, "paused": jobs.paused, "turn": turn}
+        members[self._name] = self._own._replace(**now)
+        learned = self._learned(page.learned, members, gone, refused=jobs.refused)
+        taken = grant(self._limit(learned), self._claims(members, gone), self._name)
+        own = members[self._name]
+        members[self._name] = own._replace(
+            slots=own.slots + taken.slots, wants=own.wants - taken.slots, turn=taken.turn
+        )
+        return page._replace(learned=learned, members=members)
+
+    def _turn(self, members: Mapping[str, Member], gone: set[str], jobs: Jobs) -> float:
+        """Our turn. A member that was away does not catch up on its turns, which would block all
+        others."""
+        before = members.get(self._name)
+        if before is not None and (before.slots or before.wants or not jobs.wanted):
+            return before.turn
+        others = [one for name, one in members.items() if name not in gone | {self._name}]
+        sharing = [one.turn for one in others if one.slots or one.wants]
+        least = min(sharing) if sharing else max((one.turn for one in others), default=0.0)
+        return least if before is None else max(before.turn, least)
+
+    def _learned(
+        self, known: Learned, members: Mapping[str, Member], gone: set[str], *, refused: bool
+    ) -> Learned:
+        there = [one for name, one in members.items() if name not in gone]
+        load = Load(
+            sum(one.slots for one in members.values()),
+            sum(one.paused for one in there),
+            sum(one.wants for one in there),
+            "service" if refused else None,
+        )
+        limits = self._limiter.see(known, load)
+        if self._most is not None and limits.limit is not None and limits.limit > self._most:
+            return limits._replace(limit=self._most, step=1)
+        return limits
+
+    def _limit(self, learned: Learned) -> int | None:
+        known = [limit for limit in (learned.limit, self._most) if limit is not None]
+        return min(known, default=None)
+
+    def _claims(self, members: Mapping[str, Member], gone: set[str]) -> dict[str, Claim]:
+        """The claims of the members. A member without a launcher claims nothing."""
+        return {
+            name: Claim(one.weight, one.slots, 0 if name in gone else one.wants, one.turn)
+            for name, one in members.items()
+        }
+
+    def _allowed(self, page: Page, jobs: Jobs) -> Allowance:
+        slots, limit = page.members[self._name].slots, self._limit(page.learned)
+        if limit is None:
+            return Allowance(slots, jobs.most)
+        claims = self._claims(page.members, self._gone(page))
+        claims[self._name] = claims[self._name]._replace(wants=max(0, jobs.most - slots))
+        share = math.ceil(shares(limit, claims)[self._name] - 1e-9)
+        why = "quota" if limit == self._most else page.learned.why
+        return Allowance(slots, share, why if limit < jobs.most else "shared")
+
+    def _gone(self, page: Page) -> set[str]:
+        """The members without a launcher, as far as can be told from here: by the process on this
+        machine, by heartbeats elsewhere."""
+        now, stamps = self._clock(), self._record.stamps()
+        gone: set[str] = set()
+        for name, member in page.members.items():
+            stamp, known = stamps.get(name, 0), self._seen.get(name)
+            if known is None or known[0] != stamp:
+                known = self._seen[name] = (stamp, now)
+            is_here = member.who.host == self._own.who.host
+            over = is_gone(member.who) if is_here else now - known[1] > LEASE_SECONDS
+            if over and name != self._name:
+                gone.add(name)
+        return gone
+
+    def _seek(self) -> None:
+        """Looks at sweeps without a launcher from time to time. This is not done while a page is
+        written, since each look may take long."""
+        now = self._clock()
+        if now < self._seek_at:
+            return
+        self._seek_at = now + _SEEK_SECONDS
+        page = self._record.look()
+        gone = self._gone(page)
+        for name in self._abandoned.keys() - gone:
+            del self._abandoned[name]
+        for name in gone:
+            member, abandoned = page.members[name], self._abandoned.get(name)
+            if abandoned is None or abandoned.member.who != member.who:
+                is_here = member.who.host == self._own.who.host
+                abandoned = self._abandoned[name] = _Abandoned(member, self._clock, is_here=is_here)
+            abandoned.look()
+
+    def _left_by(self, page: Page, gone: set[str]) -> dict[str, int]:
+        """How many slots each member without a launcher still needs, if that is fewer than it
+        holds."""
+        jobs: dict[str, int] = {}
+        for name in gone:
+            member, abandoned = page.members[name], self._abandoned.get(name)
+            if abandoned is None or abandoned.member.who != member.who:
+                continue  # nobody has looked yet
+            if abandoned.at_work < member.slots or not abandoned.at_work:
+                jobs[name] = min(member.slots, abandoned.at_work)
+        return jobs
 
 
-def _source() -> str:
-    """Names, for people, the setting that says where quotas are shared."""
-    if os.environ.get(PLACE):
-        return f"${PLACE}"
-    return f"quota.place in {config_file.file()}, or else in sweeper's home"
+class _Abandoned:
+    """A sweep without a launcher, whose runs may still be running. `at_work`: how many are.
+    `is_here`: its launcher was on this machine."""
 
+    def __init__(self, member: Member, clock: Callable[[], float], *, is_here: bool) -> None:
+        self.member, self._clock, self._since = member, clock, clock()
+        self._is_here = is_here
+        self._folder: SweepFolder | None = None
+        self._heartbeats: Heartbeats | None = None
+        self.at_work = member.slots
 
-def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
-    """The account of a plan's runs: 16 hexadecimal digits, or None without a known service."""
-    if plan.service == "none":
-        return None
-    if settings.account is not None:
-        return _hash("named", settings.account)
-    given = {**_kept(service), **plan.launch.env}
-    capabilities = capabilities_together(plan.launch)
-    if plan.service == "local" and _ADDRESS not in plan.launch.env and capabilities.here:
-        # The engine's address changes when it is started again.
-        return _hash("engine", service.home or home())
-    address = service.engine or given.get(_ADDRESS, "")
-    return _hash(given.get(_KEY) or _handed_over(plan), address.rstrip("/"))
+    def look(self) -> None:
+        """Counts again. An unreadable sweep keeps its count for a while."""
+        try:
+            self.at_work = self._count()
+            self._since = self._clock()
+        except StoreError:
+            if self._clock() - self._since > _FORGET_SECONDS:
+                self.at_work = 0
 
+    def _count(self) -> int:
+        """Counts the attempts that send heartbeats, or were silent only for a short time. Raises
+        `StoreError`."""
+        if self._folder is None:
+            self._folder = SweepFolder(open_store(self.member.root), self.member.sweep)
+        folder, store = self._folder, self._folder.store
+        try:
+            events = folder.read_events()
+        except NotFound as error:
+            if store.is_remote or (self._is_here and os.path.isdir(store.root)):
+                return 0  # the sweep was removed
+            raise StoreError(str(error)) from error  # its disk is not mounted here
+        if (folder.read_identity() or "") != self.member.id:
+            return self._another(folder)
+        states = {run: fold(happened) for run, happened in events.items()}
+        opened = [(run, state.opened) for run, state in states.items() if state.at_work]
+        if self._heartbeats is None:
+            self._heartbeats = Heartbeats(folder, self._clock)
+        self._heartbeats.look(opened)
+        return sum(self._heartbeats.quiet(*one) <= LEASE_SECONDS for one in opened)
 
-def _kept(service: Service) -> Mapping[str, str]:
-    try:
-        return read_environment(service.env_file)
-    except EnvironmentFailure:
-        return {}  # the runs cannot read it either
-
-
-def _handed_over(plan: Plan) -> str:
-    """Where jobs find the key, for a backend that hands it to them."""
-    for options in plan.launch.options.values():
-        secrets = options.get("secrets")
-        if isinstance(secrets, Mapping) and _KEY in secrets:
-            return str(secrets[_KEY])  # pyright: ignore[reportUnknownArgumentType]
-    return ""
-
-
-def _hash(key: str, address: str) -> str:
-    return hashlib.sha256(f"{key}\n{address}".encode()).hexdigest()[:16]
+    def _another(self, folder: SweepFolder) -> int:
+        """Whether the sweep found under that name is a different one. Raises `StoreError`."""
+        if folder.store.is_remote or self._is_here:
+            return 0  # it took the place of this one
+        raise StoreError(f"{folder.address}: is another sweep")
 
 
 def governor_of(context: Context, service: Service) -> Governor:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import EnvironmentFailure, StoreError
-from sweeper.scheduler import governor, parallelism
+from sweeper.scheduler import account, parallelism
 from sweeper.scheduler.account import (
     Claim,
     Limiter,
@@ -22,7 +22,7 @@ from sweeper.scheduler.account import (
     grant,
     shares,
 )
-from sweeper.scheduler.governor import Governor, Jobs
+from sweeper.scheduler.parallelism import Governor, Jobs
 from sweeper.store.base import Store
 from sweeper.store.documents import encode
 from sweeper.store.local import LocalStore
@@ -288,7 +288,7 @@ def test_a_launcher_that_is_dead_for_sure_is_not_waited_for(
     shared.begin("killed", 2)
     shared.launcher("killed").look(Jobs(2, 50, 50))
     other = shared.launcher("other")
-    monkeypatch.setattr(governor, "is_gone", lambda who: True)
+    monkeypatch.setattr(parallelism, "is_gone", lambda who: True)
     shared.clock.sleep(6)
     assert other.look(Jobs(0, 20, 20)).slots == 8
 
@@ -363,7 +363,7 @@ def test_a_launcher_whose_step_takes_long_keeps_its_slots(
     for _ in range(20):
         assert other.look(Jobs(0, 10, 10)).slots == 4
         shared.clock.sleep(6)
-    monkeypatch.setattr(governor, "BEAT_SECONDS", 0.001)
+    monkeypatch.setattr(parallelism, "BEAT_SECONDS", 0.001)
     record = StoredRecord(shared.store, "a")
     far = shared.elsewhere("far")
     with far.kept():
@@ -396,7 +396,7 @@ def test_sweeps_without_a_launcher_are_looked_at_once_and_not_while_a_page_is_wr
     shared = Account(tmp_path, 10)
     shared.begin("killed", 4)
     shared.launcher("killed").look(Jobs(0, 4, 4))
-    monkeypatch.setattr(governor, "is_gone", lambda who: True)
+    monkeypatch.setattr(parallelism, "is_gone", lambda who: True)
     other = shared.launcher("other")
     opened: list[str] = []
     writing: list[bool] = []
@@ -560,30 +560,30 @@ def test_who_shares_with_nobody_needs_no_place() -> None:
 def test_the_place_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("SWEEPER_HOME", "/home/of/mine")
-    monkeypatch.delenv(parallelism.PLACE, raising=False)
-    assert parallelism.quota_settings() == ("/home/of/mine/quota", None, None)
+    monkeypatch.delenv(account.PLACE, raising=False)
+    assert account.quota_settings() == ("/home/of/mine/quota", None, None)
     (tmp_path / "sweeper").mkdir()
     file = tmp_path / "sweeper" / "config.toml"
     file.write_text('[quota]\nplace = "s3://bucket/quota"\nslots = 50\naccount = "team"\n')
-    assert parallelism.quota_settings() == ("s3://bucket/quota", 50, "team")
-    monkeypatch.setenv(parallelism.PLACE, "/elsewhere")
-    assert parallelism.quota_settings().place == "/elsewhere"
-    assert parallelism.handed_on() == {
-        parallelism.PLACE: "/elsewhere",
+    assert account.quota_settings() == ("s3://bucket/quota", 50, "team")
+    monkeypatch.setenv(account.PLACE, "/elsewhere")
+    assert account.quota_settings().place == "/elsewhere"
+    assert account.handed_on() == {
+        account.PLACE: "/elsewhere",
         "XDG_CONFIG_HOME": str(tmp_path),
     }
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(parallelism.PLACE, "shared/quota")
+    monkeypatch.setenv(account.PLACE, "shared/quota")
     there = f"{tmp_path}/shared/quota"
-    assert parallelism.quota_settings().place == parallelism.handed_on()[parallelism.PLACE] == there
-    monkeypatch.delenv(parallelism.PLACE)
+    assert account.quota_settings().place == account.handed_on()[account.PLACE] == there
+    monkeypatch.delenv(account.PLACE)
     file.write_text('[quota]\nplace = "quota"\n')
     monkeypatch.chdir("/")
-    assert parallelism.quota_settings().place == f"{tmp_path}/sweeper/quota"
-    assert parallelism.handed_on() == {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert account.quota_settings().place == f"{tmp_path}/sweeper/quota"
+    assert account.handed_on() == {"XDG_CONFIG_HOME": str(tmp_path)}
     file.write_text("[quota]\nslot = 50\nslots = 0\n")
     with pytest.raises(EnvironmentFailure) as told:
-        parallelism.quota_settings()
+        account.quota_settings()
     assert f"{file}: quota.slot: unknown key 'slot' in quota (did you mean 'slots'?)" in str(
         told.value
     )

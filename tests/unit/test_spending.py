@@ -11,7 +11,7 @@ import pytest
 
 from sweeper.backends import open_backend
 from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
-from sweeper.scheduler import parallelism
+from sweeper.scheduler import account
 from sweeper.scheduler.budgets import (
     AccountBudget,
     AttemptUsage,
@@ -20,7 +20,7 @@ from sweeper.scheduler.budgets import (
     configured_budget,
 )
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.governor import name_of
+from sweeper.scheduler.parallelism import name_of
 from sweeper.scheduler.run_table import RunTable
 from sweeper.store.documents import encode, read_json
 from sweeper.store.local import LocalStore
@@ -330,13 +330,13 @@ def test_a_launcher_that_does_not_know_what_is_left_starts_nothing_and_goes_on(
 ) -> None:
     scene = make_scene()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv(parallelism.PLACE, str(tmp_path / "quota"))
+    monkeypatch.setenv(account.PLACE, str(tmp_path / "quota"))
     (tmp_path / "config" / "sweeper").mkdir(parents=True)
     (tmp_path / "config" / "sweeper" / "config.toml").write_text("[budget]\ntokens = 1000\n")
     plan = read_json(scene.store, scene.folder.plan) | {"service": "tinker"}
     scene.store.replace(scene.folder.plan, encode(plan))
     scene.scheduler = scene.new_scheduler()
-    of_account = parallelism.account_of(scene.folder.read_plan(), Service(), parallelism.Quota(""))
+    of_account = account.account_of(scene.folder.read_plan(), Service(), account.Quota(""))
     damaged = tmp_path / "quota" / str(of_account) / "spent" / "other.json"
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{")

@@ -15,7 +15,7 @@ from unittest import mock
 from harness.ledger import Verdict
 from harness.simulation import Job, World
 from sweeper.errors import StoreError
-from sweeper.scheduler import parallelism
+from sweeper.scheduler import account, parallelism
 from sweeper.scheduler.loop import Scheduler
 from sweeper.store.local import LocalStore
 from sweeper.sweep.observation import Kind
@@ -169,7 +169,7 @@ class Account:
 
     def _launcher(self, one: Sweeping) -> Scheduler:
         faults = self._deal()
-        settings = parallelism.Quota(self.place.root, self._slots)
+        settings = account.Quota(self.place.root, self._slots)
         record = FaultyStore(self.place, faults)
         with (
             mock.patch.object(parallelism, "quota_settings", lambda: settings),
