@@ -205,9 +205,9 @@ def _require_rest(folder: SweepFolder) -> None:
 def _forget_environment(folder: str) -> None:
     """Remove the environment that the last launch kept for the runs of the sweep that was at
     `folder`. It would make the next launch under that name look for the sweep on a missing disk."""
-    from sweeper.scheduler import environment
+    from sweeper.sweep import environment_file
 
-    environment.forget(environment.env_file(folder), folder)
+    environment_file.forget(environment_file.env_file(folder), folder)
 
 
 def _remove_folders(top: str) -> None:

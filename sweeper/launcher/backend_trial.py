@@ -173,7 +173,7 @@ def _remove(folder: SweepFolder) -> None:
     `EnvironmentFailure` if the job cannot be stopped."""
     from sweeper.launcher.annotations import clear, delete
     from sweeper.launcher.control import cancel_runs
-    from sweeper.scheduler.environment import env_file, forget
+    from sweeper.sweep.environment_file import env_file, forget
     from sweeper.sweep.lock import holding_sweep
 
     try:

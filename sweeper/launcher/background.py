@@ -34,11 +34,11 @@ from sweeper.launcher.preflight import environment_in_store
 from sweeper.launcher.trust import is_ours, sealed
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
-from sweeper.scheduler import account, environment
+from sweeper.scheduler import account
 from sweeper.store.documents import encode
 from sweeper.store.local import refuse_links
 from sweeper.store.writable import probe
-from sweeper.sweep import lock
+from sweeper.sweep import environment_file, lock
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
 from sweeper.sweep.plan import Plan
@@ -92,7 +92,7 @@ def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = F
     command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", folder.address]
     command += ["--smoke"] if smoke else []
     if folder.store.is_remote:
-        command += ["--env", environment.env_file(folder.address)]
+        command += ["--env", environment_file.env_file(folder.address)]
     if "tmux" in places:
         where = f"its window: `{hint('attach', folder.name, root=folder.store.root)}`"
         start_again_or_raise = _in_a_window(folder, command)
@@ -262,7 +262,7 @@ def _refuse(folder: SweepFolder, plan: Plan, before: Plan, offered: Offer) -> No
         from sweeper.sweep.lease import is_elsewhere
 
         elsewhere = is_elsewhere(folder)
-    own_files = (environment.env_file(folder.address), environment_in_store(folder))
+    own_files = (environment_file.env_file(folder.address), environment_in_store(folder))
     foreign = service.env_file is None or service.env_file not in own_files
     moved = bool(service.places) and not is_same(service.places, offered.places)
     other = (before.launch.backend, before.service) != (plan.launch.backend, plan.service)

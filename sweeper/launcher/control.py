@@ -201,7 +201,8 @@ def _refuse_addresses(plan: Plan, folder: str) -> None:
 def _forget_environment(folder: SweepFolder) -> None:
     """Remove the environment of runs if none needs it any more: no run is at work, and no launcher
     will start one, including a launcher that is just starting."""
-    from sweeper.scheduler import environment
+    from sweeper.launcher import kept_environments
+    from sweeper.sweep import environment_file
 
     events = folder.read_events()
     plan = folder.read_plan()
@@ -209,10 +210,10 @@ def _forget_environment(folder: SweepFolder) -> None:
         happened, retries = events.get(run.id, set()), plan.retries_of(run.stage)
         if fold(happened).at_work or not is_finished(happened, retries, retired=run.retired):
             return
-    if environment.is_needed_later(folder):
+    if kept_environments.is_needed_later(folder):
         return
     with suppress(NotFound, StoreError):  # `gc` removes it
-        environment.forget(folder.read_service().env_file, folder.address)
+        environment_file.forget(folder.read_service().env_file, folder.address)
 
 
 def _at_work(folder: SweepFolder, runs: Iterable[str], retries: Mapping[str, int]) -> list[str]:

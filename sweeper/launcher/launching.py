@@ -19,19 +19,15 @@ from sweeper.backends.base import Backend
 from sweeper.common.document_reader import Part
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.grid.notify import notify_of, require_variables
-from sweeper.launcher import background, preflight
+from sweeper.launcher import background, kept_environments, preflight
 from sweeper.launcher.background import Offer, offer, start_detached
-from sweeper.launcher.manifest import (
-    record,
-    remove_unneeded_environment,
-    secret_names,
-    write_environment,
-)
+from sweeper.launcher.kept_environments import remove_unneeded_environment
+from sweeper.launcher.manifest import record, secret_names, write_environment
 from sweeper.launcher.placement_guard import Located, located, refuse_another
 from sweeper.launcher.preflight import engine_for, ensure_engine
 from sweeper.launcher.trust import Agree, refuse, require, require_consent
 from sweeper.money import prices
-from sweeper.scheduler import account, environment
+from sweeper.scheduler import account
 from sweeper.scheduler.budgets import configured_budget
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import REPLANNED, Scheduler
@@ -39,14 +35,14 @@ from sweeper.scheduler.progress import Summary, exit_code, printer
 from sweeper.store.documents import place_of as file_of
 from sweeper.store.opening import default_root, open_store
 from sweeper.store.writable import check_root, make_root
-from sweeper.sweep import lock
+from sweeper.sweep import environment_file, lock
+from sweeper.sweep.environment_file import read_environment
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.recipe import runs_anywhere
 from sweeper.sweep.states import State
 from sweeper.sweep.sweep_requests import asked_pause, forget
-from sweeper.worker.job import read_environment
 
 if TYPE_CHECKING:
     from sweeper.results.status import Status
@@ -155,11 +151,11 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     capabilities = preflight.admit(launched, store, planned.service, names, live=live)
     opened, before = _open(folder, planned, user.tell)
     preflight.try_out(opened, planned, planned.runs)
-    environment.require_secrets(preflight.kept_here(capabilities, names))
-    environment.refuse_if_folder_missing(folder)
+    preflight.require_secrets(preflight.kept_here(capabilities, names))
+    kept_environments.refuse_if_folder_missing(folder)
     url = engine_for(planned, capabilities, user.tell) if planned.service == "local" else None
-    for path in environment.unused_files(but=folder.address):
-        environment.forget(path)
+    for path in kept_environments.unused_files(but=folder.address):
+        environment_file.forget(path)
     make_root(store)
     with ExitStack() as held:
         try:
@@ -232,7 +228,7 @@ def ready(folder: SweepFolder, agree: Agree = refuse) -> Ready:
     over = {run for run, s in folder.read_states().items() if s.state is State.SUCCEEDED}
     left = [run for run in plan.runs if not run.retired and run.id not in over]
     preflight.try_out(opened, plan, left, some=True)
-    environment.require_secrets(preflight.kept_here(capabilities, names))
+    preflight.require_secrets(preflight.kept_here(capabilities, names))
     return Ready(plan, capabilities, located(opened, before))
 
 
@@ -339,7 +335,7 @@ def _drive_plan(
     bring_home(over=False)
     context = Context(folder, backends)
     scheduler = Scheduler(context, notify=notify, smoke=smoke, check=check, ending=bring_home)
-    mark = environment.mark_of(environment.env_file(folder.address))
+    mark = environment_file.mark_of(environment_file.env_file(folder.address))
     try:
         summary = scheduler.run()
     except AnotherLauncher:
@@ -351,9 +347,9 @@ def _drive_plan(
             forget(folder, "stop")
         return summary
     with suppress(StoreError, NotFound):  # `gc` removes what is left here
-        if not environment.is_needed_later(folder):
-            environment.forget(env_file, folder.address)
-            environment.forget(environment.env_file(folder.address))
+        if not kept_environments.is_needed_later(folder):
+            environment_file.forget(env_file, folder.address)
+            environment_file.forget(environment_file.env_file(folder.address))
     return summary
 
 

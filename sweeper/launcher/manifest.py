@@ -3,15 +3,14 @@ previous launch; and removes secrets that a launcher kept for a sweep that it lo
 
 import json
 import os
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from sweeper.backends import Capabilities, capabilities_together
-from sweeper.backends.base import Backend, JobState
 from sweeper.common.document_reader import SCHEMA
-from sweeper.errors import NotFound, StoreError, Unreachable, UsageError
+from sweeper.engine.lifecycle import hub_environment
+from sweeper.errors import NotFound, UsageError
 from sweeper.launcher import preflight
 from sweeper.launcher.placement_guard import Located, refuse_moved_sweep
 from sweeper.launcher.trust import sealed
@@ -19,15 +18,14 @@ from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
 from sweeper.provenance import launch_record, provenance, redaction, snapshot
 from sweeper.results.origins import Launches, differences
-from sweeper.scheduler import environment
 from sweeper.store.base import Store
 from sweeper.store.documents import encode, timestamp
-from sweeper.sweep import lease, tracking
-from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep import environment_file, tracking
+from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.labels import first_of, plural
 from sweeper.sweep.metric import Metric
 from sweeper.sweep.plan import Plan, Run
-from sweeper.sweep.states import OPEN, RunState, State, fold
+from sweeper.sweep.states import OPEN, RunState, State
 from sweeper.sweep.sweep_requests import asked_parallel, forget
 
 _SHORTEST = 8
@@ -144,7 +142,7 @@ def write_environment(
         folder.store.replace(folder.service, encode(document))
     except BaseException:
         if is_first:  # or the next launch takes the sweep for one whose disk is away
-            environment.forget(path)
+            environment_file.forget(path)
         raise
 
 
@@ -153,11 +151,11 @@ def keep_environment(
 ) -> str:
     """Save this process's environment for the workers of a sweep. Returns the file's path."""
     key = preflight.engine_key(capabilities)
-    extra = environment.service_environment(plan.service, url, key, plan.launch.env)
+    extra = _service_environment(plan.service, url, key, plan.launch.env)
     shared = preflight.shared_environment(capabilities, folder)
     needed = secret_names(plan.secrets, plan.service)
     without = [name for name in capabilities.credentials if name not in needed]
-    return environment.write(f"{folder.address}", extra, shared, without)
+    return environment_file.write(f"{folder.address}", extra, shared, without)
 
 
 def secret_names(secrets: Sequence[str], service: str) -> list[str]:
@@ -310,52 +308,14 @@ def _shown(value: object) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-_WAIT_SECONDS = 60.0
-"""Time limit for jobs to begin. If one takes longer, `gc` or the next launch from here removes the
-file."""
-_LOOK_SECONDS = 1.0
-_AT_WORK = (JobState.PENDING, JobState.RUNNING, JobState.STOPPING)
-
-
-def remove_unneeded_environment(
-    folder: SweepFolder,
-    backends: Iterable[Backend],
-    mark: str | None,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Remove the environment file of the runs of `sweep` on this machine once no job started from
-    here needs it: each has sent a heartbeat or has ended. The file stays if the new launcher is on
-    this machine, since it may use the file, or if the file is no longer ours (`mark` identifies
-    ours: see `environment.mark_of`)."""
-    path = environment.env_file(folder.address)
-    deadline = clock() + _WAIT_SECONDS
-    while mark is not None and environment.mark_of(path) == mark:
-        try:
-            if not lease.is_elsewhere(folder):
-                return
-            if not _is_needed(folder, backends):
-                if environment.mark_of(path) == mark:  # the check took some time
-                    environment.forget(path, folder.address)
-                return
-        except (NotFound, StoreError, Unreachable):
-            pass  # unknown for now: try again
-        if clock() > deadline:
-            return
-        sleep(_LOOK_SECONDS)
-
-
-def _is_needed(folder: SweepFolder, backends: Iterable[Backend]) -> bool:
-    """Whether a job that the backends here know has not sent a heartbeat yet. A worker reads its
-    environment before its first heartbeat."""
-    jobs = dict[str, str]()
-    for run, happened in folder.read_events().items():
-        state = fold(happened)
-        if state.state in OPEN:
-            jobs[token(run, state.attempt)] = folder.heartbeat(run, state.attempt)
-        elif state.unacknowledged:
-            jobs[token(run, state.opened)] = folder.heartbeat(run, state.opened)
-    statuses = [pair for backend in backends for pair in backend.poll(list(jobs)).items()]
-    at_work = [job for job, status in statuses if status.state in _AT_WORK]
-    return not all(folder.store.exists(jobs[job]) for job in at_work)
+def _service_environment(
+    service: str, engine_url: str | None, key: str, grids: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables by which the tinker SDK reaches `service`, with the engine's `key`, and
+    `transformers` finds the tokenizers of the engine's models. `grids` are the variables that the
+    grid sets, of which `HF_HOME` counts. Raises `EngineError`.
+    """
+    if service == "local" and engine_url is not None:
+        variables = hub_environment(environ={**os.environ, **grids})
+        return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": key, **variables}
+    return {}

@@ -260,3 +260,12 @@ def ensure_engine(places: Collection[str]) -> "EngineInfo":
             stdin=null, stdout=null, stderr=null, start_new_session=True,
         )  # fmt: skip
     return lifecycle.wait(timeout=_ENGINE_SECONDS)
+
+
+def require_secrets(names: Sequence[str]) -> None:
+    """Raise `EnvironmentFailure` when one of these variables is not set here."""
+    missing = [name for name in names if not os.environ.get(name)]
+    if missing:
+        raise EnvironmentFailure(
+            f"the secret {missing[0]} is not set: `export {missing[0]}=...` before launching"
+        )

@@ -283,8 +283,8 @@ def job_builder(preview: LaunchPreview, store: Store) -> "JobBuilder | None":
         from sweeper.provenance.job_bundle import describe
 
         plan = plan._replace(carried=describe(folder, plan))
-    from sweeper.scheduler.environment import env_file
     from sweeper.scheduler.submitter import JobBuilder
+    from sweeper.sweep.environment_file import env_file
 
     return JobBuilder(plan, folder, env_file(folder.address))
 

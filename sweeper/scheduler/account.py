@@ -29,10 +29,10 @@ from sweeper.store.documents import encode, place_of, read_json
 from sweeper.store.opening import open_store
 from sweeper.store.writable import check_root
 from sweeper.sweep import quota
+from sweeper.sweep.environment_file import read_environment
 from sweeper.sweep.launcher import Service
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.quota import BLANK, Learned, Page
-from sweeper.worker.job import read_environment
 
 PLACE = "SWEEPER_QUOTA"
 """The variable with the folder, or the address of a store, in which launchers share quotas."""

@@ -26,11 +26,11 @@ from sweeper.recipe.command_template import render_command
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
 from sweeper.store.documents import encode, timestamp
+from sweeper.sweep.environment_file import read_environment
 from sweeper.sweep.plan import OnAlarm
 from sweeper.sweep.requests import request_cancel
 from sweeper.sweep.states import OPEN
 from sweeper.sweep.sweep_requests import ask_cancel
-from sweeper.worker.job import read_environment
 
 _AT_ONCE = 4
 _COMMAND_SECONDS = 60.0

@@ -11,9 +11,9 @@ from contextlib import suppress
 from sweeper.backends import capabilities_together
 from sweeper.engine import lifecycle
 from sweeper.errors import NotFound, StoreError, Unreachable
-from sweeper.scheduler import environment
 from sweeper.scheduler.context import Context
 from sweeper.store.documents import encode, read_as
+from sweeper.sweep import environment_file
 from sweeper.sweep.job import Engine, read_engine
 from sweeper.sweep.launcher import Service
 
@@ -88,7 +88,7 @@ class EngineWatch:
         key = lifecycle.client_key(service.home)
         variables = {"TINKER_BASE_URL": engine.url, "TINKER_API_KEY": key}
         if service.env_file is not None:
-            environment.change(service.env_file, variables)
+            environment_file.change(service.env_file, variables)
         if engine.url != service.engine:
             document = {**service.document, "engine": engine.url}
             self._store.replace(self._folder.service, encode(document))

@@ -20,8 +20,8 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.progress import Summary
 from sweeper.store.documents import timestamp
 from sweeper.sweep import messages
+from sweeper.sweep.environment_file import read_environment
 from sweeper.sweep.notify import Message, Notify
-from sweeper.worker.job import read_environment
 
 _MOST_ALARMS = 20
 """After this many messages about alarms, one more says that there are others."""

@@ -115,7 +115,7 @@ class Pins:
     def _ask(self, path: str) -> Pinned:
         from sweeper.results import kept_checkpoints
         from sweeper.results.service_requests import of_service
-        from sweeper.worker.job import read_environment
+        from sweeper.sweep.environment_file import read_environment
 
         service = of_service(self._name, read_environment(self._env_file))
         return (

@@ -1,12 +1,11 @@
 """Prepares the execution of a job from its description: folder, command and environment."""
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper.common.document_reader import SCHEMA, read_texts
+from sweeper.common.document_reader import SCHEMA
 from sweeper.common.sweeper_argv import BOOTSTRAP
 from sweeper.errors import EnvironmentFailure, StoreError
 from sweeper.recipe.command_template import render_command, with_log_path
@@ -232,19 +231,3 @@ def _bootstrap(
     document |= {} if modules is None else {"modules": modules}
     folder.store.replace(child, encode(document), durable=False)
     return [recipe.python, BOOTSTRAP, "run", str(folder.store.local_path(child))]
-
-
-def read_environment(path: str | None) -> dict[str, str]:
-    """Read the environment of `sweeper launch` from a private file. A backend would pass on its
-    own environment at best, and secrets must not appear on a command line."""
-    if path is None:
-        return dict(os.environ)
-    try:
-        with open(path, encoding="utf-8") as file:
-            return read_texts(json.load(file), path)  # values may be invalid Unicode
-    except (OSError, ValueError, RecursionError, StoreError) as error:
-        # This process's own environment is no substitute: it may contain another service's address
-        # and key.
-        raise EnvironmentFailure(
-            f"the environment kept for this run cannot be read: {error}"
-        ) from error

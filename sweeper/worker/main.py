@@ -29,6 +29,7 @@ from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.store.documents import encode, read_as, timestamp
 from sweeper.store.opening import open_store
 from sweeper.sweep import job as jobs
+from sweeper.sweep.environment_file import read_environment
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.job import Job
 from sweeper.sweep.states import Event
@@ -37,14 +38,7 @@ from sweeper.worker import checkpoint_resume, fork_client
 from sweeper.worker.child import Child, Guard, spawn
 from sweeper.worker.claim import claim, reopen, restarts, with_retries
 from sweeper.worker.heartbeat import BEAT_SECONDS, Heartbeat
-from sweeper.worker.job import (
-    Prepared,
-    backend_variables,
-    origin_of,
-    prepare,
-    read_environment,
-    usage_folder,
-)
+from sweeper.worker.job import Prepared, backend_variables, origin_of, prepare, usage_folder
 from sweeper.worker.outcome import Ending, Judged, MemoryKills, blame, crowded_out, failure, judge
 from sweeper.worker.output import Output, last_word, say, set_blocking
 from sweeper.worker.rate_limits import Pauses

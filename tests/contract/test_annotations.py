@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
-from sweeper.launcher import annotations
+from sweeper.launcher import annotations, kept_environments
 from sweeper.results.registry import Registry
-from sweeper.scheduler import environment
 from sweeper.store.documents import encode
 from sweeper.store.opening import open_store
+from sweeper.sweep import environment_file
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.lock import holding_sweep
 
@@ -95,10 +95,12 @@ def test_a_sweep_that_we_moved_or_deleted_is_not_looked_for_on_a_missing_disk(
     if store.is_remote and change == "rename":
         pytest.skip("no folder is moved there")
     make("one")
-    kept = environment.write(f"{store.root}/one", {})
+    kept = environment_file.write(f"{store.root}/one", {})
     if change == "rename":
         annotations.rename("one", "other", root=root)
     else:
         annotations.delete("one", root=root)
     assert not Path(kept).exists()
-    environment.refuse_if_folder_missing(SweepFolder(store, "one"))  # the name can be used again
+    kept_environments.refuse_if_folder_missing(
+        SweepFolder(store, "one")
+    )  # the name can be used again

@@ -16,12 +16,13 @@ from typing import Any, cast
 import pytest
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.scheduler import environment
+from sweeper.launcher import kept_environments
 from sweeper.store.base import Store
 from sweeper.store.local import LocalStore
 from sweeper.store.opening import open_store
 from sweeper.store.remote import RemoteStore
 from sweeper.store.writable import probe
+from sweeper.sweep import environment_file
 from sweeper.testing import Faults, FaultyStore
 
 REMOTE = ["memory", "s3", "ceph"] if "SWEEPER_TEST_CEPH" in os.environ else ["memory", "s3"]
@@ -267,10 +268,10 @@ def test_a_store_that_does_not_answer_says_so(
         open_store(s3_root).read("a")
     # Nor is it one without sweeps: the environment of one there may be needed.
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
-    kept = environment.write(f"{s3_root}/s", {})
+    kept = environment_file.write(f"{s3_root}/s", {})
     os.utime(kept, (1, 1))
     away: list[tuple[str, str]] = []
-    assert list(environment.unused_files(unknown=lambda *about: away.append(about))) == []
+    assert list(kept_environments.unused_files(unknown=lambda *about: away.append(about))) == []
     assert away == [(kept, f"{s3_root}/s")]
 
 

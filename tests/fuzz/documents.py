@@ -105,7 +105,7 @@ def launched(top: Path) -> None:
     from sweeper.engine.checkpoints import Checkpoint, Place, Vault
     from sweeper.engine.lora import LoraConfig
     from sweeper.engine.optimizer import Moments
-    from sweeper.scheduler import environment
+    from sweeper.sweep import environment_file
 
     os.chdir(top)
     (top / "program.py").write_text(PROGRAM)
@@ -122,7 +122,7 @@ def launched(top: Path) -> None:
     (top / "bad.yaml").write_text(json.dumps(text))
     done = min((top / "root" / "bad" / "runs").glob("*.1/iteration_000001")).parent
     shutil.copytree(done, top / "root" / "mine" / "x")
-    kept = environment.write(str(top / "root" / "bad"), {})
+    kept = environment_file.write(str(top / "root" / "bad"), {})
     os.utime(kept, (1, 1))
     vault = Vault(str(top / "vault"))
     for name in ("000010", "final"):
@@ -355,8 +355,9 @@ class World:
         from sweeper.store.documents import read_as
         from sweeper.store.opening import open_store
         from sweeper.sweep import job as jobs
+        from sweeper.sweep.environment_file import read_environment
         from sweeper.sweep.folder import SweepFolder
-        from sweeper.worker.job import prepare, read_environment
+        from sweeper.worker.job import prepare
 
         store = open_store(str(self.top / "root"))
         path = rng.choice(self.documents["jobs"]).relative_to(self.top / "root")

@@ -21,10 +21,10 @@ from sweeper.commands import gc
 from sweeper.launcher import background
 from sweeper.launcher.background import launcher_log
 from sweeper.paths import built, home, sources
-from sweeper.scheduler import environment
 from sweeper.store.base import Store
 from sweeper.store.local import LocalStore
 from sweeper.store.opening import open_store
+from sweeper.sweep import environment_file
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.lock import holding_sweep
 from sweeper.sweep.worker_lock import is_held
@@ -122,7 +122,9 @@ def test_copies_go_and_what_is_in_no_store_yet_stays(
 
 
 def test_what_launchers_left_goes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = {name: Path(environment.write(f"{store.root}/{name}", {})) for name in ("gone", "s")}
+    kept = {
+        name: Path(environment_file.write(f"{store.root}/{name}", {})) for name in ("gone", "s")
+    }
     quiet = Path(launcher_log(SweepFolder(store, "s")))
     logs = quiet.parent
     for path in (logs / "old.log", logs / "young.log", quiet):

@@ -8,9 +8,10 @@ import pytest
 
 from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import EngineInfo
-from sweeper.scheduler import engine_watch, environment
+from sweeper.scheduler import engine_watch
 from sweeper.scheduler.failures import SERVICE_TRIES
 from sweeper.store.documents import encode, read_json
+from sweeper.sweep import environment_file
 from sweeper.sweep import job as job_model
 from sweeper.sweep.states import Event, State
 from sweeper.worker.outcome import Judged, blame
@@ -30,7 +31,7 @@ class Engine:
     def __init__(self, scene: Any, home: Path) -> None:
         self.scene, self.home = scene, home
         self.info: EngineInfo | None = EngineInfo(FIRST, 1, "t1", "0", str(home))
-        self.env_file = environment.write("/s", {"TINKER_BASE_URL": FIRST, "MINE": "1"})
+        self.env_file = environment_file.write("/s", {"TINKER_BASE_URL": FIRST, "MINE": "1"})
         plan = read_json(scene.store, scene.folder.plan) | {"service": "local"}
         scene.store.replace(scene.folder.plan, encode(plan))
         service = {"schema": 1, "env_file": self.env_file, "engine": FIRST, "home": str(home)}

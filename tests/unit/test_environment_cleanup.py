@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sweeper.launcher.manifest import remove_unneeded_environment
-from sweeper.scheduler import environment
-from sweeper.sweep import lease
+from sweeper.launcher import kept_environments
+from sweeper.launcher.kept_environments import remove_unneeded_environment
+from sweeper.sweep import environment_file, lease
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.states import Event
 from sweeper.testing import FakeClock
@@ -20,8 +20,8 @@ class Left:
 
     def __init__(self, scene: Any) -> None:
         self.scene, self.clock = scene, FakeClock()
-        self.path = environment.write(f"{scene.store.root}/s", {"SECRET": "value"})
-        self.mark = environment.mark_of(self.path)
+        self.path = environment_file.write(f"{scene.store.root}/s", {"SECRET": "value"})
+        self.mark = environment_file.mark_of(self.path)
         scene.step()
         self.at_work = scene.ids[:2]
 
@@ -87,7 +87,7 @@ def test_it_stays_where_nobody_knows(left: Left) -> None:
 def test_what_another_launch_has_put_there_stays(left: Left) -> None:
     for run in left.at_work:
         left.begins(run)
-    environment.write(f"{left.scene.store.root}/s", {})
+    environment_file.write(f"{left.scene.store.root}/s", {})
     left.remove_unneeded_environment()
     assert os.path.exists(left.path)
 
@@ -104,11 +104,11 @@ def test_only_files_of_launches_are_taken_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path))
-    path = Path(environment.write("/nowhere/s", {}))
+    path = Path(environment_file.write("/nowhere/s", {}))
     lock = path.with_name("0123.lock")
     lock.touch()
     for each in (path, lock):
         os.utime(each, (0, 0))
     path.write_text("{}")
     os.utime(path, (0, 0))
-    assert list(environment.unused_files("/s")) == [str(path)]
+    assert list(kept_environments.unused_files("/s")) == [str(path)]

@@ -12,8 +12,8 @@ import pytest
 
 from sweeper.cli import main
 from sweeper.errors import StoreError, UsageError
-from sweeper.scheduler import environment
 from sweeper.store.local import LocalStore
+from sweeper.sweep import environment_file
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.lock import holding_sweep
 from sweeper.sweep.requests import request_cancel
@@ -155,14 +155,14 @@ def test_cancel_removes_no_file_that_is_not_the_runs_environment(
     sweep.save()
     service = root / "s" / "launcher" / "service.json"
     service.parent.mkdir()
-    mine = environment.write(str(root / "other"), {})
+    mine = environment_file.write(str(root / "other"), {})
     for name, text in (("key", "-----BEGIN"), ("list", "[1]"), ("json", "{}")):
         (tmp_path / name).write_text(text)
     for path in (mine, *(str(tmp_path / name) for name in ("key", "list", "json"))):
         service.write_text(json.dumps({"schema": 1, "env_file": path}))
         assert main(["cancel", "s"]) == 0
         assert os.path.exists(path)
-    theirs = environment.write(str(root / "s"), {})
+    theirs = environment_file.write(str(root / "s"), {})
     service.write_text(json.dumps({"schema": 1, "env_file": theirs}))
     assert main(["cancel", "s"]) == 0
     assert not os.path.exists(theirs)

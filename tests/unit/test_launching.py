@@ -14,12 +14,11 @@ from sweeper.engine import access_token
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.grid.launch import SECTION
-from sweeper.launcher import background, launching
+from sweeper.launcher import background, kept_environments, launching, preflight
 from sweeper.launcher.manifest import _refuse_secrets, changes, merge
-from sweeper.scheduler import environment
 from sweeper.scheduler.progress import Summary, exit_code, line
 from sweeper.store.local import LocalStore
-from sweeper.sweep import lock
+from sweeper.sweep import environment_file, lock
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.launch import Launch, Share
 from sweeper.sweep.plan import Plan
@@ -101,21 +100,21 @@ def test_the_environment_of_runs_is_private(
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path))
     monkeypatch.setenv("MY_KEY", "canary")
     monkeypatch.setenv("TMUX", "somebody-elses,1,2")
-    path = environment.write("/sweeps/s", {"EXTRA": "1"})
+    path = environment_file.write("/sweeps/s", {"EXTRA": "1"})
     kept = json.loads(Path(path).read_text())
     assert (kept["MY_KEY"], kept["EXTRA"]) == ("canary", "1")
     assert "TMUX" not in kept
     assert kept["SWEEPER_FOLDER"] == "/sweeps/s"
     assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
-    environment.forget(path)
-    environment.forget(path)
+    environment_file.forget(path)
+    environment_file.forget(path)
     assert not Path(path).exists()
 
 
 def test_a_missing_secret_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(EnvironmentFailure, match="the secret NO_SUCH_KEY is not set"):
-        environment.require_secrets(["NO_SUCH_KEY"])
+        preflight.require_secrets(["NO_SUCH_KEY"])
 
 
 def test_environments_that_nobody_needs_are_found(
@@ -125,7 +124,7 @@ def test_environments_that_nobody_needs_are_found(
     store = LocalStore(str(tmp_path / "sweeps"))
     names = ("over", "open", "held", "young", "mine", "requeued", "preempted", "given_up")
     folders = {name: f"{store.root}/{name}" for name in names}
-    paths = {name: Path(environment.write(folder, {})) for name, folder in folders.items()}
+    paths = {name: Path(environment_file.write(folder, {})) for name, folder in folders.items()}
     broken = tmp_path / "home" / "environments" / "broken.json"
     broken.write_text("{")
     for path in (*paths.values(), broken):
@@ -140,8 +139,8 @@ def test_environments_that_nobody_needs_are_found(
         plan = {"name": name, "launch": {"backend": backend}, "recipe": {}, "runs": []}
         store.create(f"{name}/sweep.json", json.dumps(plan).encode())
     with lock.holding_sweep(SweepFolder(store, "held")):
-        for path in environment.unused_files(but=folders["mine"]):
-            environment.forget(path)
+        for path in kept_environments.unused_files(but=folders["mine"]):
+            environment_file.forget(path)
     left = {name for name, path in paths.items() if path.exists()}
     assert left == {"open", "held", "young", "mine", "requeued"}
     assert not broken.exists()
@@ -158,11 +157,11 @@ def test_who_uses_an_engine_is_known_by_its_key(
     store = LocalStore(str(tmp_path / "sweeps"))
     for name, key in (("open", "tml-ours"), ("over", "tml-ours"), ("hosted", "tml-another")):
         store.create(f"{name}/state/a/1.claimed.json", b"{}")
-        environment.write(f"{store.root}/{name}", {"TINKER_API_KEY": key})
+        environment_file.write(f"{store.root}/{name}", {"TINKER_API_KEY": key})
     store.create("over/state/a/1.succeeded.json", b"{}")
-    environment.write("nowhere://at/all/s", {"TINKER_API_KEY": "tml-ours"})
+    environment_file.write("nowhere://at/all/s", {"TINKER_API_KEY": "tml-ours"})
     info = EngineInfo("http://127.0.0.1:1", 1, "t", "0", home)
-    assert set(environment.sweeps_using(info)) == {"nowhere://at/all/s", f"{store.root}/open"}
+    assert set(kept_environments.sweeps_using(info)) == {"nowhere://at/all/s", f"{store.root}/open"}
 
 
 def test_a_sweep_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
@@ -189,7 +188,7 @@ def test_an_outage_after_all_is_over_fails_no_launch(
         "open_places",
         lambda launch, *_, **__: dict.fromkeys(launch.places, scene.backend),
     )
-    monkeypatch.setattr(environment, "is_needed_later", silent)
+    monkeypatch.setattr(kept_environments, "is_needed_later", silent)
     summary = launching.drive(f"{scene.store.root}/s", lambda _: None)
     assert summary.counts[State.SUCCEEDED] == 1
 

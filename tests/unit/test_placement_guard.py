@@ -14,7 +14,7 @@ from sweeper.backends.slurm.commands import Slurm
 from sweeper.errors import StoreError, UsageError
 from sweeper.launcher import manifest, placement_guard
 from sweeper.launcher.placement_guard import place_of, refuse_moved_sweep
-from sweeper.scheduler import environment
+from sweeper.sweep import environment_file
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.states import Event
 from sweeper.testing import FakeBackend
@@ -34,7 +34,7 @@ class Clustered(FakeBackend):
 def launched(make_scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """`launched(*events)`: a sweep that was launched to `HERE`; the events of its first attempt.
     Gives the scene, and what launches it again to a place."""
-    monkeypatch.setattr(environment, "write", lambda *_: "environment.json")
+    monkeypatch.setattr(environment_file, "write", lambda *_: "environment.json")
 
     def make(*events: Event) -> tuple[Any, Callable[[dict[str, str]], None]]:
         scene = make_scene(runs=5)

@@ -27,9 +27,9 @@ from sweeper.launcher.placement_guard import refuse_moved_sweep
 from sweeper.launcher.trust import sealed
 from sweeper.planner.plan import plan
 from sweeper.results.sweeps import Sweep
-from sweeper.scheduler import environment
 from sweeper.scheduler.failures import SERVICE_TRIES
 from sweeper.store.documents import encode, read_json
+from sweeper.sweep import environment_file
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.launch import Launch, Share
 from sweeper.sweep.states import Event, State
@@ -461,7 +461,7 @@ HERE, THERE = {"backend": "fake"}, {"backend": "spare", "cluster": "one"}
 @pytest.fixture
 def launched(pair: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Callable[..., None]]:
     """A sweep with jobs at both places; and what launches it to others."""
-    monkeypatch.setattr(environment, "write", lambda *_: "environment.json")
+    monkeypatch.setattr(environment_file, "write", lambda *_: "environment.json")
     scene, *_ = pair(2)
 
     def again(*places: dict[str, str]) -> None:

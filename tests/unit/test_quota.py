@@ -416,7 +416,7 @@ def test_sweeps_without_a_launcher_are_looked_at_once_and_not_while_a_page_is_wr
     monkeypatch.setattr(other, "_changed", changed)
     monkeypatch.setattr(SweepFolder, "read_events", seen)
     monkeypatch.setattr(
-        governor, "open_store", lambda root: (opened.append(root), LocalStore(root))[1]
+        parallelism, "open_store", lambda root: (opened.append(root), LocalStore(root))[1]
     )
     for _ in range(10):
         other.look(Jobs(0, 10, 10))

@@ -13,7 +13,8 @@ from sweeper.errors import EnvironmentFailure, GridError
 from sweeper.fields.nodes import Problems
 from sweeper.grid import parse_grid
 from sweeper.grid.run_overrides import asked_by, unmatched
-from sweeper.scheduler import environment
+from sweeper.launcher import kept_environments
+from sweeper.sweep import environment_file
 
 
 def test_a_configuration_that_is_nested_too_deep(
@@ -102,18 +103,20 @@ def test_an_environment_beside_the_sweep_is_private_and_found_again(
     monkeypatch.setenv("A_SECRET", "the value of it")
     sweep = tmp_path / "sweeps" / "s"
     place = sweep / "launcher" / "environment.json"
-    written = environment.write(str(sweep), {}, str(place))
+    written = environment_file.write(str(sweep), {}, str(place))
     assert written == str(place) and place.stat().st_mode & 0o777 == 0o600
     assert "the value of it" in place.read_text()
     (note,) = (tmp_path / "home" / "environments").iterdir()
     assert "the value of it" not in note.read_text()
     os.utime(note, (0, 0))
-    assert list(environment.unused_files(but=str(sweep))) == []
-    assert list(environment.unused_files()) == [str(place)]
-    environment.forget(str(place))
-    assert list(environment.unused_files()) == []  # nothing of the sweep is there: is it away?
+    assert list(kept_environments.unused_files(but=str(sweep))) == []
+    assert list(kept_environments.unused_files()) == [str(place)]
+    environment_file.forget(str(place))
+    assert (
+        list(kept_environments.unused_files()) == []
+    )  # nothing of the sweep is there: is it away?
     (place.parent / "lock").touch()
-    assert list(environment.unused_files()) == [str(note)]
+    assert list(kept_environments.unused_files()) == [str(note)]
 
 
 def test_options_from_the_command_line_and_from_a_file_that_is_extended(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.launcher import launching, trust
 from sweeper.launcher.trust import is_ours, refuse, require, sealed
 from sweeper.planner.plan import plan
-from sweeper.scheduler.environment import write
+from sweeper.sweep.environment_file import write
 
 PLAN = {"schema": 1, "name": "s", "runs": [{"id": "a", "config": {"x": 1e-4, "y": float("inf")}}]}
 

@@ -19,11 +19,11 @@ from pyarrow.parquet import read_table
 from sweeper import backends
 from sweeper.cli import main
 from sweeper.errors import NotFound, StoreError
+from sweeper.launcher import kept_environments
 from sweeper.results.registry import Registry
-from sweeper.scheduler import environment
 from sweeper.store.local import LocalStore
 from sweeper.store.opening import open_store
-from sweeper.sweep import lock
+from sweeper.sweep import environment_file, lock
 from sweeper.sweep.folder import SweepFolder
 from sweeper.testing import FakeBackend
 
@@ -401,7 +401,7 @@ def test_a_link_to_a_disk_that_is_away_is_no_absence(root: Path, say: Say) -> No
 
 def old_environment(folder: Path) -> Path:
     """What a launch of the sweep at `folder` left, two hours ago."""
-    path = Path(environment.write(str(folder), {}))
+    path = Path(environment_file.write(str(folder), {}))
     os.utime(path, (time.time() - 7200,) * 2)
     return path
 
@@ -417,10 +417,10 @@ def test_the_environment_of_a_sweep_that_is_away_stays(
     sweep.run({"lr": 2}, 0, [], "planned")
     sweep.save()
     path, ended = old_environment(root / "open"), old_environment(root / "good")
-    assert list(environment.unused_files()) == [str(ended)]
+    assert list(kept_environments.unused_files()) == [str(ended)]
     kept: list[tuple[str, str]] = []
     (root / away).rename(root.parent / "away")
-    left = list(environment.unused_files(unknown=lambda *about: kept.append(about)))
+    left = list(kept_environments.unused_files(unknown=lambda *about: kept.append(about)))
     assert str(path) not in left and (str(path), str(root / "open")) in kept
     code, _, error = say("gc", "--delete")
     assert code == (6 if away == "." else 0)
@@ -441,7 +441,7 @@ def test_a_sweep_that_is_away_is_not_launched_anew(
     grid = root.parent / "good.yaml"
     grid.write_text("name: good\ncommand: ['true', '{x}']\ngrid: {x: [1]}\n"
                     "launch: {backend: local}\n")  # fmt: skip
-    path = environment.write(str(root / "good"), {})
+    path = environment_file.write(str(root / "good"), {})
     root.rename(root.parent / "away")
     code, _, error = say("launch", str(grid), "--wait", "--plain")
     assert code == 6 and f"{root / 'good'}: was launched before and was not over" in error

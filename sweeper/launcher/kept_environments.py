@@ -1,0 +1,212 @@
+"""The environment files that launches left on this machine: which are still needed, and by whom."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from sweeper.backends import may_restart
+from sweeper.backends.base import Backend, JobState
+from sweeper.common.json_values import table_of
+from sweeper.engine.lifecycle import EngineInfo, client_key
+from sweeper.errors import NotFound, StoreError, SweeperError, Unreachable
+from sweeper.paths import environments, home
+from sweeper.store.opening import open_store
+from sweeper.sweep import lease
+from sweeper.sweep.environment_file import OWNER, PLACE, env_file, forget, mark_of, read_environment
+from sweeper.sweep.folder import Events, SweepFolder, token
+from sweeper.sweep.lock import is_held
+from sweeper.sweep.states import OPEN, State, fold, wants_attempt
+
+_YOUNG_SECONDS = 3600.0
+
+_AGAIN = frozenset({State.PREEMPTED, State.LOST})
+
+
+class _Kept(NamedTuple):
+    """A file that `write` left: its path, when it was written, and what is in it ({} where it
+    cannot be read)."""
+
+    path: str
+    written: float
+    document: Mapping[str, object]
+
+    @property
+    def folder(self) -> str:
+        """The folder of its sweep; "" if it does not say."""
+        return str(self.document.get(OWNER, ""))
+
+
+def _environments(where: str) -> Iterator[_Kept]:
+    """Yield the files that `write` left in the home `where`."""
+    try:
+        entries = sorted(os.scandir(environments(where)), key=lambda e: e.name)
+    except OSError:
+        return
+    for entry in entries:
+        document: object = None
+        if not entry.name.endswith(".json"):
+            continue
+        try:
+            written = entry.stat().st_mtime
+            with suppress(ValueError, PermissionError), open(entry.path, encoding="utf-8") as file:
+                document = json.load(file)
+        except OSError:
+            continue  # gone, or it cannot be read now
+        yield _Kept(entry.path, written, table_of(document))
+
+
+def _old() -> Iterator[_Kept]:
+    """Yield the files that `write` left an hour ago or more, in place of a note what it points
+    to."""
+    for environment in _environments(home()):
+        place = environment.document.get(PLACE)
+        if time.time() - environment.written < _YOUNG_SECONDS:
+            continue
+        if not isinstance(place, str):
+            yield environment
+        elif os.path.exists(place):
+            yield environment._replace(path=place)  # the note itself follows the next time
+        elif os.path.isdir(os.path.dirname(place)):  # else its disk may be away
+            yield environment
+
+
+def sweeps_using(info: EngineInfo) -> list[str]:
+    """The folders of sweeps that use an engine of this home and may be at work. A sweep that cannot
+    be read counts as at work."""
+    sweeps: list[str] = []
+    for entry in _environments(info.home):
+        environment = entry.document
+        place = environment.get(PLACE)
+        if isinstance(place, str):
+            with suppress(SweeperError):
+                environment = read_environment(place)
+        # The engine is known by its key, which stays the same when its address changes.
+        if environment.get("TINKER_API_KEY") == client_key(info.home) and entry.folder:
+            root, _, sweep = entry.folder.rpartition("/")
+            try:
+                used = _in_use(SweepFolder(open_store(root), sweep))
+            except (SweeperError, OSError):
+                used = True
+            sweeps += [entry.folder] * used
+    return sweeps
+
+
+def unused_files(
+    but: str = "", unknown: Callable[[str, str], object] = lambda path, _: path
+) -> Iterator[str]:
+    """Yield the files that `write` left an hour ago or more for sweeps of which nothing runs any
+    more: their launcher was killed, and nobody launched them again. The file of the sweep at `but`
+    is passed over. So are those of sweeps that are away (removed, or on a disk that is not mounted)
+    or cannot be read: `unknown` is called with such a file and its sweep's folder."""
+    for kept in _old():
+        root, _, sweep = kept.folder.rpartition("/")
+        if kept.folder == but:
+            continue
+        try:
+            if kept.folder and _in_use(SweepFolder(open_store(root), sweep)):
+                continue
+        except (SweeperError, OSError):
+            unknown(kept.path, kept.folder)
+            continue
+        yield kept.path
+
+
+def refuse_if_folder_missing(folder: SweepFolder) -> None:
+    """Refuse a sweep that was launched from here, was not over, and is not in the store now: its
+    disk may be away while its jobs are at work, and they would be started again. Raises
+    `StoreError`."""
+    path = env_file(folder.address)
+    if os.path.exists(path) and not _has_anything(folder):
+        raise StoreError(
+            f"{folder.address}: was launched before and was not over, and is not there: is its "
+            f"disk mounted? If you have removed it, remove {path} as well"
+        )
+
+
+def _has_anything(folder: SweepFolder) -> bool:
+    """Whether the store has any file of a sweep; a launch that died early leaves at least a
+    lock."""
+    return next(iter(folder.store.names(folder.name)), None) is not None
+
+
+def _in_use(folder: SweepFolder) -> bool:
+    """Whether a job of the sweep may be at work, or its launcher is. Raises `NotFound` where the
+    sweep is not in the store."""
+    try:
+        events = folder.read_events()
+    except NotFound:
+        if not _has_anything(folder):
+            raise
+        events = {}
+    states = map(fold, events.values())
+    if any(state.at_work for state in states):
+        return True
+    return _may_restart(folder, events) or is_held(folder)
+
+
+def is_needed_later(folder: SweepFolder) -> bool:
+    """Whether the backend may start a run of the sweep again by itself, without a launcher."""
+    return _may_restart(folder, folder.read_events())
+
+
+def _may_restart(folder: SweepFolder, events: Events) -> bool:
+    if not any(
+        fold(happened).state in _AGAIN and wants_attempt(happened, 0)  # as `worker.requeue`
+        for happened in events.values()
+    ):
+        return False
+    return may_restart(folder.read_plan().launch)
+
+
+_WAIT_SECONDS = 60.0
+"""Time limit for jobs to begin. If one takes longer, `gc` or the next launch from here removes the
+file."""
+_LOOK_SECONDS = 1.0
+_AT_WORK = (JobState.PENDING, JobState.RUNNING, JobState.STOPPING)
+
+
+def remove_unneeded_environment(
+    folder: SweepFolder,
+    backends: Iterable[Backend],
+    mark: str | None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Remove the environment file of the runs of `sweep` on this machine once no job started from
+    here needs it: each has sent a heartbeat or has ended. The file stays if the new launcher is on
+    this machine, since it may use the file, or if the file is no longer ours (`mark` identifies
+    ours: see `mark_of`)."""
+    path = env_file(folder.address)
+    deadline = clock() + _WAIT_SECONDS
+    while mark is not None and mark_of(path) == mark:
+        try:
+            if not lease.is_elsewhere(folder):
+                return
+            if not _is_needed(folder, backends):
+                if mark_of(path) == mark:  # the check took some time
+                    forget(path, folder.address)
+                return
+        except (NotFound, StoreError, Unreachable):
+            pass  # unknown for now: try again
+        if clock() > deadline:
+            return
+        sleep(_LOOK_SECONDS)
+
+
+def _is_needed(folder: SweepFolder, backends: Iterable[Backend]) -> bool:
+    """Whether a job that the backends here know has not sent a heartbeat yet. A worker reads its
+    environment before its first heartbeat."""
+    jobs = dict[str, str]()
+    for run, happened in folder.read_events().items():
+        state = fold(happened)
+        if state.state in OPEN:
+            jobs[token(run, state.attempt)] = folder.heartbeat(run, state.attempt)
+        elif state.unacknowledged:
+            jobs[token(run, state.opened)] = folder.heartbeat(run, state.opened)
+    statuses = [pair for backend in backends for pair in backend.poll(list(jobs)).items()]
+    at_work = [job for job, status in statuses if status.state in _AT_WORK]
+    return not all(folder.store.exists(jobs[job]) for job in at_work)
