@@ -191,8 +191,8 @@ def _cells(
 def _pairs(
     order: Sequence[str], groups: Mapping[str, Sequence[tuple[int | None, float]]], scale: Scale
 ) -> "pandas.DataFrame":
-    """All pairs if there are few cells; otherwise each cell with the best. Each pair has its own
-    Welch interval, and one over shared seeds."""
+    """Return all pairs if there are few cells; otherwise each cell with the best. Each pair has its
+    own Welch interval, and one over shared seeds."""
     import pandas
 
     names = list(itertools.combinations(order, 2))

@@ -196,7 +196,7 @@ def duration(seconds: float | None) -> str:
 
 
 def amount(value: float | None) -> str:
-    """A count that may be large: `950`, `12.3 k`, `4.56 M`."""
+    """Return a count that may be large: `950`, `12.3 k`, `4.56 M`."""
     if value is None or not math.isfinite(value):
         return NONE
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):

@@ -190,7 +190,7 @@ def _side(registry: Registry, data: SweepData, reference: str) -> _Side:
 
 
 def _of_runs(registry: Registry, ranking: Ranking, selector: str) -> list[Cell]:
-    """The cells of the runs that a selector finds."""
+    """Return the cells of the runs that a selector finds."""
     try:
         chosen = {run.id for run in registry.choose([selector])}
     except NotFound:

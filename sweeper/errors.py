@@ -97,10 +97,10 @@ class AnotherLauncher(EnvironmentFailure):
 
     @classmethod
     def at_work(cls, sweep: str, root: str) -> "AnotherLauncher":
-        """The one that is said to who comes second."""
+        """Build the error that the second launcher gets."""
         import shlex
 
         return cls(
-            f"another launcher is at work on {sweep!r}: look on with `sweeper watch {sweep} --root "
+            f"another launcher is at work on {sweep!r}: follow it with `sweeper watch {sweep} --root "
             f"{shlex.quote(root)}`, or wait until it ends"
         )

@@ -75,7 +75,7 @@ def checkpoints(root: str | None = None) -> str:
 
 
 def spill(root: str | None = None) -> str:
-    """Weights of samplers that are not in use; nothing of it outlives the engine."""
+    """Return weights of samplers that are not in use; nothing of it outlives the engine."""
     return os.path.join(engine(root), "spill")
 
 

@@ -67,9 +67,9 @@ class Blocks:
 
 
 def find_blocks(ranking: Ranking, sign: float, by: str | None) -> Blocks | None:
-    """The blocks that were asked for or found; None if there are none. A setting that is the same
-    in all cells makes no blocks, as in a confirmation of cells of one model. Raises `UsageError`
-    for a setting that no cell has."""
+    """Return the blocks that were asked for or found; None if there are none. A setting that is the
+    same in all cells makes no blocks, as in a confirmation of cells of one model. Raises
+    `UsageError` for a setting that no cell has."""
     if by is not None:
         if by in ranking.keys:
             return _blocks(ranking, sign, by, None)

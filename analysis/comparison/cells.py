@@ -77,7 +77,7 @@ class Cell:
         return any(run.counts for run in self.runs)
 
     def by_seed(self, scale: Scale) -> dict[int, float]:
-        """The values of the runs that count and have a seed, by seed, on a scale."""
+        """Return the values of the runs that count and have a seed, by seed, on a scale."""
         by_seed = {
             r.seed: r.value
             for r in self.runs

@@ -127,7 +127,7 @@ def judge_edges(
 
 
 def _ordered_axes(best: Cell, good: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The settings that can have an edge."""
+    """Return the settings that can have an edge."""
     rows = {
         axis: ordered(axis, [cell for cell in good if _beside(cell, best.settings, axis)])
         for axis in best.settings

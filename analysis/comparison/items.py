@@ -216,8 +216,8 @@ def difference(
 
 
 def lucks(tables: Mapping[str, Floats]) -> dict[str, Luck]:
-    """The variance that runs add, by cell: pooled over all cells with several runs, except for
-    cells whose own is significantly larger. Empty if no cell has two runs."""
+    """Return the variance that runs add, by cell: pooled over all cells with several runs, except
+    for cells whose own is significantly larger. Empty if no cell has two runs."""
     squares = {cell: _squares(table) for cell, table in tables.items() if len(table) > 1}
     if not squares:
         return {}

@@ -59,7 +59,7 @@ def seeds_for(lead: float, cells: int) -> int | None:
 
 
 def smallest_lead(ranking: Ranking, cells: int, seeds: int) -> float | None:
-    """The smallest lead that is found, on the scale of the comparison, with the noise of a
+    """Return the smallest lead that is found, on the scale of the comparison, with the noise of a
     ranking: the median of its cells. None if the noise is unknown."""
     noise = ranking.noise.between or ranking.noise
     sds = sorted(spread.sd for spread in noise.spreads.values())

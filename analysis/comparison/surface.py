@@ -190,7 +190,7 @@ def _within_means(
 
 
 def _apart(columns: Sequence[Column]) -> tuple[list[Column], list[tuple[str, str]]]:
-    """The axes whose terms can be separated from those of the axes before them."""
+    """Return the axes whose terms can be separated from those of the axes before them."""
     design = np.ones((len(columns[0].at), 1)) if columns else np.empty((0, 1))
     remaining: list[Column] = []
     left: list[tuple[str, str]] = []

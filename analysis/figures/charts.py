@@ -130,7 +130,7 @@ def parallel(
 
 
 def _few(places: Mapping[str, float]) -> list[tuple[str, float]]:
-    """All labels if there are few, otherwise only the outer ones."""
+    """Return all labels if there are few, otherwise only the outer ones."""
     by_place = sorted(places.items(), key=lambda item: item[1])
     return by_place if len(by_place) <= 10 else [by_place[0], by_place[-1]]
 

@@ -95,7 +95,7 @@ def _axis(study: Study, key: str, metric: str) -> Panel | None:
 
 
 def undrawn(study: Study, panels: Sequence[Panel]) -> list[str]:
-    """The settings that vary but have no figure of their own."""
+    """Return the settings that vary but have no figure of their own."""
     drawn = {panel.name for panel in panels if panel.section == "axes"}
     return [key for key in telling(study) if key not in drawn]
 

@@ -249,8 +249,8 @@ class _Pen:
         strong: bool,
         dotted: bool,
     ) -> list[dict[str, Any]]:
-        """The lines of these runs as one trace, since a trace costs much more than additional
-        points."""
+        """Return the lines of these runs as one trace, since a trace costs much more than
+        additional points."""
         series = [run.curves[self.key] for run in runs]
         thinned = zip(runs, _thinned(series, self.points), strict=True)
         shown = [(run, at) for run, at in thinned if len(at)]

@@ -163,8 +163,8 @@ def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
 
 
 def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
-    """A warning that the best is ahead of all others by so few runs that the result depends on
-    normal noise, and on equal noise where cells share it: a single run, or two against two with
+    """Return a warning that the best is ahead of all others by so few runs that the result depends
+    on normal noise, and on equal noise where cells share it: a single run, or two against two with
     each cell's own noise."""
     if ranking.tied or ranking.equal:
         return []

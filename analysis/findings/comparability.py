@@ -57,8 +57,8 @@ def unlike(findings: Sequence[Finding]) -> str:
 
 
 def _executed(data: SweepData) -> list[Finding]:
-    """The finding that the runs that count did not all execute the same program, packages, service
-    or data."""
+    """Return the finding that the runs that count did not all execute the same program, packages,
+    service or data."""
     origins = differences(run for run in data.runs if run.counts)
     if not origins:
         return []
@@ -89,8 +89,8 @@ class _End(NamedTuple):
 
 
 def _unequal_steps(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """The finding that cells are compared at different steps, with the best at the last step that
-    all have reached."""
+    """Return the finding that cells are compared at different steps, with the best at the last step
+    that all have reached."""
     metric = data.metric
     if metric is None or ranking.best is None or not ranking.others:
         return []
@@ -187,7 +187,7 @@ def _scatter(data: SweepData, cell: Cell) -> tuple[float, float] | None:
 
 
 def _curves(data: SweepData, cell: Cell) -> list[Series]:
-    """The metric of the runs that count."""
+    """Return the metric of the runs that count."""
     runs: list[RunData] = [run for run in cell.runs if run.counts]
     curves = [run.curves.get(data.metric_name or "") for run in runs]
     return [points for points in curves if points]

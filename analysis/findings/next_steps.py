@@ -129,7 +129,7 @@ def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
 
 
 def _again(ranking: Ranking) -> Iterator[str]:
-    """Cells that lost runs and may be better than the best."""
+    """Yield cells that lost runs and may be better than the best."""
     if ranking.passed_over:
         names = labels.listed(names_of(ranking.passed_over), 3)
         yield f"Find out why runs of {names} diverge: the others beat those of the best cell."

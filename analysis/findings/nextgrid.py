@@ -101,8 +101,8 @@ def propose(
 
 
 def ends_to_extend(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
-    """The ends of axes to try values beyond: those that a test tells, and, once a winner is clear,
-    those of axes with two values, of which the best always has an end."""
+    """Return the ends of axes to try values beyond: those that a test tells, and, once a winner is
+    clear, those of axes with two values, of which the best always has an end."""
     clear = any(finding.kind == "separated" for finding in findings)
     return [
         finding.evidence
@@ -348,7 +348,7 @@ def _set_seeds(grid: Any, seeds: int | list[int]) -> None:
 
 
 def _inline(value: Any) -> Any:
-    """A list or mapping that is written in one line."""
+    """Return a list or mapping that is written in one line."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
     made: Any = CommentedSeq(value) if isinstance(value, list) else CommentedMap(value)

@@ -93,7 +93,7 @@ def _answers(
 
 
 def _of_task(run: RecordedRun | None, task: str) -> Iterator[Answer]:
-    """The judged answers of a run to a task."""
+    """Yield the judged answers of a run to a task."""
     if run is None:  # of a sweep that is only compared with
         return
     files = item_files(files_of(run).items())

@@ -70,9 +70,9 @@ def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
 
 
 def groups(ranking: Ranking) -> list[dict[str, Any]]:
-    """The settings by which cells may be coloured: the values of each in order, and for each cell
-    the position of its value (-1 if it has none). Settings of text are included if they have few
-    enough values to distinguish."""
+    """Return the settings by which cells may be coloured: the values of each in order, and for each
+    cell the position of its value (-1 if it has none). Settings of text are included if they have
+    few enough values to distinguish."""
     rows: list[dict[str, Any]] = []
     for key in ranking.keys:
         own = [cell.settings.get(key, labels.NONE) for cell in ranking.cells]

@@ -305,8 +305,8 @@ def _json(value: Any) -> bytes:
 
 
 def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """The entries that can be switched on and off: the coloured cells that are drawn, and all
-    others."""
+    """Return the entries that can be switched on and off: the coloured cells that are drawn, and
+    all others."""
     curves = [panel.figure for panel in panels if panel.section == "curves"]
     traces = [trace["meta"] for figure in curves for trace in figure["data"]]
     drawn = {cell for meta in traces for cell in meta.get("cells", [meta["cell"]])}
@@ -326,8 +326,8 @@ def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
 
 
 def provenance(data: SweepData) -> list[tuple[str, str]]:
-    """The provenance of the runs, as pairs of texts: one line for each launch if several started
-    them, then all that is known of the last one."""
+    """Return the provenance of the runs, as pairs of texts: one line for each launch if several
+    started them, then all that is known of the last one."""
     if data.plan is None:
         return []
     runs = [(run.origin, run) for run in data.runs if run.origin is not None]

@@ -37,7 +37,7 @@ _TEXT = 1200
 
 
 def common(study: Study) -> str:
-    """Values that all runs have in common."""
+    """Return values that all runs have in common."""
     configs = [dict(dotted(run.config)) for run in study.data.runs[:RUNS]]
     first = configs[0] if configs else {}
     alike = {
@@ -87,8 +87,8 @@ def executed(study: Study, cell: Cell) -> list[str]:
 
 
 def details(study: Study) -> dict[str, dict[str, Any]]:
-    """The details of each run, by its id: plain texts, which the page shows as such when the run
-    is clicked."""
+    """Return the details of each run, by its id: plain texts, which the page shows as such when the
+    run is clicked."""
     by_run: dict[str, dict[str, Any]] = {}
     split = study.behaviour.split if study.behaviour is not None else "train"
     runs = [run for cell in study.ranking.cells for run in cell.runs][:RUNS]

@@ -120,7 +120,7 @@ def run_to_log(data: SweepData, run: RunData) -> str | None:
 
 
 def listing(data: SweepData, state: str) -> str:
-    """The command that lists the runs in a state."""
+    """Return the command that lists the runs in a state."""
     return shlex.join([*_program(), "ls", data.names[0], "--state", state, "--root", data.root])
 
 

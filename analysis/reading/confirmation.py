@@ -26,7 +26,7 @@ class Confirmed(NamedTuple):
     seed_field: str
 
     def cell(self, placed: Placed) -> str | None:
-        """The name of a run's cell, if it is one that was repeated."""
+        """Return the name of a run's cell, if it is one that was repeated."""
         return self.names.get(_place(placed, self.seed_field))
 
 

@@ -82,7 +82,7 @@ def steps_done(history: History, training: Sequence[str]) -> float | None:
 
 
 def token_keys() -> list[str]:
-    """The keys under which tokens are counted."""
+    """Return the keys under which tokens are counted."""
     return [name for names in SOURCES.values() for name in names]
 
 
@@ -136,8 +136,8 @@ def parse_prices(text: str | None) -> dict[str, float]:
 
 
 def dollars(cost: Cost, prices: Mapping[str, float]) -> float | None:
-    """The price of a run's tokens by these prices, or by the table's if none are given; None if a
-    kind has no price."""
+    """Return the price of a run's tokens by these prices, or by the table's if none are given; None
+    if a kind has no price."""
     if not prices:
         return cost.usd
     if not cost.tokens or not set(cost.tokens) <= set(prices):

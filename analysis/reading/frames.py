@@ -494,7 +494,7 @@ def _alarms(source: Source) -> dict[str, list[Alarm]]:
 
 
 def judged_by(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, Any]:
-    """The fields of a run that say what it is judged by."""
+    """Return the fields of a run that say what it is judged by."""
     if metric is None or metric.name not in curves:
         return {"value": None, "step": None, "diverged": False}
     points = curves[metric.name]

@@ -39,7 +39,7 @@ class Histories:
             self.keys.update(history.keys)
 
     def of(self, run: str) -> "History":
-        """The history of a run, by its id."""
+        """Return the history of a run, by its id."""
         return self._found.get(run) or History(self, Columns(), np.empty(0), None)
 
     def shared(self, key: str, steps: Floats) -> Floats:

@@ -14,8 +14,8 @@ may both have an accuracy of 1.0 to the end."""
 
 
 def curve_digest(run: RunData, metric: str | None) -> str | None:
-    """A digest that is equal for runs with equal values of the metric and of the training curve,
-    whatever time they took. None if the values are too few to tell."""
+    """Return a digest that is equal for runs with equal values of the metric and of the training
+    curve, whatever time they took. None if the values are too few to tell."""
     digest = hashlib.blake2b(digest_size=12)
     most = 0
     for key in (metric, *train_candidates(metric)):

@@ -86,9 +86,9 @@ def goal_of(key: str) -> str | None:
 
 
 def bounds_of(key: str, low: float, high: float) -> tuple[float, float]:
-    """The range that a metric can have, judging by its name and by the recorded range from `low`
-    to `high`. A share is from 0 to 1, and so is a reward that was never outside. An error is not
-    negative. Infinite if nothing is known."""
+    """Return the range that a metric can have, judging by its name and by the recorded range from
+    `low` to `high`. A share is from 0 to 1, and so is a reward that was never outside. An error is
+    not negative. Infinite if nothing is known."""
     parts = words_of(key)
     if parts & _TURNED:
         return -math.inf, math.inf
@@ -112,7 +112,7 @@ def train_candidates(metric: str | None) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def candidates(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
-    """The `keys` of one run that may have a role. Most runs have the same ones."""
+    """Return the `keys` of one run that may have a role. Most runs have the same ones."""
     keys_of_roles = [key for role in ROLES for key in _ranked(role, keys)[:2]]
     return tuple(key for key in dict.fromkeys(keys_of_roles) if key != metric)
 

@@ -76,8 +76,8 @@ def spread(numbers: Sequence[int], count: int) -> list[int]:
 
 
 def read_rollouts(run: RecordedRun, listed: Mapping[str, int], budget: int) -> tuple[Rollout, ...]:
-    """A sample of a run's rollouts, the oldest first, of at most `budget` bytes; see the module.
-    If two attempts wrote the same iteration, the later counts."""
+    """Return a sample of a run's rollouts, the oldest first, of at most `budget` bytes; see the
+    module. If two attempts wrote the same iteration, the later counts."""
     files: dict[str, dict[int, tuple[str, int]]] = {}
     for path, size in listed.items():
         match = _FILE.search(path)

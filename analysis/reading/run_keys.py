@@ -82,7 +82,7 @@ def own_keys(
 def same_but(
     configs: Sequence[Mapping[str, Any]], without: Collection[str]
 ) -> list[list[Mapping[str, Any]]]:
-    """The configurations in groups that are equal `without` some keys."""
+    """Return the configurations in groups that are equal `without` some keys."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for config in configs:
         same = _text({key: value for key, value in config.items() if key not in without})

@@ -104,7 +104,8 @@ def _differs(key: str, configs: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _same(value: Any) -> str:
-    """A key that is equal for values that a grid treats as equal: 1 and 1.0, but not 1 and true."""
+    """Return a key that is equal for values that a grid treats as equal: 1 and 1.0, but not 1 and
+    true."""
     return json.dumps(_plain(value), sort_keys=True, default=str)
 
 

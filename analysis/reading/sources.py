@@ -165,8 +165,8 @@ def _with_stages(registry: Registry, name: str) -> Sweep | None:
 
 
 def _folders(registry: Registry, name: str) -> list[str]:
-    """The folders that a name may mean: one below a root, as `ls` shows it, or else one here. A
-    path that says where it begins (`./exp`) is one here."""
+    """Return the folders that a name may mean: one below a root, as `ls` shows it, or else one
+    here. A path that says where it begins (`./exp`) is one here."""
     if "://" in name:
         return [name]
     here = [os.path.abspath(name)] if os.path.isdir(name) else []
@@ -199,8 +199,8 @@ def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
 
 
 def _going_on(placed: Placed, cells: Mapping[str, str]) -> dict[str, Any]:
-    """The configuration of a run, with the addresses of checkpoints replaced by the cells that
-    they come from."""
+    """Return the configuration of a run, with the addresses of checkpoints replaced by the cells
+    that they come from."""
     above = [cells[parent] for parent in placed.run.parents if parent in cells]
     own = {k: v for k, v in placed.config.items() if next(references(v), None) is None}
     return {PARENT: ", ".join(above) or "the base model", **own}
@@ -243,8 +243,8 @@ def _of_folder(path: str, keys: OwnKeys) -> Source | None:
 
 
 def _cell_names(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The name of each run's cell: the run's own name if no two runs have the same configuration,
-    else the settings that differ."""
+    """Return the name of each run's cell: the run's own name if no two runs have the same
+    configuration, else the settings that differ."""
     same = [
         json.dumps(config, sort_keys=True, default=str) if config else name
         for name, config in zip(names, configs, strict=True)
@@ -274,7 +274,7 @@ def _cell_names(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> l
 
 
 def _seed(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
-    """The seed of a run; None if it has several that differ."""
+    """Return the seed of a run; None if it has several that differ."""
     values = {config[key] for key in keys if key in config}
     value = values.pop() if len(values) == 1 else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None

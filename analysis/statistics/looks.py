@@ -39,7 +39,7 @@ def price(data: SweepData) -> float:
 
 
 def open_runs(data: SweepData) -> int:
-    """The number of runs that may still give a result."""
+    """Return the number of runs that may still give a result."""
     return sum(run.state in PENDING for run in data.runs)
 
 

@@ -350,7 +350,7 @@ def _of_shares(
 
 
 def _with_answers(noise: Noise, own: Mapping[str, Sequence[float]]) -> Noise:
-    """The noise of shares that was estimated as that of any other value."""
+    """Return the noise of shares that was estimated as that of any other value."""
 
     def counted(name: str, spread: Spread) -> Spread:
         share = math.fsum(own[name]) / len(own[name])
@@ -406,8 +406,8 @@ def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) ->
 def with_failed(
     noise: Noise, groups: Mapping[str, Sequence[float]], failed: Mapping[str, int], worst: float
 ) -> Noise:
-    """The noise if failed runs may have had the `worst` value of all: where the worst runs fail,
-    those that are left look too much alike. It counts for the interval of the best."""
+    """Return the noise if failed runs may have had the `worst` value of all: where the worst runs
+    fail, those that are left look too much alike. It counts for the interval of the best."""
     filled = {name: [*v, *[worst] * failed.get(name, 0)] for name, v in groups.items() if v}
     repeated = [values for values in filled.values() if len(values) > 1]
     if not any(failed.values()) or not repeated or not noise.spreads:

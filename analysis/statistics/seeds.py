@@ -267,9 +267,9 @@ def only_just(comparisons: Mapping[str, Comparison]) -> bool:
 
 
 def contenders(comparisons: Mapping[str, Comparison], others: Iterable[str]) -> int:
-    """The number of cells that may have been chosen as the best, including it and `others`: cells
-    that cannot be distinguished from it at a level that leaves out only those without a chance,
-    and cells that were not compared. If it was only just named, all of them."""
+    """Return the number of cells that may have been chosen as the best, including it and `others`:
+    cells that cannot be distinguished from it at a level that leaves out only those without a
+    chance, and cells that were not compared. If it was only just named, all of them."""
     others = list(others)
     if only_just(comparisons):
         return 1 + len(others)
@@ -343,7 +343,7 @@ def _all_apart(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict
 
 
 def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
-    """Comparisons in which each cell has its own noise: Welch's, with Bonferroni's bound."""
+    """Return comparisons in which each cell has its own noise: Welch's, with Bonferroni's bound."""
     difference, error, a, b = _distance(cell, best)
     df = (a + b) ** 2 / (a**2 / cell.spread.df + b**2 / best.spread.df)
     df, others = min(df, _WELCH * (cell.spread.df + best.spread.df)), family.cells - 1
@@ -355,8 +355,8 @@ def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
 
 
 def _distance(cell: _Mean, best: _Mean) -> tuple[float, float, float, float]:
-    """The distance of two means with its standard error, and the parts of the squared error, in
-    one unit."""
+    """Return the distance of two means with its standard error, and the parts of the squared error,
+    in one unit."""
     unit = max(cell.spread.sd, best.spread.sd)
     a, b = ((one.spread.sd / unit) ** 2 / one.n for one in (cell, best))
     return cell.value - best.value, math.sqrt(a + b) * unit, a, b

@@ -124,7 +124,7 @@ def _add_resources(server: "MCPServer[object]", workspace: Workspace) -> None:
 
     @server.resource("sweeper://grids", mime_type="text/plain")
     def grids() -> str:
-        """The grids that may be planned and launched, one path per line."""
+        """Return the grids that may be planned and launched, one path per line."""
         return resource(lambda: "\n".join(grid_names(workspace.grids)))
 
     @server.resource("sweeper://grids/{name}", mime_type="application/yaml")

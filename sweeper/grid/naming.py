@@ -84,7 +84,7 @@ def _canonical_float(value: float) -> str:
 
 
 def run_id(source: str, values: str, seed: str) -> str:
-    """The id of a run.
+    """Return the id of a run.
 
     `source` is the JSON member of the recipe (`"recipe":"sft"`), `values` are the members of the
     values, sorted by key and separated by commas, and `seed` is the canonical seed (`null` for

@@ -45,9 +45,9 @@ class LocalStore:
         return full
 
     def _for_writing(self, path: str, *, itself: bool = False) -> str:
-        """The same for what is written or removed: not through a link within a sweep's folder,
-        which whoever made the folder may have laid to anywhere. The folder itself may be one.
-        `itself`: nor is there a link at `path`, which would be followed."""
+        """Return the same for what is written or removed: not through a link within a sweep's
+        folder, which whoever made the folder may have laid to anywhere. The folder itself may be
+        one. `itself`: nor is there a link at `path`, which would be followed."""
         full = self._full(path)
         sweep, _, inside = full[len(self.root) + 1 :].partition(os.sep)
         if inside:

@@ -53,7 +53,7 @@ def propose_plan(folder: SweepFolder, document: dict[str, object]) -> None:
 
 
 def asked_pause(folder: SweepFolder) -> Pause | None:
-    """The pause that was asked for, if there is one. Raises `StoreError`."""
+    """Return the pause that was asked for, if there is one. Raises `StoreError`."""
     return folder.read_request("pause", read_pause)
 
 

@@ -111,8 +111,8 @@ def link(plan: Plan, run: str) -> str | None:
 
 
 def keyless(section: Wandb, environment: Mapping[str, str]) -> str | None:
-    """A warning if runs would find no W&B key in this environment; None if they need none or there
-    is one."""
+    """Return a warning if runs would find no W&B key in this environment; None if they need none or
+    there is one."""
     if section.mode in _HERE_ONLY or environment.get("WANDB_API_KEY"):
         return None
     import netrc

@@ -169,7 +169,7 @@ def _committed(service: Service, kind: str, name: str) -> str:
 
 
 def _secret(variable: str, name: str, service: Service, options: Options) -> str:
-    """A name without a secret may be the secret's value itself, so it is not repeated."""
+    """Check the secrets. An unknown name may be a secret's value, so it is not repeated."""
     del options
     try:
         service.ask("GetSecret", workspace_id=service.workspace_id, secret_name=name)
