@@ -3,13 +3,12 @@
 import os
 from argparse import ArgumentParser, Namespace
 
+from sweeper.alarms.delivery import MOST_TRIES, Delivery, Letter, Sender, Undelivered, deliver, send
 from sweeper.commands import arguments as shared
 from sweeper.commands.trust_prompt import agreeing
 from sweeper.errors import NotFound
 from sweeper.grid.notify import notify_of
 from sweeper.launcher.trust import require
-from sweeper.notifying.delivery import MOST_TRIES, Delivery, Sender, deliver
-from sweeper.notifying.receivers import Letter, Undelivered, send
 from sweeper.results.registry import Registry
 from sweeper.store.documents import timestamp
 from sweeper.store.opening import default_root

@@ -17,11 +17,11 @@ from sweeper.errors import (
     Unreachable,
     UsageError,
 )
-from sweeper.scheduler.run_table import WITHDRAWN
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import first_of
 from sweeper.sweep.plan import Plan
+from sweeper.sweep.run_table import WITHDRAWN
 from sweeper.sweep.states import OPEN, RunState, State, cancel_asked, fold
 
 Located: TypeAlias = Sequence[Mapping[str, str]]

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator
 from sweeper.scheduler.budgets import Spending
 from sweeper.scheduler.failures import FailurePolicy
 from sweeper.scheduler.requests import Requests
-from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.stages import Stages
+from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import State
 
 

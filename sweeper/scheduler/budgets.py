@@ -15,7 +15,6 @@ from sweeper.results.forecast import Going, forecast, not_known_yet, settings_of
 from sweeper.scheduler.account import account_of, quota_settings
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.parallelism import name_of
-from sweeper.scheduler.run_table import RunTable
 from sweeper.store.base import Store
 from sweeper.store.documents import encode, read_as, timestamp
 from sweeper.store.opening import open_store
@@ -25,6 +24,7 @@ from sweeper.sweep.heartbeat import Heartbeat
 from sweeper.sweep.heartbeats import Heartbeats, read_heartbeat
 from sweeper.sweep.launcher import Service
 from sweeper.sweep.plan import Budget, Plan
+from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import OUTCOMES, Event, State
 from sweeper.sweep.usage import NO_USAGE, SweepUsage, Usage, total
 from sweeper.worker.usage import FOLDER, UsageFiles

@@ -1,23 +1,24 @@
 """The parts of a scheduler: each is made once, and is given the parts that it uses."""
 
+from sweeper.alarms.actions import Watched
+from sweeper.alarms.monitor import AlarmMonitor
+from sweeper.alarms.notifier import notifier
 from sweeper.errors import NotFound, StoreError
 from sweeper.scheduler import engine_watch
-from sweeper.scheduler.alarm_monitor import AlarmMonitor
 from sweeper.scheduler.backlog import Backlog
 from sweeper.scheduler.budgets import AttemptUsage, Spending, SweepUsageWatch, account_budget
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.failures import FailurePolicy, Outcomes
 from sweeper.scheduler.lost_workers import LostWorkers
-from sweeper.scheduler.notifier import notifier
 from sweeper.scheduler.parallelism import Parallelism
 from sweeper.scheduler.places import Places, Withdrawals
 from sweeper.scheduler.progress import Publisher, StatusDisplay
 from sweeper.scheduler.requests import Cancellations, Requests
-from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.stages import Stages
 from sweeper.scheduler.submitter import Submitter
 from sweeper.sweep.heartbeats import Heartbeats
 from sweeper.sweep.launcher import Service
+from sweeper.sweep.run_table import RunTable
 
 
 class Components:
@@ -62,14 +63,15 @@ class Components:
             self.spending,
             self.engine if starting else None,
         )
-        self.notifier = notifier(context, service.env_file) if starting else None
+        self.notifier = (
+            notifier(context.folder, context.plan, service.env_file, clock) if starting else None
+        )
         self.alarm_monitor: AlarmMonitor | None = None
         if starting:
             self.alarm_monitor = AlarmMonitor(
-                context,
-                self.run_table,
+                Watched(context.folder, context.plan, self.run_table, clock),
                 self.heartbeats,
-                self.outcomes,
+                last_words=self.outcomes.last_words,
                 env_file=service.env_file,
                 raised=None if self.notifier is None else self.notifier.raised,
             )

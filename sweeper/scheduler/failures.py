@@ -15,8 +15,8 @@ from sweeper.backends.base import Backend
 from sweeper.common.last_line import cause, last_line
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.run_table import RunTable
 from sweeper.sweep.event import NOTHING, Outcome
+from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import OPEN, RETRIES, Event, RunState, State
 from sweeper.worker.outcome import LIMIT
 
@@ -243,6 +243,10 @@ class Outcomes:
         log = self._folder.log(run, end.state.attempt)
         line = "" if end.outcome.detail else cause(self._tail(log))
         return failure_of(end.outcome, line)
+
+    def last_words(self, run: str) -> str | None:
+        """Return the last line that a failed run printed; None while its end is unknown."""
+        return self.failure(run).line if run in self._ends else None
 
     def _passed(self, outcome: Outcome, most: float) -> float:
         """How many seconds of a delay have passed, by the time in the outcome, at most `most`. A

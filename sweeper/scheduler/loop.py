@@ -149,7 +149,9 @@ class Scheduler:
         if summary.finished and summary.ends is None:
             views = self._parts.run_table.views.items()
             states = {run: (view.state.state.value, view.state.attempt) for run, view in views}
-            notifier.end(summary, states)
+            ends = summary.counts.items()
+            counts = ", ".join(f"{n} {state.value}" for state, n in ends if n)
+            notifier.end(counts, summary.held, states)
 
     def step(self) -> Summary:
         """Does one round of reconciliation."""

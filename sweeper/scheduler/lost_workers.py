@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.failures import last_words
-from sweeper.scheduler.run_table import RunTable
 from sweeper.sweep.folder import attempt_of, token
 from sweeper.sweep.heartbeats import Heartbeats
 from sweeper.sweep.observation import Kind, Observation
+from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import OPEN, Event, State
 from sweeper.worker.outcome import MemoryKills
 

@@ -14,8 +14,8 @@ from sweeper.backends.base import Backend, JobSpec
 from sweeper.errors import Damaged, EnvironmentFailure, NoRoom, StoreError, Unreachable
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.failures import FailurePolicy
-from sweeper.scheduler.run_table import RunTable
 from sweeper.sweep.folder import token
+from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import Event, State
 
 TryCall: TypeAlias = Callable[[Callable[[], None]], bool]

@@ -25,7 +25,7 @@ from sweeper.sweep.observation import Observation
 from sweeper.sweep.states import OPEN, State
 
 if TYPE_CHECKING:
-    from sweeper.scheduler.run_table import View
+    from sweeper.sweep.run_table import View
 
 
 _TOLD = (State.RUNNING, State.SUBMITTED, State.FAILED, State.PREEMPTED, State.LOST, State.CANCELLED)

@@ -7,10 +7,10 @@ from sweeper.scheduler.budgets import Spending
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
 from sweeper.scheduler.places import Places, TryCall
-from sweeper.scheduler.run_table import RunTable
 from sweeper.sweep import sweep_requests
 from sweeper.sweep.folder import token
 from sweeper.sweep.request import Asked, Pause
+from sweeper.sweep.run_table import RunTable
 
 _NAMES = ("pause", "parallel", "stop", "plan", "cancel")
 

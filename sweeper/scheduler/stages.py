@@ -15,13 +15,13 @@ from sweeper.metrics.objective import sign_of
 from sweeper.results.cells import choose_scale, mean
 from sweeper.results.runs import RecordedRun
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.run_table import RunTable, View
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.hint import hint
 from sweeper.sweep.observation import Kind, Observation
 from sweeper.sweep.plan import Plan, Run
 from sweeper.sweep.request import Asked
 from sweeper.sweep.requests import request_cancel
+from sweeper.sweep.run_table import RunTable, View
 from sweeper.sweep.stage_inputs import LATE, PARENT, Choice, Chosen, filled, references
 from sweeper.sweep.stage_runs import depths, lineage, value_of
 from sweeper.sweep.stage_waits import Fate, Wait, fate_of, halted, holds_back, told_of, waits

@@ -13,7 +13,6 @@ from sweeper.recipe.command_template import render_window
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
 from sweeper.scheduler.places import Places
-from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.stages import Stages
 from sweeper.store.base import Store
 from sweeper.store.documents import encode
@@ -22,6 +21,7 @@ from sweeper.sweep.job import Job
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.launcher import Service
 from sweeper.sweep.plan import Carried, Plan, Run, launch_id
+from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import Event, begun_anew
 from sweeper.sweep.tracking import fields, variables
 

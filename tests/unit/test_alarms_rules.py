@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 
-from sweeper.alarms.advice import ADVICE
-from sweeper.alarms.clock_rules import CLOCK_RULES, judge_clock
-from sweeper.alarms.history import Evidence, History, Vitals, deviation, median
-from sweeper.alarms.keys import role_of
-from sweeper.alarms.rollouts import summarise
-from sweeper.alarms.row_rules import ROW_RULES, judge
+from sweeper.alarms.history import Evidence, History, Vitals, deviation, median, role_of
+from sweeper.alarms.rules import ADVICE, CLOCK_RULES, ROW_RULES, judge, judge_clock
+from sweeper.alarms.watcher import summarise
 from sweeper.common.alarm_thresholds import RULES, WINDOW, resolve
 
 LOSS, REWARD, LENGTH = "train_mean_nll", "env/all/reward/total", "env/all/ac_tokens_per_turn"

@@ -14,13 +14,13 @@ from sweeper.results.registry import Registry
 from sweeper.scheduler.budgets import AttemptUsage, SweepUsageWatch
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.progress import Publisher
-from sweeper.scheduler.run_table import RunTable
 from sweeper.store.documents import encode
 from sweeper.store.local import LocalStore
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.heartbeats import Heartbeats
 from sweeper.sweep.launcher import Observations
+from sweeper.sweep.run_table import RunTable
 from sweeper.tui.poller import Poller
 
 

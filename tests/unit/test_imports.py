@@ -25,7 +25,6 @@ RANKS = [
     {"planner", "worker", "alarms"},
     {"results"},
     {"scheduler"},
-    {"notifying"},
     {"launcher", "testing"},
     {"tui", "agents"},
     {"commands"},

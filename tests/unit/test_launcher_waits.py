@@ -498,9 +498,7 @@ def test_a_step_lists_the_events_once(make_scene: Any, monkeypatch: pytest.Monke
         find = getattr(scene.store, method)
         monkeypatch.setattr(scene.store, method, lambda p, f=find: (listed.append(p), f(p))[1])
     folded: list[object] = []
-    monkeypatch.setattr(
-        "sweeper.scheduler.run_table.fold", lambda e: (folded.append(e), fold(e))[1]
-    )
+    monkeypatch.setattr("sweeper.sweep.run_table.fold", lambda e: (folded.append(e), fold(e))[1])
     scene.step()
     assert listed == ["s/state", "s/launcher"]
     assert folded == []  # nothing was new

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
+from sweeper.alarms import delivery as receivers_module
+from sweeper.alarms.delivery import Sender, deliver
+from sweeper.alarms.notifier import Notifier
 from sweeper.alarms.records import Alarm
 from sweeper.errors import EnvironmentFailure, GridError
 from sweeper.grid import parse_grid
 from sweeper.grid.notify import notify_of
 from sweeper.launcher import launching
-from sweeper.notifying import receivers as receivers_module
-from sweeper.notifying.delivery import Sender, deliver
-from sweeper.scheduler.notifier import Notifier
 from sweeper.store.documents import encode, read_json
 from sweeper.store.local import LocalStore
 from sweeper.sweep import messages
@@ -313,7 +313,9 @@ class Told:
 
     def put(self, scheduler: Any) -> None:
         context = scheduler._context
-        made = Notifier(context, Notify(webhook="$HOOK"), None, self.start)
+        made = Notifier(
+            context.folder, Notify(webhook="$HOOK"), None, self.start, clock=context.clock
+        )
         scheduler._parts.notifier = made
         scheduler._parts.alarm_monitor.raised = made.raised
 

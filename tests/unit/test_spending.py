@@ -21,13 +21,13 @@ from sweeper.scheduler.budgets import (
 )
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.parallelism import name_of
-from sweeper.scheduler.run_table import RunTable
 from sweeper.store.documents import encode, read_json
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.heartbeats import Heartbeats
 from sweeper.sweep.launcher import Service
 from sweeper.sweep.plan import Budget
+from sweeper.sweep.run_table import RunTable
 
 
 def used(tokens: int) -> dict[str, Any]:

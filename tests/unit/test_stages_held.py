@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sweeper.alarms.actions import AlarmActions, Watched
 from sweeper.alarms.records import Alarm
 from sweeper.errors import GridError
 from sweeper.launcher.control import cancel_runs, request_retries
@@ -20,15 +21,14 @@ from sweeper.results.kept_checkpoints import Kept
 from sweeper.results.registry import Registry
 from sweeper.results.service_requests import Service
 from sweeper.results.status import read_status
-from sweeper.scheduler.alarm_actions import AlarmActions
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import exit_code
-from sweeper.scheduler.run_table import RunTable
 from sweeper.store.documents import encode
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.lock import holding_sweep
 from sweeper.sweep.plan import Plan
+from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import Event, State
 from sweeper.sweep.sweep_requests import ask_cancel, asked_cancel
 from tests.unit.test_stages import Pipeline, stages
@@ -208,7 +208,9 @@ def test_runs_that_came_to_be_while_the_sweep_was_cancelled_are_cancelled(make: 
 def test_an_alarm_that_stops_the_sweep_has_nothing_chosen_of_it(make: Make) -> None:
     made = make()
     context = Context(made.folder, made.backend, made.clock, made.clock.sleep)
-    actions = AlarmActions(context, RunTable(made.folder, context.plan), tell=print)
+    actions = AlarmActions(
+        Watched(made.folder, context.plan, RunTable(made.folder, context.plan)), tell=print
+    )
     run = context.plan.runs[0]
     since, told = "2026-01-01T00:00:00Z", ("m", "a", ("stop sweep",))
     actions.add(Alarm(run.id, run.name, 1, "nan", since, "x", 3, 1.0, None, *told))

@@ -9,17 +9,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper.alarms.advice import ADVICE
+from sweeper.alarms.actions import AlarmActions, Watched
 from sweeper.alarms.records import Alarm, names, put, read
+from sweeper.alarms.rules import ADVICE
 from sweeper.alarms.watcher import Criteria, Found, Seen, Watcher
 from sweeper.common.alarm_thresholds import resolve
 from sweeper.common.document_reader import SCHEMA
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import NotFound, StoreError
-from sweeper.scheduler.alarm_actions import AlarmActions
-from sweeper.scheduler.context import Context
-from sweeper.scheduler.failures import Outcomes
-from sweeper.scheduler.run_table import RunTable
 from sweeper.store.documents import encode, read_as, timestamp
 from sweeper.sweep.heartbeats import Heartbeats
 from sweeper.sweep.launcher import read_judged
@@ -51,27 +48,27 @@ class _MachineAlarm(NamedTuple):
 
 class AlarmMonitor:
     """Raises the alarms of one sweep. `lines` are for people: alarms, and what went wrong with
-    `on_alarm`; where they are many, only the newest. `raised` hears of each alarm on record: of an
-    earlier launcher's too, at the first look."""
+    `on_alarm`; where they are many, only the newest. `last_words` gives the last line that a failed
+    run printed. `raised` is called with each alarm on record, at the first look also with those of
+    earlier launchers."""
 
     def __init__(
         self,
-        context: Context,
-        run_table: RunTable,
+        watched: Watched,
         heartbeats: Heartbeats,
-        outcomes: Outcomes,
         *,
+        last_words: Callable[[str], str | None],
         env_file: str | None = None,
         raised: Callable[[Alarm], None] | None = None,
     ) -> None:
         self._raised = raised or _nobody
-        store, plan, clock = context.store, context.plan, context.clock
-        self._folder = context.folder.with_metrics_in(plan.launch.metrics_dir)
+        folder, plan, run_table, clock = watched
+        self._folder = folder.with_metrics_in(plan.launch.metrics_dir)
         self._run_table = run_table
         self._heartbeats = heartbeats
-        self._outcomes = outcomes
+        self._last_words = last_words
         self._clock = clock
-        remote = store.is_remote
+        remote = folder.store.is_remote
         sync_s = plan.launch.sync_s if remote else 0.0
         self._every = max(REMOTE_LOOK_SECONDS, sync_s) if remote else LOOK_SECONDS
         self.lines: tuple[str, ...] = ()
@@ -93,7 +90,7 @@ class AlarmMonitor:
             lacks_folder=all(map(_lacks_folder, plan.parts)),
         )
         self._watcher = Watcher(self._folder, criteria, self._said, clock=clock, tell=self._tell)
-        self._alarm_actions = AlarmActions(context, run_table, tell=self._tell, env_file=env_file)
+        self._alarm_actions = AlarmActions(watched, tell=self._tell, env_file=env_file)
         self._begun = False
         self._next = -1.0
         self._kept: tuple[int, float] = (0, clock())
@@ -236,10 +233,6 @@ class AlarmMonitor:
         """What a run of a stage is compared by."""
         planned = self._run_table.runs.get(run)
         return None if planned is None else self._metrics.get(planned.stage)
-
-    def _last_words(self, run: str) -> str | None:
-        """The last line that a failed run printed."""
-        return None if self._outcomes.end(run) is None else self._outcomes.failure(run).line
 
     def _record_pending(self) -> None:
         """Record what was found. An alarm that cannot be recorded is told of and passed over, so

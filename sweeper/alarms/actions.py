@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,12 +24,12 @@ from sweeper.common.last_line import last_line
 from sweeper.errors import AlreadyExists, SweeperError
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.recipe.command_template import render_command
-from sweeper.scheduler.context import Context
-from sweeper.scheduler.run_table import RunTable
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.environment_file import read_environment
-from sweeper.sweep.plan import OnAlarm
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.plan import OnAlarm, Plan
 from sweeper.sweep.requests import request_cancel
+from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import OPEN
 from sweeper.sweep.sweep_requests import ask_cancel
 
@@ -50,24 +51,31 @@ class _Command(NamedTuple):
     begun: float
 
 
+class Watched(NamedTuple):
+    """The sweep whose alarms a launcher watches. `clock` gives monotonic seconds."""
+
+    folder: SweepFolder
+    plan: Plan
+    run_table: RunTable
+    clock: Callable[[], float] = time.monotonic
+
+
 class AlarmActions:
     """Does what `on_alarm` of a plan asks for. `tell` gets a line about what went wrong."""
 
     def __init__(
         self,
-        context: Context,
-        run_table: RunTable,
+        watched: Watched,
         *,
         tell: Callable[[str], None],
         env_file: str | None = None,
     ) -> None:
+        folder, plan, run_table, clock = watched
         self._env_file = env_file
         self._own = uuid.uuid4().hex
-        self._sweep = context.sweep
-        self._folder = context.folder
+        self._folder = folder
         self._run_table = run_table
-        self._clock = context.clock
-        plan = context.plan
+        self._clock = clock
         self._tell = tell
         actions = plan.on_alarm or OnAlarm()
         self._command = None if actions.run is None else list(actions.run)
@@ -174,7 +182,7 @@ class AlarmActions:
             "run": alarm.run,
             "name": alarm.name,
             "rule": alarm.rule,
-            "sweep": self._sweep,
+            "sweep": self._folder.name,
             "attempt": alarm.attempt,
             "message": alarm.message,
         }
@@ -187,7 +195,7 @@ class AlarmActions:
     def _start(self, alarm: Alarm, argv: list[str]) -> None:
         more = {
             "SWEEPER_ROOT": self._folder.store.root,
-            "SWEEPER_SWEEP": self._sweep,
+            "SWEEPER_SWEEP": self._folder.name,
             "SWEEPER_RUN": alarm.run,
             "SWEEPER_ATTEMPT": str(alarm.attempt),
             "SWEEPER_RULE": alarm.rule,

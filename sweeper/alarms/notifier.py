@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -16,12 +17,12 @@ from sweeper.alarms.records import Alarm
 from sweeper.common.sweeper_argv import self_command
 from sweeper.errors import StoreError, SweeperError
 from sweeper.grid.notify import notify_of
-from sweeper.scheduler.context import Context
-from sweeper.scheduler.progress import Summary
 from sweeper.store.documents import timestamp
 from sweeper.sweep import messages
 from sweeper.sweep.environment_file import read_environment
+from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.notify import Message, Notify
+from sweeper.sweep.plan import Budget, Plan
 
 _MOST_ALARMS = 20
 """After this many messages about alarms, one more says that there are others."""
@@ -29,11 +30,15 @@ _SECONDS = 5.0
 """The interval between checks whether the sending program is needed again."""
 
 
-def notifier(context: Context, env_file: str | None) -> "Notifier | None":
+def notifier(
+    folder: SweepFolder, plan: Plan, env_file: str | None, clock: Callable[[], float]
+) -> "Notifier | None":
     """Makes the notifier of a sweep; None if nobody is to be told. Raises `EnvironmentFailure`
     for a wrong configuration."""
-    notify = notify_of(context.plan)
-    return None if notify is None else Notifier(context, notify, env_file)
+    notify = notify_of(plan)
+    if notify is None:
+        return None
+    return Notifier(folder, notify, env_file, budget=plan.budget, clock=clock)
 
 
 class Notifier:
@@ -42,19 +47,23 @@ class Notifier:
 
     def __init__(
         self,
-        context: Context,
+        folder: SweepFolder,
         notify: Notify,
         env_file: str | None,
         start: "Callable[[Sequence[str], Mapping[str, str]], Callable[[], bool]] | None" = None,
+        *,
+        budget: Budget | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._context, self._notify, self._env_file = context, notify, env_file
+        self._folder, self._notify, self._env_file = folder, notify, env_file
+        self._budget, self._clock = budget, clock
         self._start = start or _started
         self._due: list[Message] = []
         self._alarms = 0
         self._known: set[str] = set()
         self._runs: Callable[[], bool] = lambda: False
         self._wanted = False
-        self._next = context.clock()
+        self._next = clock()
         self._begun = False
 
     def raised(self, alarm: Alarm) -> None:
@@ -65,7 +74,7 @@ class Notifier:
             return
         self._alarms += 1
         if self._alarms > _MOST_ALARMS:
-            text = f"there are more alarms: `sweeper alarms {self._context.sweep}` lists them"
+            text = f"there are more alarms: `sweeper alarms {self._folder.name}` lists them"
             self._add("alarm-more", "alarm", text)
             return
         advice = f" ({alarm.advice})" if alarm.advice else ""
@@ -74,22 +83,22 @@ class Notifier:
     def look(self, reached: str | None) -> None:
         """Records new messages. `reached` says which budget is spent."""
         if reached is not None and "budget" in self._notify.on:
-            limits = self._context.plan.budget
+            limits = self._budget
             what = "" if limits is None else json.dumps(limits.document(), sort_keys=True)
             self._add(f"budget-{_digest(what + reached.partition('(')[0])}", "budget", reached)
         self._record()
-        if self._context.clock() >= self._next:
-            self._next = self._context.clock() + _SECONDS
+        if self._clock() >= self._next:
+            self._next = self._clock() + _SECONDS
             self._send()
 
-    def end(self, summary: Summary, states: Mapping[str, tuple[str, int]]) -> None:
-        """Records the message about the end of the sweep. `states` has the state and attempt of
-        each run, which distinguishes this end from one after a retry."""
+    def end(self, counts: str, held: str | None, states: Mapping[str, tuple[str, int]]) -> None:
+        """Record the message about the end of the sweep. `counts` says how many runs ended how, and
+        `held` why no more are started. `states` has the state and attempt of each run, which
+        distinguishes this end from one after a retry."""
         if "end" in self._notify.on:
-            counts = ", ".join(f"{n} {state.value}" for state, n in summary.counts.items() if n)
-            held = f"; {summary.held}" if summary.held else ""
+            why = f"; {held}" if held else ""
             key = f"end-{_digest(json.dumps(sorted(states.items())))}"
-            self._add(key, "end", f"has ended: {counts or 'no runs'}{held}")
+            self._add(key, "end", f"has ended: {counts or 'no runs'}{why}")
         self._record()
         self._send(again=True)
 
@@ -105,7 +114,7 @@ class Notifier:
             self._wanted = True  # an earlier launcher may have left something unsent
         with suppress(StoreError):
             while self._due:
-                self._wanted |= messages.put(self._context.folder, self._due[0])
+                self._wanted |= messages.put(self._folder, self._due[0])
                 self._due.pop(0)
 
     def _send(self, *, again: bool = False) -> None:
@@ -113,7 +122,7 @@ class Notifier:
         running, it may just have looked for the last time, so `again` starts another."""
         if not self._wanted or (self._runs() and not again):
             return
-        folder = self._context.folder
+        folder = self._folder
         with suppress(SweeperError, OSError):
             if messages.keys(folder):
                 command = self_command(

@@ -1,1 +1,0 @@
-"""Sends notifications by a command, a webhook, Slack or e-mail."""
