@@ -101,6 +101,6 @@ class AnotherLauncher(EnvironmentFailure):
         import shlex
 
         return cls(
-            f"another launcher is at work on {sweep!r}: follow it with `sweeper watch {sweep} --root "
-            f"{shlex.quote(root)}`, or wait until it ends"
+            f"another launcher is at work on {sweep!r}: follow it with "
+            f"`sweeper watch {sweep} --root {shlex.quote(root)}`, or wait until it ends"
         )
