@@ -10,7 +10,6 @@ from sweeper.commands import arguments as shared
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import SweeperError, UsageError
 from sweeper.launcher.preview import planned_by
-from sweeper.store.base import Store
 from sweeper.store.opening import default_root, open_store
 from sweeper.sweep.metric import lenders
 from sweeper.sweep.states import State
@@ -44,15 +43,14 @@ def run(arguments: argparse.Namespace) -> int:
     from sweeper.commands.plan_text import full, short
     from sweeper.launcher.preview import document, survey
 
-    store = open_store(arguments.root or default_root())
-    preview = survey(planned, store)
+    preview = survey(planned, open_store(arguments.root or default_root()))
     if arguments.json:
-        return print_json(document(preview, store))
+        return print_json(document(preview))
     for warning in preview.plan.warnings:
         warn(f"warning: {warning}")
     if arguments.manifest:
-        return _manifest(preview, store)
-    lines = full(preview, store) if arguments.full else short(preview)
+        return _manifest(preview)
+    lines = full(preview) if arguments.full else short(preview)
     sys.stdout.writelines(f"{sanitize(line)}\n" for line in lines)
     if (power := _power(preview, arguments.root or default_root())) is not None:
         print(f"\n{sanitize(power)}")
@@ -73,9 +71,9 @@ def _power(preview: "LaunchPreview", root: str) -> str | None:
     return None
 
 
-def _manifest(preview: "LaunchPreview", store: Store) -> int:
+def _manifest(preview: "LaunchPreview") -> int:
     from sweeper.launcher.preview import manifests, text  # slow to load
 
-    for manifest in manifests(preview, store):
+    for manifest in manifests(preview):
         sys.stdout.writelines(f"{sanitize(line)}\n" for line in text(manifest))
     return 0

@@ -23,7 +23,6 @@ from sweeper.launcher.preview import (
 )
 from sweeper.launcher.trust import sentence as sentence_of_dropped
 from sweeper.results.stage_graph import graph, of_stage, size
-from sweeper.store.base import Store
 from sweeper.sweep.labels import plural
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.states import State
@@ -76,7 +75,7 @@ def short(preview: LaunchPreview) -> Iterator[str]:
         yield f"... and {len(preview.previews) - _SHOWN} more (--full shows all)"
 
 
-def full(survey_of_launch: LaunchPreview, store: Store) -> Iterator[str]:
+def full(survey_of_launch: LaunchPreview) -> Iterator[str]:
     """Yield the full form: everything that a launch would submit, with the final values."""
     plan, recipe = survey_of_launch.plan, survey_of_launch.plan.recipe
     launch = plan.launch
@@ -91,7 +90,8 @@ def full(survey_of_launch: LaunchPreview, store: Store) -> Iterator[str]:
         **{f"launch of {s.name}": flow(dict(s.launch)) for s in plan.stages if s.launch},
         "python": recipe.python,
         "cwd": recipe.cwd,
-        "log_path": log_path(plan.name, "<run id>", 0, store).removesuffix(".0") + ".<attempt>",
+        "log_path": log_path(survey_of_launch.folder, "<run id>", 0).removesuffix(".0")
+        + ".<attempt>",
         "environment": ", ".join(environment(plan)),
         "secrets": ", ".join(plan.secrets) or None,
         "wandb": None if plan.wandb is None else flow(plan.wandb.document()),
@@ -108,7 +108,7 @@ def full(survey_of_launch: LaunchPreview, store: Store) -> Iterator[str]:
         yield ""
         yield f"{run.name}  {run.id}  {preview.state.state.value}  {_act(preview, over)}"
         attempt = max(1, preview.attempt)
-        folder = log_path(plan.name, run.id, attempt, store)
+        folder = log_path(survey_of_launch.folder, run.id, attempt)
         argv = command(plan, run, attempt, folder)
         if argv is not None:
             yield f"  command: {sanitize(flow(argv))}"

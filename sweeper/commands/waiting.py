@@ -60,10 +60,9 @@ def tell_failed(sweep: str, root: str, count: int) -> None:
 
 def tell_interrupted(sweep: str, root: str) -> int:
     """Say what the end of the launcher in this process leaves behind. Return the exit code."""
-    from sweeper.store.opening import open_store
     from sweeper.sweep.folder import SweepFolder
 
-    folder = SweepFolder(open_store(root), sweep)
+    folder = SweepFolder.open(root, sweep)
     if not folder.store.exists(folder.plan):
         warn("interrupted: nothing was launched")
         return 130

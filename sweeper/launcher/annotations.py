@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sweeper.common.atomic import TEMPORARY
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.store.base import Store
-from sweeper.store.opening import default_root, open_store
+from sweeper.store.opening import default_root
 from sweeper.sweep.folder import SweepFolder, find_sweeps
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural
@@ -184,11 +184,10 @@ def clear(folder: SweepFolder) -> None:
 
 def _existing(sweep: str, root: str | None) -> SweepFolder:
     """The folder of an existing sweep. Raises `NotFound`."""
-    store = open_store(root or default_root())
-    folder = SweepFolder(store, sweep)
-    if sweep not in find_sweeps(store):
+    folder = SweepFolder.open(root or default_root(), sweep)
+    if sweep not in find_sweeps(folder.store):
         folder.read_plan()  # its error lists the existing sweeps
-        raise NotFound(f"no sweep {sweep!r} in {store.root}")
+        raise NotFound(f"no sweep {sweep!r} in {folder.store.root}")
     return folder
 
 

@@ -25,8 +25,6 @@ from sweeper.launcher.manifest import secret_names
 from sweeper.recipe.reference import RunProcess, find_python, inspect
 from sweeper.scheduler.failures import last_words
 from sweeper.scheduler.progress import Summary
-from sweeper.store.base import Store
-from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.notify import Notify
@@ -74,7 +72,8 @@ def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[St
     SIGHUP interrupt as Ctrl-C does. Raises `SweeperError` with the problem in one line."""
     with _Interrupts() as interrupts:
         _remove_old(tell)
-        trial = _Trial(open_store(root), _plan(request), timeout, tell)
+        plan = _plan(request)
+        trial = _Trial(SweepFolder.open(root, plan.name), plan, timeout, tell)
         try:
             try:
                 trial.note()
@@ -160,7 +159,7 @@ def _remove_old(tell: Callable[[Step], None]) -> None:
             if not root:  # it has just begun
                 continue
             try:
-                _remove(SweepFolder(open_store(root), name))
+                _remove(SweepFolder.open(root, name))
             except SweeperError as error:
                 tell(Step("left", None, f"{name} in {root}, of an earlier try: {error}"))
             else:
@@ -226,9 +225,9 @@ class _Trial:
     """One trial, step by step."""
 
     def __init__(
-        self, store: Store, plan: Plan, timeout: float, tell: Callable[[Step], None]
+        self, folder: SweepFolder, plan: Plan, timeout: float, tell: Callable[[Step], None]
     ) -> None:
-        self._folder = SweepFolder(store, plan.name)
+        self._folder = folder
         self._plan, self._timeout, self._tell = plan, timeout, tell
         self._run, self._place = plan.runs[0].id, plan.launch.backend
         self._seen: dict[State, float] = {}

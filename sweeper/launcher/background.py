@@ -16,9 +16,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
-from sweeper.backends import Capabilities
 from sweeper.errors import (
     AnotherLauncher,
     Damaged,
@@ -28,8 +26,8 @@ from sweeper.errors import (
     SweeperError,
     UsageError,
 )
-from sweeper.launcher.manifest import keep_environment, merged, tell_changes, with_code
-from sweeper.launcher.placement_guard import Located, is_same
+from sweeper.launcher.manifest import Offer, keep_environment, merged, tell_changes, with_code
+from sweeper.launcher.placement_guard import is_same
 from sweeper.launcher.preflight import environment_in_store
 from sweeper.launcher.trust import is_ours, sealed
 from sweeper.paths import home
@@ -185,16 +183,6 @@ _OF_A_LAUNCH = ("created", "provenance", "launches", "snapshot", "seal", "grid_p
 """Fields that differ between launches of the same grid."""
 
 
-class Offer(NamedTuple):
-    """What a launch determined: its engine's address, the capabilities and locations of its places,
-    and whether it is `--live`."""
-
-    url: str | None
-    capabilities: Capabilities
-    places: Located
-    live: bool = False
-
-
 def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> bool:
     """Give a plan to the launcher at work, unless it has the same already, and wait until it takes
     the plan up. Returns False if the launcher ended instead, so that the sweep is free. Raises
@@ -208,16 +196,16 @@ def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str],
         return False  # it is about to end, or a deletion holds the lock
     if not folder.read_observations().starting:  # a `cancel` is at work
         raise AnotherLauncher.at_work(plan.name, folder.store.root)
-    is_same_grid = _essence(merged(folder.store, before, plan)) == _essence(before)
+    is_same_grid = _essence(merged(folder, before, plan)) == _essence(before)
     if not is_same_grid:
         _refuse(folder, plan, before, offered)
-    now = with_code(folder, plan, live=offered.live, tell=tell)
+    now = with_code(folder, plan, offered, tell)
     if is_same_grid:
         if _code_of(now) == _code_of(before):
             return True
         _refuse(folder, plan, before, offered)
     keep_environment(folder, plan, offered.url, offered.capabilities)
-    tell_changes(folder.store, before, merged(folder.store, before, now), tell)
+    tell_changes(folder, before, merged(folder, before, now), tell)
     for warning in repeats_by_default(plan, before):
         tell(warning)
     propose_plan(folder, sealed(now.document()))
@@ -281,7 +269,7 @@ def take_up(folder: SweepFolder) -> None:
     if proposed is not None and proposed.name == folder.name and is_ours(proposed.recorded):
         before = folder.read_plan()
         if before.provenance != proposed.provenance:  # else a killed launcher already took it up
-            now = merged(folder.store, before, folder.with_chosen(proposed))
+            now = merged(folder, before, folder.with_chosen(proposed))
             folder.store.replace(folder.plan, encode(sealed(now.document())))
         forget(folder, "parallel", "cancel")
     forget(folder, "plan")

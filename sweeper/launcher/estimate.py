@@ -35,9 +35,9 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
     if planned.metric is None or store.is_remote:
         return None
     wanted = planned.metric.name
-    for sweep in newest_sweeps(store):
+    for folder in newest_sweeps(store):
         try:
-            recorded = _recorded(SweepFolder(store, sweep), planned.recipe.reference)
+            recorded = _recorded(folder, planned.recipe.reference)
         except (NotFound, StoreError):
             continue  # other verbs report it
         if recorded is None:
@@ -50,21 +50,24 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         keys = sorted(recorded - {"step"})
         listed = first_of(keys, _SHOWN) if keys else "nothing"
-        return f"metric: runs of {sweep} did not record {wanted!r}{hint}; they recorded {listed}"
+        return (
+            f"metric: runs of {folder.name} did not record {wanted!r}{hint}; they recorded {listed}"
+        )
     return None
 
 
-def newest_sweeps(store: Store) -> Iterator[str]:
+def newest_sweeps(store: Store) -> Iterator[SweepFolder]:
     """The most recently launched sweeps, newest first."""
 
-    def launched(sweep: str) -> float:
-        path = store.local_path(SweepFolder(store, sweep).plan)
+    def launched(folder: SweepFolder) -> float:
+        path = store.local_path(folder.plan)
         try:
             return os.stat(path or "").st_mtime
         except OSError:
             return 0.0
 
-    yield from sorted(find_sweeps(store), key=launched, reverse=True)[:_SWEEPS]
+    folders = [SweepFolder(store, name) for name in find_sweeps(store)]
+    yield from sorted(folders, key=launched, reverse=True)[:_SWEEPS]
 
 
 def _recorded(folder: SweepFolder, recipe: str) -> set[str] | None:
@@ -223,8 +226,7 @@ def _schedule(hours: Sequence[float], abreast: int) -> float:
 def _examples(plan: Plan, store: Store) -> Iterator[Example]:
     """Runs of the recipe in the newest sweeps that succeeded in their first attempt."""
     examples = 0
-    for sweep in newest_sweeps(store):
-        folder = SweepFolder(store, sweep)
+    for folder in newest_sweeps(store):
         try:
             old = folder.read_plan()
             events = folder.read_events() if _same(old, plan) else {}

@@ -13,7 +13,6 @@ from sweeper.common.json_values import table_of
 from sweeper.engine.lifecycle import EngineInfo, client_key
 from sweeper.errors import NotFound, StoreError, SweeperError, Unreachable
 from sweeper.paths import environments, home
-from sweeper.store.opening import open_store
 from sweeper.sweep import lease
 from sweeper.sweep.environment_file import OWNER, PLACE, env_file, forget, mark_of, read_environment
 from sweeper.sweep.folder import Events, SweepFolder, token
@@ -85,9 +84,8 @@ def sweeps_using(info: EngineInfo) -> list[str]:
                 environment = read_environment(place)
         # The engine is known by its key, which stays the same when its address changes.
         if environment.get("TINKER_API_KEY") == client_key(info.home) and entry.folder:
-            root, _, sweep = entry.folder.rpartition("/")
             try:
-                used = _in_use(SweepFolder(open_store(root), sweep))
+                used = _in_use(SweepFolder.at_address(entry.folder))
             except (SweeperError, OSError):
                 used = True
             sweeps += [entry.folder] * used
@@ -102,11 +100,10 @@ def unused_files(
     is passed over. So are those of sweeps that are away (removed, or on a disk that is not mounted)
     or cannot be read: `unknown` is called with such a file and its sweep's folder."""
     for kept in _old():
-        root, _, sweep = kept.folder.rpartition("/")
         if kept.folder == but:
             continue
         try:
-            if kept.folder and _in_use(SweepFolder(open_store(root), sweep)):
+            if kept.folder and _in_use(SweepFolder.at_address(kept.folder)):
                 continue
         except (SweeperError, OSError):
             unknown(kept.path, kept.folder)

@@ -20,9 +20,9 @@ from sweeper.common.document_reader import Part
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.grid.notify import notify_of, require_variables
 from sweeper.launcher import background, kept_environments, preflight
-from sweeper.launcher.background import Offer, offer, start_detached
+from sweeper.launcher.background import offer, start_detached
 from sweeper.launcher.kept_environments import remove_unneeded_environment
-from sweeper.launcher.manifest import record, secret_names, write_environment
+from sweeper.launcher.manifest import Offer, record, secret_names, write_environment
 from sweeper.launcher.placement_guard import Located, located, refuse_another
 from sweeper.launcher.preflight import engine_for, ensure_engine
 from sweeper.launcher.trust import Agree, refuse, require, require_consent
@@ -142,7 +142,7 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
         background.check(folder)
     with suppress(NotFound):  # at the first launch
         require(folder.read_plan().recorded, folder.address, user.agree)
-    require_consent(store, planned, user.drop)
+    require_consent(folder, planned, user.drop)
     if planned.budget is not None and planned.budget.usd is not None:
         prices.load()  # which the launcher needs
     _check_account(planned)
@@ -157,17 +157,17 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     for path in kept_environments.unused_files(but=folder.address):
         environment_file.forget(path)
     make_root(store)
+    offered = Offer(url, capabilities, located(opened, before), live)
     with ExitStack() as held:
         try:
             check = held.enter_context(lock.holding_sweep(folder, tell=user.tell))
         except AnotherLauncher:
-            offered = Offer(url, capabilities, located(opened, before), live)
             if offer(folder, planned, offered, user.tell):
                 _tell_joined(folder, user.tell, smoke=smoke)
                 return Launched(planned.name, store.root, None, taken_up=True)
             patience = lock.PATIENCE_SECONDS if not store.is_remote else _TAKE_OVER_SECONDS
             check = held.enter_context(lock.holding_sweep(folder, patience, user.tell))
-        record(folder, planned, url, located(opened, before), live=live, tell=user.tell)
+        record(folder, planned, offered, user.tell)
         _tell_pause(folder, user.tell)
         if wait:
             summary = _drive(folder, user.notify, smoke, check)
@@ -296,8 +296,7 @@ def drive(
 ) -> Summary:
     """Run as the launcher of the sweep at `address` until the sweep ends. `patience` is the number
     of seconds to wait for the lock."""
-    root, _, sweep = address.rpartition("/")
-    folder = SweepFolder(open_store(root), sweep)
+    folder = SweepFolder.at_address(address)
     folder.read_plan()  # whose error names the sweeps that exist
     with lock.holding_sweep(folder, patience, existing=True) as check:
         return _drive(folder, notify, smoke, check)

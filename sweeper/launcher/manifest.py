@@ -6,8 +6,9 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
-from sweeper.backends import Capabilities, capabilities_together
+from sweeper.backends import Capabilities
 from sweeper.common.document_reader import SCHEMA
 from sweeper.engine.lifecycle import hub_environment
 from sweeper.errors import NotFound, UsageError
@@ -18,7 +19,6 @@ from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
 from sweeper.provenance import launch_record, provenance, redaction, snapshot
 from sweeper.results.origins import Launches, differences
-from sweeper.store.base import Store
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep import environment_file, tracking
 from sweeper.sweep.folder import SweepFolder
@@ -32,28 +32,34 @@ _SHORTEST = 8
 """Minimum length of a secret's value: shorter ones may occur in any text by chance."""
 
 
+class Offer(NamedTuple):
+    """What a launch determined: its engine's address, the capabilities and locations of its places,
+    and whether it is `--live`."""
+
+    url: str | None
+    capabilities: Capabilities
+    places: Located
+    live: bool = False
+
+
 def record(
     folder: SweepFolder,
     plan: Plan,
-    url: str | None,
-    places: Located,
-    *,
-    live: bool,
+    offered: Offer,
     tell: Callable[[str], None],
 ) -> None:
     """Save the environment and the code, and write the plan, including the runs that follow from
     choices made in earlier launches. The caller holds the sweep's lock. Raises `UsageError` for a
-    plan that contains a secret's value, and if the sweep may have jobs elsewhere than at
-    `places`."""
+    plan that contains a secret's value, and if the sweep may have jobs elsewhere than at the places
+    of the launch."""
     plan = folder.with_chosen(plan)
-    capabilities = capabilities_together(plan.launch)
     _refuse_secrets(plan, secret_names(plan.secrets, plan.service))
-    write_environment(folder, plan, url, capabilities, places, tell)
-    now = with_code(folder, plan, live=live, tell=tell)
+    write_environment(folder, plan, offered.url, offered.capabilities, offered.places, tell)
+    now = with_code(folder, plan, offered, tell)
     with suppress(NotFound):  # at the first launch
         before = folder.read_plan()
-        now = merged(folder.store, before, now)
-        tell_changes(folder.store, before, now, tell)
+        now = merged(folder, before, now)
+        tell_changes(folder, before, now, tell)
         for warning in repeats_by_default(plan, before):
             tell(warning)
     folder.store.replace(folder.plan, encode(sealed(now.document())))
@@ -65,13 +71,13 @@ def record(
     forget(folder, "plan", "parallel", "stop", "cancel")
 
 
-def with_code(folder: SweepFolder, plan: Plan, *, live: bool, tell: Callable[[str], None]) -> Plan:
+def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> Plan:
     """Save the code that the plan's runs will execute. Returns the plan with the fields that are
     known only at launch. Raises `UsageError` for a plan that contains a secret's value, or whose
     jobs do not get their code."""
     names = secret_names(plan.secrets, plan.service)
     _refuse_secrets(plan, names)
-    capabilities = capabilities_together(plan.launch)
+    capabilities, live = offered.capabilities, offered.live
     code = snapshot.CodeCopy(None, "--live")
     if not live:
         values = hidden_values(names)
@@ -188,9 +194,9 @@ def _refuse_secrets(plan: Plan, names: Sequence[str]) -> None:
                 )
 
 
-def merged(store: Store, old: Plan, new: Plan) -> Plan:
-    """Merge the plan of a sweep in the store with a new plan: see `merge`."""
-    states = SweepFolder(store, new.name).read_states()
+def merged(folder: SweepFolder, old: Plan, new: Plan) -> Plan:
+    """Merge the recorded plan of a sweep with a new plan: see `merge`."""
+    states = folder.read_states()
     return merge(old, new, [run.id for run in old.runs if _is_nothing(states.get(run.id))])
 
 
@@ -231,9 +237,9 @@ def merge(old: Plan, new: Plan, free: Collection[str] = ()) -> Plan:
     return new._replace(created=old.created, launches=launches, runs=tuple(runs))
 
 
-def tell_changes(store: Store, old: Plan, new: Plan, tell: Callable[[str], None]) -> None:
+def tell_changes(folder: SweepFolder, old: Plan, new: Plan, tell: Callable[[str], None]) -> None:
     """Report what differs from the previous launch, and what happens to its runs."""
-    states = SweepFolder(store, new.name).read_states()
+    states = folder.read_states()
     at_work = sum(state.state in OPEN for state in states.values())
     known = [states[run.id] for run in new.runs if run.retired and run.id in states]
     if known:
@@ -248,7 +254,7 @@ def tell_changes(store: Store, old: Plan, new: Plan, tell: Callable[[str], None]
     for line in changes(old, new):
         note = f"; the {at_work} at work keep what they were started with" if at_work else ""
         tell(f"{line}{note}")
-    changed = code_change(store, old, new)
+    changed = code_change(folder, old, new)
     if changed is not None:
         tell(changed)
     if old.metric != new.metric:
@@ -278,9 +284,9 @@ def changes(old: Plan, new: Plan) -> list[str]:
     return lines
 
 
-def code_change(store: Store, old: Plan, new: Plan) -> str | None:
+def code_change(folder: SweepFolder, old: Plan, new: Plan) -> str | None:
     """A sentence about code that has changed since the last launch; None if it has not."""
-    launches = (Launches(SweepFolder(store, plan.name), plan).latest for plan in (old, new))
+    launches = (Launches(folder, plan).latest for plan in (old, new))
     changes = differences(launches)
     code = next((each for each in changes if each.kind == "code"), None)
     if code is None:

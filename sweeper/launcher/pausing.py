@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
-from sweeper.store.opening import default_root, open_store
+from sweeper.store.opening import default_root
 from sweeper.sweep import sweep_requests
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
@@ -116,7 +116,7 @@ def stop(
 
 def _existing(sweep: str, root: str | None) -> SweepFolder:
     """The folder of an existing sweep. Raises `NotFound`."""
-    folder = SweepFolder(open_store(root or default_root()), sweep)
+    folder = SweepFolder.open(root or default_root(), sweep)
     folder.read_plan()
     return folder
 

@@ -100,13 +100,13 @@ class RunPreview(NamedTuple):
 
 
 class LaunchPreview(NamedTuple):
-    """A plan, and what a launch of it would do with each of its runs in the store at `root`.
+    """A plan, and what a launch of it would do with each of its runs in `folder`.
     `retired` counts the runs on record that the grid no longer has, `dropped` those among them that
     have finished and are still in the sweep. `estimate` is the expected usage of the runs that
     start, if it can be estimated."""
 
     plan: Plan
-    root: str
+    folder: SweepFolder
     previews: tuple[RunPreview, ...]
     retired: int
     estimate: Estimate | None = None
@@ -127,12 +127,12 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
         old = folder.read_plan()
         from sweeper.launcher.manifest import merged  # slow to import
 
-        runs = merged(store, old, planned).runs
+        runs = merged(folder, old, planned).runs
         warnings = (*planned.warnings, *repeats_by_default(planned, old))
         planned = planned._replace(warnings=warnings)
         names = {run.id: run.name for run in runs}
         retired = sum(run.retired for run in runs)
-        gone = len(dropped(store, old, {run.id for run in planned.runs}))
+        gone = len(dropped(folder, old, {run.id for run in planned.runs}))
     odd = unrecorded_metric(planned, store)
     more = [*later_warnings(planned, store), *service_warnings(planned)]
     more += [] if odd is None else [odd]
@@ -151,7 +151,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
     expected = None
     with suppress(UsageError):  # an unreadable price table: `sweeper prices` reports it
         expected = estimate(planned, starting, store)
-    return LaunchPreview(planned, store.root, tuple(previews), retired, expected, gone)
+    return LaunchPreview(planned, folder, tuple(previews), retired, expected, gone)
 
 
 def estimate_of(preview: LaunchPreview) -> str | None:
@@ -209,14 +209,13 @@ def gone_baselines(planned: Plan, store: Store) -> list[str]:
     return messages
 
 
-def document(launch: LaunchPreview, store: Store) -> dict[str, object]:
+def document(launch: LaunchPreview) -> dict[str, object]:
     """The preview as a JSON object: the plan as in `sweep.json`; each run with its state and its
     `job`, the job that a launch would submit if it went to the first place, or null if none. `bare`
     is the common start of the command lines of the jobs that are marked `bare`; it is given once
     because it is long."""
     runs: list[dict[str, object]] = []
-    folder = SweepFolder(store, launch.plan.name)
-    place, builder = launch.plan.launch.places[0], job_builder(launch, store)
+    place, builder = launch.plan.launch.places[0], job_builder(launch)
     specs = jobs(launch, builder, place)
     bare = builder.bare(place) if builder is not None else []
     for preview in launch.previews:
@@ -224,20 +223,20 @@ def document(launch: LaunchPreview, store: Store) -> dict[str, object]:
         ended = preview.state.event in ENDED
         outcome = NOTHING
         if ended:
-            outcome = folder.read_outcome(preview.run.id, preview.state)
+            outcome = launch.folder.read_outcome(preview.run.id, preview.state)
         runs.append(
             {
                 **preview.run.document(),
                 "state": preview.state.state.value,
                 "attempts": preview.state.opened,
                 "reason": outcome.reason,
-                "job": None if spec is None else _job(launch, preview, store, spec, bare),
+                "job": None if spec is None else _job(launch, preview, spec, bare),
             }
         )
     return {
         **launch.plan.document(),
         "runs": runs,
-        "root": launch.root,
+        "root": launch.folder.store.root,
         "bare": bare,
         "environment": environment(launch.plan),
         "retired": launch.retired,
@@ -259,25 +258,24 @@ def environment(planned: Plan) -> list[str]:
     return sorted(given)
 
 
-def log_path(name: str, run: str, attempt: int, store: Store) -> str:
+def log_path(folder: SweepFolder, run: str, attempt: int) -> str:
     """The folder that an attempt writes into."""
-    path = SweepFolder(store, name).log_path(run, attempt)
-    local = store.local_path(path)
+    path = folder.log_path(run, attempt)
+    local = folder.store.local_path(path)
     if local is None:
         from sweeper.paths import home
         from sweeper.worker.spool import place
 
-        local = os.path.join(place(store.root, home()).root, path)
+        local = os.path.join(place(folder.store.root, home()).root, path)
     return local
 
 
-def job_builder(preview: LaunchPreview, store: Store) -> "JobBuilder | None":
+def job_builder(preview: LaunchPreview) -> "JobBuilder | None":
     """The builder of the jobs that a launch would submit; None if it would submit none. Raises
     `UsageError` for incomplete options."""
     if not any(preview.attempt for preview in preview.previews):
         return None
-    plan = preview.plan
-    folder = SweepFolder(store, plan.name)
+    plan, folder = preview.plan, preview.folder
     bare = any(part.launch.requirements is not None for part in plan.parts)
     if bare and not capabilities_together(plan.launch).files:
         from sweeper.provenance.job_bundle import describe
@@ -298,12 +296,12 @@ def jobs(preview: LaunchPreview, builder: "JobBuilder | None", place: str) -> di
 
 
 def _job(
-    launch: LaunchPreview, preview: RunPreview, store: Store, spec: JobSpec, bare: Sequence[str]
+    launch: LaunchPreview, preview: RunPreview, spec: JobSpec, bare: Sequence[str]
 ) -> dict[str, object]:
     """The job that would be submitted for a run: `argv` is its command line (without the common
     start if `bare` is true), `log_path` the folder and `command` the argv that the worker gives to
     a recipe that is a command."""
-    folder = log_path(launch.plan.name, preview.run.id, preview.attempt, store)
+    folder = log_path(launch.folder, preview.run.id, preview.attempt)
     is_bare = bool(bare) and list(spec.argv[: len(bare)]) == bare
     return {
         "attempt": preview.attempt,
@@ -353,7 +351,7 @@ _NONE = "its jobs have no manifests"
 _PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z][A-Za-z0-9_./-]*\Z", re.I)
 
 
-def manifests(preview: LaunchPreview, store: Store) -> Iterator[Manifest | str]:
+def manifests(preview: LaunchPreview) -> Iterator[Manifest | str]:
     """Manifests of all runs that a launch would start, in the batches in which they would be
     submitted. If there are several places, each is shown after a remark, as if all runs went there,
     because the place of a run is chosen only when it starts. Raises `UsageError` if no place has a
@@ -366,8 +364,14 @@ def manifests(preview: LaunchPreview, store: Store) -> Iterator[Manifest | str]:
             f"--manifest: jobs of {' and '.join(launch.places)} have no manifests: `--json` shows "
             f"each job; {others} have some"
         )
-    admit(launch, store, plan.service, secret_names(plan.secrets, plan.service), live=False)
-    builder = job_builder(preview, store)
+    admit(
+        launch,
+        preview.folder.store,
+        plan.service,
+        secret_names(plan.secrets, plan.service),
+        live=False,
+    )
+    builder = job_builder(preview)
     for share in launch.shares:
         kind = backend_type(share.backend)
         if launch.backends:
@@ -376,8 +380,8 @@ def manifests(preview: LaunchPreview, store: Store) -> Iterator[Manifest | str]:
             specs = list(jobs(preview, builder, kind.name).values())
             most = min(share.max_parallel or launch.max_parallel, launch.max_parallel)
             batches = [specs[start : start + most] for start in range(0, len(specs), most)]
-            folder, options = f"{store.root}/{plan.name}", options_of(launch, kind.name)
-            yield from kind.manifests(plan.name, folder, options, batches)
+            options = options_of(launch, kind.name)
+            yield from kind.manifests(plan.name, preview.folder.address, options, batches)
 
 
 def text(manifest: Manifest | str) -> Iterator[str]:

@@ -20,7 +20,6 @@ from sweeper.common.json_values import list_of, table_of
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.paths import home
 from sweeper.provenance.redaction import is_secret_name
-from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.labels import plural
 from sweeper.sweep.plan import Plan, Run
@@ -171,10 +170,10 @@ def _remember(document: Mapping[str, object]) -> None:
             file.write(f"{_digest(document)}\n")
 
 
-def dropped(store: Store, old: Plan, remaining: Container[str]) -> list[Run]:
-    """Return the runs of a recorded plan that succeeded and are not among the ids `kept`."""
+def dropped(folder: SweepFolder, old: Plan, remaining: Container[str]) -> list[Run]:
+    """Return the runs of a recorded plan that succeeded and are not among the ids `remaining`."""
     left = [run for run in old.runs if not run.retired and run.id not in remaining]
-    states = SweepFolder(store, old.name).read_states() if left else {}
+    states = folder.read_states() if left else {}
     return [r for r in left if r.id in states and states[r.id].state is State.SUCCEEDED]
 
 
@@ -186,13 +185,12 @@ def sentence(count: int) -> str:
     )
 
 
-def require_consent(store: Store, new: Plan, agree: Agree) -> None:
+def require_consent(folder: SweepFolder, new: Plan, agree: Agree) -> None:
     """Ask before finished runs leave their sweep. Raises `UsageError` if the answer is no."""
-    folder = SweepFolder(store, new.name)
     with suppress(NotFound):  # at the first launch
         old = folder.read_plan()
         remaining = {run.id for run in folder.with_chosen(new).runs}
-        gone = dropped(store, old, remaining)
+        gone = dropped(folder, old, remaining)
         if gone and not agree([f"{new.name}: {sentence(len(gone))}"]):
             raise UsageError(
                 f"{new.name}: {sentence(len(gone))}. Launch with --drop if you mean that; else"

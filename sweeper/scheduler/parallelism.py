@@ -327,7 +327,7 @@ class _Abandoned:
         """Counts the attempts that send heartbeats, or were silent only for a short time. Raises
         `StoreError`."""
         if self._folder is None:
-            self._folder = SweepFolder(open_store(self.member.root), self.member.sweep)
+            self._folder = SweepFolder.open(self.member.root, self.member.sweep)
         folder, store = self._folder, self._folder.store
         try:
             events = folder.read_events()

@@ -63,6 +63,19 @@ class SweepFolder:
         self.notes = f"{name}/notes"
         self.notify = f"{name}/notify"
 
+    @classmethod
+    def open(cls, root: str, name: str) -> "SweepFolder":
+        """Return the folder of the sweep `name` in the store at `root`. Raises `StoreError`."""
+        from sweeper.store.opening import open_store
+
+        return cls(open_store(root), name)
+
+    @classmethod
+    def at_address(cls, address: str) -> "SweepFolder":
+        """Return the folder with this `address`. Raises `StoreError`."""
+        root, _, name = address.rpartition("/")
+        return cls.open(root, name)
+
     def request(self, name: str) -> str:
         """Return what a user asks of the launcher: `pause`, `parallel`, `stop`, `plan`,
         `cancel`."""

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Mapping
 
-from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
 
 
@@ -14,7 +13,7 @@ def show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = Fals
     view closes by itself some time after the sweep has ended, and returns 0."""
     from sweeper.tui.poller import Poller
 
-    poller = Poller(SweepFolder(open_store(root), sweep))
+    poller = Poller(SweepFolder.open(root, sweep))
     view = poller.look()
     from sweeper.tui.app import WatchApp
 

@@ -27,7 +27,6 @@ from sweeper.common.full_machine import crowding, when_there_is_room
 from sweeper.errors import AlreadyExists, StoreError, SweeperError
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.store.documents import encode, read_as, timestamp
-from sweeper.store.opening import open_store
 from sweeper.sweep import job as jobs
 from sweeper.sweep.environment_file import read_environment
 from sweeper.sweep.folder import SweepFolder
@@ -447,7 +446,6 @@ def main(arguments: list[str]) -> int:
     the backend counts restarts (`--restarts`), and the number at which it begins (`--first`)."""
     *options, folder, token = arguments
     given = dict(zip(options[::2], options[1::2], strict=True))
-    root, _, sweep = folder.rpartition("/")
     run, _, submitted = token.rpartition("-a")
     first = given.get("--first")
     try:
@@ -457,7 +455,7 @@ def main(arguments: list[str]) -> int:
             # The backend's variables take precedence over those of the launch.
             os.environ.update(read_environment(given["--env"]) | backend_variables())
         again = attempt > int(submitted)
-        sweep_folder = SweepFolder(open_store(root), sweep)
+        sweep_folder = SweepFolder.at_address(folder)
         if again and not reopen(sweep_folder, run, int(submitted), attempt):
             say(f"sweeper: {run} has ended, or is to be stopped: nothing to go on with")
             return 0

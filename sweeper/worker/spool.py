@@ -21,6 +21,7 @@ from typing import NamedTuple
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.metrics.files import NAMES
 from sweeper.store.base import Store
+from sweeper.store.documents import place_of
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
 from sweeper.worker.checkpoint_resume import has_checkpoints
@@ -219,7 +220,7 @@ def _fetch(sweep: SweepFolder, folder: str, target: str) -> None:
             files = {name: _read(store, f"{folder}/{name}", sizes) for name in names}
             break
     else:
-        raise StoreError(f"{store.root}/{folder}: changes while it is read")
+        raise StoreError(f"{place_of(store, folder)}: changes while it is read")
     if not sizes:
         return
     temporary = f"{target}.tmp-{os.getpid()}"

@@ -80,7 +80,7 @@ def test_what_is_there_already(store: LocalStore) -> None:
     assert preview.counts(found) == (
         "3 to start (2 of them again), 1 succeeded, 1 failed and left alone, 1 running"
     )
-    runs = preview.document(found, store)["runs"]
+    runs = preview.document(found)["runs"]
     assert [run["job"] and run["job"]["attempt"] for run in runs] == [None, 2, None, None, 1, 1]
     assert [run["state"] for run in runs[:4]] == ["succeeded", "failed", "failed", "running"]
     assert [(run["attempts"], run["reason"]) for run in runs[1:4]] == [
@@ -112,7 +112,7 @@ def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
 
 def test_the_document_says_what_is_submitted(store: LocalStore) -> None:
     planned = plan(GRID)
-    said = preview.document(preview.survey(planned, store), store)
+    said = preview.document(preview.survey(planned, store))
     run = said["runs"][1]
     folder = f"{store.root}/toys/runs/{run['id']}.1"
     assert run["job"]["command"] == ["echo", "--lr=0.1", folder, "1", "1", run["id"]]
@@ -126,7 +126,7 @@ def test_the_document_says_what_is_submitted(store: LocalStore) -> None:
 
 def test_full_shows_every_value_as_it_is_given(store: LocalStore) -> None:
     planned = plan(GRID | {"base": {"fixed": "a\x1b[31m\u202eb", "small": 1e-20}})
-    said = "\n".join(plan_text.full(preview.survey(planned, store), store))
+    said = "\n".join(plan_text.full(preview.survey(planned, store)))
     assert "  small: 1e-20\n" in said
     assert "\x1b" not in said
     assert "\u202e" not in said
@@ -140,7 +140,7 @@ def test_texts_that_look_like_other_values_are_quoted(store: LocalStore) -> None
     planned = plan({"name": "g", "command": ["echo", "{x}", "{log_path}"], "grid": {"x": values}})
     said = text(planned, store)
     assert 'true, "true", null, "null", 1, "1", "a, b", a b, "", ".nan", .nan' in said
-    document = preview.document(preview.survey(planned, store), store)
+    document = preview.document(preview.survey(planned, store))
     assert strict(document)["axes"]["x"][-2:] == [".nan", "NaN"]  # as in all JSON
 
 
@@ -241,7 +241,7 @@ def test_runs_that_only_give_a_default_are_warned_of(store: LocalStore) -> None:
         " they are other runs, and train again"
     )
     assert found.plan.warnings == ("first", warning)
-    assert preview.document(found, store)["warnings"] == ["first", warning]
+    assert preview.document(found)["warnings"] == ["first", warning]
     store.replace(SweepFolder(store, "toys").plan, encode(planned.document() | {"created": "x"}))
     assert preview.survey(planned, store).plan.warnings == ("first",)
 

@@ -23,6 +23,7 @@ from sweeper.scheduler.account import (
     shares,
 )
 from sweeper.scheduler.parallelism import Governor, Jobs
+from sweeper.store import opening
 from sweeper.store.base import Store
 from sweeper.store.documents import encode
 from sweeper.store.local import LocalStore
@@ -416,7 +417,7 @@ def test_sweeps_without_a_launcher_are_looked_at_once_and_not_while_a_page_is_wr
     monkeypatch.setattr(other, "_changed", changed)
     monkeypatch.setattr(SweepFolder, "read_events", seen)
     monkeypatch.setattr(
-        parallelism, "open_store", lambda root: (opened.append(root), LocalStore(root))[1]
+        opening, "open_store", lambda root: (opened.append(root), LocalStore(root))[1]
     )
     for _ in range(10):
         other.look(Jobs(0, 10, 10))

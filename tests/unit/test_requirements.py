@@ -121,8 +121,8 @@ def test_what_all_jobs_begin_with_is_in_the_plan_once(checkout: Path) -> None:
     )
     planned, store = plan("grid.yaml"), open_store("memory://plans")
     found = survey(planned, store)
-    told: Any = document(found, store)
-    builder = job_builder(found, store)
+    told: Any = document(found)
+    builder = job_builder(found)
     assert builder is not None
     for preview, run in zip(found.previews, told["runs"], strict=True):
         assert run["job"]["bare"]
@@ -133,7 +133,7 @@ def test_what_all_jobs_begin_with_is_in_the_plan_once(checkout: Path) -> None:
     (checkout / "grid.yaml").write_text(
         (GRID % ("beaker", "needs.txt")).replace("  requirements: needs.txt\n", "")
     )
-    told = document(survey(plan("grid.yaml"), store), store)
+    told = document(survey(plan("grid.yaml"), store))
     assert told["bare"] == [] and [run["job"]["bare"] for run in told["runs"]] == [False]
 
 
