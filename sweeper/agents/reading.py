@@ -104,8 +104,8 @@ class Reading:
     ) -> dict[str, object]:
         """Return what a run sampled while it trained: conversations with their rewards, a page at
         a time. Read some of every run before you believe its metric."""
+        from sweeper.metrics.rollout_files import summary_files
         from sweeper.metrics.rows import as_float
-        from sweeper.metrics.tables.rollouts import summary_files
         from sweeper.results.rollouts import Words, read
 
         record = self._workspace.registry.run(run)

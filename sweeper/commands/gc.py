@@ -36,7 +36,7 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics.tables.rollouts import summary_files
+from sweeper.metrics.rollout_files import summary_files
 from sweeper.results.problems import Problems, tell_problems
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun

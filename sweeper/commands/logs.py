@@ -18,7 +18,7 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.log_printer import LinePrinter, RunKey, run_key
 from sweeper.commands.selection import newest, open_registry
 from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
-from sweeper.metrics.tables.sources import Files
+from sweeper.metrics.sources import Files
 from sweeper.results.logs import Line, Tail, files_of
 from sweeper.results.problems import Problems, tell_problems
 from sweeper.results.runs import RecordedRun

@@ -17,9 +17,8 @@ from sweeper.commands.rollouts_items import show_against, show_items
 from sweeper.commands.selection import chosen, open_registry, prefixes
 from sweeper.common.json_values import list_of
 from sweeper.errors import NotFound, UsageError
+from sweeper.metrics.rollout_files import COLUMNS, SummaryFile, summary_files
 from sweeper.metrics.rows import as_float
-from sweeper.metrics.tables.rollouts import summary_files
-from sweeper.metrics.tables.summary_rows import COLUMNS, SummaryFile
 from sweeper.results.conversations import WHOSE, Told, answers, turns_logged
 from sweeper.results.items import files_of, item_files
 from sweeper.results.problems import tell_problems

@@ -12,7 +12,7 @@ from sweeper.errors import NotFound
 from sweeper.metrics.files import MetricsFile, paths_in
 from sweeper.metrics.follow import Added, Find, Growing
 from sweeper.metrics.rows import Parsed, Row
-from sweeper.metrics.tables.sources import Files, Source
+from sweeper.metrics.sources import Files, Source
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from sweeper.errors import NotFound
 from sweeper.metrics.rows import Parsed, Row, as_step, describe_malformed, parse, shorten
-from sweeper.metrics.tables.sources import Files, Source, Stamp
+from sweeper.metrics.sources import Files, Source, Stamp
 from sweeper.store.base import Store
 
 METRICS = "metrics.jsonl"

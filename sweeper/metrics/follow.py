@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics.tables.sources import Source, Stamp, begins_with
+from sweeper.metrics.sources import Source, Stamp, begins_with
 from sweeper.store.base import Store
 
 _EDGE = 512

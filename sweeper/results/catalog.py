@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.metrics.cache_folder import Folder
 from sweeper.metrics.objective import Judged
-from sweeper.metrics.tables.cache_dir import Folder
 from sweeper.results.folders import FolderRun, folder_runs
 from sweeper.results.marks import in_use
 from sweeper.results.problems import Problems

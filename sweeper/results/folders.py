@@ -9,11 +9,10 @@ from typing import TypeVar
 from sweeper.common.decoding import decode
 from sweeper.common.json_values import is_table, table_of
 from sweeper.errors import NotFound, StoreError
+from sweeper.metrics.cache_folder import Folder, Index
 from sweeper.metrics.files import PLACES
 from sweeper.metrics.rows import ends_final
-from sweeper.metrics.tables.cache_dir import Folder
-from sweeper.metrics.tables.index import Index
-from sweeper.metrics.tables.sources import Files
+from sweeper.metrics.sources import Files
 from sweeper.results.runs import RecordedRun, Told
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sweeper.errors import NotFound
 from sweeper.metrics.follow import Growing
-from sweeper.metrics.tables.sources import Files
+from sweeper.metrics.sources import Files
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sweeper.errors import StoreError
 from sweeper.metrics.attempt_rows import GrowingMetrics
 from sweeper.metrics.rows import Row
-from sweeper.metrics.tables.sources import Files
+from sweeper.metrics.sources import Files
 from sweeper.results.runs import RecordedRun
 
 

@@ -5,21 +5,17 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TypeVar
 
 from sweeper.errors import NotFound, StoreError
+from sweeper.metrics.cache_folder import Folder
 from sweeper.metrics.files import MetricsFile
 from sweeper.metrics.objective import Judged, counting_rows, missing_rows, reduced
+from sweeper.metrics.rollout_files import COLUMNS, LABELS, summary_files
 from sweeper.metrics.tables.cache import Cache
-from sweeper.metrics.tables.cache_dir import Folder
-from sweeper.metrics.tables.columns import Columns, Floats, present
+from sweeper.metrics.tables.columns import Columns, Floats, last_number, present
 from sweeper.metrics.tables.frames import Part, numbers_table, plain_table
-from sweeper.metrics.tables.last_values import last_number
 from sweeper.metrics.tables.merging import merge_columns, odd_steps
-from sweeper.metrics.tables.packing import PackedReader, belongs
-from sweeper.metrics.tables.prefetch import helped, rollouts_worth_it, worth_it
+from sweeper.metrics.tables.prefetch import ENOUGH, can_help, helped
 from sweeper.metrics.tables.reading import Reader
-from sweeper.metrics.tables.rollouts import Recorded, rollout_parts
-from sweeper.metrics.tables.sql import mentioned, mentions_all
-from sweeper.metrics.tables.summaries import SummaryReader
-from sweeper.metrics.tables.summary_rows import COLUMNS, LABELS
+from sweeper.metrics.tables.rollouts import Recorded, rollout_cache, rollout_parts
 from sweeper.results.items import (
     ITEM_COLUMNS,
     files_of,
@@ -29,6 +25,7 @@ from sweeper.results.items import (
 )
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
+from sweeper.results.sql import mentioned, mentions_all
 from sweeper.sweep.labels import plural
 from sweeper.sweep.run_record import RUN_KEY, ItemRow
 
@@ -36,8 +33,9 @@ T = TypeVar("T")
 
 _HEAD = 65_536
 """The bytes at the beginning of a file that tell what it is."""
-_MANY = 16
-"""If at least this many runs are read at once, their small files are packed into one cache file."""
+_SMALL = 1 << 16
+"""Bytes up to which a file is parsed without searching its end for the last value."""
+_LOOKS = 10
 
 
 class Tabulator:
@@ -47,53 +45,56 @@ class Tabulator:
 
     def __init__(self, memories: Mapping[str, Folder | None], problems: Problems) -> None:
         self._memories = memories
-        self._readers: dict[str, Reader | PackedReader] = {}
-        self._summaries = SummaryReader()
-        self._many = False
+        self._readers: dict[str, Reader] = {}
+        self._rollouts: dict[tuple[str, str], Cache] = {}
         self._problems = problems
 
-    def _cache(self, run: RecordedRun) -> Cache | None:
-        memory = self._memories.get(run.root)
-        return None if memory is None else Cache(memory)
-
-    def _reader(self, run: RecordedRun) -> Reader | PackedReader:
+    def _reader(self, run: RecordedRun) -> Reader:
         if run.root not in self._readers:
-            cache = self._cache(run)
-            self._readers[run.root] = Reader(None) if cache is None else PackedReader(cache)
-        reader = self._readers[run.root]
-        if isinstance(reader, PackedReader):
-            reader.adding = self._many
-        return reader
+            self._readers[run.root] = Reader(self._memories.get(run.root))
+        return self._readers[run.root]
 
-    def metrics(self, runs: Sequence[RecordedRun], keys: Sequence[str] | None = None) -> list[Part]:
-        """The merged history of each run: these keys, and the rows with one of them."""
-        self._many = len(runs) >= _MANY
-        with self._help(runs, keys):
-            parts = list(self._each(runs, lambda run: [self.part(run, keys)]))
+    def _rollout_cache(self, run: RecordedRun) -> Cache | None:
+        memory, place = self._memories.get(run.root), (run.root, run.files.prefix)
+        if memory is not None and place not in self._rollouts:
+            self._rollouts[place] = rollout_cache(memory, run.files)
+        return self._rollouts.get(place)
+
+    def save(self) -> None:
+        """Keep what was read for the next time."""
         for reader in self._readers.values():
             reader.save()
+        for cache in self._rollouts.values():
+            cache.save()
+
+    def metrics(self, runs: Sequence[RecordedRun], keys: Sequence[str] | None = None) -> list[Part]:
+        """Return the merged history of each run: these keys, and the rows with one of them."""
+        with self._help(runs):
+            parts = list(self._each(runs, lambda run: [self.part(run, keys)]))
+        self.save()
         return parts
 
     def _each(
         self, runs: Sequence[RecordedRun], read: Callable[[RecordedRun], Iterable[T]]
     ) -> Iterator[T]:
-        """Yields the result for each run that can be read."""
+        """Yield the results for each run that can be read."""
         for run in runs:
             try:
                 yield from read(run)
             except StoreError as error:
                 self._problems.unreadable(error)
 
-    def _help(
-        self, runs: Sequence[RecordedRun], keys: Sequence[str] | None
-    ) -> AbstractContextManager[None]:
-        """Starts a second process if there is much to parse in the files of one folder."""
+    def _help(self, runs: Sequence[RecordedRun]) -> AbstractContextManager[None]:
+        """Start a second process if there is much to parse in the files of one folder."""
         memory = self._one_memory(runs)
-        if memory is not None:
-            paths = [path for run in runs for path in run.metrics_paths()]
-            if worth_it(Cache(memory), runs[0].files, paths):
-                return helped(memory, runs[0].files, paths, keys)
-        return nullcontext()
+        if memory is None or not can_help(runs[0].files):
+            return nullcontext()
+        files, reader = runs[0].files, self._reader(runs[0])
+        paths = [path for run in runs for path in run.metrics_paths()]
+        stamps = (files.stamp(path) for path in paths if not reader.has(files, path))
+        if sum(stamp.size for stamp in stamps if stamp is not None) < ENOUGH:
+            return nullcontext()
+        return helped(memory, files, paths)
 
     def part(self, run: RecordedRun, keys: Sequence[str] | None) -> Part:
         """The merged history of one run. Raises `StoreError` if it cannot be read."""
@@ -134,15 +135,15 @@ class Tabulator:
     def _last(self, run: RecordedRun, key: str) -> Judged | None:
         """The last point, if an uncached file shows it without being parsed: that of the newest
         attempt, which takes the place of those before it."""
-        cache = self._cache(run)
         for path in reversed(run.metrics_paths()):
             source = run.files.source(path)
             if source is None:
                 continue
-            if source.pieces or belongs(source) or (cache is not None and cache.has(path)):
+            kept = self._reader(run).has(run.files, path)
+            if kept or source.pieces or source.stamp.size < _SMALL:
                 return None
             try:
-                last = last_number(source.view(0)[1], key)
+                last = last_number(source.read(0)[1], key)
             except NotFound:
                 return None
             return None if last is None else Judged(last.step, last.value)
@@ -157,7 +158,7 @@ class Tabulator:
         """The rollouts of each run; see `rollouts.rollout_parts`."""
 
         def read(run: RecordedRun) -> list[Part]:
-            recorded = Recorded(run.files, run.folders(), self._cache(run), self._summaries)
+            recorded = Recorded(run.files, run.folders(), self._rollout_cache(run))
             found = rollout_parts(recorded, run.key, iteration, keys)
             malformed = sum(part.columns.malformed for part in found)
             for note in _skipped(Columns(malformed=malformed)):
@@ -165,7 +166,9 @@ class Tabulator:
             return found
 
         with self._help_with_rollouts(runs):
-            return list(self._each(runs, read))
+            parts = list(self._each(runs, read))
+        self.save()
+        return parts
 
     def checkpoints(self, runs: Sequence[RecordedRun]) -> list[dict[str, object]]:
         """The checkpoints as dicts: the fields of each record, `attempt` and the run's key."""
@@ -191,12 +194,28 @@ class Tabulator:
         return list(self._each(runs, read))
 
     def _help_with_rollouts(self, runs: Sequence[RecordedRun]) -> AbstractContextManager[None]:
+        """Start a second process if there seems to be much to parse: only some runs are looked at,
+        since looking at all takes as long as reading some."""
         memory = self._one_memory(runs)
-        if memory is not None:
-            files, folders = runs[0].files, [run.folders() for run in runs]
-            if rollouts_worth_it(Cache(memory), files, folders):
-                return helped(memory, files, rollouts=folders)
-        return nullcontext()
+        if memory is None or not can_help(runs[0].files):
+            return nullcontext()
+        files, cache = runs[0].files, self._rollout_cache(runs[0])
+        folders = [run.folders() for run in runs]
+        unread = [
+            recorded
+            for recorded in (Recorded(files, inner, cache) for inner in folders if inner)
+            if cache is None or cache.about(recorded.group(0)) is None
+        ]
+        looked = unread[:: len(unread) // _LOOKS + 1]
+        size = sum(
+            stamp.size
+            for recorded in looked
+            for file in summary_files(files, recorded.folders)
+            if (stamp := files.stamp(file.path)) is not None
+        )
+        if not looked or size * len(unread) / len(looked) < ENOUGH:
+            return nullcontext()
+        return helped(memory, files, rollouts=folders)
 
     def _one_memory(self, runs: Sequence[RecordedRun]) -> Folder | None:
         """The cache of all these runs, if they lie in one folder."""
@@ -228,7 +247,6 @@ class Tabulator:
         if mentions_all(query, "metrics"):
             return None
         found: dict[str, None] = {}
-        self._many = len(runs) >= _MANY
 
         def read(run: RecordedRun) -> list[str]:
             keys = self._reader(run).keys

@@ -210,7 +210,12 @@ class Registry(Catalog):
             values = part.columns.values
             recorded |= {k for k in keys if k in values and present(values[k]).any()}
         if unknown := [key for key in keys if key not in recorded and key != "step"]:
-            known = {key for part in self._tables().metrics(runs) for key in part.columns.values}
+            known = {  # what an attempt recorded after the step where the next began was given up
+                key
+                for part in self._tables().metrics(runs)
+                for key in part.columns.values
+                if part.columns.has(key).any()
+            }
             known.discard("step")
             for key in unknown:
                 near = difflib.get_close_matches(key, known, n=1)
@@ -234,8 +239,8 @@ class Registry(Catalog):
         then its metrics. `iteration` -1 is each run's last, -2 the one before, None all. With
         `keys` the result has only these columns of numbers. Tokens are counted over all turns;
         rewards are as recorded."""
+        from sweeper.metrics.rollout_files import COLUMNS, LABELS
         from sweeper.metrics.tables.frames import numbers_frame
-        from sweeper.metrics.tables.summary_rows import COLUMNS, LABELS
 
         resolved = self._resolve(runs)
         parts = self._tables().rollouts(resolved, iteration, keys)
@@ -264,7 +269,7 @@ class Registry(Catalog):
         return self._makers("*", self._resolve(runs))[name]()
 
     def _ask(self, query: str, runs: "Runs", frame: bool) -> Any:
-        from sweeper.metrics.tables.sql import ask
+        from sweeper.results.sql import ask
 
         resolved = self._resolve(runs)
 

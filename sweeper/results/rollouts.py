@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from sweeper.common.decoding import decode
 from sweeper.errors import NotFound, StoreError
+from sweeper.metrics.rollout_files import SummaryFile, flat
 from sweeper.metrics.rows import Row, parse
-from sweeper.metrics.tables.summary_rows import SummaryFile, flat
 from sweeper.results.conversations import Told, answers, groups_of, turns_logged
 from sweeper.results.runs import RecordedRun
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from sweeper.common.html import table, title
 from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.metrics.cache_folder import Index
 from sweeper.metrics.files import MetricsFile, metrics_stamp
 from sweeper.metrics.objective import Judged, judged, missing_in
 from sweeper.metrics.rows import (
@@ -22,8 +23,7 @@ from sweeper.metrics.rows import (
     parse,
     written,
 )
-from sweeper.metrics.tables.index import Index
-from sweeper.metrics.tables.sources import Files, Stamp
+from sweeper.metrics.sources import Files, Stamp
 from sweeper.results.origins import Origin
 from sweeper.sweep.event import NOTHING, Outcome
 from sweeper.sweep.folder import SweepFolder

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 from sweeper.common.document_reader import Part
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics.tables.cache_dir import Folder
-from sweeper.metrics.tables.index import Index
-from sweeper.metrics.tables.sources import Files
+from sweeper.metrics.cache_folder import Folder, Index
+from sweeper.metrics.sources import Files
 from sweeper.results.origins import Launches, Origin
 from sweeper.results.runs import OPEN_DAY, RecordedRun, Told, Used
 from sweeper.sweep import usage as usages

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterable
 
+from sweeper.metrics.cache_folder import Folder
 from sweeper.metrics.rows import Point, numbers
-from sweeper.metrics.tables.cache_dir import Folder
 from sweeper.results.sweeps import SweepRun
 
 _LARGE = 100_000

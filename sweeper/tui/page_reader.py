@@ -6,10 +6,9 @@ from contextlib import suppress
 from functools import partial
 
 from sweeper.errors import NotFound, StoreError
+from sweeper.metrics.rollout_files import flat, summary_files
 from sweeper.metrics.rows import Point, Row, as_float, as_number, as_step, parse
-from sweeper.metrics.tables.rollouts import summary_files
-from sweeper.metrics.tables.sources import Files
-from sweeper.metrics.tables.summary_rows import flat
+from sweeper.metrics.sources import Files
 from sweeper.results.metrics_follower import Follower
 from sweeper.results.rollouts import Found, Words
 from sweeper.results.sweeps import SweepRun

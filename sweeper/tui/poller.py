@@ -11,8 +11,8 @@ from sweeper.alarms.records import Alarm as Recorded
 from sweeper.alarms.records import read as read_alarms
 from sweeper.common.last_line import cause
 from sweeper.errors import NotFound, StoreError, UsageError
-from sweeper.metrics.tables.cache_dir import Folder
-from sweeper.metrics.tables.sources import Files
+from sweeper.metrics.cache_folder import Folder
+from sweeper.metrics.sources import Files
 from sweeper.money import prices
 from sweeper.results.forecast import brief
 from sweeper.results.marks import Marked, by_subject

@@ -14,7 +14,7 @@ from harness.real import NAME, Sweep, until
 from harness.small_disk import SmallDisk, small_disk
 
 from sweeper.cli import main
-from sweeper.metrics.tables import cache_dir
+from sweeper.metrics import sources
 
 Sweeps = Callable[..., Sweep]
 Typed = Callable[..., tuple[int, str, str]]
@@ -175,7 +175,7 @@ def test_the_cache_has_no_room(
     made.save()
     for path in one.root.rglob("*"):
         os.utime(path, (1_700_000_000, 1_700_000_000))
-    monkeypatch.setattr(cache_dir, "MOMENT", 0)
+    monkeypatch.setattr(sources, "MOMENT", 0)
     cache = Path(one.environment["SWEEPER_HOME"], "cache")
     want = [typed(one, *words) for words in READS]
     assert not [told for code, _, told in want if code not in (0, 3) or told]

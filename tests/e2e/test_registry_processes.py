@@ -11,8 +11,12 @@ from types import ModuleType
 
 import pytest
 
-from sweeper.metrics.tables import prefetch
+from sweeper.metrics.cache_folder import Folder
+from sweeper.metrics.sources import Files
+from sweeper.metrics.tables.reading import Reader
+from sweeper.results import metrics_reader
 from sweeper.results.registry import Registry
+from sweeper.store.local import LocalStore
 
 pytestmark = pytest.mark.e2e
 
@@ -34,7 +38,7 @@ def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_second_process_reads_the_other_half(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Registry(str(root), cache=False).metrics()
-    monkeypatch.setattr(prefetch, "_ENOUGH", 1)
+    monkeypatch.setattr(metrics_reader, "ENOUGH", 1)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     for keys in (None, ["a"]):
         frame = Registry(str(root)).metrics(keys=keys)
@@ -46,12 +50,15 @@ def test_a_second_process_reads_the_other_half(root: Path, monkeypatch: pytest.M
 
 def test_what_the_second_process_reads_is_found(root: Path, tmp_path: Path) -> None:
     paths = [str(p.relative_to(root)) for p in sorted(root.glob("s/runs/*/metrics.jsonl"))]
-    request = {"root": str(root), "cache": str(tmp_path / "home" / "cache"), "prefix": "s/runs"}
-    text = json.dumps({**request, "paths": paths, "keys": None, "folders": []})
+    cache = str(tmp_path / "home" / "cache")
+    request = {"root": str(root), "cache": cache, "prefix": "s/runs"}
+    text = json.dumps({**request, "paths": paths, "rollouts": []})
     command = [sys.executable, "-m", "sweeper.metrics.tables.prefetch"]
     subprocess.run(command, input=text, text=True, check=True)
-    kept = [p for p in (tmp_path / "home").rglob("*") if p.is_file() and p.name != "root"]
-    assert len(kept) == RUNS
+    reader, files = Reader(Folder(str(root), cache)), Files(LocalStore(str(root)), "s/runs")
+    found = [reader.columns(files, path, ["a"]) for path in paths]
+    assert [columns.rows for columns in found if columns is not None] == [STEPS + 1] * RUNS
+    assert reader.parsed < STEPS  # but for files that changed just now, which are compared
 
 
 def test_readers_agree_while_the_cache_is_removed_and_files_grow(root: Path) -> None:

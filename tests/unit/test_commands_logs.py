@@ -15,7 +15,7 @@ from sweeper.commands.name_colours import BASIC, MANY, assign
 from sweeper.common.last_line import cause, last_line
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import NotFound
-from sweeper.metrics.tables.sources import Files
+from sweeper.metrics.sources import Files
 from sweeper.results.logs import Tail, files_of
 from sweeper.results.registry import Registry
 from sweeper.results.sweeps import SweepRun

@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.errors import StoreError
 from sweeper.metrics.follow import Growing
-from sweeper.metrics.tables.sources import Files
+from sweeper.metrics.sources import Files
 from sweeper.store.base import Store
 from sweeper.store.local import LocalStore
 from sweeper.store.opening import open_store

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import NotFound, UsageError
-from sweeper.metrics.tables import cache_dir
+from sweeper.metrics import sources
 from sweeper.results.registry import RUN_COLUMNS, Registry
 
 
@@ -204,7 +204,7 @@ def test_a_sweep_that_is_made_anew_is_not_told_as_the_one_before(
     tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch, aged: bool
 ):
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(cache_dir, "MOMENT", 0)
+    monkeypatch.setattr(sources, "MOMENT", 0)
     root = tmp_path / "root"
     for reason, wall in (("timeout", 3.0), ("started", 1.0)):
         shutil.rmtree(root, ignore_errors=True)
@@ -223,7 +223,7 @@ def test_an_event_of_the_wrong_shape_is_not_remembered(
     tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(cache_dir, "MOMENT", 0)
+    monkeypatch.setattr(sources, "MOMENT", 0)
     sweep = written.Written(tmp_path / "root", "s")
     sweep.run({}, 0, [], "preempted", cell="")
     run = sweep.run({}, 0, [], "failed", cell="", reason="oom", attempt=2)

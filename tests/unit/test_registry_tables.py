@@ -12,8 +12,8 @@ import pytest
 
 from sweeper.cli import main
 from sweeper.errors import NotFound, StoreError, UsageError
-from sweeper.metrics.tables.sql import mentions_all
 from sweeper.results.registry import Registry
+from sweeper.results.sql import mentions_all
 from sweeper.store.local import LocalStore
 
 ROWS: list[dict[str, Any]] = [

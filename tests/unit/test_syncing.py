@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import StoreError
-from sweeper.metrics.tables.sources import Files
+from sweeper.metrics.sources import Files
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
 from sweeper.testing import Fault, Faults, FaultyStore, Killed

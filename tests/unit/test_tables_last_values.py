@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.metrics.objective import judged
 from sweeper.metrics.rows import Point, merge, numbers, parse
-from sweeper.metrics.tables.last_values import last_number
+from sweeper.metrics.tables.columns import last_number
 
 
 def lines(*rows: object) -> bytes:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from sweeper.metrics.rollout_files import LABELS, SummaryFile, flat
 from sweeper.metrics.rows import parse
 from sweeper.metrics.tables.columns import Columns, present
-from sweeper.metrics.tables.summaries import SummaryReader
-from sweeper.metrics.tables.summary_rows import LABELS, SummaryFile, flat
+from sweeper.metrics.tables.rollouts import read_summaries
 
 AWKWARD: list[Any] = [None, True, "text", [], {}, 2**60 + 1, 10**400, -1.5, math.nan, math.inf]
 
@@ -84,7 +84,6 @@ def as_rows(columns: Columns, labels: dict[str, list[str]]) -> list[dict[str, st
 @pytest.mark.parametrize("turns", [(1,), (0, 1, 3), (2,)])
 def test_what_is_read_quickly_is_what_is_read_by_record(awkward: float, turns: tuple[int, ...]):
     rng = random.Random(f"{awkward} {turns}")
-    reader = SummaryReader()
     for _ in range(12):
         files: list[tuple[SummaryFile, bytes]] = []
         for iteration in range(rng.randrange(1, 4)):
@@ -94,7 +93,7 @@ def test_what_is_read_quickly_is_what_is_read_by_record(awkward: float, turns: t
             data = "\n".join(lines).encode("latin-1") + rng.choice((b"\n", b"\n", b"", b"{torn"))
             name = rng.choice(("train", "eval"))
             files.append((SummaryFile("x", iteration, name, 2), rng.choice((data, data, b""))))
-        found = reader.read(files)
+        found = read_summaries(files)
         rows, bad = by_record(files)
         assert as_rows(found.columns, found.labels) == rows
         assert (sum(found.rows), found.malformed) == (len(rows), bad)
@@ -104,11 +103,8 @@ def test_what_is_read_quickly_is_what_is_read_by_record(awkward: float, turns: t
 def test_most_records_are_read_quickly(monkeypatch: pytest.MonkeyPatch):
     """Absent and empty values, several turns and texts of many kinds are no reason to be slow."""
     rng = random.Random(1)
-    reader = SummaryReader()
     file = SummaryFile("x", 0, "train", 1)
     data = "".join(json.dumps(record(rng, rng.choice((1, 2)))) + "\n" for _ in range(200)).encode()
-    reader.read([(file, data)])
-    taught = data.replace(b'a\\"b', b"ab").replace(b"metrics.run", b"c")  # what no decoder knows
-    reader.read([(file, taught)])
-    monkeypatch.setattr("sweeper.metrics.tables.summaries.flat", None)
-    assert sum(reader.read([(file, taught)]).rows) == 200
+    taught = data.replace(b"metrics.run", b"c")  # which may be two columns
+    monkeypatch.setattr("sweeper.metrics.tables.rollouts.flat", None)
+    assert sum(read_summaries([(file, taught)]).rows) == 200

@@ -1,149 +1,264 @@
-"""Keeps columns in the cache: a header (JSON), then one column after the other, each with a
-checksum. A file that cannot be read, or does not fit its checksums, counts as missing."""
+"""Keep columns of many files in a few Parquet files, *segments*, which are written once.
 
+A segment has checksums of its pages, and its name has that of its footer. One that is damaged is
+removed, and counts as missing. A file that was read again is in a newer segment, which takes the
+place of the older one; segments with little that still counts are merged. Processes share the
+folder without locks: what one has written, others find.
+"""
+
+import importlib
 import json
 import os
-import struct
+import secrets
+import time
 import zlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from sweeper.metrics.tables.cache_dir import Folder
-from sweeper.metrics.tables.columns import Columns, Floats, Odd, absent
+from sweeper.metrics.cache_folder import Folder, hash_of
+from sweeper.metrics.tables.columns import Columns, Floats, Odd, absent, join
 
-_MAGIC = b"sweepcol"
-_PREFIX = struct.Struct("<8sIIQ")
-_GUESS = 1 << 13
-_AT_ONCE = 1 << 30
+_ROOM = 1 << 20
+"""Numbers of a segment at which it is written."""
+_SMALL = 16
+"""So many segments may be less than half full; more are merged."""
+WORTH = 1 << 15
+"""Numbers from which on it takes longer to parse them again than to load pyarrow."""
+_METADATA = b"sweeper"
 
 
-class Kept(NamedTuple):
-    """What a cache file holds: `about`, what the writer said of it; the columns that were asked
-    for; whether they are `whole`, or only those of some keys were ever kept; the names of all."""
+def _pyarrow(module: str = "pyarrow.parquet") -> Any:
+    """Return a module of pyarrow, which has no types to speak of. It takes a while to load, so only
+    what is large loads it."""
+    return importlib.import_module(module)
 
-    about: dict[str, Any]
-    columns: Columns
-    whole: bool
-    keys: Sequence[str] = ()
+
+class _Member(NamedTuple):
+    """A file in a segment: its rows, which keys it has (`shape`), what could not be read, and what
+    the reader says of it."""
+
+    start: int
+    rows: int
+    shape: int
+    malformed: int
+    torn: int
+    about: Any
 
 
 class _Header(TypedDict):
-    """What a file says of itself: its name, what the writer said, whether it is whole, its rows,
-    the keys of its columns, their checksums, and the values that are no numbers, by row."""
+    """What a segment says of itself: its files by name; the keys that some of them have, and of
+    those the keys with odd values; the keys of its columns."""
 
-    name: str
-    about: dict[str, Any]
-    whole: bool
-    rows: int
-    malformed: int
-    torn: int
+    members: dict[str, list[Any]]
+    shapes: list[tuple[list[str], list[str]]]
     keys: list[str]
-    sums: list[int]
-    odd: dict[str, list[tuple[int, object]]]
+
+
+class _Segment:
+    """A segment on disk. Raises `OSError` and `ValueError` if it is damaged."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        with open(path, "rb") as file:
+            file.seek(-8, os.SEEK_END)
+            file.seek(-8 - int.from_bytes(file.read(4), "little"), os.SEEK_END)
+            if f"{zlib.crc32(file.read()):08x}" != path.split(".")[-2]:
+                raise ValueError(f"{path}: its footer is damaged")
+        self._file = _pyarrow().ParquetFile(path, page_checksum_verification=True)
+        self._metadata: dict[bytes, bytes] = self._file.metadata.metadata
+        header: _Header = json.loads(self._metadata[_METADATA])
+        self.members = {name: _Member(*values) for name, values in header["members"].items()}
+        self.shapes = header["shapes"]
+        self._places = {key: str(place) for place, key in enumerate(header["keys"])}
+        self._values: dict[str, Floats] = {}
+        self._odd: dict[str, Odd] = {}
+
+    def columns(self, member: _Member, keys: Iterable[str] | None) -> Columns:
+        """Return the rows of one file, with these keys (None: all of its keys)."""
+        known, odd_keys = self.shapes[member.shape]
+        names = known if keys is None else list(keys)
+        self._load([key for key in names if key in self._places and key not in self._values])
+        rows = slice(member.start, member.start + member.rows)
+        values = {
+            key: self._values[key][rows] if key in self._places else absent(member.rows)
+            for key in names
+        }
+        odd = {key: self._odd_of(key, member) for key in odd_keys if key in values}
+        return Columns(member.rows, values, odd, member.malformed, member.torn)
+
+    def _load(self, keys: Sequence[str]) -> None:
+        if keys:
+            places = [self._places[key] for key in keys]
+            table = self._file.read(columns=places, use_threads=False)
+            for key, place in zip(keys, places, strict=True):
+                self._values[key] = table.column(place).to_numpy()
+
+    def _odd_of(self, key: str, member: _Member) -> Odd:
+        if key not in self._odd:
+            cells: dict[str, object] = json.loads(self._metadata[_odd_name(self._places[key])])
+            self._odd[key] = {int(row): value for row, value in cells.items()}
+        odd, start = self._odd[key], member.start
+        return {row: odd[start + row] for row in range(member.rows) if start + row in odd}
+
+
+def _odd_name(place: str) -> bytes:
+    """Return the name under which the odd values of a column are in the metadata."""
+    return b"odd " + place.encode()
 
 
 class Cache:
-    """The columns kept for one root, in a folder of the cache."""
+    """What is kept of the files below one folder of a root. `name` tells the folder. Fewer numbers
+    than `least` are not written."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    def __init__(self, folder: Folder, name: str, least: int = WORTH) -> None:
+        self._folder, self._least = folder, least
+        self._prefix = f"{hash_of(name)}."
+        self._segments: dict[str, _Segment] = {}
+        self._where: dict[str, _Segment] = {}
+        self._new: dict[str, tuple[Any, Columns]] = {}
+        self._new_keys: dict[str, None] = {}
+        self._new_numbers = 0
+        self._changed = -1
+        self.refresh()
 
-    def has(self, name: str) -> bool:
-        """Whether anything is kept of `name`."""
-        return os.path.exists(self._folder.file(name))
-
-    def load(self, name: str, keys: Iterable[str] | None = None) -> Kept | None:
-        """What is kept of `name`, with these keys (None: all); None when there is nothing, or not
-        all of them."""
+    def refresh(self) -> bool:
+        """Find what other processes have written meanwhile. Returns whether there may be more."""
         try:
-            descriptor = os.open(self._folder.file(name), os.O_RDONLY | os.O_CLOEXEC)
+            changed = os.stat(self._folder.path).st_mtime_ns
+            if changed == self._changed:
+                return False
+            names = {
+                name for name in os.listdir(self._folder.path) if name.startswith(self._prefix)
+            }
         except OSError:
+            return False
+        self._changed = changed
+        for name in sorted(names - self._segments.keys()):
+            self._open(name)
+        return True
+
+    def _open(self, name: str) -> None:
+        path = os.path.join(self._folder.path, name)
+        try:
+            segment = _Segment(path)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            self._remove(path)
+            return
+        self._segments[name] = segment
+        self._where.update(dict.fromkeys(segment.members, segment))
+
+    def _remove(self, path: str) -> None:
+        self._segments.pop(os.path.basename(path), None)
+        with suppress(OSError):
+            os.unlink(path)
+
+    def about(self, name: str) -> Any:
+        """Return what the reader said of a file; None if nothing is kept of it."""
+        if name in self._new:
+            return self._new[name][0]
+        segment = self._where.get(name)
+        return None if segment is None else segment.members[name].about
+
+    def keys(self, name: str) -> Sequence[str]:
+        """Return the keys of a file of which something is kept."""
+        if name in self._new:
+            return [*self._new[name][1].values]
+        segment = self._where[name]
+        return segment.shapes[segment.members[name].shape][0]
+
+    def columns(self, name: str, keys: Iterable[str] | None = None) -> Columns | None:
+        """Return what is kept of a file, with these keys (None: all); None if there is nothing."""
+        if name in self._new:
+            return self._new[name][1].chosen(keys)
+        segment = self._where.get(name)
+        if segment is None:
             return None
         try:
-            return _read(descriptor, name, keys)
-        except (OSError, ValueError, KeyError, TypeError, struct.error):
+            return segment.columns(segment.members[name], keys)
+        except (OSError, ValueError, KeyError):
+            self._where = {n: other for n, other in self._where.items() if other is not segment}
+            self._remove(segment.path)
             return None
-        finally:
-            os.close(descriptor)
 
-    def save(self, name: str, kept: Kept) -> None:
-        """Keep something instead of what was kept of `name` before."""
-        self._folder.save(name, _encode(name, kept))
+    def put(self, name: str, about: object, columns: Columns) -> None:
+        """Keep columns of a file instead of what was kept before. `about` is a JSON value."""
+        # Files of different keys would leave most of a segment empty.
+        if len(self._new_keys | dict.fromkeys(columns.values)) > 2 * len(columns.values) + 16:
+            self.flush()
+        self._new[name] = about, columns
+        self._new_keys |= dict.fromkeys(columns.values)
+        self._new_numbers += columns.rows * len(columns.values)
+        if self._new_numbers >= _ROOM:
+            self.flush()
 
+    def flush(self) -> None:
+        """Write a segment with what is new."""
+        if self._new:
+            data, checksum = _encoded(self._new)
+            name = f"{self._prefix}{time.time_ns():016x}{secrets.token_hex(2)}.{checksum}.parquet"
+            if self._folder.write(name, [data]):
+                self._open(name)
+            self._new, self._new_keys, self._new_numbers = {}, {}, 0
 
-def _encode(name: str, kept: Kept) -> list[bytes | memoryview]:
-    columns = kept.columns
-    data = [np.ascontiguousarray(c, "<f8").data.cast("B") for c in columns.values.values()]
-    header: _Header = {
-        "name": name,
-        "about": kept.about,
-        "whole": kept.whole,
-        "rows": columns.rows,
-        "malformed": columns.malformed,
-        "torn": columns.torn,
-        "keys": list(columns.values),
-        "sums": [zlib.crc32(column) for column in data],
-        "odd": {key: list(found.items()) for key, found in columns.odd.items()},
-    }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    size = _PREFIX.size + len(text) + sum(map(len, data))
-    return [_PREFIX.pack(_MAGIC, len(text), zlib.crc32(text), size), text, *data]
-
-
-def _read(descriptor: int, name: str, keys: Iterable[str] | None) -> Kept | None:
-    start = os.read(descriptor, _GUESS)
-    magic, length, checksum, size = _PREFIX.unpack_from(start)
-    if magic != _MAGIC:
-        return None
-    text = start[_PREFIX.size : _PREFIX.size + length]
-    if len(text) < length:
-        text += os.pread(descriptor, length - len(text), _PREFIX.size + len(text))
-    if zlib.crc32(text) != checksum or os.fstat(descriptor).st_size != size:
-        return None
-    header: _Header = json.loads(text)
-    if header["name"] != name:
-        return None
-    rows: int = header["rows"]
-    if keys is None:
-        wanted = None if not header["whole"] else list(header["keys"])
-    else:
-        wanted = list(keys)
-        if not header["whole"] and not set(header["keys"]).issuperset(wanted):
-            wanted = None
-    if wanted is None:
-        return None
-    found = _values(descriptor, _PREFIX.size + length, header, wanted)
-    if found is None:
-        return None
-    odd: dict[str, Odd] = {key: dict(header["odd"][key]) for key in wanted if key in header["odd"]}
-    columns = Columns(rows, found, odd, header["malformed"], header["torn"])
-    return Kept(header["about"], columns, header["whole"], header["keys"])
+    def save(self) -> None:
+        """Write what is new, and merge segments if many hold little that counts."""
+        if self._new_numbers < self._least:
+            return
+        self.flush()
+        live = dict.fromkeys(self._segments.values(), 0)
+        for name, segment in self._where.items():
+            member = segment.members[name]
+            live[segment] += 1 + member.rows * len(segment.shapes[member.shape][0])
+        small = {segment for segment, numbers in live.items() if numbers < _ROOM // 2}
+        if len(small) <= _SMALL:
+            return
+        for name, segment in [*self._where.items()]:
+            if segment in small and (columns := self.columns(name)) is not None:
+                self.put(name, segment.members[name].about, columns)
+        self.flush()
+        for segment in small:
+            self._remove(segment.path)
 
 
-def _values(
-    descriptor: int, begin: int, header: _Header, wanted: Sequence[str]
-) -> dict[str, Floats] | None:
-    """Columns of a cache file, which begin at `begin`; None when one is damaged."""
-    rows: int = header["rows"]
-    places = {key: place for place, key in enumerate(header["keys"])}
-    width = rows * 8
-    together = None  # in one go, when most are wanted
-    if len(wanted) > len(places) // 2 and width * len(places) <= _AT_ONCE:
-        together = os.pread(descriptor, width * len(places), begin)
-    values: dict[str, Floats] = {}
-    for key in wanted:
-        place = places.get(key)
-        if place is None:
-            values[key] = absent(rows)
-            continue
-        if together is None:
-            data = os.pread(descriptor, width, begin + place * width)
-        else:
-            data = memoryview(together)[place * width : (place + 1) * width]
-        if len(data) != width or zlib.crc32(data) != header["sums"][place]:
-            return None
-        values[key] = np.frombuffer(data, "<f8")
-    return values
+def _encoded(files: dict[str, tuple[Any, Columns]]) -> tuple[memoryview, str]:
+    """Return files as the bytes of a segment, and the checksum of its footer."""
+    whole = join([columns for _, columns in files.values()])
+    shapes: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
+    members: dict[str, list[Any]] = {}
+    start = 0
+    for name, (about, columns) in files.items():
+        shape = shapes.setdefault((tuple(columns.values), tuple(columns.odd)), len(shapes))
+        counts = columns.malformed, columns.torn
+        members[name] = [*_Member(start, columns.rows, shape, *counts, about)]
+        start += columns.rows
+    keys = [*whole.values]
+    header: _Header = {"members": members, "shapes": [*shapes], "keys": keys}  # pyright: ignore[reportAssignmentType]
+    metadata = {_METADATA: json.dumps(header)}
+    for place, key in enumerate(keys):
+        if key in whole.odd:
+            metadata[_odd_name(str(place))] = json.dumps(whole.odd[key])
+    pq, pa = _pyarrow(), _pyarrow("pyarrow")
+    # `pa.array` would load pandas.
+    arrays = [
+        pa.Array.from_buffers(pa.float64(), whole.rows, [None, pa.py_buffer(column)])
+        for column in map(np.ascontiguousarray, whole.values.values())
+    ]
+    names = [str(place) for place in range(len(keys))]
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        pa.table(arrays, names=names, metadata=metadata),
+        sink,
+        compression="none",
+        use_dictionary=False,
+        write_statistics=False,
+        write_page_checksum=True,
+        row_group_size=max(1, whole.rows),
+    )
+    data = memoryview(sink.getvalue())
+    length = int.from_bytes(data[-8:-4], "little")
+    return data, f"{zlib.crc32(data[-8 - length :]):08x}"

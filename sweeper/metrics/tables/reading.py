@@ -1,29 +1,52 @@
-"""From a file to its columns, through the cache: only bytes that are new are read.
+"""From a metrics file to its columns, through the cache: only bytes that are new are parsed.
 
-A cached file counts when its stamp is as it was. One that has grown is continued, if all bytes
-before the end that was cached are still the same: by a checksum, or elsewhere by the objects that
-it is made of; anything else is parsed again. The times of a file are only as fine as the kernel's
-clock: one changed moments before it was last looked at is compared by the checksum of its bytes.
+What is kept of a file counts while its stamp is as it was. A file that has grown is continued, if
+all bytes before the end that was kept are still the same: by a checksum, or on a remote store by
+the objects that it is made of. Anything else is parsed again. The times of a file are only as fine
+as the kernel's clock: one that changed moments before it was last read is compared by its bytes.
 """
 
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from sweeper.errors import NotFound
+from sweeper.metrics.cache_folder import Folder
 from sweeper.metrics.files import MetricsFile
-from sweeper.metrics.tables.cache import Cache, Kept
-from sweeper.metrics.tables.columns import Columns, columns_of, line_end, parse_columns
-from sweeper.metrics.tables.sources import Files, Source, Stamp, begins_with
+from sweeper.metrics.rows import parse
+from sweeper.metrics.sources import Files, Source, Stamp, begins_with
+from sweeper.metrics.tables.cache import WORTH, Cache
+from sweeper.metrics.tables.columns import (
+    Columns,
+    join,
+    line_end,
+    parse_columns,
+    read_columns,
+)
+
+
+class _Mark(NamedTuple):
+    """What tells the version of a file that columns were made of: its stamp, and whether that was
+    too new to rely on; the end (`offset`) and the number of its whole lines; a checksum of the
+    bytes before that end, if they may be compared; the `pieces` of one on a remote store."""
+
+    stamp: Stamp
+    fleeting: bool
+    offset: int
+    rows: int
+    checksum: int | None
+    pieces: list[list[int]]
 
 
 class Reader:
-    """Reads columns; `cache` None: each time from the file. `parsed` counts the bytes that were not
-    in it."""
+    """Reads columns; `folder` None: without a cache. `parsed` counts the bytes that were not in
+    it. What is read is kept once it is saved."""
 
-    def __init__(self, cache: Cache | None) -> None:
-        self.cache = cache
+    def __init__(self, folder: Folder | None) -> None:
         self.parsed = 0
+        self._folder = folder
+        self._caches: dict[str, Cache] = {}
         self._hint: tuple[str, ...] = ()
 
     def columns(
@@ -31,15 +54,14 @@ class Reader:
         files: Files,
         path: str,
         keys: Sequence[str] | None = None,
-        source: Source | None = None,
     ) -> Columns | None:
-        """The rows of the file at `path`, with these keys and `step` (None: all keys); None when
-        there is no such file. `source`: what `files` has just said of it."""
+        """Return the rows of the file at `path`, with these keys and `step` (None: all keys); None
+        if there is no such file. Raises `StoreError`."""
         wanted = None if keys is None else list(dict.fromkeys(("step", *keys)))
-        source = source or files.source(path)
+        source = files.source(path)
         while source is not None:
             try:
-                return self._columns(source, wanted)
+                return self._columns(source, self.cache(files), wanted)
             except NotFound:  # parts that have become one file meanwhile, or gone
                 again = Files(files.store, files.prefix).source(path)
                 if again is None or again.stamp == source.stamp:
@@ -48,154 +70,140 @@ class Reader:
         return None
 
     def keys(self, files: Files, path: str) -> Sequence[str]:
-        """The keys in the file at `path`, in order of appearance; none when there is no file."""
-        source = files.source(path)
-        kept = None
-        if source is not None and self.cache is not None:
-            kept = self.cache.load(source.name, ())
-        if kept is not None and kept.whole and source is not None and _fits(kept, source):
-            return kept.keys
+        """Return the keys in the file at `path`, in order of appearance; none if there is no
+        file."""
+        source, cache = files.source(path), self.cache(files)
+        if source is not None and cache is not None and _is_kept(cache, source):
+            return cache.keys(path)
         columns = self.columns(files, path)
         return () if columns is None else tuple(columns.values)
 
+    def has(self, files: Files, path: str) -> bool:
+        """Return whether anything is kept of the file at `path`."""
+        cache = self.cache(files)
+        return cache is not None and cache.about(path) is not None
+
+    def flush(self) -> None:
+        """Write what was read."""
+        for cache in self._caches.values():
+            cache.flush()
+
     def save(self) -> None:
-        """Each file is kept as it is read."""
+        """Keep what was read for the next time, in few files."""
+        for cache in self._caches.values():
+            cache.save()
 
-    def _columns(self, source: Source, keys: list[str] | None) -> Columns:
-        cache = self.cache
-        kept = None if cache is None else cache.load(source.name, keys)
-        if cache is None or kept is None:
-            kept = self._fresh(source, self._wanted(source, keys))
-        elif _fits(kept, source):
-            return kept.columns
-        else:
-            known = cache.load(source.name, None) or kept
-            kept = self._continued(source, known) or self._fresh(source, keys)
-        if cache is not None and kept.about:
-            cache.save(source.name, kept)
-        return kept.columns if keys is None else chosen(kept.columns, keys)
+    def cache(self, files: Files) -> Cache | None:
+        """Return the cache of these files."""
+        if self._folder is None:
+            return None
+        if files.prefix not in self._caches:
+            least = WORTH if files.local is not None else 0
+            self._caches[files.prefix] = Cache(self._folder, f"metrics in {files.prefix}", least)
+        return self._caches[files.prefix]
 
-    def _wanted(self, source: Source, keys: list[str] | None) -> list[str] | None:
-        """The first time only what is asked for; when more of it is wanted, all at once."""
-        if self.cache is None or keys is None:
-            return keys
-        return None if self.cache.load(source.name, ()) is not None else keys
+    def _columns(self, source: Source, cache: Cache | None, keys: Sequence[str] | None) -> Columns:
+        if cache is None:
+            return self._uncached(source, keys)
+        if _is_kept(cache, source):
+            columns = cache.columns(source.name, keys)
+            if columns is not None:
+                return columns
+        columns = self._continued(source, cache)
+        if columns is None:
+            columns = self._fresh(source, cache)
+        return columns.chosen(keys)
 
-    def _fresh(self, source: Source, keys: list[str] | None) -> Kept:
-        stamp, data = source.view(0)
+    def _uncached(self, source: Source, keys: Sequence[str] | None) -> Columns:
+        data = source.read(0)[1]
         self.parsed += len(data)
-        columns = parse_file(source.name, data, keys, self._hint)
-        if keys is None:
-            self._hint = tuple(columns.values)
-        kept = self.cache is not None and len(data) == stamp.size
-        if source.pieces and stamp.is_fleeting:  # they are not compared by their bytes
-            kept = False
-        about = _about(source, stamp, data, columns) if kept else {}
-        return Kept(about, columns, keys is None)
+        if keys is not None and not MetricsFile(source.name).is_csv:
+            return parse_columns(data, keys)
+        columns = read_columns(source.name, data, self._hint)
+        self._hint = tuple(columns.values)
+        return columns.chosen(keys)
 
-    def _continued(self, source: Source, kept: Kept) -> Kept | None:
-        """What was kept with what is new; None when the file is another, or was rewritten."""
-        mark = _Mark(kept)
-        if not mark.may_go_on(source) or MetricsFile(source.name).is_csv:
+    def _fresh(self, source: Source, cache: Cache) -> Columns:
+        stamp, data = source.read(0)
+        self.parsed += len(data)
+        columns = read_columns(source.name, data, self._hint)
+        self._hint = tuple(columns.values)
+        # Fleeting pieces are not compared by their bytes.
+        if len(data) == stamp.size and not (source.pieces and stamp.is_fleeting):
+            end = line_end(data)
+            # What has kept still will hardly be compared by its bytes.
+            compared = not source.pieces and (stamp.is_fleeting or not source.settled)
+            checksum = zlib.crc32(memoryview(data)[:end]) if compared else None
+            _keep(cache, source, stamp, columns, (end, data[end:], checksum))
+        return columns
+
+    def _continued(self, source: Source, cache: Cache) -> Columns | None:
+        """Return what was kept with what is new; None if nothing was kept, or the file is another,
+        or was rewritten."""
+        mark = _mark(cache, source)
+        if mark is None or not _may_go_on(mark, source):
             return None
         begin = mark.offset if mark.pieces else 0
-        stamp, data = source.view(begin)
+        stamp, data = source.read(begin)
         if stamp.size < mark.stamp.size or len(data) != stamp.size - begin:
             return None
-        if mark.sum is not None:
-            if stamp.size == mark.stamp.size and zlib.crc32(data) == mark.whole:
-                return Kept(_seen(kept.about, stamp), kept.columns, kept.whole)
-            if zlib.crc32(data[: mark.offset]) != mark.sum:
-                return None
+        if mark.checksum not in (None, zlib.crc32(memoryview(data)[: mark.offset])):
+            return None
+        kept = cache.columns(source.name)
+        if kept is None:
+            return None
         new = data[mark.offset - begin :]
         self.parsed += len(new)
-        old = kept.columns.head(mark.rows)
-        keys = None if kept.whole else list(old.values)
-        later = parse_columns(new, keys, old.values)
-        columns = old.then(later)
-        if kept.whole:  # what stood on a last line that is another now may have had keys of its own
-            columns = columns.tidy()
-        line = line_end(new)
-        about = {
-            **_seen(kept.about, stamp),
-            "offset": mark.offset + line,
-            "rows": columns.rows - _rows_after(new, line),
-            "sum": None if mark.sum is None else zlib.crc32(new[:line], mark.sum),
-            "whole": None if mark.sum is None else zlib.crc32(new, mark.sum),
-            "pieces": source.pieces,
-        }
-        return Kept(about, columns, kept.whole)
+        later = parse_columns(new, None, kept.values)
+        before = replace(kept.part(0, mark.rows), malformed=kept.malformed)
+        # What stood on a last line that is another now may have had keys of its own.
+        columns = join((before, later)).tidy()
+        end = line_end(new)
+        checksum = mark.checksum
+        if checksum is not None:
+            checksum = zlib.crc32(memoryview(new)[:end], checksum)
+        _keep(cache, source, stamp, columns, (mark.offset + end, new[end:], checksum))
+        return columns
 
 
-def _fits(kept: Kept, source: Source) -> bool:
-    mark = _Mark(kept)
-    return mark.stamp == source.stamp and not mark.fleeting
+def _keep(
+    cache: Cache,
+    source: Source,
+    stamp: Stamp,
+    columns: Columns,
+    end: tuple[int, bytes, int | None],
+) -> None:
+    """Keep columns. `end`: where the whole lines end, what follows, and the checksum of what is
+    before. What follows is a row if it lacks only its newline."""
+    offset, tail, checksum = end
+    rows = columns.rows
+    if tail.strip() and not MetricsFile(source.name).is_csv:
+        rows -= len(parse(tail).rows)
+    mark = _Mark(stamp, stamp.is_fleeting, offset, rows, checksum, source.pieces)
+    if mark != _mark(cache, source):
+        cache.put(source.name, [*mark], columns)
 
 
-class _Mark:
-    """What a cache file says of the file it was made from: its stamp, the end (`offset`) and the
-    number of its whole lines, checksums of the bytes before that end (`sum`) and of all bytes
-    (`whole`), None where they were not needed; the `pieces` of one that lies elsewhere."""
+def _mark(cache: Cache, source: Source) -> _Mark | None:
+    about = cache.about(source.name)
+    return None if about is None else _Mark(Stamp(*about[0]), *about[1:])
 
-    def __init__(self, kept: Kept) -> None:
-        about = kept.about
-        self.stamp = Stamp(*about["stamp"])
-        self.fleeting: bool = about["fleeting"]
-        self.offset: int = about["offset"]
-        self.rows: int = about["rows"]
-        self.sum: int | None = about["sum"]
-        self.whole: int | None = about["whole"]
-        self.pieces: list[list[int]] = about["pieces"]
 
-    def may_go_on(self, source: Source) -> bool:
-        """Whether there are rows to go on from, and something to compare what is before the end
-        by; of a file that lies elsewhere, whether that is the same."""
-        if not self.rows or bool(self.pieces) != bool(source.pieces):
+def _is_kept(cache: Cache, source: Source) -> bool:
+    """Return whether the cache has a file as it is now. Another process may just have read it."""
+    while True:
+        mark = _mark(cache, source)
+        if mark is not None and mark.stamp == source.stamp and not mark.fleeting:
+            return True
+        if not cache.refresh():
             return False
-        if self.pieces:
-            return begins_with(source, self.pieces)
-        return self.sum is not None
 
 
-def _about(source: Source, stamp: Stamp, data: memoryview, columns: Columns) -> dict[str, object]:
-    offset, is_csv = line_end(data), MetricsFile(source.name).is_csv
-    # What has kept still will hardly be compared by its bytes.
-    compared = not source.pieces and (stamp.is_fleeting or not source.settled)
-    total = zlib.crc32(data[:offset]) if compared else None
-    return {
-        **_seen({}, stamp),
-        "offset": offset,
-        "rows": columns.rows - (0 if is_csv else _rows_after(data, offset)),
-        "pieces": source.pieces,
-        "sum": total,
-        "whole": None if total is None else zlib.crc32(data[offset:], total),
-    }
-
-
-def _seen(about: dict[str, object], stamp: Stamp) -> dict[str, object]:
-    return {**about, "stamp": stamp, "fleeting": stamp.is_fleeting}
-
-
-def _rows_after(data: memoryview, line: int) -> int:
-    """The rows in what follows the last whole line: one, if it lacks only its newline."""
-    tail = bytes(data[line:])
-    return parse_columns(tail).rows if tail.strip() else 0
-
-
-def parse_file(
-    path: str, data: bytes | memoryview, keys: Sequence[str] | None, hint: Sequence[str]
-) -> Columns:
-    """Return the rows in the bytes of the file at `path`, as `parse_columns` does."""
-    file = MetricsFile(path)
-    if not file.is_csv:
-        return parse_columns(data, keys, hint)
-    parsed = file.parse(bytes(data))
-    columns = replace(columns_of(parsed.rows), malformed=parsed.malformed, torn=parsed.torn)
-    return columns.tidy() if keys is None else chosen(columns, keys)
-
-
-def chosen(columns: Columns, keys: Sequence[str]) -> Columns:
-    """The rows with these keys only."""
-    values = {key: columns.column(key) for key in keys}
-    odd = {key: columns.odd[key] for key in keys if key in columns.odd}
-    return Columns(columns.rows, values, odd, columns.malformed, columns.torn)
+def _may_go_on(mark: _Mark, source: Source) -> bool:
+    """Return whether there are rows to go on from, and something to compare what is before the end
+    by: for a file on a remote store, that it begins with the same objects."""
+    if not mark.rows or bool(mark.pieces) != bool(source.pieces):
+        return False
+    if MetricsFile(source.name).is_csv:  # its new lines need its header
+        return False
+    return begins_with(source, mark.pieces) if mark.pieces else mark.checksum is not None

@@ -16,7 +16,8 @@ import numpy as np
 from harness.recorded import SWEEPS, Place, World, folder_place, memory_place
 from sweeper.analysis.reading.frames import load
 from sweeper.cli import main
-from sweeper.metrics.tables import cache_dir, packing
+from sweeper.metrics import sources
+from sweeper.metrics.tables import cache, reading, rollouts
 from sweeper.results import metrics_reader
 from sweeper.results import runs as runs_module
 from sweeper.results.registry import Registry
@@ -66,10 +67,14 @@ def _tuned(rng: random.Random) -> Generator[None]:
     """Lower the thresholds of readers by size, count and age, so that few small files reach them.
     Time has passed, or has not: a file that changed just now is not trusted."""
     tuned = [
-        (cache_dir, "MOMENT", rng.choice((0, 0, cache_dir.MOMENT))),
+        (sources, "MOMENT", rng.choice((0, 0, sources.MOMENT))),
         (runs_module, "_LARGE", rng.choice((0, 100_000))),
-        (metrics_reader, "_MANY", rng.choice((1, 16))),
-        (packing, "_SMALL", rng.choice((0, 500, 65536))),
+        (metrics_reader, "_SMALL", rng.choice((0, 500, 65536))),
+        (cache, "_ROOM", rng.choice((1, 100, 1 << 20))),
+        (cache, "_SMALL", rng.choice((0, 2, 16))),
+        (reading, "WORTH", rng.choice((1, 1, 1 << 15))),
+        (rollouts, "WORTH", rng.choice((1, 1, 1 << 15))),
+        (rollouts, "_GROUPS", rng.choice((1, 8))),
     ]
     before = [getattr(module, name) for module, name, _ in tuned]
     for module, name, value in tuned:
@@ -157,7 +162,7 @@ def _tried(call: Callable[[], Any]) -> Callable[[], str]:
 
         try:
             return _plain(call())
-        except SweeperError as error:
+        except (SweeperError, UserWarning) as error:
             return f"{type(error).__name__}: {error}"
 
     return tried

@@ -5,14 +5,16 @@ a file that grows may lie there in parts, `<path>.parts/<offset>`, until it is w
 """
 
 import os
-import threading
 import time
 from typing import NamedTuple, Protocol
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics.tables.cache_dir import is_fleeting, number_of
 from sweeper.store.base import Entry, Store
 from sweeper.store.local import open_regular
+
+MOMENT = 2_000_000_000
+"""Nanoseconds after its last change for which a file's time says little: the kernel's clock for
+them is coarse, and a second change within one of its ticks would not show."""
 
 
 class Stamp(NamedTuple):
@@ -34,7 +36,15 @@ class Stamp(NamedTuple):
     def is_fleeting(self) -> bool:
         """Whether it is of a local file that changed so lately that its next change may not show:
         then what was read of it holds for this moment only."""
-        return self.inode != 0 and is_fleeting(max(self.time, self.changed))
+        return self.inode != 0 and time.time_ns() - max(self.time, self.changed) < MOMENT
+
+
+def _number_of(value: object) -> int:
+    """Return a number below 2**63 that tells values apart by their representation."""
+    import hashlib  # it takes a while: not for local files
+
+    digest = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) >> 1
 
 
 def stamp_of(path: str) -> Stamp | None:
@@ -65,10 +75,6 @@ class Source(Protocol):
         `NotFound` when it has gone."""
         ...
 
-    def view(self, start: int, most: int | None = None) -> tuple[Stamp, memoryview]:
-        """The same, good until this thread reads another file."""
-        ...
-
 
 def begins_with(source: Source, pieces: list[list[int]]) -> bool:
     """Whether a file that lies elsewhere still begins with these objects, and so with what was
@@ -76,21 +82,6 @@ def begins_with(source: Source, pieces: list[list[int]]) -> bool:
     return bool(pieces) and source.pieces[: len(pieces)] == pieces
 
 
-class _Room(threading.local):
-    """Memory that a thread reads files into, one after the other: to get new pages for each costs
-    more than to fill them."""
-
-    def __init__(self) -> None:
-        self.room = bytearray()
-
-    def get(self, size: int) -> memoryview:
-        if len(self.room) < size:
-            self.room = bytearray(size + size // 4)
-        return memoryview(self.room)[:size]
-
-
-_ROOM = _Room()
-_LARGEST = 1 << 25
 _STILL = 600_000_000_000
 """Nanoseconds without a change after which a local file will hardly grow."""
 
@@ -106,37 +97,28 @@ class _Local:
         return time.time_ns() - self.stamp.time > _STILL
 
     def read(self, start: int, most: int | None = None) -> tuple[Stamp, bytes]:
-        stamp, data = self.view(start, most)
-        return stamp, bytes(data)
-
-    def view(self, start: int, most: int | None = None) -> tuple[Stamp, memoryview]:
         try:
             # Not `open`: to make its object takes longer than to read a small file.
             file = open_regular(self._path)
             try:
                 stamp = Stamp.of(os.fstat(file))
                 size = max(0, stamp.size - start)
-                size = size if most is None else min(size, most)
-                room = _ROOM.get(size) if size <= _LARGEST else memoryview(bytearray(size))
-                filled = 0
-                while filled < size and (more := _read(file, room[filled:], start + filled)):
-                    filled += more
+                data = _read(file, start, size if most is None else min(size, most))
             finally:
                 os.close(file)
         except FileNotFoundError as error:
             raise NotFound(f"{self._path}: no such file") from error
         except OSError as error:
             raise StoreError(f"{self._path}: {error.strerror or error}") from error
-        return stamp, room[:filled]
+        return stamp, data
 
 
-def _read(file: int, room: memoryview, start: int) -> int:
-    """Fill `room` from there on; gives how much there was. (macOS has no `preadv` before 11.)"""
-    if hasattr(os, "preadv"):
-        return os.preadv(file, [room], start)
-    data = os.pread(file, len(room), start)
-    room[: len(data)] = data
-    return len(data)
+def _read(file: int, start: int, size: int) -> bytes:
+    """Read `size` bytes from `start` on, or as many as there are."""
+    data = os.pread(file, size, start)
+    while len(data) < size and (more := os.pread(file, size - len(data), start + len(data))):
+        data += more
+    return data
 
 
 class _Remote:
@@ -147,7 +129,7 @@ class _Remote:
         self._store, self._pieces = store, pieces
         end = max(offset + entry.size for offset, entry in pieces)
         self.pieces = [[offset, entry.size, entry.stamp] for offset, entry in pieces]
-        changed = pieces[0][1].stamp if len(pieces) == 1 else number_of(repr(self.pieces))
+        changed = pieces[0][1].stamp if len(pieces) == 1 else _number_of(self.pieces)
         self.stamp = Stamp(end, changed, 0)
 
     @property
@@ -163,10 +145,6 @@ class _Remote:
                 data += self._store.read_range(entry.path, at - offset, end - offset)
                 at = end
         return self.stamp, data
-
-    def view(self, start: int, most: int | None = None) -> tuple[Stamp, memoryview]:
-        stamp, data = self.read(start, most)
-        return stamp, memoryview(data)
 
 
 class Files:
@@ -245,12 +223,10 @@ class Files:
             stamp = stamp_of(f"{folder}/{name}")
             if stamp is not None:
                 stamps[f"{path}.parts/{name}"] = stamp
-        found = self._parts(
-            path, [Entry(one, s.size, number_of(repr(s))) for one, s in stamps.items()]
-        )
+        found = self._parts(path, [Entry(one, s.size, _number_of(s)) for one, s in stamps.items()])
         if found is not None:
             times = [max(stamp.time, stamp.changed) for stamp in stamps.values()]
-            size, told = found.stamp.size, number_of(repr(found.pieces))
+            size, told = found.stamp.size, _number_of(found.pieces)
             found.stamp = Stamp(size, max(times), told, max(times))
         return found
 

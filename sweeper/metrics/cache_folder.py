@@ -1,0 +1,120 @@
+"""The folder of the cache, and documents in it. Standard library only: `ls` needs no more.
+
+Anyone may delete anything here at any time, also while it is in use: it is derived. A file is
+written whole under another name and renamed, so that processes that share it see the old or the
+new one. A cache that cannot be written costs time, never an answer.
+"""
+
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from sweeper import paths
+from sweeper.common.atomic import atomic_write
+from sweeper.metrics.sources import Stamp
+
+T = TypeVar("T")
+
+_VERSION = "v5"
+
+
+class Folder:
+    """The cache files of one root."""
+
+    def __init__(self, root: str, folder: str | None = None) -> None:
+        self.top = folder or paths.cache()
+        self.path = os.path.join(self.top, _VERSION, hash_of(root))
+        self._root = root
+        self._made = False
+
+    def write(self, name: str, parts: Iterable[bytes | memoryview]) -> bool:
+        """Write a file, instead of one that was there before. Returns whether it could be
+        written. Of two writers the last one stays."""
+        try:
+            self._make()
+            atomic_write(f"{self.path}/{name}", [*parts], mode=0o600)
+        except OSError:
+            self._made = False
+        return self._made
+
+    def _make(self) -> None:
+        if not self._made:
+            os.makedirs(self.path, mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError), open(f"{self.path}/root", "x") as file:
+                file.write(self._root)
+            self._made = True
+
+    def save_json(self, name: str, document: Mapping[str, object]) -> None:
+        """Keep a document under a name of the caller's choice."""
+        text = json.dumps({"name": name, "document": document}, separators=(",", ":")).encode()
+        self.write(hash_of(name), [f"{zlib.crc32(text):08x}".encode(), text])
+
+    def load_json(self, name: str) -> dict[str, object] | None:
+        """Return the document that was kept; None if there is none, or a damaged one."""
+        try:
+            with open(f"{self.path}/{hash_of(name)}", "rb") as file:
+                data = file.read()
+            if int(data[:8], 16) != zlib.crc32(memoryview(data)[8:]):
+                return None
+            kept = json.loads(memoryview(data)[8:].tobytes())
+            return kept["document"] if kept["name"] == name else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def hash_of(text: str) -> str:
+    """Return a name for any text."""
+    import hashlib  # it takes a while: only with a cache
+
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+class Index:
+    """What is known of the runs of one sweep, or of one root's folders, without reading their files
+    again: events, outcomes, values. `folder` None: nothing is kept.
+
+    Each value was read from some files, and holds while those are the same files, and as they were.
+    """
+
+    def __init__(self, folder: Folder | None, name: str) -> None:
+        self._folder, self._name = folder, f"index of {name}"
+        self._values: dict[str, dict[str, list[Any]]] | None = None  # not read yet
+        self._changed = False
+
+    def recall(
+        self,
+        run: str,
+        what: str,
+        files: Sequence[tuple[str, Stamp | None]],
+        read: Callable[[], T],
+    ) -> T:
+        """Return `what` of a run, a JSON value: as remembered if the files that it is read from
+        (names that tell them apart, and stamps from before they are read) are still the same, else
+        as `read` reads it. None is not remembered."""
+        now = " ".join(_described(name, stamp) for name, stamp in files)
+        if self._values is None:
+            kept = None if self._folder is None else self._folder.load_json(self._name)
+            self._values = cast(dict[str, dict[str, list[Any]]], kept or {})
+        known = self._values.get(run, {}).get(what)
+        if known is not None and known[0] == now:
+            return known[1]
+        value = read()
+        steady = not any(stamp is not None and stamp.is_fleeting for _, stamp in files)
+        if steady and value is not None and self._folder is not None:
+            self._values.setdefault(run, {})[what] = [now, value]
+            self._changed = True
+        return value
+
+    def save(self) -> None:
+        """Remember the values for the next time."""
+        if self._changed and self._values is not None and self._folder is not None:
+            self._folder.save_json(self._name, self._values)
+            self._changed = False
+
+
+def _described(name: str, stamp: Stamp | None) -> str:
+    """Describe a file as it is kept: there are many, and a text is less than a list."""
+    return f"{name}:" if stamp is None else f"{name}:{stamp[0]}.{stamp[1]}.{stamp[2]}.{stamp[3]}"

@@ -1,0 +1,155 @@
+"""Many files in few segments of the cache: as if each were read by itself."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sweeper.metrics import sources
+from sweeper.metrics.cache_folder import Folder
+from sweeper.metrics.sources import Files
+from sweeper.metrics.tables import cache, reading
+from sweeper.metrics.tables.columns import Columns, present
+from sweeper.metrics.tables.reading import Reader
+from sweeper.store.local import LocalStore
+
+OLD = 1_600_000_000_000_000_000
+TEXTS = {
+    "plain": '{"step": 0, "a": 1.5}\n{"step": 1, "a": 2}\n',
+    "other keys": '{"b": 1, "step": 0, "a": 3}\n',
+    "odd": '{"step": 0, "a": "text"}\n{"step": 1, "a": NaN, "n": 1152921504606846977, "x": null}\n',
+    "bad": '{"step": 0, "a": 4}\nnonsense\n{"step": 1, "a"',
+    "empty": "",
+    "also odd": '{"step": 7, "a": [1, NaN], "\\ud800": "\\ud800"}\n{"step": 8}\n',
+}
+
+
+class Desk:
+    """Small files of long ago, and readers of them, each as in a new process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.cache = folder / "root", str(folder / "cache")
+        self.store = LocalStore(str(self.folder))
+        for name, text in TEXTS.items():
+            self.write(name, text)
+
+    def write(self, name: str, text: str, time: int = OLD) -> None:
+        file = self.folder / "runs" / name / "metrics.jsonl"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        os.utime(file, ns=(time, time))
+
+    def reader(self) -> Reader:
+        return Reader(Folder(self.store.root, self.cache))
+
+    def read(self, keys: list[str] | None = None, names: list[str] | None = None) -> list[object]:
+        reader, files = self.reader(), Files(self.store, "runs")
+        found = [reader.columns(files, f"runs/{n}/metrics.jsonl", keys) for n in names or TEXTS]
+        reader.save()
+        return [*map(plain, found)]
+
+    def alone(self, keys: list[str] | None = None) -> list[object]:
+        files = Files(self.store, "runs")
+        paths = [f"runs/{name}/metrics.jsonl" for name in TEXTS]
+        return [plain(Reader(None).columns(files, path, keys)) for path in paths]
+
+    def kept(self) -> list[Path]:
+        return sorted(Path(self.cache).rglob("*.parquet"))
+
+
+def plain(found: Columns | None) -> object:
+    """All there is to columns, as values that can be compared."""
+    if found is None:
+        return None
+    values = {
+        key: [repr(v) if has else None for v, has in zip(c.tolist(), present(c), strict=True)]
+        for key, c in found.values.items()
+    }
+    odd = {
+        key: {row: repr(value) for row, value in cells.items()} for key, cells in found.odd.items()
+    }
+    return values, odd, found.rows, found.malformed, found.torn
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.setattr(sources, "MOMENT", 0)
+    monkeypatch.setattr(reading, "WORTH", 1)
+    return Desk(tmp_path)
+
+
+@pytest.mark.parametrize("keys", [None, ["a"], ["n", "none"]])
+def test_what_comes_from_a_segment_is_what_is_in_the_files(
+    desk: Desk, keys: list[str] | None, monkeypatch: pytest.MonkeyPatch
+):
+    alone = desk.alone(keys)
+    assert desk.read(keys) == alone
+    [segment] = desk.kept()
+    with monkeypatch.context() as nothing:  # is parsed again
+        nothing.delattr(reading, "read_columns")
+        nothing.delattr(reading, "parse_columns")
+        assert desk.read(keys) == alone
+    assert desk.kept() == [segment]
+
+
+def test_in_any_order_and_any_part(desk: Desk):
+    desk.read(None, ["odd"])
+    everything = dict(zip(TEXTS, desk.alone(), strict=True))
+    assert desk.read(None, ["bad", "odd", "bad"]) == [everything[n] for n in ("bad", "odd", "bad")]
+    assert desk.read() == desk.alone()
+    assert desk.read(None, [*reversed(TEXTS)]) == desk.alone()[::-1]
+
+
+def test_a_file_that_has_changed_is_read_again(desk: Desk):
+    desk.read()
+    text = '{"step": 0, "a": 9.5}\n{"step": 1, "a": 8}\n'
+    desk.write("plain", text, OLD + 1)
+    assert desk.read() == desk.alone()
+    desk.write("plain", text.replace("9", "7"), OLD + 1)  # as long, and with its time put back
+    assert desk.read() == desk.alone()
+    assert desk.read(["a"]) == desk.alone(["a"])
+    (desk.folder / "runs" / "odd" / "metrics.jsonl").unlink()
+    assert desk.read() == desk.alone()
+
+
+def test_many_small_segments_become_few(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cache, "_SMALL", 3)
+    for step in range(40):
+        name = [*TEXTS][step % len(TEXTS)]
+        desk.write(name, TEXTS[name] + json.dumps({"step": step, "a": step}) + "\n", OLD + step)
+        assert desk.read() == desk.alone()
+        assert len(desk.kept()) <= 4
+
+
+def test_a_reader_finds_what_another_one_has_written_meanwhile(desk: Desk):
+    early = desk.reader()
+    files = Files(desk.store, "runs")
+    assert early.columns(files, "runs/plain/metrics.jsonl") is not None
+    desk.read()
+    parsed = early.parsed
+    assert plain(early.columns(files, "runs/bad/metrics.jsonl")) == desk.alone()[3]
+    assert early.parsed == parsed
+
+
+def test_files_of_other_keys_are_kept_apart(desk: Desk):
+    """A segment has a column for each key of any of its files."""
+    names = [f"run{number}" for number in range(30)]
+    for name in names:
+        row = {"step": 0, **{f"{name}/{key}": key for key in range(40)}}
+        desk.write(name, json.dumps(row) + "\n")
+    first = desk.read(None, names)
+    assert desk.read(None, names) == first
+    assert sum(path.stat().st_size for path in desk.kept()) < 2_000_000
+
+
+def test_the_keys_of_a_file_and_no_others(desk: Desk):
+    def keys() -> list[set[str]]:
+        reader, files = desk.reader(), Files(desk.store, "runs")
+        found = [{*reader.keys(files, f"runs/{name}/metrics.jsonl")} for name in TEXTS]
+        reader.save()
+        return found
+
+    expected = [{"step", "a"}, {"b", "step", "a"}, {"step", "a", "n", "x"}, {"step", "a"}, set()]
+    assert keys() == keys() == [*expected, {"step", "a", "\ufffd"}]
+    assert len(desk.kept()) == 1
