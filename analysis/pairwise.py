@@ -118,8 +118,7 @@ def versus(
     if own.cell is not None and other.cell is not None:
         if own.data.paths == other.data.paths and own.cell.name == other.cell.name:
             raise UsageError(
-                f"{a} and {b} are both of the cell {own.cell.name}; compare judges cells: for runs "
-                "there is `sweeper diff`"
+                f"{a} and {b} are both of the cell {own.cell.name}; name two runs, or two cells"
             )
         pairs = [(f"{short_name(own.cell)} and {short_name(other.cell)}", own.cell, other.cell)]
         only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())

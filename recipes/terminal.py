@@ -60,7 +60,7 @@ _LOOK_SECONDS = 0.2
 class Config(settings.Policy):
     """Configuration of a run. Metrics are reproducible if the commands are deterministic."""
 
-    tasks: str = chz.field(doc="folder of the tasks to train on (sweeper tasks check)")
+    tasks: str = chz.field(doc="folder of the tasks to train on (sweeper doctor tasks)")
     test_tasks: str | None = chz.field(default=None, doc="folder of tasks to evaluate on")
     environment: str = chz.field(
         default="bubblewrap",
@@ -193,7 +193,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         for folder in folders:
             read, mistakes = read_all(folder)
             if mistakes:
-                more = f" (and {len(mistakes) - 1} more: sweeper tasks check {folder})"
+                more = f" (and {len(mistakes) - 1} more: sweeper doctor tasks {folder})"
                 raise RecipeError(mistakes[0] + (more if len(mistakes) > 1 else ""))
             tasks.append(read)
         return Data(tasks[0], tasks[1] if config.test_tasks else [])

@@ -5,11 +5,11 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from sweeper.commands import EXAMPLES, GROUPS, VERBS, load
+from sweeper.commands import EXAMPLES, GROUPS, PARENTS, VERBS, load, of_today, parts
 from sweeper.common.full_machine import crowding
 from sweeper.common.sanitize import guarded
 from sweeper.errors import EnvironmentFailure, SweeperError
@@ -18,12 +18,12 @@ from sweeper.terminal import complain, warn
 
 _REPEATABLE = ("overrides", "runs", "sweeps")
 """Arguments that may be given any number of times."""
-_OPTIONAL = ("sweep", "text", "recipe", "a", "b")
+_OPTIONAL = ("sweep", "text", "recipe")
 """Arguments that may be left out, in their order."""
 _GC_THRESHOLD = 50_000
 """Allocations between garbage collections. Python's own threshold is so low that it collects
 dozens of times while modules load, which leaves no garbage."""
-_UNKNOWN_VERB = re.compile(r"argument VERB: invalid choice: '(.*?)'")
+_UNKNOWN_VERB = re.compile(r"argument (VERB|WHAT): invalid choice: '(.*?)'")
 _EPILOG = """\
 exit codes: 0 done, 1 a bug of ours, 2 usage or a bad grid, 3 some runs failed, 4 not finished
 (launch --wait and status), 5 not found, 6 the environment, 130 interrupted"""
@@ -42,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(given: list[str]) -> int:
     try:
+        given, renamed = of_today(given)
+        if renamed is not None and "--json" not in given:
+            warn(renamed)
         code = _run(given)
         sys.stdout.flush()
     except SweeperError as error:
@@ -79,15 +82,19 @@ def _run(given: list[str]) -> int:
     if given[:1] == ["engine"]:  # it parses its own command line
         return load("engine").run(argparse.Namespace(verb="engine", rest=given[1:]))
     if given[:1] != ["plan"]:
-        arguments = _parse(given)
-        return load(arguments.verb).run(arguments)
+        return _run_parsed(given)
     from sweeper.recipe.probe import ahead
 
     # Start the recipe's interpreter while the other modules load, and load the plan's output
     # module while it answers.
     with ahead(meanwhile=lambda: import_module("sweeper.commands.plan_text")):
-        arguments = _parse(given)
-        return load(arguments.verb).run(arguments)
+        return _run_parsed(given)
+
+
+def _run_parsed(given: list[str]) -> int:
+    arguments = _parse(given)
+    part = getattr(arguments, "part", None)
+    return load(arguments.verb if part is None else f"{arguments.verb} {part}").run(arguments)
 
 
 def _parse(given: list[str]) -> argparse.Namespace:
@@ -126,20 +133,46 @@ def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
         dest="verb", required=True, metavar="VERB", prog="sweeper", help=argparse.SUPPRESS
     )
     first = given[0] if given else None
-    for name in (first,) if first in VERBS else VERBS:
+    names = [name for name in VERBS if " " not in name]
+    for name in (first,) if first in names else names:
         wanted = given is None or name in given
-        verb = verbs.add_parser(
-            name,
-            help=VERBS[name],
-            description=f"{VERBS[name][0].upper()}{VERBS[name][1:]}.",
-            epilog=f"example: {EXAMPLES[name]}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            add_help=wanted,
-        )
-        verb.set_defaults(parser=verb)
-        if wanted:
+        verb = _add(verbs.add_parser, name, name, wanted)
+        if wanted and name not in PARENTS:
             load(name).add_arguments(verb)
+        if wanted and parts(name):
+            _add_parts(verb, name)
     return top
+
+
+def _add(
+    add: Callable[..., argparse.ArgumentParser], name: str, whole: str, wanted: bool
+) -> argparse.ArgumentParser:
+    """Add the parser of a verb, without its arguments."""
+    verb = add(
+        name,
+        help=VERBS[whole],
+        description=f"{VERBS[whole][0].upper()}{VERBS[whole][1:]}.",
+        epilog=f"example: {EXAMPLES[whole]}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=wanted,
+    )
+    verb.set_defaults(parser=verb)
+    return verb
+
+
+def _add_parts(verb: argparse.ArgumentParser, name: str) -> None:
+    """Add the second words that a verb takes, with their arguments."""
+    seconds = verb.add_subparsers(
+        dest="part", required=name in PARENTS, metavar="WHAT", prog=f"sweeper {name}"
+    )
+    before = [action.dest for action in verb._actions]  # pyright: ignore[reportPrivateUsage]
+    for second, whole in parts(name).items():
+        part = _add(seconds.add_parser, second, whole, wanted=True)
+        load(whole).add_arguments(part)
+        # What was given before the second word stays: `sweeper doctor --root R notify SWEEP`.
+        for action in part._actions:  # pyright: ignore[reportPrivateUsage]
+            if action.dest in ("root", "json") and action.dest in before:
+                action.default = argparse.SUPPRESS
 
 
 class _Parser(argparse.ArgumentParser):
@@ -151,7 +184,13 @@ class _Parser(argparse.ArgumentParser):
         verb = _UNKNOWN_VERB.match(message)
         options = [word for action in self._actions for word in action.option_strings]
         if verb is not None:
-            message = f"there is no verb {verb[1]!r}{nearest(verb[1], VERBS)}; see sweeper --help"
+            names = [name for name in VERBS if " " not in name]
+            if verb[1] == "WHAT":
+                names = list(parts(self.prog.rpartition(" ")[2]))
+            kind = "verb" if verb[1] == "VERB" else f"`{self.prog}`"
+            message = (
+                f"there is no {kind} {verb[2]!r}{nearest(verb[2], names)}; see {self.prog} --help"
+            )
         elif message.startswith("unrecognized arguments: "):
             words = [word.partition("=")[0] for word in message.split()[2:] if word[:2] == "--"]
             message += next(filter(None, (nearest(word, options) for word in words)), "")

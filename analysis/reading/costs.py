@@ -150,7 +150,7 @@ class Priced:
 
     def __init__(self) -> None:
         self._prices: Prices | None = None
-        with suppress(UsageError):  # `sweeper prices` tells what is wrong with it
+        with suppress(UsageError):  # `sweeper costs --prices` tells what is wrong with it
             self._prices = load()
 
     @property

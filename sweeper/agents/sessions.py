@@ -114,8 +114,8 @@ class Sessions:
             raise UsageError(f"{spec.name!r} is no name: small letters, digits, '.', '_' and '-'")
         if self._store.is_remote:
             raise UsageError(
-                "sessions want a root on this machine: `sweeper mcp --root sweeps` (what they "
-                "recorded can be copied elsewhere)"
+                "sessions need a root on this machine: `sweeper agent mcp --root sweeps` (their "
+                "records can be copied elsewhere)"
             )
         before = self._recorded(f"agent-{spec.name}")
         created: list[str] = []  # files that the plan reads

@@ -126,7 +126,7 @@ class Notifier:
         with suppress(SweeperError, OSError):
             if messages.keys(folder):
                 command = self_command(
-                    "notify", folder.name, "--root", folder.store.root, "--quiet"
+                    "doctor", "notify", folder.name, "--root", folder.store.root, "--quiet"
                 )
                 self._runs = self._start(command, read_environment(self._env_file))
             self._wanted = False

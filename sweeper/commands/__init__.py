@@ -1,23 +1,22 @@
-"""The verbs of the command line, one file each. A file has `add_arguments`, and `run`, which does
-the work and returns the exit code. It is loaded when its verb is typed, so that it does not slow
-down other verbs."""
+"""The verbs of the command line, one file each: `sweeper sweep archive` is in `sweep_archive.py`. A
+file has `add_arguments`, and `run`, which does the work and returns the exit code. It is loaded
+when its verb is typed, so that it does not slow down other verbs."""
 
 import importlib
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from typing import Protocol, cast
-
-__all__ = ["EXAMPLES", "GROUPS", "VERBS", "Verb", "load"]
 
 GROUPS = {
     "start": ("init", "plan", "launch"),
     "watch": ("status", "watch", "logs", "attach", "alarms"),
     "steer": ("pause", "resume", "parallel", "cancel", "retry", "stop"),
     "read": (
-        *("ls", "show", "best", "diff", "compare", "analyze"),
+        *("ls", "show", "best", "compare", "analyze"),
         *("sql", "rollouts", "export", "costs", "checkpoints"),
     ),
-    "keep and clean up": ("note", "archive", "rename", "delete", "gc", "sync"),
-    "set up": ("doctor", "engine", "prices", "notify", "tasks", "mcp", "skill"),
+    "keep and clean up": ("note", "sweep", "store"),
+    "set up": ("doctor", "engine", "agent"),
 }
 """The verbs, in the order and under the headings of `sweeper --help`."""
 
@@ -30,11 +29,9 @@ VERBS = {
     "best": "show the best cells of a sweep",
     "show": "show everything about one run",
     "note": "add notes, tags and stars to a sweep or a run",
-    "diff": "compare the settings and results of runs",
     "sql": "query runs, metrics, rollouts and checkpoints with SQL",
     "rollouts": "show what runs sampled",
     "export": "export runs to CSV, Parquet or W&B",
-    "gc": "find and remove files that nothing needs",
     "logs": "show what runs print",
     "attach": "open the tmux windows of a sweep",
     "alarms": "list what is wrong with runs",
@@ -44,24 +41,30 @@ VERBS = {
     "resume": "continue a paused sweep, or one without a launcher",
     "parallel": "change how many jobs of a sweep run at once",
     "stop": "end the launcher of a sweep; its runs continue",
-    "archive": "hide a sweep from lists",
-    "rename": "rename a sweep",
-    "delete": "delete a sweep and everything it recorded",
     "analyze": "write the report of a sweep: what won, and whether that is real",
-    "notify": "send the notifications of a sweep, or test them",
-    "costs": "show the tokens and dollars that runs used",
+    "costs": "show the tokens and dollars that runs used, or the prices",
     "checkpoints": "list and delete checkpoints that the service keeps",
-    "prices": "show the price of tokens, by model",
-    "compare": "compare two sweeps, two cells, or checkpoints",
-    "mcp": "serve coding agents by MCP, within a budget",
-    "skill": "print or install the skill for coding agents",
+    "compare": "compare runs, two cells, two sweeps, or checkpoints",
     "engine": "start, inspect or stop the local Tinker-compatible service",
-    "sync": "upload what dead workers left on this machine",
-    "tasks": "check terminal tasks for mistakes",
-    "doctor": "check that everything a sweep needs is there",
     "init": "write a commented grid for a recipe",
+    "sweep": "archive, rename or delete a sweep",
+    "sweep archive": "hide a sweep from lists",
+    "sweep rename": "rename a sweep",
+    "sweep delete": "delete a sweep and everything it recorded",
+    "store": "remove what nothing needs, or upload what dead workers left",
+    "store gc": "find and remove files that nothing needs",
+    "store sync": "upload what dead workers left on this machine",
+    "agent": "serve coding agents by MCP, or give them the skill",
+    "agent mcp": "serve coding agents by MCP, within a budget",
+    "agent skill": "print or install the skill for coding agents",
+    "doctor": "check that everything a sweep needs is there",
+    "doctor tasks": "check terminal tasks for mistakes",
+    "doctor notify": "send the notifications of a sweep, or test them",
 }
 """What each verb does, for `sweeper --help` and the verb's own help."""
+
+PARENTS = ("sweep", "store", "agent")
+"""Verbs that do nothing without a second word."""
 
 EXAMPLES = {
     "launch": "sweeper launch grids/quickstart.yaml --wait",
@@ -72,11 +75,9 @@ EXAMPLES = {
     "best": "sweeper best quickstart",
     "show": "sweeper show quickstart/lr=8e-3,rank=16,seed=0",
     "note": "sweeper note quickstart 'a first look' --tag paper",
-    "diff": "sweeper diff quickstart/lr=8e-3,rank=4,seed=0 quickstart/lr=8e-3,rank=16,seed=0",
     "sql": "sweeper sql 'select cell, avg(value) from runs group by 1'",
     "rollouts": "sweeper rollouts grpo/lr=1e-3,seed=0 --best",
     "export": "sweeper export quickstart --format csv --out quickstart.csv",
-    "gc": "sweeper gc",
     "logs": "sweeper logs quickstart/lr=8e-3,rank=16,seed=0 --lines 3",
     "attach": "sweeper attach quickstart",
     "alarms": "sweeper alarms quickstart",
@@ -86,24 +87,59 @@ EXAMPLES = {
     "resume": "sweeper resume quickstart",
     "parallel": "sweeper parallel quickstart 8",
     "stop": "sweeper stop quickstart",
-    "archive": "sweeper archive quickstart",
-    "rename": "sweeper rename quickstart first-try",
-    "delete": "sweeper delete quickstart --yes",
     "analyze": "sweeper analyze quickstart",
-    "notify": "sweeper notify quickstart --test",
     "costs": "sweeper costs quickstart --by cell",
     "checkpoints": "sweeper checkpoints quickstart",
-    "prices": "sweeper prices",
     "compare": "sweeper compare quickstart/lr=8e-3,rank=4 quickstart/lr=8e-3,rank=16",
-    "mcp": "sweeper mcp --budget runs=20,usd=5",
-    "skill": "sweeper skill --install .claude/skills",
     "engine": "sweeper engine status",
-    "sync": "sweeper sync",
-    "tasks": "sweeper tasks check tasks/",
-    "doctor": "sweeper doctor",
     "init": "sweeper init rl --out rl.yaml",
+    "sweep": "sweeper sweep archive quickstart",
+    "sweep archive": "sweeper sweep archive quickstart",
+    "sweep rename": "sweeper sweep rename quickstart first-try",
+    "sweep delete": "sweeper sweep delete quickstart --yes",
+    "store": "sweeper store gc",
+    "store gc": "sweeper store gc",
+    "store sync": "sweeper store sync",
+    "agent": "sweeper agent skill --install .claude/skills",
+    "agent mcp": "sweeper agent mcp --budget runs=20,usd=5",
+    "agent skill": "sweeper agent skill --install .claude/skills",
+    "doctor": "sweeper doctor",
+    "doctor tasks": "sweeper doctor tasks tasks/",
+    "doctor notify": "sweeper doctor notify quickstart --test",
 }
 """A command for each verb's help."""
+
+FORMER = {
+    "diff": "compare",
+    "prices": "costs --prices",
+    "archive": "sweep archive",
+    "rename": "sweep rename",
+    "delete": "sweep delete",
+    "gc": "store gc",
+    "sync": "store sync",
+    "mcp": "agent mcp",
+    "skill": "agent skill",
+    "tasks check": "doctor tasks",
+    "notify": "doctor notify",
+}
+"""Names that verbs had before. They still work, and are neither listed nor completed."""
+
+
+def of_today(given: Sequence[str]) -> tuple[list[str], str | None]:
+    """Return the arguments with a former name of a verb replaced by the one of today, and a
+    sentence that says so; None if there is nothing to say."""
+    for count in (1, 2):
+        before = " ".join(given[:count])
+        if len(given) >= count and before in FORMER:
+            now = FORMER[before]
+            return [*now.split(), *given[count:]], f"sweeper {before} is now `sweeper " + now + "`"
+    return list(given), None
+
+
+def parts(verb: str) -> dict[str, str]:
+    """Return the second words that a verb takes, each with its whole name."""
+    whole = [name for name in VERBS if name.startswith(f"{verb} ")]
+    return {name.partition(" ")[2]: name for name in whole}
 
 
 class Verb(Protocol):
@@ -120,4 +156,4 @@ class Verb(Protocol):
 
 def load(name: str) -> Verb:
     """Load the file of a verb."""
-    return cast(Verb, importlib.import_module(f"sweeper.commands.{name}"))
+    return cast(Verb, importlib.import_module(f"sweeper.commands.{name.replace(' ', '_')}"))

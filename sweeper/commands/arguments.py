@@ -1,7 +1,7 @@
 """Arguments that several verbs share. This file imports only argparse, since every command line
 loads it."""
 
-from argparse import Action, ArgumentParser, Namespace
+from argparse import Action, ArgumentParser, Namespace, _ArgumentGroup  # pyright: ignore[reportPrivateUsage]
 
 
 class Once(Action):
@@ -18,7 +18,7 @@ class Once(Action):
         option_string: str | None = None,
     ) -> None:
         del option_string
-        first = getattr(namespace, self.dest)
+        first = getattr(namespace, self.dest, None)
         if first is not None:
             parser.error(self.refusal.format(first=first, second=values))
         setattr(namespace, self.dest, values)
@@ -53,7 +53,7 @@ def json(verb: ArgumentParser) -> None:
     verb.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def select(verb: ArgumentParser) -> None:
+def select(verb: ArgumentParser | _ArgumentGroup) -> None:
     """Add `--state` and `--where`, which select runs in addition to their names."""
     verb.add_argument("--state", action="append", help="only runs in this state; repeatable")
     verb.add_argument(
@@ -148,7 +148,7 @@ def trust(verb: ArgumentParser) -> None:
     )
 
 
-def judge(verb: ArgumentParser) -> None:
+def judge(verb: ArgumentParser | _ArgumentGroup) -> None:
     """Add the metric by which runs are compared."""
     verb.add_argument("--metric", help="compare by this metric (default: the grid's)")
     verb.add_argument(

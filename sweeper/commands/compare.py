@@ -1,11 +1,11 @@
-"""`sweeper compare`: compares two sweeps cell by cell, two cells seed by seed, or the answers of
-checkpoints to the same prompts."""
+"""`sweeper compare`: shows how runs differ, compares two sweeps cell by cell or two cells seed by
+seed, or shows the answers of checkpoints to the same prompts."""
 
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
-from sweeper.commands.selection import open_named
-from sweeper.errors import UsageError
+from sweeper.commands.selection import open_named, open_registry
+from sweeper.errors import NotFound, UsageError
 from sweeper.results.problems import tell_problems
 from sweeper.terminal import print_json
 
@@ -14,9 +14,17 @@ def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper compare`."""
     shared.roots(verb)
     shared.json(verb)
-    shared.judge(verb)
-    verb.add_argument("a", nargs="?", help="a sweep, or sweep/cell")
-    verb.add_argument("b", nargs="?", help="another")
+    verb.add_argument(
+        "runs",
+        nargs="*",
+        default=[],
+        metavar="NAME",
+        help="two sweeps, two cells (sweep/cell), or runs: names, globs, ids, a sweep for its runs",
+    )
+    shared.judge(verb.add_argument_group("two sweeps, two cells"))
+    differences = verb.add_argument_group("runs")
+    shared.select(differences)
+    differences.add_argument("--all", action="store_true", help="also show what is the same in all")
     group = verb.add_argument_group("checkpoints side by side")
     group.add_argument(
         "--checkpoints",
@@ -38,18 +46,22 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Compare two sweeps cell by cell, two cells seed by seed, or checkpoints side by side."""
+    """Show how runs differ, compare two sweeps or two cells, or checkpoints side by side."""
     if arguments.checkpoints:
         from sweeper.commands.compare_checkpoints import run_checkpoints
 
-        if arguments.a is not None:
-            raise UsageError("compare: give two sweeps or cells, or --checkpoints")
+        if arguments.runs:
+            raise UsageError("compare: give names of runs, cells or sweeps, or --checkpoints")
         return run_checkpoints(arguments)
-    if arguments.b is None:
-        raise UsageError("compare: give two sweeps or cells, or --checkpoints with --prompts")
+    if not (arguments.runs or arguments.where or arguments.state):
+        raise UsageError("compare: name two sweeps, two cells or some runs, or use --checkpoints")
+    if _are_runs(arguments):
+        from sweeper.commands.compare_runs import compare_runs
+
+        return compare_runs(open_registry(arguments), arguments)
     from sweeper import analysis
 
-    registry, (a, b) = open_named(arguments.root, [arguments.a, arguments.b])
+    registry, (a, b) = open_named(arguments.root, arguments.runs)
     comparison = analysis.versus(
         registry, a, b, metric=arguments.metric, goal=arguments.goal, at=arguments.at
     )
@@ -58,3 +70,17 @@ def run(arguments: Namespace) -> int:
     else:
         print(comparison.text)
     return tell_problems(registry.problems)
+
+
+def _are_runs(arguments: Namespace) -> bool:
+    """Return whether the arguments name runs: other than two names, selected ones, or two names of
+    one run each. A test needs a sweep or a cell."""
+    if len(arguments.runs) != 2 or arguments.where or arguments.state or arguments.all:
+        return True
+    if arguments.metric or arguments.goal or arguments.at:
+        return False
+    registry = open_registry(arguments)
+    try:
+        return all(len(registry.choose([name])) == 1 for name in arguments.runs)
+    except NotFound:
+        return False

@@ -3,10 +3,10 @@
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
-from sweeper.commands import costs_billing
+from sweeper.commands import costs_billing, costs_prices
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry, prefixes
-from sweeper.errors import NotFound
+from sweeper.errors import NotFound, UsageError
 from sweeper.money import prices
 from sweeper.results.costs import Spent, by_cell, by_day, by_stage, chain, spent, together
 from sweeper.results.problems import tell_problems
@@ -32,10 +32,15 @@ def add_arguments(verb: ArgumentParser) -> None:
         action="store_true",
         help="also show what the service has billed, by run or cell",
     )
+    costs_prices.add_arguments(verb)
 
 
 def run(arguments: Namespace) -> int:
     """Print a line for each cell, run, day, model, stage or chain; then the sum."""
+    if arguments.prices:
+        return costs_prices.show_prices(arguments)
+    if arguments.refresh or arguments.reset:
+        raise UsageError("--refresh and --reset go with --prices")
     table = prices.load()
     registry = open_registry(arguments)
     runs = chosen(registry, arguments, archived=True)
@@ -105,7 +110,10 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent, table: prices.P
     without = sum(one.counted == "nothing" for _, one in costs)
     lines: list[str] = []
     if without < len(costs):
-        lines += ["", f"dollars by {table.told} ({table.path}); `sweeper prices` shows them"]
+        lines += [
+            "",
+            f"dollars by {table.told} ({table.path}); `sweeper costs --prices` shows them",
+        ]
     if whole.amount.unpriced:
         lines.append(f"no price known for {', '.join(whole.amount.unpriced)}")
     if whole.usage.unknown:

@@ -184,11 +184,11 @@ def _fork_server() -> str:
 
 
 def _mcp() -> str:
-    """Check the package that `sweeper mcp` needs."""
+    """Check the package that `sweeper agent mcp` needs."""
     try:
         return f"mcp {version('mcp')}"
     except PackageNotFoundError:
-        raise LookupError("not installed: `sweeper mcp` needs it (the extra mcp)") from None
+        raise LookupError("not installed: `sweeper agent mcp` needs it (the extra mcp)") from None
 
 
 def _notify() -> str:

@@ -145,7 +145,7 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
 
 def _costs(seen: Status, price: Callable[[SweepUsage, prices.Prices], T]) -> T | None:
     """Describe the usage of a sweep with `told`; None if nothing was counted."""
-    with suppress(UsageError):  # an unreadable price table, which `sweeper prices` reports
+    with suppress(UsageError):  # an unreadable price table, which `sweeper costs --prices` reports
         return None if seen.usage is None else price(seen.usage, prices.load())
     return None
 

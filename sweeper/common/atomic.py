@@ -1,7 +1,8 @@
 """Files that are whole or not there, whenever their writer is killed.
 
 A file is written under another name in the same folder, and then takes its own. A writer that is
-killed may leave one called `.tmp-<pid>-...` behind: nothing reads it, and `sweeper gc` removes it.
+killed may leave one called `.tmp-<pid>-...` behind: nothing reads it, and `sweeper store gc`
+removes it.
 
 Standard library only, and little of it: a worker loads this for every job.
 """

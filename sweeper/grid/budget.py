@@ -14,7 +14,9 @@ def _check(reading: Reading) -> None:
 
 
 SECTION = Section(
-    Field("usd", Number(0, _MOST_USD), "Dollars, by the prices that `sweeper prices` shows."),
+    Field(
+        "usd", Number(0, _MOST_USD), "Dollars, by the prices that `sweeper costs --prices` shows."
+    ),
     Field("tokens", Number(0, _MOST_TOKENS), "Tokens of all kinds."),
     Field("hours", Number(0, _MOST_HOURS), "Hours of all runs together, pauses left out."),
     Field(

@@ -129,7 +129,7 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
     if top is None or to is None:
         raise EnvironmentFailure(
             f"{store.root} moves no folders: launch the grid under the new name instead, and "
-            f"`{hint('archive', sweep, root=store.root)}`"
+            f"`{hint('sweep archive', sweep, root=store.root)}`"
         )
     with holding_sweep(folder, existing=True):
         _require_rest(folder)

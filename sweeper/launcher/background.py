@@ -136,7 +136,7 @@ def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
     the log's last line if the launcher has failed."""
     with open(where, "ab") as log:
         with suppress(OSError):  # a disk without locks
-            # The launcher inherits the lock, which keeps `sweeper gc` from removing its log.
+            # The launcher inherits the lock, which keeps `sweeper store gc` from removing its log.
             fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
         begin = log.tell()
         process = subprocess.Popen(

@@ -142,7 +142,10 @@ def _tell_damaged(folder: SweepFolder, tell: Callable[[str], None]) -> None:
     try:
         folder.read_service()
     except Damaged as error:
-        tell(f"{error}; runs are stopped without it, and their environment is left to `sweeper gc`")
+        tell(
+            f"{error}; runs are stopped without it, and their environment is left to "
+            "`sweeper store gc`"
+        )
     except (NotFound, StoreError):
         pass  # it is not needed
 

@@ -149,7 +149,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
         previews.append(RunPreview(run._replace(name=names.get(run.id, run.name)), state, attempt))
     starting = [preview.run for preview in previews if preview.attempt]
     expected = None
-    with suppress(UsageError):  # an unreadable price table: `sweeper prices` reports it
+    with suppress(UsageError):  # an unreadable price table: `sweeper costs --prices` reports it
         expected = estimate(planned, starting, store)
     return LaunchPreview(planned, folder, tuple(previews), retired, expected, gone)
 

@@ -183,7 +183,7 @@ def extract(store: Store, snapshot: Snapshot, home: str) -> str:
 
 
 def _hold(top: str) -> None:
-    """Hold a copy until this process ends, so that `sweeper gc` leaves it alone."""
+    """Hold a copy until this process ends, so that `sweeper store gc` leaves it alone."""
     path = f"{top}.use"
     try:
         os.makedirs(os.path.dirname(top), exist_ok=True)

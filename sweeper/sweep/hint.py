@@ -11,7 +11,7 @@ def hint(verb: str, *words: str, root: str | None = None) -> str:
     """Return `sweeper VERB WORDS`, quoted for a shell, with `--root` unless the sweeps of `root`
     are found without it."""
     where = [] if root is None or _is_default(root) else ["--root", root]
-    return shlex.join(["sweeper", verb, *words, *where])
+    return shlex.join(["sweeper", *verb.split(), *words, *where])
 
 
 def _is_default(root: str) -> bool:

@@ -35,7 +35,7 @@ def holding_sweep(
     sweep was cut off, unless the caller `deletes` it."""
     with _holding(folder, patience, tell, existing=existing) as check:
         if not deletes and folder.store.exists(folder.deletion):
-            finish = hint("delete", folder.name, root=folder.store.root)
+            finish = hint("sweep delete", folder.name, root=folder.store.root)
             raise StoreError(
                 f"{folder.address}: its deletion was cut off, and some of it is gone: "
                 f"`{finish}` removes the rest"

@@ -118,7 +118,8 @@ def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]
 
 def _hold(top: str) -> None:
     """Hold an environment or a source until this process ends, whatever program it executes by
-    then, so that `sweeper gc` leaves it alone. On a disk without locks only its age protects it."""
+    then, so that `sweeper store gc` leaves it alone. On a disk without locks only its age protects
+    it."""
     descriptor = os.open(f"{top}.use", os.O_RDWR | os.O_CREAT, 0o600)
     os.set_inheritable(descriptor, True)
     try:
@@ -128,7 +129,7 @@ def _hold(top: str) -> None:
 
 
 def _is_used(path: str) -> bool:
-    """Mark a file as used now, because `sweeper gc` removes unused ones. Returns whether it
+    """Mark a file as used now, because `sweeper store gc` removes unused ones. Returns whether it
     exists."""
     try:
         os.utime(path)

@@ -7,7 +7,7 @@
                                       its worker holds a lock on it while it lives
 
 If a worker dies before its files are synced, the next attempt of the run on this machine, the next
-launcher of the sweep on this machine, or `sweeper sync` brings them into the store.
+launcher of the sweep on this machine, or `sweeper store sync` brings them into the store.
 """
 
 import fcntl

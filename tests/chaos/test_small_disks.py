@@ -156,7 +156,7 @@ READS = (
     ["sql", "select run, step, other from runs join metrics using (run, sweep) order by 1, 2"],
     ["show", "s/lr=1", "--json"],
     ["export", "s", "--format", "csv", "--out", "metrics.csv"],
-    ["diff", "s"],
+    ["compare", "s"],
     ["analyze", "s", "--json", "--no-pictures", "--out", "report"],
 )
 

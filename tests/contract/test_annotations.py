@@ -86,7 +86,7 @@ def test_a_name_is_given_where_folders_can_be_moved(root: str, make: Callable[[s
         assert Registry(root).sweep_names() == ["other"]
 
 
-@pytest.mark.parametrize("change", ["rename", "delete"])
+@pytest.mark.parametrize("change", ["sweep", "rename", "delete"])
 def test_a_sweep_that_we_moved_or_deleted_is_not_looked_for_on_a_missing_disk(
     root: str, make: Callable[[str], None], change: str
 ) -> None:

@@ -164,8 +164,8 @@ def test_it_is_planned_launched_diagnosed_and_cleaned_up_after(typed, tmp_path: 
     assert [step["name"] for step in json.loads(tried)["steps"]][-1] == "removed"
     assert not list((tmp_path / "sweeps").glob("doctor-*"))
 
-    assert "notes of jobs that are over" in typed("gc", "--days", "0")
-    typed("gc", "--days", "0", "--delete")
+    assert "notes of jobs that are over" in typed("store", "gc", "--days", "0")
+    typed("store", "gc", "--days", "0", "--delete")
     assert not (tmp_path / "sweeps" / "g" / "borrowed.jsonl").exists()
 
 

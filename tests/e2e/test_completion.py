@@ -23,7 +23,7 @@ done
 """
 
 TYPED = {
-    "sweeper st": {"status", "stop"},
+    "sweeper st": {"status", "stop", "store"},
     "sweeper w": {"watch"},
     "sweeper watch a": {"alpha"},
     "sweeper --completion ": {"bash", "zsh", "fish"},

@@ -237,7 +237,7 @@ def test_a_budget_in_dollars_needs_prices(shell: Shell) -> None:
     prices = shell.folder / "models.json"
     row = {"tinker_id": "tiny/qwen3", "prefill": "$1", "sample": "$1", "train": "$1"}
     prices.write_text(json.dumps([row]))
-    shell.run("prices", "--refresh", str(prices))
+    shell.run("costs", "--prices", "--refresh", str(prices))
     shell.run("launch", "priced.yaml", "max_steps=4", "test_size=4", "--wait")
     assert 0 < total(shell, "priced")["usd"] < 0.2
 

@@ -263,7 +263,7 @@ def test_one_that_cannot_be_stopped_is_left(
     (name,) = find_sweeps(open_store(on_kube.root))
     assert name in str(told.value)
     on_kube.run("cancel", name)
-    on_kube.run("delete", name, "--yes")
+    on_kube.run("sweep", "delete", name, "--yes")
     _nothing_is_left(on_kube, kube)
 
 

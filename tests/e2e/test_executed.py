@@ -113,10 +113,10 @@ def test_each_run_shows_the_code_that_it_ran_and_comparisons_say_that_it_differs
     assert runs[0]["launched"] <= runs[2]["launched"]
     listed = checkout.sweeper("ls", "g").stdout
     assert first[:8] in listed and second[:8] in listed
-    assert checkout.json("diff", "g/lr=1", "g/lr=3")["executed"] == {
+    assert checkout.json("compare", "g/lr=1", "g/lr=3")["executed"] == {
         "code (train.py)": [first[:8], second[:8]]
     }
-    assert checkout.json("diff", "g/lr=1", "g/lr=2")["executed"] == {}
+    assert checkout.json("compare", "g/lr=1", "g/lr=2")["executed"] == {}
     best = checkout.sweeper("best", "g").stdout
     assert f"different code (train.py): 2 runs {first[:8]}, 1 run {second[:8]}" in best
     assert len(checkout.json("best", "g")["differences"]) == 1
@@ -360,13 +360,13 @@ def test_gc_leaves_the_code_that_a_sweep_of_another_folder_executes(
     checkout.sweeper("launch", "g.yaml", GO=go)
     while not os.path.exists(f"{go}.begun"):
         time.sleep(0.05)
-    removed = other.json("gc", "--delete", "--days", "0")
+    removed = other.json("store", "gc", "--delete", "--days", "0")
     assert [item for item in removed["items"] if "snapshots" in item["path"]] == []
     Path(go).touch()
     checkout.sweeper("status", "g", "--follow")
     (run,) = checkout.json("ls", "g")["runs"]
     assert (run["state"], run["attempts"], run["value"]) == ("succeeded", 1, 1.0)
-    items = other.json("gc", "--delete", "--days", "0")["items"]
+    items = other.json("store", "gc", "--delete", "--days", "0")["items"]
     assert [item["why"] for item in items if "snapshots" in item["path"]] == [
         "code that no sweep here names"
     ]

@@ -30,7 +30,7 @@ def test_an_end_is_told_once_whoever_was_killed(shells: Any, tmp_path: Path, rec
     (line,) = [line for line in said.splitlines() if line.startswith("toys: ") and "[" in line]
     shell.until(lambda: receiver.taken)
     shell.run("launch", "grid.yaml", "--wait", "--plain")  # there is nothing to do: no other end
-    shell.run("notify", "toys")
+    shell.run("doctor", "notify", "toys")
     (told,) = receiver.taken
     assert told["kind"] == "end" and "6 succeeded" in told["text"] and told["verdict"]
     assert line == f"toys: {told['verdict']}"  # with which a launch ends
@@ -68,7 +68,7 @@ def test_receivers_out_of_reach_cost_the_sweep_nothing(
 
 
 def _delivered(shell: Any) -> dict[str, bool | None]:
-    told = json.loads(shell.run("notify", "toys", "--json"))["messages"]
+    told = json.loads(shell.run("doctor", "notify", "toys", "--json"))["messages"]
     return {one["receiver"]: one["delivered"] for one in told}
 
 

@@ -119,10 +119,10 @@ def test_from_python(environment: Path, project: Path) -> None:
 
 
 def test_what_agents_read_is_in_the_wheel(environment: Path, project: Path) -> None:
-    _run(project, environment / "sweeper", "skill", "--install", "skills")
+    _run(project, environment / "sweeper", "agent", "skill", "--install", "skills")
     skill = (project / "skills" / "sweeper-research" / "SKILL.md").read_text()
     assert skill == (ROOT / "sweeper" / "agents" / "SKILL.md").read_text()
-    told = _run(project, environment / "sweeper", "skill", "--agents-md")
+    told = _run(project, environment / "sweeper", "agent", "skill", "--agents-md")
     assert told == (ROOT / "AGENTS.md").read_text()
 
 

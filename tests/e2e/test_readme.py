@@ -20,9 +20,10 @@ BLOCKS = re.findall(
 )
 
 NOT_IN_THE_TOUR = {
-    *("watch", "attach", "mcp"),  # they need a terminal or a client
-    *("rollouts", "tasks", "notify"),  # the tour samples nothing, has no tasks, notifies nobody
-    *("launch", "retry", "rename", "delete", "archive"),
+    *("watch", "attach", "agent mcp"),  # they need a terminal or a client
+    # The tour samples nothing, has no tasks, notifies nobody.
+    *("rollouts", "doctor tasks", "doctor notify"),
+    *("launch", "retry", "sweep", "sweep rename", "sweep delete", "sweep archive"),
 }
 """Verbs whose examples of `--help` are not run with the tour's sweep."""
 

@@ -131,9 +131,9 @@ def test_a_sweep_from_start_to_end(local: Any, s3_root: str) -> None:
     assert "toys/report/report.html" in _keys(s3_root)
     for verb in (
         ["show", "toys/lr=0.1"],
-        ["diff", "toys"],
+        ["compare", "toys"],
         ["sql", "select count(*) from metrics"],
-        ["gc", "toys"],
+        ["store", "gc", "toys"],
     ):
         assert shell.run(*verb)
     # No secret has reached the store, and nothing of the runs is left on this machine.
@@ -237,8 +237,8 @@ def test_killed_and_resumed_on_another_machine(killed: Any, s3_root: str, tmp_pa
     assert list(_steps(s3_root).values()) == [list(range(20))] * 2
     # The first machine is back, with what it could not bring home.
     killed.environment["SWEEPER_HOME"] = str(first / "home")
-    assert "attempts brought into the store" in killed.run("sync")
-    assert "2 attempts" not in killed.run("sync")
+    assert "attempts brought into the store" in killed.run("store", "sync")
+    assert "2 attempts" not in killed.run("store", "sync")
     assert list(_steps(s3_root).values()) == [list(range(20))] * 2
     store = open_store(s3_root)
     for run in {run for run, _, _ in before}:

@@ -50,6 +50,10 @@ def test_each_command_works(tmp_path: Path, engine: lifecycle.EngineInfo) -> Non
     assert {"alarms", "logs", "ls", "sql", "analyze", "note"} <= {*verbs}
     assert "notes: " in said["analyze"] and (tmp_path / "notes" / "sft.md").is_file()
     assert "too short to compare" in said["note"]
-    assert "wrote" in run("skill", "--install", "skills")
-    assert (tmp_path / "skills" / NAME / "SKILL.md").read_text() == skill_text() == run("skill")
-    assert "already" in run("skill", "--install", "skills")
+    assert "wrote" in run("agent", "skill", "--install", "skills")
+    assert (
+        (tmp_path / "skills" / NAME / "SKILL.md").read_text()
+        == skill_text()
+        == run("agent", "skill")
+    )
+    assert "already" in run("agent", "skill", "--install", "skills")

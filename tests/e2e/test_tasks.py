@@ -1,4 +1,4 @@
-"""`sweeper tasks check`: each mistake of a task's folder is a line with its place."""
+"""`sweeper doctor tasks`: each mistake of a task's folder is a line with its place."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 import sweeper
 from sweeper import environments
-from sweeper.commands.tasks import add_arguments
+from sweeper.commands.doctor_tasks import add_arguments
 from sweeper.errors import GridError
 from sweeper.tasks import declaration
 from sweeper.tasks.task_checks import check_tasks

@@ -25,7 +25,7 @@ class Servers:
         self.folder = folder
         self.environment = {**os.environ, "SWEEPER_HOME": engine.home, "SWEEPER_MCP_TOKEN": TOKEN}
         more = ("--root", str(folder / "root"), "--grids", str(folder), "--budget", f"runs={runs}")
-        self.command = [sys.executable, "-P", "-m", "sweeper", "mcp", *more]
+        self.command = [sys.executable, "-P", "-m", "sweeper", "agent", "mcp", *more]
 
     def stdio(self) -> StdioServerParameters:
         note = f'echo $$ > {self.folder}/pid; exec "$@"'

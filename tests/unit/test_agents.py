@@ -553,12 +553,12 @@ def test_a_skill_is_installed_over_no_other(
     place = tmp_path / NAME / "SKILL.md"
     place.parent.mkdir()
     place.write_text("mine")
-    assert main(["skill", "--install", str(tmp_path)]) == 2
+    assert main(["agent", "skill", "--install", str(tmp_path)]) == 2
     assert "--force replaces it" in capsys.readouterr().err and place.read_text() == "mine"
-    assert main(["skill", "--install", str(tmp_path), "--force"]) == 0
+    assert main(["agent", "skill", "--install", str(tmp_path), "--force"]) == 0
     assert place.read_text() == skill_text()
     capsys.readouterr()
-    assert main(["skill", "--agents-md"]) == 0
+    assert main(["agent", "skill", "--agents-md"]) == 0
     assert capsys.readouterr().out == (Path(__file__).parents[2] / "AGENTS.md").read_text()
 
 

@@ -295,7 +295,7 @@ def test_a_grader_is_tried_apart_before_anything_starts(
 def test_sessions_want_a_root_here(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalStore, "is_remote", property(lambda _: True))
     (found,) = bench.ask(("init_sft", given()))
-    assert found.is_error and "want a root on this machine" in found.content[0].text
+    assert found.is_error and "need a root on this machine" in found.content[0].text
 
 
 def test_a_wait_tells_the_client_how_far_it_is(bench: Bench) -> None:

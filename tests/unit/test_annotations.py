@@ -162,11 +162,11 @@ def test_an_archived_sweep_is_found_by_its_name_alone(capsys: pytest.CaptureFixt
         )
 
     assert seen() == (1, 6, 6, 6)
-    assert main(["archive", "s"]) == 0
+    assert main(["sweep", "archive", "s"]) == 0
     capsys.readouterr()
     assert seen() == (0, 0, 6, 0)
     assert asked(capsys, "status", "--archived")["sweeps"][0]["archived"]
-    assert main(["archive", "s", "--undo"]) == 0
+    assert main(["sweep", "archive", "s", "--undo"]) == 0
     capsys.readouterr()
     assert seen() == (1, 6, 6, 6)
 
@@ -195,7 +195,7 @@ def test_a_sweep_is_renamed_while_nothing_is_at_work_on_it(sweep: Any, written: 
 def test_a_deletion_asks_first_and_goes_on_where_one_was_killed(
     sweep: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["delete", "s"]) == 2
+    assert main(["sweep", "delete", "s"]) == 2
     assert "Then say --yes" in capsys.readouterr().err
     removed: list[str] = []
     remove = LocalStore.remove
@@ -206,14 +206,14 @@ def test_a_deletion_asks_first_and_goes_on_where_one_was_killed(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LocalStore, "remove", killed)
-    assert main(["delete", "s", "--yes"]) == 130
+    assert main(["sweep", "delete", "s", "--yes"]) == 130
     assert removed and not any("/state/" in path or "sweep.json" in path for path in removed)
     monkeypatch.setattr(LocalStore, "remove", remove)
     states = {run.state.value for run in Registry(str(sweep.root)).sweep("s").runs}
     assert states == {"succeeded"}  # until the end it shows what it was
-    assert main(["delete", "s", "--yes"]) == 0
+    assert main(["sweep", "delete", "s", "--yes"]) == 0
     assert os.listdir(sweep.root) == []
-    assert main(["delete", "s", "--yes"]) == 5
+    assert main(["sweep", "delete", "s", "--yes"]) == 5
 
 
 def plan(criterion: str) -> str:

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from sweeper import cli
-from sweeper.commands import EXAMPLES, GROUPS, VERBS, load, ls
+from sweeper.commands import EXAMPLES, FORMER, GROUPS, PARENTS, VERBS, load, ls, of_today
 
 
 def test_overrides_may_stand_behind_flags():
@@ -19,7 +19,7 @@ def test_overrides_may_stand_behind_flags():
     assert cli._parse(["cancel", "s", "--state", "failed", "x*"]).runs == ["x*"]
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "engine"])
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("engine", *PARENTS)])
 def test_flags_may_stand_between_the_arguments_of_any_verb(verb: str) -> None:
     """`engine` parses its own command line."""
     declared = argparse.ArgumentParser()
@@ -38,13 +38,15 @@ def test_flags_may_stand_between_the_arguments_of_any_verb(verb: str) -> None:
     for action in declared._actions:
         if action.option_strings and action.required:
             between += [action.option_strings[-1], next(iter(action.choices or ("x",)))]
-    plain = vars(cli._parse([verb, *between, *words]))
+    plain = vars(cli._parse([*verb.split(), *between, *words]))
     for place in range(len(words) + 1):
-        assert vars(cli._parse([verb, *words[:place], *between, *words[place:]])) == plain
+        given = [*verb.split(), *words[:place], *between, *words[place:]]
+        assert vars(cli._parse(given)) == plain
 
 
 @pytest.mark.parametrize(
-    "given", [["plan", "g.yaml", "--no-such"], ["plan", "g.yaml", "--json", "-x"], ["doctor", "x"]]
+    "given",
+    [["plan", "g.yaml", "--no-such"], ["plan", "g.yaml", "--json", "-x"], ["best", "s", "x"]],
 )
 def test_what_nobody_knows_is_refused(given, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -56,6 +58,8 @@ def test_what_nobody_knows_is_refused(given, capsys):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        (["doctor", "task"], "there is no `sweeper doctor` 'task' (did you mean 'tasks'?)"),
+        (["sweep"], "sweeper sweep: error: the following arguments are required: WHAT\n"),
         (["lunch", "g.yaml"], "there is no verb 'lunch' (did you mean 'launch'?)"),
         (
             ["launch", "g.yaml", "--max-paralel", "3"],
@@ -102,7 +106,9 @@ def test_what_a_verb_forgets_to_make_harmless_is_made_so(
 
 
 def test_help_lists_each_verb_under_a_heading(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sorted(name for names in GROUPS.values() for name in names) == sorted(VERBS)
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(
+        name for name in VERBS if " " not in name
+    )
     with pytest.raises(SystemExit):
         cli.main(["--help"])
     text = capsys.readouterr().out
@@ -116,11 +122,35 @@ def test_help_of_a_verb_says_what_it_does_and_gives_an_example(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The examples are also run, after the README's tour (e2e/test_readme.py)."""
-    assert shlex.split(EXAMPLES[name])[:2] == ["sweeper", name]
+    words = ["sweeper", *name.split()]
+    assert shlex.split(EXAMPLES[name])[: len(words)] == words
     cli._parse(shlex.split(EXAMPLES[name])[1:])
     if name == "engine":  # it has a command line of its own
         return
     with pytest.raises(SystemExit):
-        cli.main([name, "--help"])
+        cli.main([*name.split(), "--help"])
     text = capsys.readouterr().out
     assert VERBS[name][1:] in " ".join(text.split()) and EXAMPLES[name] in text
+
+
+def test_what_stands_before_a_second_word_counts() -> None:
+    given = cli._parse(["doctor", "--root", "r", "--json", "notify", "s"])
+    assert (given.root, given.json, given.part, given.sweep) == ("r", True, "notify", "s")
+
+
+@pytest.mark.parametrize(("before", "now"), FORMER.items())
+def test_former_names_of_verbs_work_and_say_the_new_one(before: str, now: str) -> None:
+    given, sentence = of_today([*before.split(), "x"])
+    assert given == [*now.split(), "x"]
+    assert sentence == f"sweeper {before} is now `sweeper {now}`"
+    assert of_today(given) == (given, None)
+    assert before not in VERBS
+
+
+def test_a_former_name_is_told_on_stderr_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["prices"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "sweeper: sweeper prices is now `sweeper costs --prices`\n"
+    assert printed.out.startswith("model")
+    assert cli.main(["prices", "--json"]) == 0
+    assert capsys.readouterr().err == ""

@@ -133,7 +133,7 @@ def test_what_show_prints_of_a_configuration_is_a_condition(
             found = ask(capsys, "ls", "nested", "--where", f"{key}={quoted}")["runs"]
             assert name in [run["name"] for run in found], (key, value)
             assert len(found) == (2 if key == "seed" else 1), (key, value)
-    assert main(["diff", "nested"]) == 0
+    assert main(["compare", "nested"]) == 0
     assert re.search(r"^lr +0.000123451 +0.000123454$", capsys.readouterr().out, re.MULTILINE)
 
 
@@ -153,19 +153,19 @@ def test_a_metric_that_nobody_has_recorded_is_told(capsys: pytest.CaptureFixture
 
 @pytest.mark.usefixtures("root")
 def test_diff_shows_what_differs(capsys: pytest.CaptureFixture[str]):
-    assert [run["name"] for run in ask(capsys, "diff", "lr=2", "lr=1")["runs"]] == [
+    assert [run["name"] for run in ask(capsys, "compare", "lr=2", "lr=1")["runs"]] == [
         "lr=2,seed=0",
         "lr=1,seed=0",
     ]
-    found = ask(capsys, "diff", "s/lr=1", "s/lr=2")
+    found = ask(capsys, "compare", "s/lr=1", "s/lr=2")
     assert found["config"] == {"lr": [1, 2]}
     assert found["last_metrics"] == {"test/nll": [1.0, 2.0]}
-    assert main(["diff", "s/lr=1"]) == 2
+    assert main(["compare", "s/lr=1"]) == 2
     capsys.readouterr()
-    assert main(["diff", "s"]) == 0
+    assert main(["compare", "s"]) == 0
     assert "oom" in capsys.readouterr().out
     for typed in (("lr=2", "lr=1"), ("s/lr=3", "lr=1", "lr=2"), ("lr=1", "lr=2")):
-        assert main(["diff", *typed]) == 0
+        assert main(["compare", *typed]) == 0
         heads = re.findall(r"^key +(.*)$", capsys.readouterr().out, re.MULTILINE)
         names = [f"s/{one.removeprefix('s/')},seed=0" for one in typed]
         assert len(heads) == (3 if "s/lr=3" in typed else 2)
@@ -516,11 +516,11 @@ def test_gc_removes_what_nobody_needs_and_only_when_told(
     for path in (dead, alive):
         path.write_text("half")
         os.utime(path, (time.time() - 7200,) * 2)
-    plain = [item["path"] for item in ask(capsys, "gc", "--days", "-1")["items"]]
+    plain = [item["path"] for item in ask(capsys, "store", "gc", "--days", "-1")["items"]]
     assert {str(gone), str(unused), str(dead)} <= set(plain) and str(used) not in plain
-    kept = [str(item["path"]) for item in ask(capsys, "gc")["items"]]
+    kept = [str(item["path"]) for item in ask(capsys, "store", "gc")["items"]]
     assert str(unused) not in kept and str(alive) not in kept and str(dead) in kept
-    assert main(["gc", "--delete", "--attempts"]) == 0
+    assert main(["store", "gc", "--delete", "--attempts"]) == 0
     assert not dead.exists() and alive.exists() and unused.exists()
     assert gone.exists()  # its root may be on a disk that is not mounted
     left = sorted(

@@ -1,4 +1,4 @@
-"""`sweeper gc` where the store is elsewhere, and of what this machine keeps for it."""
+"""`sweeper store gc` where the store is elsewhere, and of what this machine keeps for it."""
 
 import fcntl
 import json
@@ -17,7 +17,7 @@ import pytest
 from sweeper.backends.base import JobSpec
 from sweeper.backends.slurm.tables import Tables
 from sweeper.cli import main
-from sweeper.commands import gc
+from sweeper.commands import store_gc as gc
 from sweeper.launcher import background
 from sweeper.launcher.background import launcher_log
 from sweeper.paths import built, home, sources
@@ -84,21 +84,23 @@ def test_it_removes_from_a_store_that_is_elsewhere(
     parts = {path for path in before if "metrics.jsonl.parts" in path}
     [dead] = [path for path in parts if ".2/" in path]
     again = {path for path in before if ".1/iteration_000001/" in path}
-    assert [item["path"] for item in ask(capsys, "gc")["items"]] == [f"{store.root}/{dead}"]
-    found = ask(capsys, "gc", "--attempts")["items"]
+    assert [item["path"] for item in ask(capsys, "store", "gc")["items"]] == [
+        f"{store.root}/{dead}"
+    ]
+    found = ask(capsys, "store", "gc", "--attempts")["items"]
     assert {item["path"] for item in found} == {f"{store.root}/{path}" for path in {dead, *again}}
     assert {item["size"] for item in found} == {3}
     assert set(store.names("")) == before
-    assert main(["gc", "--attempts", "--delete"]) == 0
+    assert main(["store", "gc", "--attempts", "--delete"]) == 0
     assert set(store.names("")) == before - again - {dead}
-    assert ask(capsys, "gc", "--attempts")["items"] == []
+    assert ask(capsys, "store", "gc", "--attempts")["items"] == []
 
 
 def test_copies_go_and_what_is_in_no_store_yet_stays(
     store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "sweeper.commands.gc._touched",
+        "sweeper.commands.store_gc._touched",
         lambda folder: os.stat(next(Path(folder).rglob("metrics.jsonl"))).st_mtime,
     )  # ctime cannot be set
     day = 86400.0
@@ -108,15 +110,15 @@ def test_copies_go_and_what_is_in_no_store_yet_stays(
     spooled("s3://gone/x", "dead", "a.1", "a.1", age=90 * day)
     held = os.open(Path(old.root, "living", "unsynced", "a.1"), os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
-    answer = ask(capsys, "gc", "--days", "0")
+    answer = ask(capsys, "store", "gc", "--days", "0")
     folder = str(Path(old.root, "old"))
     assert folder in [item["path"] for item in answer["items"]]
     assert not any(old.root in item["path"] for item in answer["items"] if item["path"] != folder)
     told = {"path": str(Path(old.root, "dead")), "root": "s3://gone/x", "sweep": "dead"}
     assert answer["unsynced"] == [told | {"attempts": 1}]
-    assert main(["gc", "--delete", "--days", "0"]) == 0
+    assert main(["store", "gc", "--delete", "--days", "0"]) == 0
     os.close(held)
-    assert "`sweeper sync dead --root s3://gone/x` brings it there" in capsys.readouterr().err
+    assert "`sweeper store sync dead --root s3://gone/x` brings it there" in capsys.readouterr().err
     left = {path.name for path in Path(old.root).iterdir() if path.is_dir()}
     assert left == {"young", "living", "dead"}
 
@@ -132,12 +134,12 @@ def test_what_launchers_left_goes(store: Store, capsys: pytest.CaptureFixture[st
     for path in (*kept.values(), logs / "old.log", quiet):
         os.utime(path, (1, 1))
     with holding_sweep(SweepFolder(store, "s")):
-        told = ask(capsys, "gc", "--delete")
+        told = ask(capsys, "store", "gc", "--delete")
     assert str(logs / "old.log") in {item["path"] for item in told["items"]}
     gone = {"path": str(kept["gone"]), "folder": f"{store.root}/gone"}
     assert told["away"] == [gone]  # removed, or away: nobody knows
     assert quiet.exists()  # its launcher is at work, and had nothing to say
-    assert str(quiet) in {item["path"] for item in ask(capsys, "gc", "--delete")["items"]}
+    assert str(quiet) in {item["path"] for item in ask(capsys, "store", "gc", "--delete")["items"]}
     assert kept["gone"].exists()
     assert kept["s"].exists()  # a run is at work
     assert [path.name for path in logs.iterdir()] == ["young.log"]
@@ -168,10 +170,10 @@ def test_what_was_handed_to_slurm_goes_when_its_runs_are_over(
         if not path.name.startswith(handed[good,]):  # the only one that is young
             os.utime(path, (time.time() - 90 * 86400,) * 2)
     expected = {f"{handed[good, bad]}.json", f"{handed[good, bad]}.0.out", f"{handed[bad,]}.json"}
-    items = ask(capsys, "gc")["items"]
+    items = ask(capsys, "store", "gc")["items"]
     assert {Path(item["path"]).name for item in items} == expected
     before = {path.name for path in Path(tables.place).iterdir()}
-    assert main(["gc", "--delete"]) == 0
+    assert main(["store", "gc", "--delete"]) == 0
     assert {path.name for path in Path(tables.place).iterdir()} == before - expected
 
 
@@ -182,19 +184,19 @@ def test_what_jobs_made_goes_unless_one_holds_or_uses_it(
     folder = Path(top(), "0123")
     folder.mkdir(parents=True)
     (folder / "requirements.txt").write_text("a==1\n")
-    found = [item["path"] for item in ask(capsys, "gc", "--days", "0")["items"]]
+    found = [item["path"] for item in ask(capsys, "store", "gc", "--days", "0")["items"]]
     assert str(folder) in found and f"{folder}.lock" not in found
-    assert str(folder) not in str(ask(capsys, "gc")["items"])
+    assert str(folder) not in str(ask(capsys, "store", "gc")["items"])
     with open(f"{folder}.lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert main(["gc", "--days", "0", "--delete"]) == 0
+        assert main(["store", "gc", "--days", "0", "--delete"]) == 0
         assert folder.exists()
     (waste,) = gc._built(time.time() + 1)
     os.utime(folder / "requirements.txt", (2e9, 2e9))  # as a job that begins now
     gc._remove([waste])
     assert folder.exists()
     os.utime(folder / "requirements.txt", (0, 0))
-    assert main(["gc", "--days", "0", "--delete"]) == 0
+    assert main(["store", "gc", "--days", "0", "--delete"]) == 0
     assert not folder.exists()
 
 
@@ -216,11 +218,11 @@ def test_what_a_living_process_uses_stays_and_its_kill_lets_go(
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        items = ask(capsys, "gc", "--days", "0", "--delete")["items"]
+        items = ask(capsys, "store", "gc", "--days", "0", "--delete")["items"]
         assert str(folder) not in {item["path"] for item in items}
         assert (folder / "requirements.txt").exists()
         process.kill()
-    assert main(["gc", "--days", "0", "--delete"]) == 0
+    assert main(["store", "gc", "--days", "0", "--delete"]) == 0
     assert not folder.exists()
 
 
@@ -230,7 +232,7 @@ def test_a_removal_that_was_killed_is_finished(
     """Copies are renamed before they are removed, so that no job finds half of one."""
     folder = Path(home(), "snapshots", "0123456789abcdef-01.gone-7")
     folder.mkdir(parents=True)
-    assert main(["gc", "--delete"]) == 0
+    assert main(["store", "gc", "--delete"]) == 0
     assert not folder.exists()
 
 
@@ -245,7 +247,7 @@ def test_a_young_temporary_file_stays_whatever_its_writer(
     for path in (young, old):
         path.touch()
     os.utime(old, (time.time() - 7200,) * 2)
-    assert main(["gc", "--days", "0", "--delete"]) == 0
+    assert main(["store", "gc", "--days", "0", "--delete"]) == 0
     assert young.exists() and not old.exists()
 
 
@@ -263,7 +265,7 @@ def test_the_log_of_a_living_launcher_of_another_root_stays(
         while "begun" not in log.read_text():
             time.sleep(0.05)
         os.utime(log, (1, 1))
-        items = ask(capsys, "gc", "--delete")["items"]
+        items = ask(capsys, "store", "gc", "--delete")["items"]
         assert str(log) not in {item["path"] for item in items} and log.exists()
     finally:
         go.touch()
@@ -271,5 +273,5 @@ def test_the_log_of_a_living_launcher_of_another_root_stays(
             time.sleep(0.05)
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # it is dead before it can be reaped
         poll()
-    assert main(["gc", "--delete"]) == 0
+    assert main(["store", "gc", "--delete"]) == 0
     assert not log.exists()

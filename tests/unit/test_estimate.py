@@ -31,7 +31,7 @@ def plan(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     row = {"tinker_id": "m", "prefill": 1, "sample": 1, "train": 1000}
     (tmp_path / "models.json").write_text(json.dumps([row]))
-    assert main(["prices", "--refresh", str(tmp_path / "models.json")]) == 0
+    assert main(["costs", "--prices", "--refresh", str(tmp_path / "models.json")]) == 0
     recipe = {"reference": "echo", "kind": "command", "command": ["echo"]}
     sweep = written.Written(tmp_path / "root", "before", {"lr": [0.5]}, recipe=recipe)
     sweep.document["service"] = "none"

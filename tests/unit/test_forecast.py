@@ -31,7 +31,7 @@ def sweep(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     row = {"tinker_id": "m", "prefill": 1, "sample": 1, "train": 1000}
     (tmp_path / "models.json").write_text(json.dumps([row]))
-    assert main(["prices", "--refresh", str(tmp_path / "models.json")]) == 0
+    assert main(["costs", "--prices", "--refresh", str(tmp_path / "models.json")]) == 0
     made = written.Written(tmp_path / "root", "study", {"lr": [0.1, 0.2, 0.3, 0.4], "size": [1, 2]})
     made.run({"lr": 0.1, "size": 1}, usage=_used(1000))
     made.run({"lr": 0.2, "size": 1}, state="failed", usage=_used(400))

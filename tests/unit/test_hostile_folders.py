@@ -140,7 +140,7 @@ def test_gc_removes_nothing_beyond_a_link(
         place.mkdir(exist_ok=True)
         (place / name).write_text("{}\n")
     (root / "s" / "runs" / f"{run}.1" / "iteration_000000").symlink_to(outside)
-    assert main(["gc", "--attempts", "--delete", "--days", "0"]) == 0
+    assert main(["store", "gc", "--attempts", "--delete", "--days", "0"]) == 0
     said = capsys.readouterr()
     assert "iteration_000000: is a symbolic link" in said.err and name not in said.out
     assert (outside / name).exists()

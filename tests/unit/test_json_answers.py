@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from sweeper.cli import main
-from sweeper.commands import VERBS, load
+from sweeper.commands import PARENTS, VERBS, load, parts
 
-WITHOUT = {"init", "watch", "attach", "engine", "mcp", "skill"}
+WITHOUT = {"init", "watch", "attach", "engine", "agent"}
 """Verbs that write a file, show a screen or serve. The skill names them."""
 
 
@@ -37,13 +37,14 @@ def test_the_skill_names_the_verbs_without_json():
     from sweeper.agents.skill import skill_text
 
     def has(verb: str) -> bool:
-        parser = ArgumentParser()
+        parser = ArgumentParser(conflict_handler="resolve")
         if verb == "engine":  # it parses its own command line
             return False
-        load(verb).add_arguments(parser)
+        for name in parts(verb).values() if verb in PARENTS else (verb,):
+            load(name).add_arguments(parser)
         return "--json" in parser.format_help()
 
-    assert {verb for verb in VERBS if not has(verb)} == WITHOUT
+    assert {verb for verb in VERBS if " " not in verb and not has(verb)} == WITHOUT
     sentence = skill_text().partition("takes `--json` (")[2].partition(")")[0]
     assert {word.strip("`,") for word in sentence.split()} & set(VERBS) == WITHOUT
 
@@ -62,9 +63,9 @@ def test_verbs_that_steer_answer_with_one_object(root: Path, capsys: pytest.Capt
     assert ask(capsys, "resume", "s")["sweep"] == "s"
     status = ask(capsys, "retry", "s")
     assert [run["state"] for run in status["runs"]] == ["succeeded"] * 2
-    assert ask(capsys, "rename", "s", "t") == {"schema": 1, "sweep": "t", "was": "s"}
-    assert main(["delete", "t", "--json"]) == 2  # a question would not be JSON
-    assert ask(capsys, "delete", "t", "--yes")["runs"] == 2
+    assert ask(capsys, "sweep", "rename", "s", "t") == {"schema": 1, "sweep": "t", "was": "s"}
+    assert main(["sweep", "delete", "t", "--json"]) == 2  # a question would not be JSON
+    assert ask(capsys, "sweep", "delete", "t", "--yes")["runs"] == 2
     assert not (root / "t").exists()
 
 

@@ -307,7 +307,7 @@ class Told:
         self.environments: list[Mapping[str, str]] = []
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> Any:
-        assert command[-5:] == ["notify", "s", "--root", self.scene.store.root, "--quiet"]
+        assert command[-6:] == ["doctor", "notify", "s", "--root", self.scene.store.root, "--quiet"]
         self.started += 1
         return lambda: True
 

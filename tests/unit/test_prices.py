@@ -58,22 +58,22 @@ def test_a_table_with_a_mistake_is_refused_with_its_place(data: bytes, told: str
 def test_a_table_of_ones_own_counts_until_it_is_forgotten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["prices"]) == 0
+    assert main(["costs", "--prices"]) == 0
     assert "Qwen/Qwen3-8B" in capsys.readouterr().out
     file = tmp_path / "models.json"
     file.write_bytes(table(prefill="$9.5"))
-    assert main(["prices", "--refresh", str(file), "--json"]) == 0
+    assert main(["costs", "--prices", "--refresh", str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(row["model"], row["prefill"]) for row in found["models"]] == [("m", 9.5)]
     assert found["source"] == str(file) and found["date"][:2] == "20"
     file.write_bytes(table(prefill="free"))
-    assert main(["prices", "--refresh", str(file)]) == 2  # and the one before is kept
+    assert main(["costs", "--prices", "--refresh", str(file)]) == 2  # and the one before is kept
     assert "9.5" not in capsys.readouterr().err
     assert prices.load().models["m"].prefill == 9.5
-    assert main(["prices", "--reset"]) == 0
+    assert main(["costs", "--prices", "--reset"]) == 0
     assert "Qwen/Qwen3-8B" in capsys.readouterr().out
-    assert main(["prices", "--refresh", str(tmp_path / "none")]) == 2
-    assert main(["prices", "--refresh", "http://127.0.0.1:9/models.json"]) == 6
+    assert main(["costs", "--prices", "--refresh", str(tmp_path / "none")]) == 2
+    assert main(["costs", "--prices", "--refresh", "http://127.0.0.1:9/models.json"]) == 6
 
 
 def test_costs_of_a_sweep_by_run_cell_day_and_model(
@@ -83,7 +83,7 @@ def test_costs_of_a_sweep_by_run_cell_day_and_model(
     recorded itself."""
     file = tmp_path / "models.json"
     file.write_bytes(table(prefill=1, sample=1, train=1))
-    assert main(["prices", "--refresh", str(file)]) == 0
+    assert main(["costs", "--prices", "--refresh", str(file)]) == 0
     sweep = written.Written(tmp_path / "root", "s", {"lr": [1, 2]})
     used = {"models": {"m": {"train": 1_000_000, "steps": 4}}}
     sweep.run({"lr": 1}, 0, state="preempted", usage=used)

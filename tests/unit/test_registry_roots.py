@@ -103,7 +103,9 @@ def test_reading_verbs_read_several_roots(roots: Roots, capsys: pytest.CaptureFi
     assert main(["show", f"{roots[1]}/one/x=1,seed=0", *both]) == 0
 
 
-@pytest.mark.parametrize("verb", [["pause", "one"], ["delete", "one"], ["launch", "g.yaml"]])
+@pytest.mark.parametrize(
+    "verb", [["pause", "one"], ["sweep", "delete", "one"], ["launch", "g.yaml"]]
+)
 def test_verbs_that_act_on_one_root_refuse_two(
     roots: Roots, verb: list[str], capsys: pytest.CaptureFixture[str]
 ):
@@ -130,9 +132,12 @@ def test_compare_says_that_a_named_run_stands_for_its_cell(
     roots: Roots, capsys: pytest.CaptureFixture[str]
 ):
     of_root = ["--root", roots[0]]
-    assert main(["compare", "one/x=1,seed=0", "one/x=2,seed=1", *of_root]) == 0
+    assert main(["compare", "one/x=1,seed=0", "one/x=2", *of_root]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["A one/x=1", "B one/x=2"]
     assert "A is the whole cell of the run that you named: 3 runs" in lines
-    assert main(["compare", "one/x=1,seed=0", "one/x=1,seed=1", *of_root]) == 2
-    assert "sweeper diff" in capsys.readouterr().err
+    assert main(["compare", "one/x=1,seed=0", "one/x=1,seed=1", *of_root]) == 0
+    assert "configuration" in capsys.readouterr().out  # two runs: what differs between them
+    both = ["one/x=1,seed=0", "one/x=1", *of_root]
+    assert main(["compare", *both]) == 2
+    assert "both of the cell" in capsys.readouterr().err

@@ -63,7 +63,7 @@ OVER_THE_ROOT = (
     ("ls",),
     ("sql", "select sweep from runs join metrics using (run, sweep)"),
     ("export", "--format", "csv", "--table", "metrics", "--out"),
-    ("gc",),
+    ("store", "gc"),
 )
 
 
@@ -75,7 +75,7 @@ def type_all(say: Say, place: Path, *, shows: str = "good") -> list[str]:
         code, shown, error = say(*words, *out)
         assert code == 6, words
         shown += Path(*out).read_text() if out else ""
-        assert shows in shown or words == ("gc",), words
+        assert shows in shown or words == ("store", "gc"), words
         said.append(error)
     return said
 
@@ -201,7 +201,7 @@ def test_a_pipe_in_the_place_of_a_file_makes_nobody_wait(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    for words in (("ls",), ("status", "bad"), ("show", "bad/lr=1*"), ("logs", "bad"), ("gc",),
+    for words in (("ls",), ("status", "bad"), ("show", "bad/lr=1*"), ("logs", "bad"), ("store", "gc"),
                   ("rollouts", "bad/lr=1*"), ("alarms", "bad"), ("cancel", "bad")):  # fmt: skip
         code, _, error = say(*words)
         assert code in (0, 5, 6), words
@@ -277,7 +277,7 @@ def test_a_damaged_record_of_the_launch_is_told_by_who_reads_it(
     code, shown, error = say("cancel", "bad")
     assert code == 0 and "1 succeeded already" in shown
     assert error.startswith(f"sweeper: {told}") and error.count("\n") == 1
-    for words in (("costs", "bad"), ("gc",), ("ls", "bad")):  # which have no use for it
+    for words in (("costs", "bad"), ("store", "gc"), ("ls", "bad")):  # which have no use for it
         code, shown, error = say(*words)
         assert code == 0 and str(path) not in error, words
 
@@ -422,7 +422,7 @@ def test_the_environment_of_a_sweep_that_is_away_stays(
     (root / away).rename(root.parent / "away")
     left = list(kept_environments.unused_files(unknown=lambda *about: kept.append(about)))
     assert str(path) not in left and (str(path), str(root / "open")) in kept
-    code, _, error = say("gc", "--delete")
+    code, _, error = say("store", "gc", "--delete")
     assert code == (6 if away == "." else 0)
     assert f"{path}: the environment of runs in {root / 'open'}, which is" in error
     assert path.exists()
@@ -452,13 +452,13 @@ def test_a_sweep_that_is_away_is_not_launched_anew(
 def test_copies_of_code_stay_while_a_sweep_cannot_be_read(root: Path, say: Say) -> None:
     copy = root.parent / "home" / "snapshots" / f"{'a' * 32}-0123abcd"
     copy.mkdir(parents=True)
-    assert str(copy) in say("gc", "--days", "-1")[1]
+    assert str(copy) in say("store", "gc", "--days", "-1")[1]
     (root / "bad" / "sweep.json").write_text("{")
-    assert str(copy) not in say("gc", "--days", "-1")[1]
+    assert str(copy) not in say("store", "gc", "--days", "-1")[1]
     root.rename(root.parent / "away")
-    assert str(copy) not in say("gc", "--days", "-1")[1]
+    assert str(copy) not in say("store", "gc", "--days", "-1")[1]
     root.mkdir()  # where a disk is mounted else
-    assert str(copy) not in say("gc", "--days", "-1")[1]
+    assert str(copy) not in say("store", "gc", "--days", "-1")[1]
 
 
 def test_no_events_are_read_of_a_sweep_that_is_not_there(root: Path) -> None:

@@ -120,7 +120,7 @@ def _questions(places: list[Place], out: Path) -> dict[str, Callable[[], str]]:
             verb("ls", sweep, *root, "--json", "--where", "wall_s > 5 or lr = 1")
             verb("show", f"{sweep}/lr=1", *root, "--json")
             verb("rollouts", f"{sweep}/lr=1", *root, "--json", "-n", "0")
-            verb("diff", f"{sweep}/lr=1", f"{sweep}/lr=2", *root, "--json")
+            verb("compare", f"{sweep}/lr=1", f"{sweep}/lr=2", *root, "--json")
             found[f"report of {sweep} in {place.root}"] = _tried(
                 lambda sweep=sweep, root=place.root: load(Registry(root), sweep, None, None)
             )

@@ -1,41 +1,37 @@
-"""`sweeper diff`: shows how runs differ in their settings and results."""
+"""Part of `sweeper compare`: shows how runs differ in their settings and results."""
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 
-from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
-from sweeper.commands.selection import chosen, open_registry
+from sweeper.commands.selection import chosen
 from sweeper.errors import UsageError
 from sweeper.metrics.objective import last_values
 from sweeper.results.origins import differences
 from sweeper.results.problems import tell_problems
+from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import named
+from sweeper.sweep.labels import plural
 from sweeper.terminal import print_table, setting
 
 _MOST = 12
 _MISSING = object()
 
 
-def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper diff`."""
-    shared.roots(verb)
-    shared.json(verb)
-    shared.select(verb)
-    shared.some_runs(verb)
-    verb.add_argument("--all", action="store_true", help="also show what is the same in all")
-
-
-def run(arguments: Namespace) -> int:
+def compare_runs(registry: Registry, arguments: Namespace) -> int:
     """Print how runs differ: a row for each key, a column for each run."""
-    registry = open_registry(arguments)
     runs = _as_typed(chosen(registry, arguments), arguments.runs)
     if len(runs) < 2:
-        raise UsageError(f"diff needs two runs or more; {len(runs)} fits")
+        raise UsageError(
+            f"compare needs two runs or more; {plural(len(runs), 'run matches', 'runs match')}"
+        )
     if len(runs) > _MOST and not arguments.json:
-        raise UsageError(f"{len(runs)} runs fit, and {_MOST} are as many as can be shown; --json")
+        raise UsageError(
+            f"{len(runs)} runs match, and compare shows at most {_MOST}: narrow with "
+            "--where, or use --json"
+        )
     roots = len({run.root for run in runs}) > 1
     names = [f"{run.root}/" * roots + f"{run.sweep}/{run.name}" for run in runs]
     config = _rows([run.config for run in runs], arguments.all)

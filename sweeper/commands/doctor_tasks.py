@@ -1,4 +1,4 @@
-"""`sweeper tasks`: checks a folder of tasks for a model that works in a shell."""
+"""`sweeper doctor tasks`: checks a folder of tasks for a model that works in a shell."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -11,9 +11,8 @@ from sweeper.terminal import number, print_json, print_table, say, warn
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper tasks`."""
+    """Declare the arguments of `sweeper doctor tasks`."""
     shared.json(verb)
-    verb.add_argument("what", choices=["check"], help="check: read them, and try each")
     verb.add_argument("folder", help="a task (a folder with task.toml), or a folder of tasks")
     verb.add_argument(
         "--environment",

@@ -1,4 +1,4 @@
-"""`sweeper archive`: archives sweeps, so that they are left out where no sweep is named."""
+"""`sweeper sweep archive`: archives sweeps, so that they are left out where no sweep is named."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -8,7 +8,7 @@ from sweeper.terminal import print_json, say
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper archive`."""
+    """Declare the arguments of `sweeper sweep archive`."""
     shared.root(verb)
     shared.json(verb)
     verb.add_argument("sweeps", nargs="+", metavar="SWEEP", help="a sweep")

@@ -1,4 +1,4 @@
-"""`sweeper delete`: removes a sweep and all its records, after asking."""
+"""`sweeper sweep delete`: removes a sweep and all its records, after asking."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -11,7 +11,7 @@ from sweeper.terminal import is_screen, print_json, say
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper delete`."""
+    """Declare the arguments of `sweeper sweep delete`."""
     shared.root(verb)
     shared.json(verb)
     verb.add_argument("sweep", help="a sweep that is not running")
@@ -25,7 +25,9 @@ def run(arguments: Namespace) -> int:
     what = f"{sweep}: {plural(runs, 'run that has', 'runs that have')} begun, {size / 1e6:,.1f} MB"
     if not arguments.yes:
         if arguments.json or not is_screen():
-            raise UsageError(f"{what}: delete? Then say --yes; `sweeper archive` only hides it")
+            raise UsageError(
+                f"{what}: delete? Then say --yes; `sweeper sweep archive` only hides it"
+            )
         if not confirmed(f"{what}: delete, for good?"):
             raise UsageError("nothing was deleted")
     delete(sweep, root=arguments.root)

@@ -1,5 +1,5 @@
-"""`sweeper mcp`: lets coding agents plan, launch, watch and judge sweeps, over the Model Context
-Protocol."""
+"""`sweeper agent mcp`: lets coding agents plan, launch, watch and judge sweeps, over the Model
+Context Protocol."""
 
 import os
 import secrets
@@ -19,7 +19,7 @@ _SHORTEST = 16
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper mcp`."""
+    """Declare the arguments of `sweeper agent mcp`."""
     shared.root(verb)
     verb.add_argument(
         "--grids", default=".", help="the folder with the grids that agents may launch (.)"

@@ -1,4 +1,4 @@
-"""`sweeper gc`: lists what can be removed, and with `--delete` removes it.
+"""`sweeper store gc`: lists what can be removed, and with `--delete` removes it.
 
     caches that nobody has used lately
     copies of code on this machine (`<home>/snapshots`) that no sweep of this root names
@@ -73,7 +73,7 @@ class Waste(NamedTuple):
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper gc`."""
+    """Declare the arguments of `sweeper store gc`."""
     shared.root(verb)
     shared.json(verb)
     shared.select(verb)
@@ -123,7 +123,8 @@ def run(arguments: Namespace) -> int:
     for one in unsynced:
         warn(
             f"{one['path']}: what {one['attempts']} dead workers left is not in {one['root']} yet, "
-            f"and stays: `{hint('sync', str(one['sweep']), root=str(one['root']))}` brings it there"
+            f"and stays: `{hint('store sync', str(one['sweep']), root=str(one['root']))}` "
+            "brings it there"
         )
     if shown:
         print_table(("path", "why", "bytes"), shown)

@@ -1,4 +1,4 @@
-"""`sweeper notify`: sends a sweep's messages that were not delivered yet, or a test message."""
+"""`sweeper doctor notify`: sends a sweep's undelivered messages, or a test message."""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -17,7 +17,7 @@ from sweeper.terminal import print_json, print_table, say, warn
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper notify`."""
+    """Declare the arguments of `sweeper doctor notify`."""
     shared.root(verb)
     shared.json(verb)
     shared.trust(verb)

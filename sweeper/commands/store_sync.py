@@ -1,4 +1,4 @@
-"""`sweeper sync`: uploads what dead workers left on this machine to its store."""
+"""`sweeper store sync`: uploads what dead workers left on this machine to its store."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -12,7 +12,7 @@ from sweeper.terminal import print_json, say, warn
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper sync`."""
+    """Declare the arguments of `sweeper store sync`."""
     shared.root(verb)
     shared.json(verb)
     verb.add_argument("sweep", nargs="?", help="a sweep (default: all)")

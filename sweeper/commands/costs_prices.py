@@ -1,4 +1,4 @@
-"""`sweeper prices`: prints what tokens cost, by model, and the source of the prices."""
+"""`sweeper costs --prices`: prints what tokens cost, by model, and the source of the prices."""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import cast
 from urllib.parse import urlsplit
 
-from sweeper.commands import arguments as shared
 from sweeper.common.atomic import atomic_write
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.money import prices
@@ -18,17 +17,18 @@ _LARGEST = 10_000_000
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper prices`."""
-    shared.json(verb)
-    verb.add_argument(
+    """Declare the arguments of `sweeper costs --prices`."""
+    group = verb.add_argument_group("prices")
+    group.add_argument("--prices", action="store_true", help="show the price of tokens, by model")
+    group.add_argument(
         "--refresh",
         metavar="FILE|URL",
         help="use this table from now on; its format is that of Tinker's models.json",
     )
-    verb.add_argument("--reset", action="store_true", help="use the package's own table again")
+    group.add_argument("--reset", action="store_true", help="use the package's own table again")
 
 
-def run(arguments: Namespace) -> int:
+def show_prices(arguments: Namespace) -> int:
     """Replace the table if asked to, and print it."""
     if arguments.reset and arguments.refresh:
         raise UsageError("--refresh and --reset: one of them")

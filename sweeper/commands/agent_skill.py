@@ -1,4 +1,4 @@
-"""`sweeper skill`: prints or installs the skill that teaches coding agents to use sweeper."""
+"""`sweeper agent skill`: prints or installs the skill that teaches coding agents to use sweeper."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from sweeper.terminal import say
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper skill`."""
+    """Declare the arguments of `sweeper agent skill`."""
     verb.add_argument(
         "--install",
         metavar="DIR",

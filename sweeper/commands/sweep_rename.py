@@ -1,4 +1,4 @@
-"""`sweeper rename`: gives a sweep another name."""
+"""`sweeper sweep rename`: gives a sweep another name."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -8,7 +8,7 @@ from sweeper.terminal import print_json, say
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper rename`."""
+    """Declare the arguments of `sweeper sweep rename`."""
     shared.root(verb)
     shared.json(verb)
     verb.add_argument("sweep", help="a sweep that is not running")
