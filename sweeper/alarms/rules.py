@@ -45,7 +45,7 @@ ADVICE = {
     "file: without it there is no report, and no best run",
     "service": "start it again (`sweeper engine start`), or see that it is reached from there; "
     "runs on the engine then go on from their last checkpoints, others by `sweeper retry`",
-    "disk": "make room on that machine: `sweeper gc`, older runs, checkpoints",
+    "disk": "make room on that machine: `sweeper store gc`, older runs, checkpoints",
     "memory": "run fewer at once there (launch.max_parallel), or ask the backend for more memory",
 }
 """What to do about an alarm of each rule."""

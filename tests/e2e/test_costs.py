@@ -191,7 +191,7 @@ def test_a_budget_stops_commands_by_what_they_record(shell: Shell) -> None:
     (shell.folder / "command.py").write_text(COMMAND)
     (shell.folder / "cmd.yaml").write_text(COMMANDS.format(name="cmd"))
     said = shell.run("plan", "cmd.yaml", "--budget", "tokens=15000")
-    assert "budget: tokens: a command is counted by the tokens in its metrics.jsonl" in said
+    assert "budget: tokens: a command is counted by the tokens in its metrics file" in said
     said = shell.run("launch", "cmd.yaml", "--budget", "tokens=15000", "--wait", code=4)
     assert "the budget is spent (" in said and "of 15,000 tokens" in said
     found = total(shell, "cmd")
