@@ -201,8 +201,9 @@ def test_a_pipe_in_the_place_of_a_file_makes_nobody_wait(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    for words in (("ls",), ("status", "bad"), ("show", "bad/lr=1*"), ("logs", "bad"), ("store", "gc"),
-                  ("rollouts", "bad/lr=1*"), ("alarms", "bad"), ("cancel", "bad")):  # fmt: skip
+    for words in (("ls",), ("status", "bad"), ("show", "bad/lr=1*"), ("logs", "bad"),
+                  ("store", "gc"), ("rollouts", "bad/lr=1*"), ("alarms", "bad"),
+                  ("cancel", "bad")):  # fmt: skip
         code, _, error = say(*words)
         assert code in (0, 5, 6), words
         assert code == 0 or "is a pipe or a device" in error or code == 5, words
