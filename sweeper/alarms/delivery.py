@@ -18,6 +18,7 @@ from email.message import EmailMessage
 from http.client import HTTPException
 from typing import NamedTuple
 
+from sweeper.common.backoff import delay
 from sweeper.common.last_line import last_line
 from sweeper.common.sanitize import sanitize, sanitize_lines
 from sweeper.errors import NotFound, StoreError, SweeperError
@@ -270,7 +271,7 @@ def deliver(sender: Sender, *, most: int = MOST_TRIES) -> list[Delivery]:
         waits = [counted[key, way] for _, key, way in left if counted[key, way] < most]
         unsent = {(one[1], one[2]) for one in _look(sender, read) if _is_due(one)}
         if waits and any(one[1:3] in unsent for one in left):
-            sender.sleep(min(_LONGEST_WAIT, 2.0 ** min(waits)))
+            sender.sleep(delay(1.0, min(waits), _LONGEST_WAIT))
 
 
 _Found = tuple[Delivery, str, str]

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from sweeper.backends.backoff import Backoff
+from sweeper.common.backoff import Backoff
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 _SECONDS = 20.0

@@ -3,8 +3,9 @@ thread or file. It says nothing against whoever asked, and passes. Standard libr
 
 import errno
 from collections.abc import Callable
-from time import sleep
 from typing import TypeVar
+
+from sweeper.common.backoff import delays, retried
 
 T = TypeVar("T")
 
@@ -16,8 +17,6 @@ _LACKING = {
     errno.ENFILE: "no more open files",
 }
 _TAKES_NOTHING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
-"""Seconds between tries: those that take the room are often about to end."""
 
 
 def lacking(error: BaseException | None) -> str | None:
@@ -46,13 +45,9 @@ def crowding(error: BaseException | None) -> str | None:
     return lack
 
 
-def when_there_is_room(start: Callable[[], T]) -> T:
-    """Start something; again, a few times, as long as only room is missing for it."""
-    for pause in _PAUSES:
-        try:
-            return start()
-        except (OSError, RuntimeError) as error:
-            if lacking(error) is None:
-                raise
-        sleep(pause)
-    return start()
+def when_there_is_room(start: Callable[[], T], sleep: Callable[[float], None] | None = None) -> T:
+    """Return what `start` returns. Calls it again, up to five times within 3 seconds, while it
+    fails for want of room: what takes the room is often about to end."""
+    return retried(
+        start, delays(0.1, times=5), lambda error: lacking(error) is not None, sleep=sleep
+    )

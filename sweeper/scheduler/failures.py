@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.backends.base import Backend
+from sweeper.common.backoff import delay
 from sweeper.common.last_line import cause, last_line
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.scheduler.context import Context
@@ -37,7 +38,6 @@ _WAITS = {
     Event.LOST: _Wait(2.0, 120.0),
 }
 _QUOTA = _Wait(30.0, 900.0)
-_ONCE = 30  # doublings: more would only make the number overflow
 
 
 def backoff(event: Event | None, reason: str | None, ends: int, run: str, attempt: int) -> float:
@@ -55,7 +55,7 @@ def backoff(event: Event | None, reason: str | None, ends: int, run: str, attemp
         return 0.0
     digest = hashlib.sha256(f"{run}.{attempt}".encode()).digest()
     spread = 0.5 + int.from_bytes(digest[:4]) / 2**32
-    return min(wait.most, wait.base * 2.0 ** min(max(ends, 1) - 1, _ONCE) * spread)
+    return delay(wait.base * spread, max(ends, 1) - 1, wait.most)
 
 
 NEEDED = 3

@@ -7,12 +7,12 @@ previous one, since nothing else will. If the launcher has opened the same attem
 reasons, one of the two jobs claims it, as always."""
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Never, TypeVar
 
+from sweeper.common.backoff import retried
 from sweeper.common.document_reader import SCHEMA
 from sweeper.errors import AlreadyExists, Damaged, NotFound, StoreError
 from sweeper.store.base import Store
@@ -30,14 +30,11 @@ _PAUSES = (1.0, 2.0, 4.0, 8.0)
 def with_retries(action: Callable[[], T]) -> T:
     """Call `action`, with a few retries while the store does not answer. `NotFound` and
     `AlreadyExists` are answers, and are raised at once."""
-    for pause in _PAUSES:
-        try:
-            return action()
-        except (NotFound, AlreadyExists):
-            raise
-        except StoreError:
-            time.sleep(pause)
-    return action()
+    return retried(action, _PAUSES, _is_unanswered)
+
+
+def _is_unanswered(error: Exception) -> bool:
+    return isinstance(error, StoreError) and not isinstance(error, AlreadyExists)
 
 
 def claim(

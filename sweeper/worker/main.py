@@ -22,6 +22,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from sweeper.common.backoff import delays, retried
 from sweeper.common.document_reader import SCHEMA
 from sweeper.common.full_machine import crowding, when_there_is_room
 from sweeper.errors import AlreadyExists, StoreError, SweeperError
@@ -386,21 +387,19 @@ class Worker:
     def _record(self, event: Event, body: dict[str, object]) -> None:
         """Record an event. Retries for as long as the store does not answer, because a run without
         an outcome is lost. Records nothing if the sweep was removed."""
-        delay = 1.0
-        while True:
-            try:
-                if self._requests.look_for_sweep():
-                    say(f"sweeper: {self.folder.name} was removed: nothing is recorded")
-                    return
+
+        def create() -> None:
+            if self._requests.look_for_sweep():
+                say(f"sweeper: {self.folder.name} was removed: nothing is recorded")
+                return
+            with suppress(AlreadyExists):
                 self.store.create(self.folder.event(self.run, self.attempt, event), encode(body))
-            except AlreadyExists:
-                return
-            except StoreError as error:
-                say(f"sweeper: {error}; trying again in {delay:g} s")
-                time.sleep(delay)
-                delay = min(delay * 2, 60.0)
-            else:
-                return
+
+        def note(error: Exception, wait: float) -> None:
+            say(f"sweeper: {error}; trying again in {wait:g} s")
+
+        waits = delays(1.0, most=60.0)
+        retried(create, waits, lambda error: isinstance(error, StoreError), note=note)
 
     def _on_stop(self, number: int, frame: object) -> None:
         del frame

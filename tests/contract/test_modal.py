@@ -15,8 +15,8 @@ import pytest
 from harness.single_jobs import a_job, judge_earlier_sweep, until, until_state
 
 from sweeper.backends import backend_type, capabilities_of, open_backend
-from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import Backend, JobSpec, JobState
+from sweeper.common.backoff import Backoff
 from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
 from sweeper.testing import FakeClock
 

@@ -29,9 +29,8 @@ def test_what_errors_say_of_limits() -> None:
     assert limits.lacking(error) == "this machine has no more open files"
 
 
-def test_what_has_no_room_is_tried_again_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_room_is_tried_again_and_nothing_else() -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(limits, "sleep", pauses.append)
     left: list[Exception] = [OSError(errno.EAGAIN, "again"), RuntimeError("can't start new thread")]
 
     def start() -> str:
@@ -39,14 +38,14 @@ def test_what_has_no_room_is_tried_again_and_nothing_else(monkeypatch: pytest.Mo
             raise left.pop()
         return "started"
 
-    assert limits.when_there_is_room(start) == "started"
+    assert limits.when_there_is_room(start, pauses.append) == "started"
     assert len(pauses) == 2
     left[:] = [OSError(errno.EAGAIN, "again")] * 99
     with pytest.raises(BlockingIOError):
-        limits.when_there_is_room(start)
+        limits.when_there_is_room(start, pauses.append)
     left[:] = [ValueError("of another kind")]
     with pytest.raises(ValueError, match="another kind"):
-        limits.when_there_is_room(start)
+        limits.when_there_is_room(start, pauses.append)
 
 
 @contextmanager

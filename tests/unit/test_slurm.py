@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.slurm import commands as slurm_commands
 from sweeper.backends.slurm.accounting import Accounting
 from sweeper.backends.slurm.backend import SlurmBackend
 from sweeper.backends.slurm.tables import Tables
+from sweeper.common.backoff import Backoff
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 MARK = "0123456789abcdef"

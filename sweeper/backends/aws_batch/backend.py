@@ -21,8 +21,8 @@ from sweeper.backends.aws_batch.job_request import Submissions
 from sweeper.backends.aws_batch.jobs import Jobs
 from sweeper.backends.aws_batch.names import Names
 from sweeper.backends.aws_batch.options import Options, read_options
-from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import Backend, JobSpec, JobStatus
+from sweeper.common.backoff import Backoff
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.sweep.folder import open_sweep
 

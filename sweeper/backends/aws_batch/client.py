@@ -4,7 +4,6 @@ Calls are written `call(<service>, <operation>, ...)`, so that a test can compar
 permissions in docs/aws-batch-policy.json. `answers.py` declares the fields read from answers.
 """
 
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Literal, Protocol, overload
 from sweeper.backends.aws_batch import answers
 from sweeper.backends.aws_batch.answers import Answer
 from sweeper.backends.container_jobs import line_of
+from sweeper.common.backoff import delays, retried, spread
 from sweeper.common.json_values import is_table, list_of, table_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
@@ -154,19 +154,18 @@ class Aws:
         """Return the answer to a request that creates something. It is repeated only if AWS
         throttled it and so did not execute it. Raises `EnvironmentFailure` if AWS will never accept
         it, `Refused` or `Throttled` if AWS has not, and another `Unreachable` if AWS may have."""
-        for attempt in range(_THROTTLED_TRIES):
-            try:
-                return self._send(service, operation, False, parameters)
-            except Throttled:
-                if attempt == _THROTTLED_TRIES - 1:
-                    raise
-                most = min(_MOST_SECONDS, 0.5 * 2**attempt)
-                self._sleep(random.uniform(most / 2, most))  # noqa: S311 - spreads launchers out
-            except Refused as error:
-                if not error.for_good:
-                    raise
-                raise EnvironmentFailure(str(error)) from error
-        raise AssertionError  # the last try returned or raised
+        waits = spread(delays(0.5, _MOST_SECONDS, times=_THROTTLED_TRIES - 1))
+        try:
+            return retried(
+                lambda: self._send(service, operation, False, parameters),
+                waits,
+                lambda error: isinstance(error, Throttled),
+                sleep=self._sleep,
+            )
+        except Refused as error:
+            if not error.for_good:
+                raise
+            raise EnvironmentFailure(str(error)) from error
 
     @overload
     def pages(

@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from sweeper.backends.backoff import Backoff, Freshness
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.beaker.client import Refused, Service
 from sweeper.backends.beaker.options import Options, asked_of
 from sweeper.backends.beaker.spec import Names, spec
 from sweeper.backends.beaker.status import ENDS, WAITS, is_over, status_of, word
 from sweeper.backends.parallel_requests import for_each
+from sweeper.common.backoff import Backoff, Freshness
 from sweeper.errors import EnvironmentFailure
 
 if TYPE_CHECKING:

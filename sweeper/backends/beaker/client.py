@@ -9,15 +9,14 @@ import functools
 import os
 import re
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, overload, runtime_checkable
 
-from sweeper.backends.backoff import Backoff
 from sweeper.backends.container_jobs import line_of
+from sweeper.common.backoff import Backoff, delays, retried
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.paths import add_extra
 
@@ -178,18 +177,23 @@ class Service:
         self._backoff.check()
         kind = getattr(self._messages, f"{method}Request")
         messages = [kind(**fields) for fields in requests]
-        for attempt in range(_TRIES):
+
+        def ask() -> "Sequence[Message]":
             client = self._client
             try:
                 return self._answers(client, method, messages)
             except self._errors as error:
-                status, message = _of_grpc(error)
-                failure = self._unreachable(status, message, client)
-                passes = not isinstance(failure, Refused) and "DEADLINE" not in status
-                if attempt == _TRIES - 1 or not passes:
-                    raise self._left_alone(failure) from error
-                time.sleep(0.2 * 2**attempt)
-        raise AssertionError  # the last try returned or raised
+                raise self._unreachable(*_of_grpc(error), client) from error
+
+        def passes(error: Exception) -> bool:
+            cause = error.__cause__
+            late = isinstance(cause, Exception) and "DEADLINE" in _of_grpc(cause)[0]
+            return isinstance(error, Unreachable) and not isinstance(error, Refused) and not late
+
+        try:
+            return retried(ask, delays(0.2, times=_TRIES - 1), passes)
+        except Unreachable as failure:
+            raise self._left_alone(failure) from failure.__cause__
 
     @overload
     def pages(

@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import TypeVar
 from uuid import uuid4
 
-from sweeper.backends.backoff import Backoff, Freshness
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.container_jobs import reason_of
 from sweeper.backends.kubernetes.client import JOBS, KUEUES, PODS, Cluster, Kind, Refused
@@ -23,6 +22,7 @@ from sweeper.backends.kubernetes.objects import Event, Job, Pod, Workload
 from sweeper.backends.kubernetes.options import Options, asked_of
 from sweeper.backends.kubernetes.status import is_over, status_of
 from sweeper.backends.parallel_requests import for_each
+from sweeper.common.backoff import Backoff, Freshness
 from sweeper.errors import Unreachable
 from sweeper.sweep.folder import attempt_of
 

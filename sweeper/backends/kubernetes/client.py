@@ -3,7 +3,6 @@ are plain mappings, and errors become one-line messages."""
 
 import json
 import os
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
@@ -12,6 +11,7 @@ from typing import Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
 from sweeper.backends.container_jobs import line_of
 from sweeper.backends.kubernetes.objects import Job, Page, Pod
+from sweeper.common.backoff import delays, retried, spread
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.paths import add_extra
 
@@ -151,31 +151,45 @@ class Cluster:
     def _answered(
         self, method: str, path: str, body: object, accept: str, query: Mapping[str, object]
     ) -> bytes:
-        for attempt in range(_TRIES):
-            try:
-                answer = self._client.call_api(
-                    path.format(self.namespace),
-                    method,
-                    query_params=list(query.items()),
-                    header_params={"Accept": accept, "Content-Type": _JSON},
-                    body=body,
-                    auth_settings=["BearerToken"],
-                    _preload_content=False,
-                    _request_timeout=_SECONDS,
-                )
-                data = answer.read(decode_content=True)
-                if date := answer.headers.get("Date"):
-                    self._ahead = parsedate_to_datetime(date).timestamp() - time.time()
-                return data
-            except Exception as error:
-                status = int(getattr(error, "status", None) or 0)
-                if attempt == _TRIES - 1 or status not in _NOT_NOW:
-                    raise _unreachable(error, self.host) from error
-                headers: Mapping[str, str] = getattr(error, "headers", None) or {}
-                wait = headers.get("Retry-After", "")
-                most = min(_MOST_SECONDS, float(wait) if wait.isdecimal() else 0.25 * 2**attempt)
-                self._sleep(random.uniform(most / 2, most) + most * wait.isdecimal() / 2)  # noqa: S311
-        raise AssertionError  # the last try returned or raised
+        def ask() -> bytes:
+            answer = self._client.call_api(
+                path.format(self.namespace),
+                method,
+                query_params=list(query.items()),
+                header_params={"Accept": accept, "Content-Type": _JSON},
+                body=body,
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _request_timeout=_SECONDS,
+            )
+            data = answer.read(decode_content=True)
+            if date := answer.headers.get("Date"):
+                self._ahead = parsedate_to_datetime(date).timestamp() - time.time()
+            return data
+
+        try:
+            return retried(
+                ask,
+                spread(delays(0.25, _MOST_SECONDS, times=_TRIES - 1)),
+                lambda error: _status(error) in _NOT_NOW,
+                at_least=_asked_wait,
+                sleep=self._sleep,
+            )
+        except Exception as error:
+            raise _unreachable(error, self.host) from error
+
+
+def _status(error: Exception) -> int:
+    """Return the HTTP status of an answer that is an error; 0 without an answer."""
+    return int(getattr(error, "status", None) or 0)
+
+
+def _asked_wait(error: Exception) -> float:
+    """Return the seconds that the server asks to wait, up to half as long again so that launchers
+    spread out; 0 if it asks for none."""
+    headers: Mapping[str, str] = getattr(error, "headers", None) or {}
+    seconds = headers.get("Retry-After", "")
+    return next(spread([min(_MOST_SECONDS, float(seconds)) * 1.5])) if seconds.isdecimal() else 0.0
 
 
 def _client(context: str | None) -> tuple[_Client, str]:
@@ -215,7 +229,7 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 def _unreachable(error: Exception, host: str) -> Unreachable:
     """Return the exception with a one-line message. The client's errors are loaded late."""
-    status = int(getattr(error, "status", None) or 0)
+    status = _status(error)
     if not status:
         return Unreachable(f"kubernetes: {host} does not answer: {line_of(error)}")
     try:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sweeper.backends.backoff import Backoff, Freshness
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.modal import stop
 from sweeper.backends.modal.client import Refused, Service, official
@@ -21,6 +20,7 @@ from sweeper.backends.modal.options import Options, asked_of
 from sweeper.backends.modal.spec import Names, required, spec
 from sweeper.backends.modal.status import ended
 from sweeper.backends.parallel_requests import for_each
+from sweeper.common.backoff import Backoff, Freshness
 
 if TYPE_CHECKING:
     from modal import App, Client, Image

@@ -17,8 +17,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from sweeper.backends.backoff import Backoff
 from sweeper.backends.container_jobs import line_of
+from sweeper.common.backoff import Backoff
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.paths import add_extra
 

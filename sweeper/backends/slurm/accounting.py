@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Set
 
-from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import JobState
 from sweeper.backends.slurm.commands import Job, Slurm, status_of
+from sweeper.common.backoff import Backoff
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 _AGAIN_SECONDS = 60.0

@@ -12,13 +12,13 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from sweeper.backends.backoff import Backoff, Freshness
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.slurm.accounting import Accounting
 from sweeper.backends.slurm.commands import Closed, Full, Job, Slurm, status_of
 from sweeper.backends.slurm.sbatch import Asked, asked_of, options, requeues, script
 from sweeper.backends.slurm.submission import alike, arguments
 from sweeper.backends.slurm.tables import Tables
+from sweeper.common.backoff import Backoff, Freshness
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.sweep.folder import attempt_of
 

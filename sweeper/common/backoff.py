@@ -1,12 +1,64 @@
-"""Backoff for calls that failed or were refused, and the age limit of cached listings."""
+"""Backoff: how long to leave alone what has failed, and retries that wait longer each time. Workers
+load this module, so it imports the standard library only, and little of that."""
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
+from typing import TypeVar
 
 from sweeper.errors import Unreachable
 
+T = TypeVar("T")
+
 _FRESH_SECONDS, _FRESH_SHARE = 1.0, 20.0
+_DOUBLINGS = 30  # more would only make the number overflow
+
+
+def delay(first: float, doublings: int, most: float = float("inf")) -> float:
+    """Return `first` seconds, doubled that many times, but at most `most`."""
+    return min(most, first * 2.0 ** min(doublings, _DOUBLINGS))
+
+
+def delays(first: float, most: float = float("inf"), times: int | None = None) -> Iterator[float]:
+    """Yield the waits between tries: `first` seconds, then twice as long each time up to `most`;
+    `times` of them, or without end."""
+    numbers = count() if times is None else iter(range(times))
+    return (delay(first, number, most) for number in numbers)
+
+
+def spread(waits: Iterable[float]) -> Iterator[float]:
+    """Yield each wait shortened at random by up to half, so that processes that failed together do
+    not come back together."""
+    import random
+
+    return (wait * random.uniform(0.5, 1.0) for wait in waits)  # noqa: S311 - not for secrets
+
+
+def retried(
+    action: Callable[[], T],
+    waits: Iterable[float],
+    passing: Callable[[Exception], bool],
+    *,
+    at_least: Callable[[Exception], float] = lambda _: 0.0,
+    note: Callable[[Exception, float], None] | None = None,
+    sleep: Callable[[float], None] | None = None,
+) -> T:
+    """Return what `action` returns. After an error for which `passing` is true, wait for the next
+    of `waits`, or `at_least` the seconds that the error itself asks for, and try again; raise other
+    errors, and the one after the last wait. `note` is called with each error that is retried and
+    the seconds until then."""
+    for wait in waits:
+        try:
+            return action()
+        except Exception as error:
+            if not passing(error):
+                raise
+            pause = max(wait, at_least(error))
+            if note is not None:
+                note(error, pause)
+        (sleep or time.sleep)(pause)
+    return action()
 
 
 class Backoff:
