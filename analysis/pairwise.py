@@ -263,8 +263,8 @@ def _costs(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
     wanted: Mapping[
         str, tuple[Callable[[RunData], float | None], Callable[[float | None], str]]
     ] = {
-        "time a run": (lambda run: run.wall_s, labels.duration),
-        "tokens a run": (lambda run: run.cost.total, labels.amount),
+        "time per run": (lambda run: run.wall_s, labels.duration),
+        "tokens per run": (lambda run: run.cost.total, labels.amount),
     }
     for name, (get, format_cost) in wanted.items():
         a, b = mean(own, get), mean(other, get)
@@ -322,7 +322,7 @@ def _lines(versus: Versus) -> Iterator[str]:
     yield f"A {versus.a}"
     yield f"B {versus.b}"
     yield from versus.notes
-    what = "B as a multiple of A" if versus.scale == "log" else "B less A"
+    what = "B as a multiple of A" if versus.scale == "log" else "B minus A"
     yield f"{versus.metric.name}, {better} is better, {value_text(versus.metric.at)} of each run"
     yield f"{what}, with 95 % intervals (Welch)"
     for key, a, b in versus.changed:

@@ -71,7 +71,7 @@ class AlreadyExists(StoreError):
 
 
 class Damaged(StoreError):
-    """A document was read, and is none, or of another shape."""
+    """A stored document is not valid JSON or lacks expected fields."""
 
 
 class Unreachable(EnvironmentFailure):
@@ -79,8 +79,7 @@ class Unreachable(EnvironmentFailure):
 
 
 def is_silence(error: EnvironmentFailure) -> bool:
-    """Return whether nobody answered at all: whoever has refused something says so by a class of
-    its own."""
+    """Return whether the service did not answer. Refusals have subclasses."""
     return type(error) is Unreachable
 
 

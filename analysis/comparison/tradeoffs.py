@@ -12,7 +12,7 @@ from sweeper.analysis.reading.series import last
 from sweeper.analysis.statistics.seeds import finite_mean
 
 _LESS = {"seconds", "tokens", "steps", "dollars", "kl", "length"}
-_NAMES = {"seconds": "time a run, s", "tokens": "tokens a run", "dollars": "dollars a run"}
+_NAMES = {"seconds": "time per run (s)", "tokens": "tokens per run", "dollars": "dollars per run"}
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def _axes(study: Study) -> Iterator[Panel]:
         yield Panel("planes", f"{pair.x} and {pair.y}", figure, caption)
     lines = parallel(study.ranking, keys[:PARALLEL], metric.name, metric.sign)
     if lines is not None:
-        caption = "A line a cell through its settings to its mean; the table has the same"
+        caption = "One line per cell, through its settings to its mean (also in the table)"
         yield Panel("parallel", "Settings together", lines, caption)
 
 
@@ -107,7 +107,7 @@ def _tradeoffs(study: Study) -> Iterator[Panel]:
     shown = [one for one in study.tradeoffs if one.front is not None or len(one.cells) > 2]
     for tradeoff in shown[:_TRADES]:
         figure = tradeoff_figure(tradeoff, study.ranking, metric.name)
-        caption = f"{metric.name} against {tradeoff.name}, a point a cell"
+        caption = f"{metric.name} against {tradeoff.name}, one point per cell"
         yield Panel("trade", f"against {tradeoff.name}", figure, caption)
 
 

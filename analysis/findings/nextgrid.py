@@ -85,7 +85,7 @@ def propose(
     else:
         why = "the text of its grid is not on record"
         if any(run.stage for run in data.plan.runs):
-            why = "it is a stage: its axes are changed in the grid that has it"
+            why = "no next.yaml for a stage: edit its axes in the grid that has it"
     if not text.strip():
         tied = () if _exactly_tied(ranking) else ("tied",)
         open_ = ("edge", "not_compared", "few_runs", *tied)

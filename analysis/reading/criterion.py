@@ -82,7 +82,7 @@ def read_plan(text: str) -> StudyPlan:
     parts = _HEADING.split(text)
     sections = {name.lower(): body for name, body in zip(parts[1::2], parts[2::2], strict=True)}
     lacks = [
-        f"nothing stands under {name}"
+        f"section {name} is empty"
         for name in SECTIONS[:-1]
         if not _ASIDE.sub("", sections.get(name.lower(), "")).strip()
     ]

@@ -144,7 +144,7 @@ def trust(verb: ArgumentParser) -> None:
     verb.add_argument(
         "--trust",
         action="store_true",
-        help="execute a sweep's plan though another user, or another machine, has recorded it",
+        help="run a plan recorded by another user or machine",
     )
 
 

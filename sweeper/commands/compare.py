@@ -30,7 +30,8 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--checkpoints",
         nargs="+",
         metavar="CHECKPOINT",
-        help="runs, their folders, tinker:// addresses, or base; the first is compared with",
+        help="runs, their folders, tinker:// addresses, or base; the others are compared with "
+        "the first",
     )
     group.add_argument("--prompts", metavar="FILE", help="JSONL of prompts, as the eval recipe's")
     group.add_argument("--model", help="the model that `base` stands for")

@@ -195,7 +195,7 @@ def _notify() -> str:
     """Check the receivers of messages about sweeps whose grids name none."""
     settings = configured()
     if settings is None:
-        return "nobody is told of sweeps, unless their grids say so"
+        return "no notifications configured (a grid may have its own)"
     require_variables(settings)
     return f"{', '.join(settings.receivers)}, by your configuration"
 

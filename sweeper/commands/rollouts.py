@@ -53,7 +53,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument(
         "--against",
         metavar="RUN",
-        help="items that the run solves and this run fails, with both answers",
+        help="items that RUN fails and this run solves, with both answers",
     )
     verb.add_argument("--search", metavar="TEXT", help="only conversations that contain this text")
     verb.add_argument("--full", action="store_true", help="also show the conversations")
@@ -66,7 +66,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--otlp", metavar="URL", help="send it to a collector of OpenTelemetry (http://HOST:4318)"
     )
     verb.add_argument("-n", "--limit", type=int, default=20, help="how many (20); 0: all")
-    verb.add_argument("--page", type=int, default=1, help="which so many (1 is the first)")
+    verb.add_argument("--page", type=int, default=1, help="page number, starting at 1")
 
 
 def run(arguments: Namespace) -> int:

@@ -26,7 +26,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument("sweep", nargs="?", help="a sweep (default: a line for each)")
     verb.add_argument("--archived", action="store_true", help="without a sweep: archived ones too")
     verb.add_argument(
-        "--follow", action="store_true", help="print it again and again until the sweep has ended"
+        "--follow", action="store_true", help="keep updating until the sweep has ended"
     )
 
 

@@ -39,5 +39,5 @@ def run(arguments: Namespace) -> int:
     for one in done:
         say(f"{one['root']}/{one['sweep']}: {one['attempts']} attempts brought into the store")
     if not done:
-        say("nothing lies here that is not in its store")
+        say("nothing to upload")
     return code

@@ -23,6 +23,7 @@ def run(arguments: Namespace) -> int:
         records = [{"sweep": name, "archived": on, "changed": did} for name, did in changed.items()]
         return print_json({"schema": 1, "sweeps": records})
     for name, did in changed.items():
-        message = "archived: its name still finds it" if on else "not archived any more"
+        shown = "archived: hidden from lists, still found by name"
+        message = shown if on else "not archived any more"
         say(f"{name}: {message}" if did else f"{name}: was {'' if on else 'not '}archived before")
     return 0

@@ -21,7 +21,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         return print_json({"schema": 1, "sweep": arguments.name, "was": arguments.sweep})
     say(
-        f"{arguments.sweep} is now {arguments.name}; a grid goes on with it under that name "
-        f"(name: {arguments.name})"
+        f"{arguments.sweep} is now {arguments.name}; set `name: {arguments.name}` in the grid to "
+        "continue it"
     )
     return 0

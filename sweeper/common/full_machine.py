@@ -1,5 +1,5 @@
-"""What an error says of this machine's limits: that there is no room now for another process,
-thread or file. It says nothing against whoever asked, and passes. Standard library only."""
+"""Recognise errors that mean this machine is temporarily out of memory, processes, threads or open
+files. Standard library only."""
 
 import errno
 from collections.abc import Callable

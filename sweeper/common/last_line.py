@@ -24,8 +24,7 @@ def cause(data: bytes) -> str:
 
 
 def last_line(data: bytes) -> str:
-    """Return the last line of a log's end that says anything, for people; what W&B says when a
-    program ends only where there is nothing else."""
+    """Return the last informative line of a log; W&B's closing lines only if there is no other."""
     other = ""
     for line in reversed(data.decode("utf-8", "replace").splitlines()):
         text = _plain(line)

@@ -33,7 +33,7 @@ SECTION = Section(
     ),
     BACKENDS,
     Field("max_parallel", Integer(1), "Most jobs at once.", _DEFAULT.max_parallel),
-    Field("retries", Integer(0), "How many failures of a run are made good for.", _DEFAULT.retries),
+    Field("retries", Integer(0), "How many times a failed run is retried.", _DEFAULT.retries),
     Field(
         "timeout",
         Duration(),
@@ -44,20 +44,23 @@ SECTION = Section(
     Field(
         "python",
         Text(),
-        "The recipe's interpreter: a path, counted from where launch is typed, or a command.",
+        "The recipe's interpreter: a command, or a path relative to the folder where you run"
+        " `sweeper launch`.",
         examples=(".venv/bin/python",),
     ),
     Field(
         "requirements",
         Text(),
-        "A file of requirements, counted from where launch is typed: what recipes need on machines"
-        " that do not see this one's folders. Default: their image has it, and sweeper.",
+        "A file of requirements, relative to the folder where you run `sweeper launch`: what"
+        " recipes need on machines that do not see this one's folders."
+        " Default: their image has it, and sweeper.",
         examples=("requirements.txt",),
     ),
     Field(
         "cwd",
         Text(),
-        "The folder that the recipe runs in, counted from where launch is typed.",
+        "The folder that the recipe runs in, relative to the folder where you run `sweeper"
+        " launch`.",
         examples=(".",),
     ),
     Field(
@@ -67,7 +70,7 @@ SECTION = Section(
             Matching(ENV_NAME, "a variable"),
             reserved=("SWEEPER_",),
         ),
-        "Variables that runs find set.",
+        "Environment variables of the runs.",
         examples=({"HF_HUB_OFFLINE": "1"},),
     ),
     Field(

@@ -232,7 +232,10 @@ class _Planning:
             key = f"${{{reference.stage}.{reference.key}}}"[:60]
             message = self._fault_of_reference(stage, reference.stage, reference.key)
             if message is None and (reference.stage, reference.key) not in used:
-                message = "stands where no value of a run comes from"
+                message = (
+                    "references work in base and axes, not in command: put the reference in base, "
+                    "and its key in the command"
+                )
             if message is not None:
                 self.problems.add(reference.place, f"{key}: {message}")
                 good = False

@@ -98,7 +98,9 @@ def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:
     if name == "tinker":
         return hosted(environ)
     if name != "local":
-        raise UsageError(f"only one service can be asked, tinker or local; these use {name}")
+        raise UsageError(
+            f"checkpoints are kept by a model service (tinker or local); these runs use {name}"
+        )
     from sweeper.engine import lifecycle
 
     engine = lifecycle.find()

@@ -391,7 +391,7 @@ class Spending:
         if why is None or self.is_over:
             return
         self.is_over = limits.on_reach == "stop"
-        stopped = ", and what runs is stopped" if self.is_over else ""
+        stopped = ", and running jobs are stopped" if self.is_over else ""
         self.reached = f"{why}: nothing else is started{stopped}; {how} goes on"
 
     def _over(self, limits: Budget, used: Spent, what: str) -> str | None:

@@ -394,8 +394,8 @@ class FailurePolicy:
         cause = self._breaker.tripped(alive)
         if cause is not None and self.held is None and self._left():
             self.held = (
-                f"the first runs to end all failed alike ({_cause(cause)}): nothing "
-                "else is started; `sweeper logs` shows more, a relaunch or `sweeper retry` goes on"
+                f"the first runs failed with the same error ({_cause(cause)}), so no other run is "
+                "started: `sweeper logs` shows more; fix it, then run `sweeper retry`"
             )
 
     def _left(self) -> bool:

@@ -192,7 +192,7 @@ class Scheduler:
         """The reason for this launcher to end now, or None."""
         requests = self._parts.requests
         if requests.stop is not None:
-            return f"stopped by {requests.stop.by}: what runs goes on"
+            return f"stopped by {requests.stop.by}: running jobs continue"
         return REPLANNED if requests.replanned else None
 
     def _publish(self, unreachable: str | None) -> None:

@@ -78,7 +78,7 @@ class Store(Protocol):
         ...
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files; one that is not there is as good."""
+        """Remove files. Missing files are ignored."""
         ...
 
     def local_path(self, path: str) -> str | None:

@@ -48,7 +48,7 @@ def is_archived(folder: SweepFolder) -> bool:
 
 
 def _listed(folder: SweepFolder) -> list[tuple[str, Kind]]:
-    """Return the files and what they do, in order; of another version's kinds nothing is known."""
+    """Return the files and what they do, in order. Kinds of other versions are left out."""
     marks: list[tuple[str, Kind]] = []
     for path in sorted(folder.store.names(folder.notes)):
         match = _NAME.fullmatch(path.rpartition("/")[2])

@@ -4,8 +4,8 @@
     notify/<key>.<receiver>.<n>.begun.json     somebody began to send it, for the n-th time
     notify/<key>.<receiver>.<n>.ended.json     and what came of that
 
-Whoever creates the file that it was begun, exclusively, sends it. One that was begun and has no end
-was cut off: it may have arrived, and is not sent again.
+The process that creates the `begun` file, exclusively, sends the message. A message that was begun
+and has no end was cut off: it may have arrived, and is not sent again.
 """
 
 import re

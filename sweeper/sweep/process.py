@@ -12,8 +12,8 @@ def this_process() -> Who:
 
 
 def is_gone(who: Who) -> bool:
-    """Return whether it was a process of this machine, and is no more. Of another machine's nothing
-    is known, nor of another user's that we are not shown."""
+    """Return whether the process ran here and has ended. False for other machines and for hidden
+    processes."""
     return who.host == machine() and began(who.pid) != who.began and not _is_hidden(who.pid)
 
 

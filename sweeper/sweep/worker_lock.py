@@ -23,7 +23,7 @@ def hold(path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return
-    for _ in range(_TRIES):  # not for ever: who looks has it himself for an instant
+    for _ in range(_TRIES):  # retry: a process that checks the lock holds it briefly
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

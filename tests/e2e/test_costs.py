@@ -233,7 +233,7 @@ def test_a_budget_in_dollars_needs_prices(shell: Shell) -> None:
     grid = shell.folder / "priced.yaml"
     grid.write_text(BUDGET.format(name="priced") + "budget: {usd: 0.2, on_reach: pause}\n")
     said = shell.run("launch", "priced.yaml", "max_steps=4", "test_size=4", "--wait", code=4)
-    assert "no price is known of tiny/qwen3" in said
+    assert "no price known for tiny/qwen3" in said
     prices = shell.folder / "models.json"
     row = {"tinker_id": "tiny/qwen3", "prefill": "$1", "sample": "$1", "train": "$1"}
     prices.write_text(json.dumps([row]))

@@ -51,7 +51,7 @@ def test_a_sweep_from_start_to_end(shell: Shell) -> None:
 def test_failures_are_told(local: Shell) -> None:
     shell = local
     said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=4)  # some never began
-    assert "all failed alike (error: RuntimeError: the toy was told to fail)" in said
+    assert "failed with the same error (error: RuntimeError: the toy was told to fail)" in said
     assert shell.states()["planned"] > 0
     assert "held: the first runs to end" in shell.run("status", "toys", code=4)
     said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)

@@ -286,5 +286,5 @@ def test_status_is_drawn_on_a_terminal(sweeper: Sweeper) -> None:
 def test_a_sweep_that_is_held_ends_alike_for_both(sweeper: Sweeper) -> None:
     sweeper.grid("echo no such data; exit 1", "local", 6)
     said = sweeper.run("launch", "grid.yaml", "launch.max_parallel=1", "--wait", code=4)
-    assert "failed alike" in said
+    assert "failed with the same error" in said
     assert "held: " in sweeper.run("status", "many", code=4)

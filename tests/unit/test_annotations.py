@@ -223,9 +223,9 @@ def plan(criterion: str) -> str:
 
 def test_a_plan_says_what_it_lacks() -> None:
     assert read_plan(TEMPLATE).lacks == (
-        "nothing stands under Question",
-        "nothing stands under Hypothesis",
-        "nothing stands under Baseline",
+        "section Question is empty",
+        "section Hypothesis is empty",
+        "section Baseline is empty",
         "there is no line `criterion: ...`",
     )
     assert read_plan(plan("`criterion: test/nll <= 0.3`")).lacks == ()

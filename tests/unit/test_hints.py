@@ -32,7 +32,7 @@ def test_messages_quote_the_commands_that_they_hold() -> None:
     package = Path(__file__).parents[2] / "sweeper"
     allowed = {
         "sweep/request.py",  # the name of a sweep, in a record that is read on other machines
-        "scheduler/notifier.py",  # the same
+        "alarms/notifier.py",  # the same
         "errors.py",  # quotes by itself
         "commands/status.py",
     }

@@ -143,7 +143,7 @@ def test_a_sweep_whose_first_runs_all_fail_alike_is_held(make_scene: Any) -> Non
     for number, run in enumerate(scene.ids[:3]):
         _fail(scene, run, f"FileNotFoundError: /data/{run}/x.json at line {number}")
     summary = scene.step()
-    assert "failed alike (error: FileNotFoundError: /data/" in summary.held
+    assert "failed with the same error (error: FileNotFoundError: /data/" in summary.held
     assert not summary.finished  # one runs on
     assert len(scene.backend.submitted) == 4
     assert scene.observed()["observed"][scene.ids[7]] == "held back"

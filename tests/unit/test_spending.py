@@ -76,7 +76,7 @@ def test_all_attempts_of_all_runs_count(written_sweep: Any) -> None:
     assert sweep.reached(sweep.spending(tokens=351)) is None
     told = sweep.reached(sweep.spending(tokens=350))
     assert told is not None and "the budget is spent (350 of 350 tokens)" in told
-    assert "and what runs is stopped" in told
+    assert "and running jobs are stopped" in told
     assert sweep.reached(sweep.spending(hours=2.6)) is None
     paused = sweep.spending(hours=2.5, on_reach="pause")
     assert "2.50 of 2.50 hours of runs" in (sweep.reached(paused) or "")

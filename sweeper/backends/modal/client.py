@@ -43,7 +43,7 @@ _THEIRS = ("modal.", "grpclib.", "h2.", "asyncio.", "concurrent.")
 _PASSING = ("AuthError", "ResourceExhaustedError")
 _UNKNOWN = (
     "the token is missing or not valid: `modal token new`, and start the launcher again, which "
-    "reads it once; what runs goes on"
+    "reads it once; running jobs continue"
 )
 
 
