@@ -59,8 +59,8 @@ class Folder:
                 data = file.read()
             if int(data[:8], 16) != zlib.crc32(memoryview(data)[8:]):
                 return None
-            kept = json.loads(memoryview(data)[8:].tobytes())
-            return kept["document"] if kept["name"] == name else None
+            stored = json.loads(memoryview(data)[8:].tobytes())
+            return stored["document"] if stored["name"] == name else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -96,11 +96,11 @@ class Index:
         as `read` reads it. None is not remembered."""
         now = " ".join(_described(name, stamp) for name, stamp in files)
         if self._values is None:
-            kept = None if self._folder is None else self._folder.load_json(self._name)
-            self._values = cast(dict[str, dict[str, list[Any]]], kept or {})
-        known = self._values.get(run, {}).get(what)
-        if known is not None and known[0] == now:
-            return known[1]
+            stored = None if self._folder is None else self._folder.load_json(self._name)
+            self._values = cast(dict[str, dict[str, list[Any]]], stored or {})
+        remembered = self._values.get(run, {}).get(what)
+        if remembered is not None and remembered[0] == now:
+            return remembered[1]
         value = read()
         steady = not any(stamp is not None and stamp.is_fleeting for _, stamp in files)
         if steady and value is not None and self._folder is not None:

@@ -113,10 +113,10 @@ def _cells(line: bytes) -> list[str] | None:
 
     try:
         text = line.decode().rstrip("\r")
-        found: list[str] = next(csv.reader([text], strict=True), list[str]())
+        cells: list[str] = next(csv.reader([text], strict=True), list[str]())
     except (ValueError, csv.Error):
         return None
-    return [cell.strip() for cell in found] if text.strip() else []
+    return [cell.strip() for cell in cells] if text.strip() else []
 
 
 def _value(cell: str) -> object:

@@ -90,13 +90,13 @@ class Growing:
         except NotFound:
             return None  # removed, or its parts have become one file: the next look has it
         more = most is not None and len(data) >= most
-        told = data
+        lines = data
         if self._lines and not (more and b"\n" not in data):  # no line of ours is so long
-            told = data[: data.rfind(b"\n") + 1]
+            lines = data[: data.rfind(b"\n") + 1]
         start, again = self.offset, self._again
-        self._take(told, start, stamp._replace(time=-1) if more else stamp, source)
-        self._again = again and not told
-        return Added(told, start, again, more, len(data))
+        self._take(lines, start, stamp._replace(time=-1) if more else stamp, source)
+        self._again = again and not lines
+        return Added(lines, start, again, more, len(data))
 
     @property
     def has_begun(self) -> bool:
@@ -115,11 +115,11 @@ class Growing:
             raise StoreError(f"{self._full}: {error.strerror or error}") from error
 
     def _is_another(self, source: Source) -> bool:
-        known = self._stamp
-        if known is None:
+        stamp = self._stamp
+        if stamp is None:
             return False
         parts = source.pieces or self._pieces  # which have no inode
-        return source.stamp.size < self.offset or (not parts and source.stamp.inode != known.inode)
+        return source.stamp.size < self.offset or (not parts and source.stamp.inode != stamp.inode)
 
     def _new(self, source: Source, most: int | None) -> tuple[Stamp, bytes]:
         """The bytes from `offset` on; all bytes if those before it have changed."""
@@ -131,7 +131,7 @@ class Growing:
         self._begin()
         return source.read(0, most)
 
-    def _take(self, told: bytes, start: int, stamp: Stamp, source: Source) -> None:
-        self.offset = start + len(told)
-        self._edge = (self._edge + told)[-_EDGE:]
+    def _take(self, data: bytes, start: int, stamp: Stamp, source: Source) -> None:
+        self.offset = start + len(data)
+        self._edge = (self._edge + data)[-_EDGE:]
         self._stamp, self._pieces = stamp, source.pieces

@@ -77,13 +77,13 @@ def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
 def last_values(rows: Iterable[Row]) -> dict[str, dict[str, object]]:
     """The last value of each key in a merged history, whatever it is, and its step. Rows without a
     step give only keys that no other row has."""
-    found: dict[str, dict[str, object]] = {}
+    values: dict[str, dict[str, object]] = {}
     for row in rows:
         step = row.get("step")
         for key, value in row.items():
-            if key != "step" and (step is not None or found.get(key, _NONE)["step"] is None):
-                found[key] = {"step": step, "value": value}
-    return found
+            if key != "step" and (step is not None or values.get(key, _NONE)["step"] is None):
+                values[key] = {"step": step, "value": value}
+    return values
 
 
 _NONE: dict[str, object] = {"step": None}
@@ -158,8 +158,8 @@ def smoothed(values: "Floats") -> float | None:
     tail = values[-max(1, round(SMOOTH * len(values))) :]
     if not len(tail) or not np.isfinite(tail).all():
         return None
-    found = float(np.mean(tail / 2.0)) * 2.0  # the sum of two may be no float
-    return found if math.isfinite(found) else None
+    mean = float(np.mean(tail / 2.0)) * 2.0  # the sum of two may be no float
+    return mean if math.isfinite(mean) else None
 
 
 class Judge:
@@ -182,8 +182,8 @@ class Judge:
             return None
         if self._before_last is not None:
             return _mean([*(point.value for point in self._before_last), self.last.value])
-        found = self._better(self._before, self.last.value) if self._at == "best" else None
-        return self.last.value if found is None else found
+        best = self._better(self._before, self.last.value) if self._at == "best" else None
+        return self.last.value if best is None else best
 
     @property
     def diverged(self) -> bool:
@@ -218,7 +218,7 @@ class Judge:
             return False
         return step == self.last.step or (step < self.last.step and self._at != "last")
 
-    def _better(self, one: float | None, other: float) -> float | None:
+    def _better(self, best: float | None, other: float) -> float | None:
         if not math.isfinite(other):
-            return one
-        return other if one is None or self._sign * other < self._sign * one else one
+            return best
+        return other if best is None or self._sign * other < self._sign * best else best

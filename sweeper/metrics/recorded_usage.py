@@ -50,10 +50,10 @@ class RecordedTokens:
             counts[kind] = round(self._sums[key])
             if key in ALSO:
                 counts["cached"] = round(self._sums.get(ALSO[key], 0.0))
-        found = Counts(**counts)
+        totals = Counts(**counts)
         model = config.get("model_name")
         name = model if isinstance(model, str) else "unknown"
-        return Usage({name: found}) if found.tokens else NO_USAGE
+        return Usage({name: totals}) if totals.tokens else NO_USAGE
 
 
 class AttemptRecords:

@@ -46,15 +46,15 @@ class SummaryFile(NamedTuple):
 def summary_files(files: Files, folders: Sequence[str]) -> list[SummaryFile]:
     """Return the files of a run, by iteration and name; of an iteration that several attempts
     wrote, the later attempt's. `folders`: one per attempt, oldest first. Raises `StoreError`."""
-    found: dict[tuple[int, str], SummaryFile] = {}
+    files_by_place: dict[tuple[int, str], SummaryFile] = {}
     for attempt, folder in enumerate(folders, start=1):
         for inner, name in _names(files, folder):
             matched = _FOLDER.fullmatch(inner)
             if matched and name.endswith(_SUFFIX):
                 base, iteration = name.removesuffix(_SUFFIX), int(matched[1])
                 path = f"{folder}/{inner}/{name}" if folder else f"{inner}/{name}"
-                found[iteration, base] = SummaryFile(path, iteration, base, attempt)
-    return [found[key] for key in sorted(found)]
+                files_by_place[iteration, base] = SummaryFile(path, iteration, base, attempt)
+    return [files_by_place[key] for key in sorted(files_by_place)]
 
 
 def _names(files: Files, folder: str) -> Iterator[tuple[str, str]]:

@@ -98,18 +98,18 @@ def merge(attempts: Iterable[Parsed]) -> Merged:
     loose: list[Row] = []
     malformed = torn = 0
     for parsed in attempts:
-        own: list[Row] = []
+        without_step: list[Row] = []
         steps = [as_step(row.get("step")) for row in parsed.rows]
         begin = min((step for step in steps if step is not None), default=math.inf)
         by_step = {step: row for step, row in by_step.items() if step < begin}
         for step, row in zip(steps, parsed.rows, strict=True):
             if step is None:
-                own.append({**row, "step": None})
+                without_step.append({**row, "step": None})
             elif step in by_step:
                 by_step[step].update(row)
             else:
                 by_step[step] = dict(row)
-        loose = own or loose
+        loose = without_step or loose
         malformed += parsed.malformed
         torn += parsed.torn
     rows = [by_step[step] for step in sorted(by_step)]
@@ -227,8 +227,8 @@ def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
         for row in parsed.rows:
             name = row.get("name")
             key = name if isinstance(name, str) else json.dumps(row, sort_keys=True)
-            known = records.get(key)
-            if known is None or {**known, "attempt": 0} != {**row, "attempt": 0}:
+            earlier = records.get(key)
+            if earlier is None or {**earlier, "attempt": 0} != {**row, "attempt": 0}:
                 records.pop(key, None)
                 records[key] = {**row, "attempt": attempt}
     return list(records.values())

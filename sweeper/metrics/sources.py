@@ -191,9 +191,9 @@ class Files:
     def stamp(self, path: str) -> Stamp | None:
         """The stamp of `source`."""
         if self.local is not None:
-            found = stamp_of(self._full(path))
-            if found is not None:
-                return found
+            stamp = stamp_of(self._full(path))
+            if stamp is not None:
+                return stamp
         source = self.source(path)
         return None if source is None else source.stamp
 
@@ -223,12 +223,12 @@ class Files:
             stamp = stamp_of(f"{folder}/{name}")
             if stamp is not None:
                 stamps[f"{path}.parts/{name}"] = stamp
-        found = self._parts(path, [Entry(one, s.size, _number_of(s)) for one, s in stamps.items()])
-        if found is not None:
+        source = self._parts(path, [Entry(one, s.size, _number_of(s)) for one, s in stamps.items()])
+        if source is not None:
             times = [max(stamp.time, stamp.changed) for stamp in stamps.values()]
-            size, told = found.stamp.size, _number_of(found.pieces)
-            found.stamp = Stamp(size, max(times), told, max(times))
-        return found
+            size, version = source.stamp.size, _number_of(source.pieces)
+            source.stamp = Stamp(size, max(times), version, max(times))
+        return source
 
     def _parts(self, path: str, entries: list[Entry]) -> Source | None:
         """The parts from 0 on without a gap: what follows a gap has no place yet."""

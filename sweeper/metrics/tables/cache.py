@@ -78,8 +78,8 @@ class _Segment:
 
     def columns(self, member: _Member, keys: Iterable[str] | None) -> Columns:
         """Return the rows of one file, with these keys (None: all of its keys)."""
-        known, odd_keys = self.shapes[member.shape]
-        names = known if keys is None else list(keys)
+        all_keys, odd_keys = self.shapes[member.shape]
+        names = all_keys if keys is None else list(keys)
         self._load([key for key in names if key in self._places and key not in self._values])
         rows = slice(member.start, member.start + member.rows)
         values = {

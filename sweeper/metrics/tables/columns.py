@@ -262,8 +262,8 @@ def _line_ends(data: bytes) -> NDArray[np.intp] | None:
     letters = np.frombuffer(data, np.uint8)
     places: list[NDArray[np.intp]] = []
     for start in range(0, len(letters), _PIECE):  # memory for a mask of all costs more
-        [found] = (letters[start : start + _PIECE] == _NEWLINE).nonzero()
-        places.append(found + start)
+        [newlines] = (letters[start : start + _PIECE] == _NEWLINE).nonzero()
+        places.append(newlines + start)
     ends = np.concatenate(places)
     if (letters[ends - 1] != _CLOSE).any() or (letters[ends[:-1] + 1] != _OPEN).any():
         return None

@@ -51,14 +51,14 @@ def _stacked(parts: Sequence[Part], keys: Sequence[str]) -> Floats:
 
 
 def _odd(parts: Sequence[Part], keys: frozenset[str]) -> dict[str, dict[int, object]]:
-    found: dict[str, dict[int, object]] = {}
+    cells: dict[str, dict[int, object]] = {}
     start = 0
     for part in parts:
         for key, odd in part.columns.odd.items():
             if key in keys:
-                found.setdefault(key, {}).update({start + row: v for row, v in odd.items()})
+                cells.setdefault(key, {}).update({start + row: v for row, v in odd.items()})
         start += part.columns.rows
-    return found
+    return cells
 
 
 def _is_whole(column: Floats) -> bool:
@@ -84,8 +84,8 @@ def numbers_frame(
     frame = pandas.DataFrame(block.T, columns=_index([rename(key) for key in keys]), copy=False)
     for place, key in enumerate(keys):
         if key in odd:
-            found = _objects(block[place], odd[key])
-            frame[rename(key)] = _series(found, frame.index)
+            values = _objects(block[place], odd[key])
+            frame[rename(key)] = _series(values, frame.index)
         elif key in whole and len(frame) and _is_whole(block[place]):
             frame[rename(key)] = block[place].astype(np.int64)
     counts = [part.columns.rows for part in parts]
@@ -188,14 +188,14 @@ def _pyarrow() -> ModuleType:
 def _apart(names: Sequence[str]) -> list[str]:
     """SQL's names are the same in capitals: a second one of a kind gets a number."""
     seen: set[str] = set()
-    found: list[str] = []
+    different: list[str] = []
     for name in names:
         other, count = name, 1
         while other.lower() in seen:
             other, count = f"{name}_{count}", count + 1
         seen.add(other.lower())
-        found.append(other)
-    return found
+        different.append(other)
+    return different
 
 
 def _text(value: object) -> str | None:

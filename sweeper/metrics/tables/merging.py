@@ -17,15 +17,15 @@ def merge_columns(attempts: Sequence[Columns]) -> Columns:
     rows without a step (ABSENT there). From its own first step on an attempt takes the place of
     those before it; of the rows without a step those of the latest attempt that has any count.
     Steps become floats."""
-    used = [one for one in attempts if one.rows]
-    malformed = sum(one.malformed for one in attempts)
-    torn = sum(one.torn for one in attempts)
+    used = [attempt for attempt in attempts if attempt.rows]
+    malformed = sum(attempt.malformed for attempt in attempts)
+    torn = sum(attempt.torn for attempt in attempts)
     if len(used) == 1 and _is_plain(used[0]):
         only = used[0]
         return Columns(only.rows, only.values, only.odd, malformed, torn)
     if not used:
         return Columns(0, {"step": absent(0)}, {}, malformed, torn)
-    steps = [_steps(one) for one in used]
+    steps = [_steps(attempt) for attempt in used]
     all_steps = np.concatenate(steps)
     stepped = present(all_steps) & _lasting(steps)
     unique, place = np.unique(all_steps[stepped], return_inverse=True)
@@ -39,10 +39,10 @@ def merge_columns(attempts: Sequence[Columns]) -> Columns:
     odd: dict[str, Odd] = {}
     for key in dict.fromkeys(chain(joined.values, joined.odd)):
         if key != "step":
-            found = joined.odd.get(key, {})
-            values[key], left = _placed(joined.column(key), found, target, rows)
-            if left:
-                odd[key] = left
+            odd_cells = joined.odd.get(key, {})
+            values[key], odd_left = _placed(joined.column(key), odd_cells, target, rows)
+            if odd_left:
+                odd[key] = odd_left
     return Columns(rows, values, odd, malformed, torn)
 
 
@@ -59,12 +59,15 @@ def odd_steps(attempts: Sequence[Columns]) -> list[str]:
         start = max((_alike(steps, earlier) for earlier in before), default=0)
         before.append(steps)
         back += _back(columns, steps, start)
-        found = [step for step in columns.odd.get("step", {}).values() if as_float(step) is None]
-        found = [step for step in found if step is not None]
-        if found:
-            one, several = "row has a step that is no number", "rows have steps that are no numbers"
-            which = plural(len(found), one, several)
-            notes.append(f"{which} (the first: {describe(found[0])})")
+        texts = [step for step in columns.odd.get("step", {}).values() if as_float(step) is None]
+        texts = [step for step in texts if step is not None]
+        if texts:
+            singular, plural_form = (
+                "row has a step that is no number",
+                "rows have steps that are no numbers",
+            )
+            which = plural(len(texts), singular, plural_form)
+            notes.append(f"{which} (the first: {describe(texts[0])})")
     if back:
         high, low = back[0]
         times = plural(len(back), "time")
@@ -86,19 +89,19 @@ def _back(columns: Columns, steps: Floats, start: int) -> list[tuple[float, floa
     """The steps of rows from `start` on that are lower than an earlier one with the same key, each
     after the highest before it. Keys that are written late, as by an evaluation beside the
     training, go back only if they do so themselves."""
-    own = steps[start:]
-    own = own[present(own)]
-    if not (own[1:] < own[:-1]).any():
+    new_steps = steps[start:]
+    new_steps = new_steps[present(new_steps)]
+    if not (new_steps[1:] < new_steps[:-1]).any():
         return []
-    found: dict[int, float] = {}
+    drops: dict[int, float] = {}
     for key, column in columns.values.items():
         rows = start + np.flatnonzero(present(column[start:]) & present(steps[start:]))
         if key == "step" or len(rows) < 2:
             continue
         here = steps[rows]
         [at] = np.nonzero(here[1:] < here[:-1])
-        found |= {int(rows[n + 1]): float(here[n]) for n in at.tolist()}
-    return [(found[row], float(steps[row])) for row in sorted(found)]
+        drops |= {int(rows[n + 1]): float(here[n]) for n in at.tolist()}
+    return [(drops[row], float(steps[row])) for row in sorted(drops)]
 
 
 def _is_plain(columns: Columns) -> bool:
@@ -127,20 +130,20 @@ def _lasting(steps: Sequence[Floats]) -> NDArray[np.bool_]:
     """The rows with a step below the first step of every later attempt, numbered through all
     attempts."""
     begin, lasting = math.inf, list[NDArray[np.bool_]]()
-    for one in reversed(steps):
-        lasting.append(one < begin)
-        begin = min(begin, float(np.nanmin(one, initial=math.inf)))
+    for attempt in reversed(steps):
+        lasting.append(attempt < begin)
+        begin = min(begin, float(np.nanmin(attempt, initial=math.inf)))
     return np.concatenate(lasting[::-1])
 
 
 def _loose(steps: Sequence[Floats]) -> NDArray[np.intp]:
     """The rows without a step that count, numbered through all attempts."""
     end = sum(map(len, steps))
-    for one in reversed(steps):
-        end -= len(one)
-        found = np.flatnonzero(~present(one))
-        if len(found):
-            return found + end
+    for attempt in reversed(steps):
+        end -= len(attempt)
+        rows = np.flatnonzero(~present(attempt))
+        if len(rows):
+            return rows + end
     return np.empty(0, np.intp)
 
 
@@ -155,7 +158,7 @@ def _placed(column: Floats, odd: Odd, target: NDArray[np.intp], rows: int) -> tu
     for row in sorted([*np.flatnonzero(mask).tolist(), *odd]):
         if target[row] >= 0:
             last[int(target[row])] = row
-    left = {place: odd[row] for place, row in last.items() if row in odd}
-    for place in left:
+    odd_left = {place: odd[row] for place, row in last.items() if row in odd}
+    for place in odd_left:
         placed[place] = ABSENT
-    return placed, left
+    return placed, odd_left

@@ -149,13 +149,13 @@ class Reader:
             return None
         if mark.checksum not in (None, zlib.crc32(memoryview(data)[: mark.offset])):
             return None
-        kept = cache.columns(source.name)
-        if kept is None:
+        cached = cache.columns(source.name)
+        if cached is None:
             return None
         new = data[mark.offset - begin :]
         self.parsed += len(new)
-        later = parse_columns(new, None, kept.values)
-        before = replace(kept.part(0, mark.rows), malformed=kept.malformed)
+        later = parse_columns(new, None, cached.values)
+        before = replace(cached.part(0, mark.rows), malformed=cached.malformed)
         # What stood on a last line that is another now may have had keys of its own.
         columns = join((before, later)).tidy()
         end = line_end(new)

@@ -144,11 +144,11 @@ def _read_group(recorded: Recorded, files: _Sources, number: int) -> Summaries:
     if batch:
         parts.append(read_summaries(batch))
     group = join_summaries(parts)
-    kept = [*steady, False].index(False)
-    if recorded.cache is not None and kept:
-        rows, malformed = group.rows[:kept], group.malformed[:kept]
+    steady_count = [*steady, False].index(False)
+    if recorded.cache is not None and steady_count:
+        rows, malformed = group.rows[:steady_count], group.malformed[:steady_count]
         about = {
-            "files": _described(files[:kept]),
+            "files": _described(files[:steady_count]),
             "labels": group.labels,
             "rows": rows,
             "malformed": malformed,
@@ -164,8 +164,8 @@ def join_summaries(parts: Sequence[Summaries], keys: Sequence[str] | None = None
     joined: list[Columns] = []
     for part in parts:
         values = dict(part.columns.values)
-        for label, known in numbers.items():
-            codes = [known.setdefault(text, len(known)) for text in part.labels[label]]
+        for label, numbered in numbers.items():
+            codes = [numbered.setdefault(text, len(numbered)) for text in part.labels[label]]
             if codes != [*range(len(codes))] and part.columns.rows:
                 values[label] = np.array(codes, float)[values[label].astype(np.intp)]
         joined.append(replace(part.columns, values=values))
@@ -176,7 +176,7 @@ def join_summaries(parts: Sequence[Summaries], keys: Sequence[str] | None = None
     names = sorted(columns.values, key=lambda k: (place.get(k, len(place)), k in LABELS, k))
     return Summaries(
         replace(columns, values={key: columns.values[key] for key in names}),
-        {label: [*known] for label, known in numbers.items()},
+        {label: [*numbered] for label, numbered in numbers.items()},
         [*chain.from_iterable(part.rows for part in parts)],
         [*chain.from_iterable(part.malformed for part in parts)],
     )
@@ -206,9 +206,9 @@ def _labelled(
     row_codes = np.array([different.setdefault(text, len(different)) for text in texts], np.intp)
     values, labels = dict(columns.values), dict[str, list[str]]()
     for number, label in enumerate(LABELS):
-        known: dict[str, int] = {}
-        codes = [known.setdefault(text[number], len(known)) for text in different]
-        values[label], labels[label] = np.array(codes, float)[row_codes], [*known]
+        numbered: dict[str, int] = {}
+        codes = [numbered.setdefault(text[number], len(numbered)) for text in different]
+        values[label], labels[label] = np.array(codes, float)[row_codes], [*numbered]
     columns = replace(columns, values=values, malformed=sum(malformed))
     return Summaries(columns, labels, rows, malformed)
 
@@ -314,9 +314,9 @@ def rollout_parts(
     columns, labels, _, _ = read_rollouts(recorded, wanted)
     if iteration is not None and columns.rows:
         steps = columns.column("iteration")
-        known = np.unique(steps[present(steps)])
-        inside = -len(known) <= iteration < 0
-        chosen = iteration if iteration >= 0 else known[iteration] if inside else math.nan
+        iterations = np.unique(steps[present(steps)])
+        inside = -len(iterations) <= iteration < 0
+        chosen = iteration if iteration >= 0 else iterations[iteration] if inside else math.nan
         columns = columns.where(steps == chosen)
     if not columns.rows:
         return []
