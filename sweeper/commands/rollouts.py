@@ -19,7 +19,7 @@ from sweeper.common.json_values import list_of
 from sweeper.errors import NotFound, UsageError
 from sweeper.metrics.rollout_files import COLUMNS, SummaryFile, summary_files
 from sweeper.metrics.rows import as_float
-from sweeper.results.conversations import WHOSE, Told, answers, turns_logged
+from sweeper.results.conversations import WHOSE, Transcript, answers, turns_logged
 from sweeper.results.items import files_of, item_files
 from sweeper.results.problems import tell_problems
 from sweeper.results.rollouts import Found, Words, read
@@ -117,7 +117,7 @@ class _Kept(NamedTuple):
     words: Words
 
     @property
-    def told(self) -> Told:
+    def told(self) -> Transcript:
         """What was said in it."""
         return self.words.of(self.found)
 
@@ -224,7 +224,7 @@ def _tags(one: Found) -> list[str]:
     return [*texts, *(tag.rpartition("/")[2] for tag in texts)]
 
 
-def _last_answer(one: Found, conversation: Told) -> str:
+def _last_answer(one: Found, conversation: Transcript) -> str:
     """Return the text of a trajectory for a table: the model's last answer, else the last entry
     logged."""
     logged = turns_logged(one.record)
@@ -238,13 +238,13 @@ def _last_answer(one: Found, conversation: Told) -> str:
     return ", ".join(f"{who}: {text}" for who, text in last)
 
 
-def _document(one: Found, conversation: Told) -> dict[str, object]:
+def _document(one: Found, conversation: Transcript) -> dict[str, object]:
     labels = {"name": one.file.name, "tags": one.record.get("tags"), "path": one.file.path}
     messages = [{"who": who, "text": text} for who, text in conversation.spoken]
     return {**one.numbers, **labels, "whose": conversation.whose, "conversation": messages}
 
 
-def _print_conversation(one: Found, conversation: Told, run: str) -> None:
+def _print_conversation(one: Found, conversation: Transcript, run: str) -> None:
     """Print a conversation and its measurements, in the same form for every source."""
     numbers = one.numbers
     head = f"iteration {numbers.get('iteration')} {one.file.name}, group {numbers.get('group_idx')}"

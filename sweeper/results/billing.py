@@ -46,19 +46,19 @@ class Billed(NamedTuple):
 def billed(service: Service, since: datetime) -> dict[Owner, Billed]:
     """What the service has billed since a moment, by sweep and run. Raises `EnvironmentFailure`
     where it does not answer, or refuses."""
-    found: dict[Owner, Billed] = {}
+    by_owner: dict[Owner, Billed] = {}
     try:
         for answer in _answers(service, since):
             sessions = answer.parts_by_key("sessions")
-            about = {name: one.table("user_metadata") for name, one in sessions.items()}
+            about = {name: entry.table("user_metadata") for name, entry in sessions.items()}
             for event in answer.parts("data"):
-                said = about.get(event.text_or("session_id", ""), {})
-                owner = str(said.get("sweeper_sweep")), str(said.get("sweeper_run"))
-                if "sweeper_run" in said:
-                    found[owner] = found.get(owner, Billed()).plus(_of(event))
+                answer_entry = about.get(event.text_or("session_id", ""), {})
+                owner = str(answer_entry.get("sweeper_sweep")), str(answer_entry.get("sweeper_run"))
+                if "sweeper_run" in answer_entry:
+                    by_owner[owner] = by_owner.get(owner, Billed()).plus(_of(event))
     except StoreError as error:
         raise EnvironmentFailure(f"the service's billing is not as expected: {error}") from error
-    return found
+    return by_owner
 
 
 def _of(event: Part) -> Billed:
@@ -110,10 +110,10 @@ def explained(ours: Counts, theirs: Counts, *, fresh: bool, unseen: int) -> list
     if billed_only:
         why = "requests whose run was stopped before their answer came"
         why += ", and runs that have no meter" if unseen else ""
-        lines.append(f"billed and not counted: {_told(billed_only)} ({why})")
+        lines.append(f"billed and not counted: {_counts(billed_only)} ({why})")
     if counted_only:
         why = "billing is some hours late" if fresh else "the service no longer lists it, or forgot"
-        lines.append(f"counted and not billed: {_told(counted_only)} ({why})")
+        lines.append(f"counted and not billed: {_counts(counted_only)} ({why})")
     return lines
 
 
@@ -123,13 +123,13 @@ def _less(counts: dict[str, int], kind: str, tokens: int) -> None:
         del counts[kind]
 
 
-def _told(counts: Mapping[str, int]) -> str:
+def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{tokens:,} {kind}" for kind, tokens in counts.items())
 
 
 def since_first(times: Iterable[str | None]) -> datetime:
     """The first of some times, as documents have them; now without any."""
-    found = sorted(time for time in times if time)
-    if not found:
+    begun = sorted(time for time in times if time)
+    if not begun:
         return datetime.fromtimestamp(time.time(), UTC)
-    return datetime.fromisoformat(found[0])
+    return datetime.fromisoformat(begun[0])

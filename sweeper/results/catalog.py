@@ -83,38 +83,38 @@ class Catalog:
     def sweep(self, name: str) -> Sweep:
         """Returns the sweep called `name`, which may begin with its root. Raises `NotFound`, and
         `UsageError` if several roots have it."""
-        found = self._called(name)
-        if len(found) > 1:
-            places = ", ".join(sweep.path for sweep in found)
+        sweeps = self._called(name)
+        if len(sweeps) > 1:
+            places = ", ".join(sweep.path for sweep in sweeps)
             raise UsageError(f"several roots have a sweep {name!r}: name its folder, of {places}")
-        return found[0]
+        return sweeps[0]
 
     def _called(self, name: str) -> list[Sweep]:
         """The sweeps of this name, one per root at most. Raises `NotFound` if there is none."""
         stores, name = self._placed(name)
-        found: list[Sweep] = []
+        sweeps: list[Sweep] = []
         missing: list[NotFound] = []
         for store in stores:
             try:
-                found.append(self._read(store, name))
+                sweeps.append(self._read(store, name))
             except NotFound as error:
                 missing.append(error)
-        if not found:
+        if not sweeps:
             raise missing[0]
-        return found
+        return sweeps
 
     def _sweeps(self, pattern: str | None) -> list[Sweep]:
         stores, below = (None, None) if pattern is None else self._placed(pattern)
         if pattern is not None and below is not None and not _GLOB.intersection(below):
             return self._called(pattern)
-        found: list[Sweep] = []
+        sweeps: list[Sweep] = []
         for store, name in self._of_each_root(find_sweeps, stores):
             if below is None or fnmatch.fnmatchcase(name, below):
                 try:
-                    found.append(self._read(store, name))
+                    sweeps.append(self._read(store, name))
                 except (NotFound, StoreError) as error:
                     self._told(error)
-        return found
+        return sweeps
 
     def _read(self, store: Store, name: str) -> Sweep:
         return Sweep(SweepFolder(store, name), self._memories[store.root], self._told)
@@ -128,13 +128,13 @@ class Catalog:
             if not self._is_there(store):
                 continue
             try:
-                found = list(find(store))
+                items = list(find(store))
             except StoreError as error:
                 if len(self._stores) == 1:
                     raise
                 self._told(error)
                 continue
-            yield from ((store, one) for one in found)
+            yield from ((store, item) for item in items)
 
     def _is_there(self, store: Store) -> bool:
         """Whether a local root exists. If not, that is reported: its disk may be unmounted."""
@@ -210,13 +210,13 @@ class Catalog:
         if len(sweeps) == 1:
             return self.all_handles(sweeps[0])
         self.problems = Problems()
-        found: list[RecordedRun] = []
+        runs: list[RecordedRun] = []
         for sweep in sweeps:
             try:
-                found += self._handles(sweep)
+                runs += self._handles(sweep)
             except StoreError as error:
                 self._told(error)
-        return found
+        return runs
 
     def _handles(
         self, sweep: str | None, state: str | Iterable[str] | None = None
@@ -236,7 +236,7 @@ class Catalog:
             if not bare:
                 raise
             runs = []
-        found = runs + bare
+        selected = runs + bare
         tables: list[Tabulator] = []
 
         def value(run: RecordedRun, key: str, goal: str, at: str) -> Judged | None:
@@ -245,9 +245,11 @@ class Catalog:
             tables[:] = tables or [Tabulator(self._memories, Problems())]
             return tables[0].value(run, key, goal, at)
 
-        for run in found:
+        for run in selected:
             run.quick, run.caution = value, self._warn
-        return found if wanted is None else [run for run in found if run.state.value in wanted]
+        return (
+            selected if wanted is None else [run for run in selected if run.state.value in wanted]
+        )
 
     def run(self, reference: str) -> RecordedRun:
         """The one run that `reference` selects (see `results.selectors`): `sweep/name`, the
@@ -308,6 +310,6 @@ class Catalog:
 def _states(state: str | Iterable[str] | None) -> set[str] | None:
     if state is None:
         return None
-    wanted = {str(one) for one in ([state] if isinstance(state, str) else state)}
+    wanted = {str(name) for name in ([state] if isinstance(state, str) else state)}
     check_states(sorted(wanted))
     return wanted

@@ -37,13 +37,13 @@ def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
     the cells exceeds 1/2 (Bartlett, Biometrics 3(1), 1947, 39-52: at slope 1 the logarithm evens
     out the variances, at slope 0 no transformation is called for). The rule does not ask which cell
     is best or by how much."""
-    found = [list(values) for values in groups if values]
-    if not found or min(map(min, found)) <= 0:
+    nonempty = [list(values) for values in groups if values]
+    if not nonempty or min(map(min, nonempty)) <= 0:
         return "linear"
     points: list[tuple[float, float]] = []
     levels: list[float] = []
-    unit = unit_of(value for values in found for value in values)
-    for values in found:
+    unit = unit_of(value for values in nonempty for value in values)
+    for values in nonempty:
         scaled = [value / unit for value in values]
         mean = math.fsum(scaled) / len(scaled)
         if mean <= 0:  # so small beside the others that nothing is left of it
@@ -70,10 +70,10 @@ def _slope(points: Sequence[tuple[float, float]]) -> float:
 def mean(values: Sequence[float], scale: Scale = "linear") -> float:
     """The mean of finite values, one at least; the geometric mean on the log scale, where all must
     be positive."""
-    own = on_scale(values, scale)
-    if min(own) == max(own):
+    scaled = on_scale(values, scale)
+    if min(scaled) == max(scaled):
         return float(values[0])
-    return exp(center(own)) if scale == "log" else center(own)
+    return exp(center(scaled)) if scale == "log" else center(scaled)
 
 
 def center(values: Sequence[float]) -> float:

@@ -12,10 +12,10 @@ _ENDS = ("ttl_seconds", "expires_at", "expires")
 def last(records: Iterable[Mapping[str, object]], key: str) -> Mapping[str, object] | None:
     """The record with a path under `key` of the final checkpoint, which is kept for good; else of
     the last that no record says will expire, else of the last. None where none has one."""
-    usable = [one for one in records if isinstance(one.get(key), str) and one[key]]
+    usable = [record for record in records if isinstance(record.get(key), str) and record[key]]
     final = [record for record in usable if ends_final([dict(record)])]
-    kept = [record for record in usable if not may_expire(record)]
-    return (final or kept or usable)[-1] if usable else None
+    lasting = [record for record in usable if not may_expire(record)]
+    return (final or lasting or usable)[-1] if usable else None
 
 
 def may_expire(record: Mapping[str, object]) -> bool:
@@ -27,9 +27,9 @@ def when_expired(record: Mapping[str, object], ended: str | None) -> datetime | 
     """When a checkpoint is gone for certain, by what is on record of it; None where that is not
     known. `ended` is when its run did: it was saved before."""
     for key in _ENDS[1:]:
-        found = _moment(record.get(key))
-        if found is not None:
-            return found
+        moment = _moment(record.get(key))
+        if moment is not None:
+            return moment
     seconds, saved = as_float(record.get("ttl_seconds")), _moment(ended)
     if seconds is None or saved is None:
         return None
@@ -43,8 +43,8 @@ def _moment(value: object) -> datetime | None:
     """A time of a record: as text, or in seconds since 1970."""
     try:
         if isinstance(value, str):
-            found = datetime.fromisoformat(value)
-            return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+            moment = datetime.fromisoformat(value)
+            return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         number = as_float(value)
         return None if number is None else datetime.fromtimestamp(number, UTC)
     except (OverflowError, OSError, ValueError):

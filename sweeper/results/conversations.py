@@ -3,7 +3,7 @@ the turns logged. Pure: JSON in, lines out.
 
 A transcript has a section for each group that was logged. tinker-cookbook runs the trajectories of
 a group side by side, and their logs lie there in the order in which they came. Whose a log is must
-be found out, which is not always possible; then that is said (`Told.whose`), never guessed in
+be found out, which is not always possible; then that is said (`Transcript.whose`), never guessed in
 silence.
 """
 
@@ -37,7 +37,7 @@ _SPEAKERS = {
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 
-class Told(NamedTuple):
+class Transcript(NamedTuple):
     """What was said, and how sure it is whose it is: the trajectory's own; its own if those of
     equal reward were logged in their order ("order"); or all that was said in the group, which
     cannot be told apart ("group")."""
@@ -56,13 +56,13 @@ WHOSE = {
 }
 
 
-def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, list[Told]]:
+def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, list[Transcript]]:
     """What was said in each trajectory of the groups of a transcript, by the number of the group in
     `groups`, which holds the summaries in order. A section that gives the lengths of its turns
     belongs to the next group with the same: groups may be missing from the summaries. Others are
     taken in order."""
     root = table_of(tree).get("root")
-    found: dict[int, list[Told]] = {}
+    found: dict[int, list[Transcript]] = {}
     start = 0
     for section in (node for node in _sections(root) if _heading(node) == _GROUP):
         lengths = _lengths_told(section)
@@ -77,13 +77,13 @@ def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, lis
 def _lengths_told(group: Record) -> list[list[float]]:
     """The lengths of the turns of each trajectory, if the section has them: of what was read and
     what was written, in turn."""
-    told: dict[int, list[float]] = {}
+    lengths: dict[int, list[float]] = {}
     for section in _all_sections(group):
         matched = _EPISODE.match(_heading(section))
         if matched:
             rows = (row for row in _rows(section) if row[0] in ("ob_len", "ac_len"))
-            told[int(matched[1])] = [float(text) for _, text in rows if text.isdigit()]
-    return [told[number] for number in sorted(told)]
+            lengths[int(matched[1])] = [float(text) for _, text in rows if text.isdigit()]
+    return [lengths[number] for number in sorted(lengths)]
 
 
 def _lengths(record: Record) -> list[float]:
@@ -95,22 +95,22 @@ def _lengths(record: Record) -> list[float]:
     ]
 
 
-def _apart(group: Record, records: Sequence[Record]) -> list[Told]:
+def _apart(group: Record, records: Sequence[Record]) -> list[Transcript]:
     """What was said in a group, for each of its trajectories."""
     parts = [part for part in _sections(group, below=True) if _heading(part) != _DETAILS]
     numbered = _numbered(group, len(records))
     if numbered is not None:
-        return [Told(spoken, "trajectory") for spoken in numbered]
+        return [Transcript(spoken, "trajectory") for spoken in numbered]
     whole = list(said_by(group))
     if len(records) == 1:
-        return [Told(whole, "trajectory")]
+        return [Transcript(whole, "trajectory")]
     first = _heading(parts[0]) if parts else None
     starts = [place for place, part in enumerate(parts) if _heading(part) == first]
     if not parts or len(starts) != len(records):
         return (
-            [Told(whole, "group") for _ in records]
+            [Transcript(whole, "group") for _ in records]
             if whole
-            else [Told([], "trajectory")] * len(records)
+            else [Transcript([], "trajectory")] * len(records)
         )
     ends = [*starts[1:], len(parts)]
     return _assigned([parts[a:b] for a, b in zip(starts, ends, strict=True)], records)
@@ -126,44 +126,44 @@ def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
             families.setdefault(matched[1].lower(), {})[int(matched[2])] = section
     for family in families.values():
         if set(family) == set(range(size)):
-            own = {id(section) for section in family.values()}
+            members = {id(section) for section in family.values()}
             before: list[Spoken] = []
             for section in _all_sections(group):
-                if id(section) in own:
+                if id(section) in members:
                     break
-                if not any(id(inner) in own for inner in _all_sections(section)):
+                if not any(id(inner) in members for inner in _all_sections(section)):
                     before += said_by(section)
             return [[*before, *said_by(family[number])] for number in range(size)]
     return None
 
 
-def _assigned(blocks: Sequence[Sequence[Record]], records: Sequence[Record]) -> list[Told]:
+def _assigned(blocks: Sequence[Sequence[Record]], records: Sequence[Record]) -> list[Transcript]:
     """Assign a block to each trajectory: one with a text that it logged, else one with its reward.
     If several blocks fit and differ, they are taken in order."""
-    spoken = [[said for part in block for said in said_by(part)] for block in blocks]
-    left = dict.fromkeys(range(len(blocks)))
+    spoken = [[texts for part in block for texts in said_by(part)] for block in blocks]
+    unassigned = dict.fromkeys(range(len(blocks)))
     sure: dict[int, int] = {}
     for place, record in enumerate(records):
         logged = {text for who, text in turns_logged(record) if who in _ANSWERS and text}
-        fitting = [n for n in left if any(said in logged for _, said in spoken[n])]
+        fitting = [n for n in unassigned if any(texts in logged for _, texts in spoken[n])]
         if fitting:
             sure[place] = fitting[0]
-            del left[fitting[0]]
-    told = {place: Told(spoken[block], "trajectory") for place, block in sure.items()}
-    rest = [place for place in range(len(records)) if place not in told]
+            del unassigned[fitting[0]]
+    assigned = {place: Transcript(spoken[block], "trajectory") for place, block in sure.items()}
+    rest = [place for place in range(len(records)) if place not in assigned]
     by_reward: dict[str | None, list[int]] = {}
-    for block in left:
+    for block in unassigned:
         by_reward.setdefault(dict(spoken[block]).get("reward"), []).append(block)
     wanted: dict[str | None, list[int]] = {}
     for place in rest:
         wanted.setdefault(f"{_reward(records[place]):.3f}", []).append(place)
     if {k: len(v) for k, v in by_reward.items()} != {k: len(v) for k, v in wanted.items()}:
-        by_reward, wanted = {None: list(left)}, {None: rest}
+        by_reward, wanted = {None: list(unassigned)}, {None: rest}
     for key, places in wanted.items():
         same = len({tuple(spoken[block]) for block in by_reward[key]}) == 1
         for place, block in zip(places, by_reward[key], strict=True):
-            told[place] = Told(spoken[block], "trajectory" if same else "order")
-    return [told[place] for place in range(len(records))]
+            assigned[place] = Transcript(spoken[block], "trajectory" if same else "order")
+    return [assigned[place] for place in range(len(records))]
 
 
 def _reward(record: Record) -> float:
@@ -218,23 +218,23 @@ def _text(node: object) -> str:
 def said_by(node: object) -> Iterator[Spoken]:
     """The messages of all conversations in a tree, in order, with its paragraphs and the rows of
     its tables. What a section repeats of the summaries is left out."""
-    known = table_of(node)
-    data, tag = table_of(known.get("data")), known.get("tag")
+    fields = table_of(node)
+    data, tag = table_of(fields.get("data")), fields.get("tag")
     if data.get("type") == "conversation":
         for message in list_of(data.get("messages")):
             if is_table(message):
                 yield str(message.get("role", "?")), _content(message)
     elif tag == "p":
-        text = _text(known).strip()
+        text = _text(fields).strip()
         matched = _WHO.match(text)
         yield (matched[1], matched[2]) if matched else ("note", text)
     elif tag == "details":
-        title, *rest = _children(known) or [""]
+        title, *rest = _children(fields) or [""]
         yield _text(title).strip(), "".join(map(_text, rest)).strip()
     elif tag == "tr":
-        yield from _rows(known)
-    elif tag != "section" or _heading(known) != _DETAILS:
-        for child in _children(known):
+        yield from _rows(fields)
+    elif tag != "section" or _heading(fields) != _DETAILS:
+        for child in _children(fields):
             yield from said_by(child)
 
 
@@ -272,7 +272,7 @@ def turns_logged(record: Record) -> list[Spoken]:
 
 def answers(spoken: Sequence[Spoken]) -> list[str]:
     """What the model said, if that can be told from the rest."""
-    return [said for who, said in spoken if who in _ANSWERS]
+    return [text for who, text in spoken if who in _ANSWERS]
 
 
 def _steps(record: Record) -> list[dict[str, object]]:

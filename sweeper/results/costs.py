@@ -28,8 +28,8 @@ class Spent(NamedTuple):
         counts = self.usage.counts
         unpriced = list(self.amount.unpriced)
         usd = None if unpriced or not counts.tokens else self.amount.usd
-        told = {"usd": usd, "unpriced": unpriced, "counted": self.counted}
-        return {**counts._asdict(), **told, "unknown": self.usage.unknown}
+        fields = {"usd": usd, "unpriced": unpriced, "counted": self.counted}
+        return {**counts._asdict(), **fields, "unknown": self.usage.unknown}
 
 
 def spent(run: RecordedRun, prices: Prices) -> Spent:
@@ -49,10 +49,10 @@ def spent(run: RecordedRun, prices: Prices) -> Spent:
 
 def together(several: Iterable[Spent], prices: Prices) -> Spent:
     """The sum."""
-    found = list(several)
-    usage = total(one.usage for one in found)
-    ways = sorted({one.counted for one in found} - {"nothing"}) or ["nothing"]
-    days = tuple(used for one in found for used in one.days)
+    parts = list(several)
+    usage = total(part.usage for part in parts)
+    ways = sorted({part.counted for part in parts} - {"nothing"}) or ["nothing"]
+    days = tuple(used for part in parts for used in part.days)
     return Spent(usage, amount(usage, prices), " and ".join(ways), days)
 
 
@@ -60,10 +60,10 @@ def by_cell(
     runs: Iterable[tuple[RecordedRun, Spent]], prices: Prices
 ) -> dict[tuple[str, str, str], Spent]:
     """By root, sweep and cell, in the order of the runs."""
-    found: dict[tuple[str, str, str], list[Spent]] = {}
-    for run, one in runs:
-        found.setdefault((run.root, run.sweep, run.cell), []).append(one)
-    return {cell: together(several, prices) for cell, several in found.items()}
+    cells: dict[tuple[str, str, str], list[Spent]] = {}
+    for run, spent in runs:
+        cells.setdefault((run.root, run.sweep, run.cell), []).append(spent)
+    return {cell: together(several, prices) for cell, several in cells.items()}
 
 
 def by_stage(
@@ -71,25 +71,25 @@ def by_stage(
 ) -> dict[tuple[str, str, str], Spent]:
     """By root, sweep and stage, in the order of the runs; all of a sweep without stages
     together."""
-    found: dict[tuple[str, str, str], list[Spent]] = {}
-    for run, one in runs:
-        found.setdefault((run.root, run.sweep, run.stage or run.sweep), []).append(one)
-    return {stage: together(several, prices) for stage, several in found.items()}
+    stages: dict[tuple[str, str, str], list[Spent]] = {}
+    for run, spent in runs:
+        stages.setdefault((run.root, run.sweep, run.stage or run.sweep), []).append(spent)
+    return {stage: together(several, prices) for stage, several in stages.items()}
 
 
 def chain(run: RecordedRun, own: Spent, prices: Prices) -> Spent:
     """What it took to get to the end of a run: its own, and that of each run that it goes on
     from."""
     above = run.lineage if isinstance(run, SweepRun) else ()
-    return together((own, *(spent(one, prices) for one in above)), prices)
+    return together((own, *(spent(ancestor, prices) for ancestor in above)), prices)
 
 
 def by_day(runs: Iterable[Spent], prices: Prices) -> dict[str, Spent]:
     """By the day (UTC) on which an attempt ended; `open` for those that have not."""
-    found: dict[str, list[Spent]] = {}
-    for one in runs:
-        for used in one.days:
-            if used.usage != NO_USAGE or one.counted != "meter":
-                part = Spent(used.usage, amount(used.usage, prices), one.counted)
-                found.setdefault(used.day, []).append(part)
-    return {day: together(found[day], prices) for day in sorted(found)}
+    days: dict[str, list[Spent]] = {}
+    for spent in runs:
+        for used in spent.days:
+            if used.usage != NO_USAGE or spent.counted != "meter":
+                part = Spent(used.usage, amount(used.usage, prices), spent.counted)
+                days.setdefault(used.day, []).append(part)
+    return {day: together(days[day], prices) for day in sorted(days)}

@@ -13,7 +13,7 @@ from sweeper.metrics.cache_folder import Folder, Index
 from sweeper.metrics.files import PLACES
 from sweeper.metrics.rows import ends_final
 from sweeper.metrics.sources import Files
-from sweeper.results.runs import RecordedRun, Told
+from sweeper.results.runs import OnError, RecordedRun
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import NoState, State
@@ -31,18 +31,18 @@ facts. A store within a run's folder belongs to that run."""
 _OF_THE_DISK = "lost+found"
 
 
-def find_folders(store: Store, told: Told | None = None) -> list[str]:
+def find_folders(store: Store, on_error: OnError | None = None) -> list[str]:
     """Finds the run folders below the root that belong to no sweep, sorted, with one listing of
     the root. Folders whose names begin with a dot are skipped, and links to folders outside the
-    root are followed, each folder once. `told` is called with errors about unreadable folders."""
+    root are followed, each folder once. `on_error` is called with errors about unreadable folders."""
     top = store.local_path("")
-    names = _of_names(store.names("")) if top is None else _walk(top, told)
+    names = _of_names(store.names("")) if top is None else _walk(top, on_error)
     return sorted(names)
 
 
-def _walk(top: str, told: Told | None) -> Iterator[str]:
+def _walk(top: str, on_error: OnError | None) -> Iterator[str]:
     within: set[str] = set()
-    for folder, names, inner in _folders_below(top, told):
+    for folder, names, inner in _folders_below(top, on_error):
         if names & _MARKS or any(name.startswith(_ITERATION) for name in inner):
             yield folder
             within.add(folder)
@@ -52,7 +52,7 @@ def _walk(top: str, told: Told | None) -> Iterator[str]:
             yield from _evaluations(top, f"{folder}/{_EVAL_RUNS}".lstrip("/"))
 
 
-def _folders_below(top: str, told: Told | None) -> Iterator[tuple[str, set[str], list[str]]]:
+def _folders_below(top: str, on_error: OnError | None) -> Iterator[tuple[str, set[str], list[str]]]:
     """Yields each folder outside the sweeps, before those inside it, with the names of what it
     holds, and of the folders among that. Links come last, in the order of their paths."""
     root = os.path.realpath(top)
@@ -67,13 +67,13 @@ def _folders_below(top: str, told: Told | None) -> Iterator[tuple[str, set[str],
         if real is not None and (real in seen or seen.add(real)):
             continue  # two links lead to it
         try:
-            with os.scandir(os.path.join(top, folder)) as found:
-                items = {item.name: _target(item, root) for item in found}
+            with os.scandir(os.path.join(top, folder)) as entries:
+                items = {item.name: _target(item, root) for item in entries}
         except (FileNotFoundError, NotADirectoryError):
             continue  # removed since
         except OSError as error:
-            if told is not None and folder != _OF_THE_DISK:
-                told(StoreError(f"{os.path.join(top, folder)}: {error.strerror}"))
+            if on_error is not None and folder != _OF_THE_DISK:
+                on_error(StoreError(f"{os.path.join(top, folder)}: {error.strerror}"))
             continue
         if _PLAN in items:
             continue
@@ -91,8 +91,8 @@ def _folders_below(top: str, told: Told | None) -> Iterator[tuple[str, set[str],
 
 def _evaluations(top: str, folder: str) -> Iterator[str]:
     """Yields the folders of the evaluations of an EvalStore."""
-    with suppress(OSError), os.scandir(os.path.join(top, folder)) as found:
-        for item in found:
+    with suppress(OSError), os.scandir(os.path.join(top, folder)) as entries:
+        for item in entries:
             if os.path.isfile(os.path.join(item.path, _EVAL_FACTS)):
                 yield f"{folder}/{item.name}"
 
@@ -111,7 +111,7 @@ def _target(item: "os.DirEntry[str]", root: str) -> str | None:
 
 def _of_names(paths: Iterable[str]) -> set[str]:
     """Finds these folders among the paths of all files."""
-    found: set[str] = set()
+    folders: set[str] = set()
     sweeps: set[str] = set()
     indexes: set[str] = set()
     facts: set[str] = set()
@@ -123,15 +123,15 @@ def _of_names(paths: Iterable[str]) -> set[str]:
         if name == _PLAN:
             sweeps.add(folder)
         elif name in _MARKS:
-            found.add(folder)
+            folders.add(folder)
         elif name == _EVAL_INDEX:
             indexes.add(f"{folder}/{_EVAL_RUNS}".lstrip("/"))
         elif name == _EVAL_FACTS:
             facts.add(folder)
         elif last.startswith(_ITERATION) or last in _MARKS:
-            found.add(above)
-    runs = sorted(found)
-    found |= {
+            folders.add(above)
+    runs = sorted(folders)
+    folders |= {
         folder
         for folder in facts
         if folder.rpartition("/")[0] in indexes
@@ -139,7 +139,7 @@ def _of_names(paths: Iterable[str]) -> set[str]:
     }
     return {
         folder
-        for folder in found
+        for folder in folders
         if not any(folder == sweep or folder.startswith(f"{sweep}/") for sweep in sweeps)
     }
 
@@ -150,12 +150,12 @@ class FolderRun(RecordedRun):
     success."""
 
     def __init__(
-        self, store: Store, folder: str, files: Files, index: Index, told: Told | None = None
+        self, store: Store, folder: str, files: Files, index: Index, on_error: OnError | None = None
     ) -> None:
         above, _, name = folder.rpartition("/")
         import hashlib
 
-        super().__init__(SweepFolder(store, above or "."), files, index, told)
+        super().__init__(SweepFolder(store, above or "."), files, index, on_error)
         self._folder = folder
         self._config: dict[str, object] | None = None
         self.id = hashlib.sha256(folder.encode("utf-8", "surrogatepass")).hexdigest()[:12]
@@ -177,10 +177,10 @@ class FolderRun(RecordedRun):
         return bool(self._recall("finished", "checkpoints.jsonl", self._is_finished))
 
     def _recall_config(self) -> dict[str, object]:
-        found = self._recall("config", "config.json", lambda: self._read_object("config.json"))
-        if found is None and self.files.source(self._below(_EVAL_FACTS)) is not None:
-            found = self._recall("facts", _EVAL_FACTS, self._read_facts)
-        return found or {}
+        config = self._recall("config", "config.json", lambda: self._read_object("config.json"))
+        if config is None and self.files.source(self._below(_EVAL_FACTS)) is not None:
+            config = self._recall("facts", _EVAL_FACTS, self._read_facts)
+        return config or {}
 
     def _read_facts(self) -> dict[str, object]:
         """Reads what an evaluation says of itself, as a configuration."""
@@ -195,14 +195,14 @@ class FolderRun(RecordedRun):
     def _read_object(self, name: str) -> dict[str, object] | None:
         path = self._below(name)
         try:
-            found: object = decode(self.store.read(path))
+            document: object = decode(self.store.read(path))
         except NotFound:
             return None
         except ValueError as error:
             raise StoreError(f"{self.root}/{path}: damaged ({error})") from error
-        if not is_table(found):
+        if not is_table(document):
             raise StoreError(f"{self.root}/{path}: should be an object of settings")
-        return found
+        return document
 
     def _is_finished(self) -> bool:
         return ends_final(self.checkpoint_records())
@@ -218,7 +218,11 @@ class FolderRun(RecordedRun):
         return f"{self._folder}/{name}" if self._folder else name
 
 
-def folder_runs(store: Store, memory: Folder | None, told: Told | None = None) -> list[FolderRun]:
+def folder_runs(
+    store: Store, memory: Folder | None, on_error: OnError | None = None
+) -> list[FolderRun]:
     """Makes all such runs of a root; they share the index."""
     index, files = Index(memory, "folders"), Files(store, "")
-    return [FolderRun(store, folder, files, index, told) for folder in find_folders(store, told)]
+    return [
+        FolderRun(store, folder, files, index, on_error) for folder in find_folders(store, on_error)
+    ]

@@ -79,7 +79,7 @@ class Guesses:
         return self._made[key]
 
     def _guess(self, wanted: Settings) -> Guess | None:
-        ratios = ((n, _ratio(wanted, one.settings)) for n, one in enumerate(self._examples))
+        ratios = ((n, _ratio(wanted, example.settings)) for n, example in enumerate(self._examples))
         fitting = [(n, ratio) for n, ratio in ratios if ratio is not None]
         scaled = [(n, ratio) for n, ratio in fitting if ratio == 1] or fitting
         if not scaled:
@@ -123,12 +123,12 @@ def _times(usage: Usage, ratio: float) -> Usage:
 
 def not_known_yet(plan: Plan) -> list[Settings]:
     """The settings of each run of the stages that is not known before others have ended."""
-    found: list[Settings] = []
+    counts: list[Settings] = []
     for stage in plan.stages:
         number = plan.unknown.get(stage.name, 0)
         each = [settings_of(run.config, stage.recipe) for run in stage.runs]
-        found += [each[n % len(each)] for n in range(number)] if each else []
-    return found
+        counts += [each[n % len(each)] for n in range(number)] if each else []
+    return counts
 
 
 class Going(NamedTuple):
@@ -147,11 +147,13 @@ def forecast(runs: Iterable[Going]) -> SweepUsage | None:
     used = total(run.used for run in runs)
     if not used.models:
         return None
-    examples = [Example(one.settings, one.used) for one in runs if one.example and one.used.models]
+    examples = [
+        Example(guess.settings, guess.used) for guess in runs if guess.example and guess.used.models
+    ]
     guesses = Guesses(examples)
-    found = [(run, guesses.of(run.settings)) for run in runs if not run.finished]
-    to_come = total(beyond(one.usage, run.used) for run, one in found if one is not None)
-    return SweepUsage(used, to_come, sum(one is None for _, one in found))
+    guessed = [(run, guesses.of(run.settings)) for run in runs if not run.finished]
+    to_come = total(beyond(guess.usage, run.used) for run, guess in guessed if guess is not None)
+    return SweepUsage(used, to_come, sum(guess is None for _, guess in guessed))
 
 
 def forecast_of(sweep: "Sweep") -> SweepUsage | None:
@@ -171,46 +173,49 @@ def _going(run: "SweepRun", recipe: Recipe) -> Going:
     return Going(settings_of(run.config, recipe), run.usage, finished, succeeded)
 
 
-def sentence(found: SweepUsage, prices: Prices) -> str:
+def sentence(forecast: SweepUsage, prices: Prices) -> str:
     """`used 1,240,000 tokens, 3.10 dollars by prices of 2026-10; about 2,000,000 tokens, 4.90
     dollars to come`. No dollars where a model has no price."""
-    spent, to_come = amount(found.used, prices), amount(found.to_come, prices)
+    spent, to_come = amount(forecast.used, prices), amount(forecast.to_come, prices)
     unpriced = sorted({*spent.unpriced, *to_come.unpriced})
-    said = f"used {found.used.counts.tokens:,} tokens"
+    text = f"used {forecast.used.counts.tokens:,} tokens"
     if unpriced:
-        said += f" (no price is known of {', '.join(unpriced)})"
+        text += f" (no price is known of {', '.join(unpriced)})"
     else:
-        said += f", {money(spent.usd)} dollars by {prices.told}"
-    if found.to_come.models:
-        said += f"; about {found.to_come.counts.tokens:,} tokens"
-        said += " to come" if unpriced else f", {money(to_come.usd)} dollars to come"
-    if found.untold:
-        said += f"; nothing is known yet of {plural(found.untold, 'run')}"
-    return said
+        text += f", {money(spent.usd)} dollars by {prices.told}"
+    if forecast.to_come.models:
+        text += f"; about {forecast.to_come.counts.tokens:,} tokens"
+        text += " to come" if unpriced else f", {money(to_come.usd)} dollars to come"
+    if forecast.untold:
+        text += f"; nothing is known yet of {plural(forecast.untold, 'run')}"
+    return text
 
 
-def brief(found: SweepUsage, prices: Prices) -> str:
+def brief(forecast: SweepUsage, prices: Prices) -> str:
     """`3.10 dollars, 4.90 to come`; in tokens where a model has no price. `and more` where of some
     runs nobody knows how much."""
-    spent, later = amount(found.used, prices), amount(found.to_come, prices)
+    spent, later = amount(forecast.used, prices), amount(forecast.to_come, prices)
     if spent.unpriced or later.unpriced:
-        used, to_come = _rounded(found.used.counts.tokens), _rounded(found.to_come.counts.tokens)
+        used, to_come = (
+            _rounded(forecast.used.counts.tokens),
+            _rounded(forecast.to_come.counts.tokens),
+        )
         unit = "tokens"
     else:
         used, to_come, unit = money(spent.usd), money(later.usd), "dollars"
-    if not found.to_come.models:
-        return f"{used} {unit}" + (" so far" if found.untold else "")
-    more = " and more" if found.untold else ""
+    if not forecast.to_come.models:
+        return f"{used} {unit}" + (" so far" if forecast.untold else "")
+    more = " and more" if forecast.untold else ""
     return f"{used} {unit}, {to_come}{more} to come"
 
 
-def document(found: SweepUsage, prices: Prices) -> dict[str, object]:
+def document(forecast: SweepUsage, prices: Prices) -> dict[str, object]:
     """As `status --json` has it; `usd` is None where a model has no price."""
     return {
-        "used": _document(found.used, prices),
-        "to_come": _document(found.to_come, prices),
-        "untold": found.untold,
-        "time": found.time,
+        "used": _document(forecast.used, prices),
+        "to_come": _document(forecast.to_come, prices),
+        "untold": forecast.untold,
+        "time": forecast.time,
         "prices": prices.told,
     }
 

@@ -70,8 +70,8 @@ class Answered(NamedTuple):
 def item_files(paths: Iterable[tuple[str, int]]) -> list[ItemFile]:
     """Find the files with answers among a run's files and sizes, the latest of a task last."""
     listed = dict(paths)
-    found = [own for path, size in listed.items() if (own := _file(path, size, listed))]
-    return sorted(found, key=lambda file: (file.kind, file.task, file.order))
+    files = [file for path, size in listed.items() if (file := _file(path, size, listed))]
+    return sorted(files, key=lambda file: (file.kind, file.task, file.order))
 
 
 def _file(path: str, size: int, listed: Mapping[str, int]) -> ItemFile | None:
@@ -101,11 +101,11 @@ def read_items(
     """Read a run's answers by task. Also returns the paths of files that are too large to be
     read."""
     read, large = read_answers(run, files, limit)
-    found: dict[str, Answered] = {}
+    answers_by_task: dict[str, Answered] = {}
     for file, answers in read:
-        for one in _by_task(answers, file):
-            found.setdefault(one.task, one)
-    return [found[task] for task in sorted(found)], large
+        for answered in _by_task(answers, file):
+            answers_by_task.setdefault(answered.task, answered)
+    return [answers_by_task[task] for task in sorted(answers_by_task)], large
 
 
 def files_of(run: RecordedRun) -> dict[str, int]:
@@ -123,14 +123,14 @@ def read_answers(
 ) -> tuple[list[tuple[ItemFile, list["Answer"]]], list[str]]:
     """Read each answer of a run's last evaluations, by file. Also returns the paths of files that
     are too large to be read."""
-    found: list[tuple[ItemFile, list[Answer]]] = []
+    answers: list[tuple[ItemFile, list[Answer]]] = []
     large: list[str] = []
     for file in _latest(run, files):
         if file.size > limit:
             large.append(file.path)
         else:
-            found.append((file, parse_answers(_read(run, file.path), file)))
-    return found, large
+            answers.append((file, parse_answers(_read(run, file.path), file)))
+    return answers, large
 
 
 def parse_answers(data: bytes, file: ItemFile) -> list["Answer"]:
@@ -145,8 +145,10 @@ def _latest(run: RecordedRun, files: Sequence[ItemFile]) -> list[ItemFile]:
     for file in files:
         tasks.setdefault((file.kind, file.task), []).append(file)
     return [
-        own[0] if len(own) == 1 else max(own, key=lambda file: (_begun(run, file), file.order))
-        for own in tasks.values()
+        answers[0]
+        if len(answers) == 1
+        else max(answers, key=lambda file: (_begun(run, file), file.order))
+        for answers in tasks.values()
     ]
 
 
@@ -167,20 +169,20 @@ def item_rows(answers: Sequence["Answer"], kind: str) -> Iterator[AnswerRow]:
     those of its item; a score is None where nothing has judged. `step` is None where the shape of
     the file has none."""
     counts: dict[tuple[str, str], int] = {}
-    for one in answers:
-        place = one.task, one.item
+    for answer in answers:
+        place = answer.task, answer.item
         counted = counts[place] = counts.get(place, -1) + 1
         yield {
-            "task": one.task,
-            "item": one.item,
-            "sample": counted if one.sample is None else one.sample,
-            "score": one.score if math.isfinite(one.score) else None,
-            "text": one.text,
-            "prompt": one.prompt,
-            "answer": one.right,
-            "step": one.step if kind == "items" else None,
-            "cluster": one.cluster,
-            "error": one.error,
+            "task": answer.task,
+            "item": answer.item,
+            "sample": counted if answer.sample is None else answer.sample,
+            "score": answer.score if math.isfinite(answer.score) else None,
+            "text": answer.text,
+            "prompt": answer.prompt,
+            "answer": answer.right,
+            "step": answer.step if kind == "items" else None,
+            "cluster": answer.cluster,
+            "error": answer.error,
         }
 
 
@@ -200,15 +202,15 @@ def _parsed(rows: Iterable[Mapping[str, object]], file: ItemFile) -> list["Answe
             steps[answer.task], kept[answer.task] = answer.step, []
         if answer.step >= latest:
             kept[answer.task].append(answer)
-    return [answer for own in kept.values() for answer in own]
+    return [answer for answers in kept.values() for answer in answers]
 
 
 def _by_task(answers: Iterable["Answer"], file: ItemFile) -> list[Answered]:
-    kept: dict[str, list[Answer]] = {}
+    tasks: dict[str, list[Answer]] = {}
     for answer in answers:
         if math.isfinite(answer.score):
-            kept.setdefault(answer.task, []).append(answer)
-    return [_gathered(task, own, file) for task, own in kept.items()]
+            tasks.setdefault(answer.task, []).append(answer)
+    return [_gathered(task, answers, file) for task, answers in tasks.items()]
 
 
 class Answer(NamedTuple):
@@ -233,8 +235,8 @@ def _gathered(task: str, answers: Sequence[Answer], file: ItemFile) -> Answered:
         scores.setdefault(answer.item, []).append(answer.score)
     return Answered(
         task,
-        {item: math.fsum(own) / len(own) for item, own in scores.items()},
-        {item: len(own) for item, own in scores.items()},
+        {item: math.fsum(values) / len(values) for item, values in scores.items()},
+        {item: len(values) for item, values in scores.items()},
         {answer.item: answer.prompt[:_SHOWN] for answer in answers if answer.prompt},
         {answer.item: answer.cluster for answer in answers if answer.cluster},
         sum(answer.error for answer in answers),
@@ -268,24 +270,24 @@ def _of_store(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[
     """Parse an EvalStore. A reward above 0 scores 1, as tinker-cookbook counts."""
     for row in rows:
         reward = _score(row.get("reward"))
-        known = row.get("example_id") or row.get("idx")
-        if reward is None or not isinstance(known, str | int):
+        identity = row.get("example_id") or row.get("idx")
+        if reward is None or not isinstance(identity, str | int):
             continue
         failed = row.get("error") is not None
         turns = row.get("turns")
-        asked = _said(turns, "user")
+        question = _answer_text(turns, "user")
         score = 0.0 if failed else float(reward > 0)
         yield Answer(
             file.task,
-            str(known),
+            str(identity),
             score,
-            prompt=asked[0] if asked else "",
+            prompt=question[0] if question else "",
             error=failed,
-            text="\n".join(_said(turns, "assistant")[-1:]),
+            text="\n".join(_answer_text(turns, "assistant")[-1:]),
         )
 
 
-def _said(turns: object, role: str) -> list[str]:
+def _answer_text(turns: object, role: str) -> list[str]:
     return [_whole(turn.get("content")) for turn in _mappings(turns) if turn.get("role") == role]
 
 
@@ -293,11 +295,11 @@ def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Itera
     """Parse rollout summaries. The score is whether the answer was right, if every answer says so,
     else the reward. What is logged as `item` identifies it, else the question's text; without
     either there is none. What was said is the last that was; in the turns of a named item, all."""
-    found: list[tuple[Answer, float | None]] = []
+    answers: list[tuple[Answer, float | None]] = []
     for row in rows:
         reward = _score(row.get("total_reward"))
         steps = _mappings(row.get("steps"))
-        prompt = next((text for step in steps if (text := _asked(step))), "")
+        prompt = next((text for step in steps if (text := _question_text(step))), "")
         if reward is not None and prompt:
             item = next(filter(None, (_logged(step, ("item",)) for step in steps)), "")
             said = [*filter(None, (_logged(step, _RESPONSES) for step in steps))]
@@ -306,13 +308,13 @@ def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Itera
             answer = Answer(
                 file.task, item or prompt, reward, prompt=prompt, text=text, right=right
             )
-            found.append((answer, _right(row, steps)))
-    judged = all(right is not None for _, right in found)
-    for answer, right in found:
+            answers.append((answer, _right(row, steps)))
+    judged = all(right is not None for _, right in answers)
+    for answer, right in answers:
         yield answer._replace(score=right) if judged and right is not None else answer
 
 
-def _asked(step: Mapping[str, object]) -> str:
+def _question_text(step: Mapping[str, object]) -> str:
     return _logged(step, _PROMPTS)
 
 
@@ -323,9 +325,9 @@ def _logged(step: Mapping[str, object], names: Sequence[str]) -> str:
 
 
 def _right(row: Mapping[str, object], steps: Sequence[Mapping[str, object]]) -> float | None:
-    told = [row.get("trajectory_metrics"), *(step.get("metrics") for step in steps[::-1])]
-    found = (_score(metrics.get("correct")) for metrics in _mappings(told))
-    return next((right for right in found if right is not None), None)
+    places = [row.get("trajectory_metrics"), *(step.get("metrics") for step in steps[::-1])]
+    scores = (_score(metrics.get("correct")) for metrics in _mappings(places))
+    return next((right for right in scores if right is not None), None)
 
 
 def _score(value: object) -> float | None:
@@ -346,5 +348,5 @@ def _sample(value: object) -> int | None:
 
 
 def _mappings(value: object) -> list[Mapping[str, object]]:
-    found = cast(list[object], value) if isinstance(value, list) else []
-    return [one for one in found if isinstance(one, dict)]
+    items = cast(list[object], value) if isinstance(value, list) else []
+    return [item for item in items if isinstance(item, dict)]

@@ -35,33 +35,33 @@ class Kept(NamedTuple):
 
 def listed(service: Service) -> dict[str, Kept]:
     """All that the service keeps for this key, by path. Raises `EnvironmentFailure`."""
-    found: dict[str, Kept] = {}
+    checkpoints: dict[str, Kept] = {}
     offset = 0
     while True:
         page = service.ask("checkpoints", "checkpoints", limit=str(_PAGE), offset=str(offset))
         items = page.parts("checkpoints")
-        for one in items:
-            path = one.text("tinker_path")
-            expires = one.text_or("expires_at", None)
-            size = one.integer_or("size_bytes", 0)
-            found[path] = Kept(path, size, one.text_or("time", None), expires)
+        for item in items:
+            path = item.text("tinker_path")
+            expires = item.text_or("expires_at", None)
+            size = item.integer_or("size_bytes", 0)
+            checkpoints[path] = Kept(path, size, item.text_or("time", None), expires)
         offset += _PAGE
         if len(items) < _PAGE:
-            return found
+            return checkpoints
 
 
 def of_runs(
-    runs: Iterable[RecordedRun], known: Mapping[str, Kept]
+    runs: Iterable[RecordedRun], checkpoints: Mapping[str, Kept]
 ) -> list[tuple[RecordedRun, str, Kept]]:
     """The checkpoints that runs have recorded and the service still keeps, with the name that the
     record has: each path once."""
-    found: dict[str, tuple[RecordedRun, str, Kept]] = {}
+    of_run: dict[str, tuple[RecordedRun, str, Kept]] = {}
     for run in runs:
         for record in run.checkpoint_records():
             for path in _paths(record):
-                if path in known:
-                    found[path] = (run, str(record.get("name", "")), known[path])
-    return list(found.values())
+                if path in checkpoints:
+                    of_run[path] = (run, str(record.get("name", "")), checkpoints[path])
+    return list(of_run.values())
 
 
 def _paths(value: object) -> Iterator[str]:
@@ -107,18 +107,18 @@ def spared(
     them, or they are the `best` or `final` of their run and are to be kept."""
     addresses, runs = referred(everything)
     mine: dict[int, set[str]] = {}
-    found: dict[str, str] = {}
-    for run, _, kept in chosen:
+    reasons: dict[str, str] = {}
+    for run, _, checkpoint in chosen:
         if not isinstance(run, SweepRun) or not run.is_finished:
-            found[kept.path] = "the run is not known to be over"
-        elif run.id in runs or kept.path in addresses:
-            found[kept.path] = "another run goes on from it"
+            reasons[checkpoint.path] = "the run is not known to be over"
+        elif run.id in runs or checkpoint.path in addresses:
+            reasons[checkpoint.path] = "another run goes on from it"
         else:
             if id(run) not in mine:
                 mine[id(run)] = set(_best_and_final(run, keep))
-            if kept.path in mine[id(run)]:
-                found[kept.path] = "to be kept"
-    return found
+            if checkpoint.path in mine[id(run)]:
+                reasons[checkpoint.path] = "to be kept"
+    return reasons
 
 
 def _best_and_final(run: RecordedRun, keep: Collection[str]) -> Iterator[str]:
@@ -150,21 +150,21 @@ def _best(run: RecordedRun, records: Sequence[Row]) -> Row:
     return records[-min(judged)[1]] if judged else records[-1]
 
 
-def delete(service: Service, kept: Kept) -> bool:
+def delete(service: Service, checkpoint: Kept) -> bool:
     """Delete a checkpoint. Returns whether it was there. Raises `EnvironmentFailure`."""
     try:
-        service.ask(_address(kept.path), "checkpoint", method="DELETE")
+        service.ask(_address(checkpoint.path), "checkpoint", method="DELETE")
     except NotFound:
         return False
     return True
 
 
-def expire(service: Service, kept: Kept, seconds: int | None) -> bool:
+def expire(service: Service, checkpoint: Kept, seconds: int | None) -> bool:
     """Have a checkpoint deleted after so many seconds from now; None: never. Returns whether it was
     there. Raises `EnvironmentFailure`."""
     body: dict[str, object] = {"ttl_seconds": seconds}
     try:
-        service.ask(f"{_address(kept.path)}/ttl", "checkpoint", method="PUT", body=body)
+        service.ask(f"{_address(checkpoint.path)}/ttl", "checkpoint", method="PUT", body=body)
     except NotFound:
         return False
     return True

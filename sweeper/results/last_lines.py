@@ -23,6 +23,6 @@ def logs(
     those that the selectors `runs`, `state` and `where` choose. Raises `NotFound`, `UsageError`."""
     if not 1 <= lines <= _MOST:
         raise UsageError(f"{lines} lines: write a number from 1 to {_MOST}")
-    found = Registry(root or default_root()).sweep(sweep)
-    chosen = pick(found.runs, runs, state, where)
+    selected = Registry(root or default_root()).sweep(sweep)
+    chosen = pick(selected.runs, runs, state, where)
     return {run.name: run.log_tail(lines, limit=lines * 4096) for run in chosen}

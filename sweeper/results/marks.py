@@ -25,16 +25,16 @@ class Marked(NamedTuple):
     def notes(self, names: Mapping[str, str]) -> list[tuple[str | None, Mark]]:
         """All notes, oldest first, each with the name of its run by `names` (id -> name; else the
         id), None for one of the sweep."""
-        own = [(None, note) for note in self.sweep.notes]
+        of_sweep = [(None, note) for note in self.sweep.notes]
         others = [
-            (names.get(run, run), note) for run, found in self.runs.items() for note in found.notes
+            (names.get(run, run), note) for run, marks in self.runs.items() for note in marks.notes
         ]
-        return sorted([*own, *others], key=lambda pair: pair[1].time)
+        return sorted([*of_sweep, *others], key=lambda pair: pair[1].time)
 
 
-def marked(folder: SweepFolder, told: Callable[[StoreError], None] | None = None) -> Marked:
+def marked(folder: SweepFolder, subjects: Callable[[StoreError], None] | None = None) -> Marked:
     """Read what is noted of a sweep and of its runs. Raises `StoreError`."""
-    return by_subject(read_marks(folder, told))
+    return by_subject(read_marks(folder, subjects))
 
 
 def by_subject(marks: Iterable[Mark]) -> Marked:
@@ -43,24 +43,24 @@ def by_subject(marks: Iterable[Mark]) -> Marked:
     for mark in marks:
         about.setdefault(mark.run, []).append(mark)
     folded = {run: fold(several) for run, several in about.items()}
-    own = folded.pop(None, NO_MARKS)
-    return Marked(own, {run: found for run, found in folded.items() if run is not None})
+    of_sweep = folded.pop(None, NO_MARKS)
+    return Marked(of_sweep, {run: marks for run, marks in folded.items() if run is not None})
 
 
 def marks_by_run(runs: Sequence[RecordedRun]) -> list[tuple[Marks, Marks]]:
     """For each run its own marks, and those of its sweep. What cannot be read is told as the run
     tells it, and taken for nothing."""
-    known: dict[tuple[str, str], Marked] = {}
-    found: list[tuple[Marks, Marks]] = []
+    sweeps: dict[tuple[str, str], Marked] = {}
+    pairs: list[tuple[Marks, Marks]] = []
     for run in runs:
         place = run.root, run.sweep
-        if place not in known:
-            known[place] = Marked()
+        if place not in sweeps:
+            sweeps[place] = Marked()
             if isinstance(run, SweepRun):
                 read = partial(marked, run.sweep_folder, run.told)
-                known[place] = run.readable(read, Marked())
-        found.append((known[place].of(run.id), known[place].sweep))
-    return found
+                sweeps[place] = run.readable(read, Marked())
+        pairs.append((sweeps[place].of(run.id), sweeps[place].sweep))
+    return pairs
 
 
 def with_tags(
@@ -70,11 +70,13 @@ def with_tags(
     ones that have a star, or whose sweep has."""
     if not tags and not starred:
         return list(runs)
-    kept: list[RecordedRun] = []
-    for run, (own, sweep) in zip(runs, marks_by_run(runs), strict=True):
-        if set(tags) <= {*own.tags, *sweep.tags} and (own.starred or sweep.starred or not starred):
-            kept.append(run)
-    return kept
+    matches: list[RecordedRun] = []
+    for run, (marks, sweep) in zip(runs, marks_by_run(runs), strict=True):
+        if set(tags) <= {*marks.tags, *sweep.tags} and (
+            marks.starred or sweep.starred or not starred
+        ):
+            matches.append(run)
+    return matches
 
 
 def in_use(runs: Sequence[RecordedRun]) -> list[RecordedRun]:

@@ -62,7 +62,7 @@ class Follower:
     def poll(self) -> list[News]:
         """Reads what was recorded since the last call, or since this object was made. Unreadable
         files are tried again at the next call. Raises `StoreError` if nothing could be read."""
-        found: list[News] = []
+        news: list[News] = []
         trouble: StoreError | OSError | None = None
         for place, files in self._each():
             try:
@@ -72,10 +72,10 @@ class Follower:
                 trouble = trouble or error
                 continue
             if added and added.data and parsed:
-                found.append(News(place.run, parsed.rows, added.again))
-        if trouble is not None and not found:
+                news.append(News(place.run, parsed.rows, added.again))
+        if trouble is not None and not news:
             raise trouble
-        return found
+        return news
 
     def _each(self) -> Iterator[tuple[_Place, Files]]:
         """Yields each run with the files of its sweep, which share one listing."""

@@ -111,14 +111,14 @@ class Tabulator:
     def _attempts(self, run: RecordedRun, keys: Sequence[str] | None) -> list[Columns]:
         """The files of the attempts, oldest first."""
         read = self._reader(run).columns
-        found = (read(run.files, path, keys) for path in run.metrics_paths())
-        return [columns for columns in found if columns is not None]
+        columns_of_attempts = (read(run.files, path, keys) for path in run.metrics_paths())
+        return [columns for columns in columns_of_attempts if columns is not None]
 
     def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Judged | None:
         """The value of `objective.judged` for a run's history."""
-        found = self._last(run, key) if at == "last" else None
-        if found is not None:
-            return found
+        last = self._last(run, key) if at == "last" else None
+        if last is not None:
+            return last
         merged = merge_columns(self._attempts(run, [key]))
         steps, values = _counting(merged, key)
         if not len(values):
@@ -139,8 +139,8 @@ class Tabulator:
             source = run.files.source(path)
             if source is None:
                 continue
-            kept = self._reader(run).has(run.files, path)
-            if kept or source.pieces or source.stamp.size < _SMALL:
+            cached = self._reader(run).has(run.files, path)
+            if cached or source.pieces or source.stamp.size < _SMALL:
                 return None
             try:
                 last = last_number(source.read(0)[1], key)
@@ -159,11 +159,11 @@ class Tabulator:
 
         def read(run: RecordedRun) -> list[Part]:
             recorded = Recorded(run.files, run.folders(), self._rollout_cache(run))
-            found = rollout_parts(recorded, run.key, iteration, keys)
-            malformed = sum(part.columns.malformed for part in found)
+            parts = rollout_parts(recorded, run.key, iteration, keys)
+            malformed = sum(part.columns.malformed for part in parts)
             for note in _skipped(Columns(malformed=malformed)):
                 self._problems.tell(f"{run.sweep}/{run.name}: rollout summaries: {note}")
-            return found
+            return parts
 
         with self._help_with_rollouts(runs):
             parts = list(self._each(runs, read))
@@ -182,12 +182,12 @@ class Tabulator:
         """Each answer of the runs' last evaluations, as dicts: `ITEM_COLUMNS`."""
 
         def read(run: RecordedRun) -> list[ItemRow]:
-            found, large = read_answers(run, item_files(files_of(run).items()))
+            answers, large = read_answers(run, item_files(files_of(run).items()))
             for path in large:
                 self._problems.tell(f"{run.sweep}/{run.name}: {path}: too large to be read")
             return [
                 {"run": run.id, "sweep": run.sweep, "root": run.root, **row}
-                for file, answers in found
+                for file, answers in answers
                 for row in item_rows(answers, file.kind)
             ]
 
@@ -246,14 +246,14 @@ class Tabulator:
         """The metrics that a query may mention; None for all."""
         if mentions_all(query, "metrics"):
             return None
-        found: dict[str, None] = {}
+        recorded: dict[str, None] = {}
 
         def read(run: RecordedRun) -> list[str]:
             keys = self._reader(run).keys
             return [key for path in run.metrics_paths() for key in keys(run.files, path)]
 
-        found.update(dict.fromkeys(self._each(runs, read)))
-        return ["step", *(key for key in found if key != "step" and mentioned(key, query))]
+        recorded.update(dict.fromkeys(self._each(runs, read)))
+        return ["step", *(key for key in recorded if key != "step" and mentioned(key, query))]
 
 
 def _skipped(columns: Columns) -> list[str]:

@@ -31,11 +31,11 @@ class Origin:
     digest of its code if it ran in place. Launches by older versions have fewer entries."""
 
     def __init__(
-        self, folder: SweepFolder, known: Mapping[str, object], program: str | None = None
+        self, folder: SweepFolder, facts: Mapping[str, object], program: str | None = None
     ) -> None:
         self._store = folder.store
         self._folder = folder
-        self._known = known
+        self._known = facts
         self.live = program
 
     @functools.cached_property
@@ -43,8 +43,8 @@ class Origin:
         """The whole provenance of the attempt's launch, with the attempt's own program."""
         launch = launch_id(self._known)
         path = None if launch is None else self._folder.launch(os.path.basename(launch))
-        found = {**self._known, **self._read(path)}
-        return found if self.live is None else found | {"program": self.live}
+        record = {**self._known, **self._read(path)}
+        return record if self.live is None else record | {"program": self.live}
 
     def get(self, key: str) -> object:
         """An entry of the provenance; None if it is not known."""
@@ -80,12 +80,12 @@ class Origin:
 
     def packages(self) -> dict[str, object]:
         """All packages with their versions; the important ones if the rest is not on record."""
-        known = table_of(self.get("packages"))
+        versions = table_of(self.get("packages"))
         path = self._moved(_text(self.get("all_packages")))
         with suppress(StoreError, NotFound):
             lines = self._store.read(path).decode("utf-8", "replace").split() if path else []
-            known |= {name: version for name, _, version in (x.partition("==") for x in lines)}
-        return known
+            versions |= {name: version for name, _, version in (x.partition("==") for x in lines)}
+        return versions
 
     def _read(self, path: str | None) -> dict[str, object]:
         path = self._moved(path)
@@ -157,41 +157,41 @@ class Launches:
     @property
     def latest(self) -> Executed:
         """What attempts run that start from now on."""
-        known = next(iter(self._known), None)
-        found = None if known is None else Origin(self._folder, known)
-        return Executed("", found)
+        newest = next(iter(self._known), None)
+        origin = None if newest is None else Origin(self._folder, newest)
+        return Executed("", origin)
 
     @property
     def is_certain(self) -> bool:
         """Whether all attempts ran the same: one launch, which copied the code."""
-        return len(self._known) < 2 and all(known.get("code") for known in self._known)
+        return len(self._known) < 2 and all(launch.get("code") for launch in self._known)
 
     def of(self, launch: str | None, program: str | None, opened: str | None) -> Origin | None:
         """What an attempt ran: `launch` is the id that its events record, or None if an older
         version wrote them. Then it is the last launch before the attempt was `opened`."""
         if launch is not None:
-            known = next((k for k in self._known if k.get("launch") == launch), {"launch": launch})
+            newest = next((k for k in self._known if k.get("launch") == launch), {"launch": launch})
         elif len(self._known) > 1:
             before = (k for k in self._known if (_text(k.get("time")) or "~") <= (opened or ""))
-            known = next(before, None)
+            newest = next(before, None)
         else:
-            known = next(iter(self._known), None)
-        if known is None:
+            newest = next(iter(self._known), None)
+        if newest is None:
             return None
-        key = launch_id(known) or known.get("time"), program
+        key = launch_id(newest) or newest.get("time"), program
         if key not in self._origins:
-            self._origins[key] = Origin(self._folder, known, program)
+            self._origins[key] = Origin(self._folder, newest, program)
         return self._origins[key]
 
 
 def differences(runs: Iterable[HasOrigin]) -> list[Difference]:
     """Whether the runs executed different code, Python, packages, service, variables or data, and
     what differs. Runs of which nothing is known are left out; so is what is not known of one."""
-    known = [(run, run.origin) for run in runs]
-    found = [(run, origin) for run, origin in known if origin is not None]
-    if len({id(origin) for _, origin in found}) < 2:
+    pairs = [(run, run.origin) for run in runs]
+    origins = [(run, origin) for run, origin in pairs if origin is not None]
+    if len({id(origin) for _, origin in origins}) < 2:
         return []
-    return [each for kind in _KINDS for each in _difference(kind, found)]
+    return [each for kind in _KINDS for each in _difference(kind, origins)]
 
 
 _KINDS = ("code", "python", "SDK", "packages", "service", "variables", "data")
@@ -225,8 +225,8 @@ def _variant(kind: str, origin: Origin, *, whole: bool) -> str | None:
         path = _text(origin.get("all_packages"))
         return path and os.path.basename(path)
     if kind == "SDK":
-        known = table_of(origin.get("packages"))
-        return None if "packages" not in origin.record else str([known.get(p) for p in _SDK])
+        packages = table_of(origin.get("packages"))
+        return None if "packages" not in origin.record else str([packages.get(p) for p in _SDK])
     entries = {"service": ("service", "address"), "variables": ("env",)}.get(kind, (kind,))
     if entries[0] not in origin.record or origin.get(entries[0]) is None:
         return None
@@ -258,27 +258,27 @@ def _label(kind: str, origin: Origin, what: Sequence[str]) -> str:
     if kind == "code":
         return origin.code or "unknown"
     if kind in ("packages", "SDK"):
-        known = origin.packages()
-        shown = [f"{name} {known.get(name) or 'none'}" for name in what[:_NAMED]]
+        data = origin.packages()
+        shown = [f"{name} {data.get(name) or 'none'}" for name in what[:_NAMED]]
         return ", ".join(shown) or "other packages"
     if kind == "variables":
-        known = table_of(origin.get("env"))
-        return ", ".join(f"{name}={known.get(name, '')}" for name in what[:_NAMED])
+        data = table_of(origin.get("env"))
+        return ", ".join(f"{name}={data.get(name, '')}" for name in what[:_NAMED])
     if kind == "data":
-        known = table_of(origin.get("data"))
-        return ", ".join(str(known.get(name, "none"))[:8] for name in what[:_NAMED])
+        data = table_of(origin.get("data"))
+        return ", ".join(str(data.get(name, "none"))[:8] for name in what[:_NAMED])
     entries = ("service", "address") if kind == "service" else (kind,)
     return " ".join(str(origin.get(entry)) for entry in entries if origin.get(entry))
 
 
-def sentences(found: Sequence[Difference]) -> list[str]:
+def sentences(differences: Sequence[Difference]) -> list[str]:
     """One sentence for each difference: `different code (train.py): 6 runs 1f2e3d4c, 2 runs ...`"""
-    return [_sentence(one) for one in found]
+    return [_sentence(difference) for difference in differences]
 
 
-def _sentence(one: Difference) -> str:
-    groups = ", ".join(f"{plural(len(runs), 'run')} {label}" for label, runs in one.groups)
-    return f"different {one.title}: {groups}"
+def _sentence(difference: Difference) -> str:
+    groups = ", ".join(f"{plural(len(runs), 'run')} {label}" for label, runs in difference.groups)
+    return f"different {difference.title}: {groups}"
 
 
 def _text(value: object) -> str | None:

@@ -29,10 +29,10 @@ class Reached(NamedTuple):
 
 def reached(run: RecordedRun) -> Reached:
     """How far the newest attempt is that has recorded anything. Raises `StoreError`."""
-    found = Reached()
+    progress = Reached()
     for row in _last_rows(run):
-        found = found.after(row)
-    return found
+        progress = progress.after(row)
+    return progress
 
 
 def _last_rows(run: RecordedRun) -> list[Row]:

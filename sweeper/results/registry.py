@@ -62,13 +62,13 @@ class Registry(Catalog):
         """The sweeps, as a notebook shows them."""
         rows = [
             (
-                found["sweep"],
-                found["recipe"],
-                found["runs"],
-                ", ".join(f"{count} {state}" for state, count in found["states"].items()),
-                found["created"],
+                record["sweep"],
+                record["recipe"],
+                record["runs"],
+                ", ".join(f"{count} {state}" for state, count in record["states"].items()),
+                record["created"],
             )
-            for found in self.sweep_records()
+            for record in self.sweep_records()
         ]
         columns = ("sweep", "recipe", "runs", "states", "created")
         return title("Registry", ", ".join(self.roots)) + table(columns, rows)
@@ -85,10 +85,10 @@ class Registry(Catalog):
         runs in each state, and `tags`, `starred`, `archived`. `sweep` is a name or a glob;
         without it archived sweeps are left out."""
         self.problems = Problems()
-        found = ((one, self._marks(one)) for one in self._sweeps(sweep))
+        pairs = ((sweep_item, self._marks(sweep_item)) for sweep_item in self._sweeps(sweep))
         return [
-            _sweep_record(one, marks)
-            for one, marks in found
+            _sweep_record(sweep_item, marks)
+            for sweep_item, marks in pairs
             if sweep is not None or not marks.archived
         ]
 
@@ -107,9 +107,9 @@ class Registry(Catalog):
         records = self.sweep_records(sweep)
         flat: list[dict[str, object]] = []
         for record in records:
-            known: dict[str, object] = {k: v for k, v in record.items() if k != "states"}
+            row: dict[str, object] = {k: v for k, v in record.items() if k != "states"}
             counts = {state.value: record["states"].get(state.value, 0) for state in State}
-            flat.append(known | counts)
+            flat.append(row | counts)
         columns = ["sweep", "root", "created", "recipe", "runs", *(state.value for state in State)]
         return pandas.DataFrame(flat, columns=columns)
 
@@ -210,15 +210,16 @@ class Registry(Catalog):
             values = part.columns.values
             recorded |= {k for k in keys if k in values and present(values[k]).any()}
         if unknown := [key for key in keys if key not in recorded and key != "step"]:
-            known = {  # what an attempt recorded after the step where the next began was given up
+            # What an attempt recorded after the step where the next began was given up.
+            recorded_keys = {
                 key
                 for part in self._tables().metrics(runs)
                 for key in part.columns.values
                 if part.columns.has(key).any()
             }
-            known.discard("step")
+            recorded_keys.discard("step")
             for key in unknown:
-                near = difflib.get_close_matches(key, known, n=1)
+                near = difflib.get_close_matches(key, recorded_keys, n=1)
                 hint = f": did you mean {near[0]!r}?" if near else ""
                 warnings.warn(f"no run has recorded {key!r}{hint}", UserWarning, stacklevel=3)
 
@@ -335,8 +336,8 @@ def _sweep_record(sweep: Sweep, marks: Marks) -> SweepRecord:
 
 def _flat(record: RunRecord) -> dict[str, object]:
     """A record with one column per configuration key."""
-    own = {key: value for key, value in record.items() if key not in ("id", "config")}
-    row: dict[str, object] = {"run": record["id"], **own}
+    fields = {key: value for key, value in record.items() if key not in ("id", "config")}
+    row: dict[str, object] = {"run": record["id"], **fields}
     for key, value in record["config"].items():
         row[f"config.{key}" if key in RUN_COLUMNS or key in _OF_STAGES & row.keys() else key] = (
             value

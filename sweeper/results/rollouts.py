@@ -7,7 +7,7 @@ from sweeper.common.decoding import decode
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.rollout_files import SummaryFile, flat
 from sweeper.metrics.rows import Row, parse
-from sweeper.results.conversations import Told, answers, groups_of, turns_logged
+from sweeper.results.conversations import Transcript, answers, groups_of, turns_logged
 from sweeper.results.runs import RecordedRun
 
 Index = int | float | str | None
@@ -30,37 +30,41 @@ class Found(NamedTuple):
 class Words:
     """What was said, from transcripts that are read when they are needed."""
 
-    def __init__(self, run: RecordedRun, found: list[Found]) -> None:
+    def __init__(self, run: RecordedRun, rollouts: list[Found]) -> None:
         self._run = run
         self._groups: dict[str, dict[Index, list[Found]]] = {}
-        for one in found:
-            self._groups.setdefault(one.file.path, {}).setdefault(one.place[0], []).append(one)
-        self._latest: tuple[str, dict[Place, Told]] = ("", {})
+        for rollout in rollouts:
+            self._groups.setdefault(rollout.file.path, {}).setdefault(rollout.place[0], []).append(
+                rollout
+            )
+        self._latest: tuple[str, dict[Place, Transcript]] = ("", {})
 
-    def of(self, one: Found) -> Told:
+    def of(self, rollout: Found) -> Transcript:
         """The conversation of a trajectory; if there is none that is its own, what its turns
         logged."""
-        if self._latest[0] != one.file.path:
-            self._latest = (one.file.path, self._told(one.file))
-        told = self._latest[1].get(one.place)
-        logged = turns_logged(one.record)
-        own = told is not None and told.whose == "trajectory"
-        if told is None or not told.spoken or (answers(logged) and not own):
-            return Told(logged, "trajectory")
-        return told
+        if self._latest[0] != rollout.file.path:
+            self._latest = (rollout.file.path, self._words_of(rollout.file))
+        words = self._latest[1].get(rollout.place)
+        logged = turns_logged(rollout.record)
+        is_whole = words is not None and words.whose == "trajectory"
+        if words is None or not words.spoken or (answers(logged) and not is_whole):
+            return Transcript(logged, "trajectory")
+        return words
 
-    def text(self, one: Found) -> str:
+    def text(self, rollout: Found) -> str:
         """All that was said or logged in a trajectory."""
-        return "\n".join(words for _, words in (*turns_logged(one.record), *self.of(one).spoken))
+        return "\n".join(
+            words for _, words in (*turns_logged(rollout.record), *self.of(rollout).spoken)
+        )
 
-    def _told(self, file: SummaryFile) -> dict[Place, Told]:
+    def _words_of(self, file: SummaryFile) -> dict[Place, Transcript]:
         tree = self._run.readable(lambda: self._tree(file.transcript), None)
         groups = list(self._groups[file.path].values())
-        told = groups_of(tree, [[one.record for one in group] for group in groups])
+        told = groups_of(tree, [[rollout.record for rollout in group] for group in groups])
         return {
-            one.place: words
+            rollout.place: words
             for number, group in told.items()
-            for one, words in zip(groups[number], group, strict=True)
+            for rollout, words in zip(groups[number], group, strict=True)
         }
 
     def _tree(self, path: str) -> object:
@@ -80,10 +84,10 @@ def _index(value: object) -> Index:
 def read(run: RecordedRun, files: list[SummaryFile]) -> tuple[list[Found], int]:
     """Read the trajectories of some of a run's files. Also returns how many lines could not be
     read."""
-    found: list[Found] = []
+    rollouts: list[Found] = []
     skipped = 0
     for file in files:
         parsed = parse(run.readable(partial(run.read, file.path), b""))
         skipped += parsed.malformed + parsed.torn
-        found += [Found(file, record, flat(record, file)) for record in parsed.rows]
-    return found, skipped
+        rollouts += [Found(file, record, flat(record, file)) for record in parsed.rows]
+    return rollouts, skipped

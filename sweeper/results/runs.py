@@ -32,7 +32,7 @@ from sweeper.sweep.states import NoState, State
 from sweeper.sweep.usage import NO_USAGE, Usage, total
 
 T = TypeVar("T")
-Told = Callable[[StoreError], None]
+OnError = Callable[[StoreError], None]
 """Called with each file that cannot be read, by callers that want the rest anyway."""
 
 _LARGE = 100_000
@@ -73,9 +73,9 @@ class RecordedRun(ABC):
         folder: SweepFolder,
         files: Files,
         index: Index,
-        told: Told | None = None,
+        on_error: OnError | None = None,
     ) -> None:
-        self.told = told
+        self.told = on_error
         self.store = folder.store
         self.root = folder.store.root
         self.sweep = folder.name
@@ -231,18 +231,18 @@ class RecordedRun(ABC):
         stamps: list[Stamp | None] = []
 
         if "history" in self.__dict__:
-            found = find()
+            point = find()
         else:
-            found_files = [metrics_stamp(self.files, folder) for folder in self.folders()]
-            stamps = [stamp for _, stamp in found_files]
+            located = [metrics_stamp(self.files, folder) for folder in self.folders()]
+            stamps = [stamp for _, stamp in located]
             if not any(stamps):
                 return None
             files = [
                 (f"{number}{path.rpartition('.')[2]}", stamp)
-                for number, (path, stamp) in enumerate(found_files, start=1)
+                for number, (path, stamp) in enumerate(located, start=1)
             ]
-            found = self.index.recall(self.id, f"{goal} {at} {name}", files, find)
-        return Judged(*found) if found else None
+            point = self.index.recall(self.id, f"{goal} {at} {name}", files, find)
+        return Judged(*point) if point else None
 
     @functools.cached_property
     def history(self) -> Merged:
@@ -298,8 +298,8 @@ class RecordedRun(ABC):
             source = files.source(self.sweep_folder.log(self.id, attempt))
             if source is not None and source.stamp.size:
                 start = max(0, source.stamp.size - limit)
-                found = source.read(start)[1][:limit].decode("utf-8", "replace").splitlines()
-                return (found[1:] if start and len(found) > 1 else found)[-lines:]
+                shown = source.read(start)[1][:limit].decode("utf-8", "replace").splitlines()
+                return (shown[1:] if start and len(shown) > 1 else shown)[-lines:]
         return []
 
     def metrics(self) -> object:
@@ -330,8 +330,8 @@ class RecordedRun(ABC):
         for key in wanted:
             points = numbers(rows, key)
             if not points:
-                known = ", ".join(_keys(rows)[1:]) or "nothing"
-                raise UsageError(f"{self.name} has not recorded {key!r}; there is {known}")
+                recorded = ", ".join(_keys(rows)[1:]) or "nothing"
+                raise UsageError(f"{self.name} has not recorded {key!r}; there is {recorded}")
             steps, values = zip(*points, strict=True)
             figure.add_scatter(x=list(steps), y=list(values), name=key, mode="lines+markers")
         title = wanted[0] if len(wanted) == 1 else None
@@ -340,9 +340,9 @@ class RecordedRun(ABC):
     def _repr_html_(self) -> str:
         """The run's state and configuration, as a notebook shows them."""
         record = self.record()
-        told = [(key, record[key]) for key in ("state", "reason", "attempts", "wall_s")]
-        told += [(record["metric"], record["value"])] if record["metric"] else []
-        rows = [(key, value) for key, value in told if value is not None]
+        facts = [(key, record[key]) for key in ("state", "reason", "attempts", "wall_s")]
+        facts += [(record["metric"], record["value"])] if record["metric"] else []
+        rows = [(key, value) for key, value in facts if value is not None]
         return title(f"{self.sweep}/{self.name}", self.id) + table(
             ["", ""], [*rows, *self.config.items()]
         )

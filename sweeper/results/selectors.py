@@ -52,10 +52,10 @@ def pick(
     if names:
         wanted: set[int] = set()
         for name in names:
-            found = named(runs, name, dropped=dropped)
-            if not found:
+            selected = named(runs, name, dropped=dropped)
+            if not selected:
                 raise NotFound(f"no run {name!r} in {runs[0].sweep if runs else 'the sweep'}")
-            wanted.update(map(id, found))
+            wanted.update(map(id, selected))
         chosen = [run for run in runs if id(run) in wanted]
     if states:
         chosen = [run for run in chosen if run.state.value in states]
@@ -63,8 +63,10 @@ def pick(
         from sweeper.results.where import parse_where, select
 
         records = [run.record() for run in chosen]
-        kept = {id(record) for record in select(parse_where(where), records)}
-        chosen = [run for run, record in zip(chosen, records, strict=True) if id(record) in kept]
+        matching = {id(record) for record in select(parse_where(where), records)}
+        chosen = [
+            run for run, record in zip(chosen, records, strict=True) if id(record) in matching
+        ]
     return chosen
 
 
@@ -96,8 +98,8 @@ def named(
 ) -> list[RecordedRun]:
     """The runs that one selector fits. `dropped`: include runs that the grid no longer has, though
     it fits others."""
-    found = _named(runs, selector)
-    return found if dropped else current(found) or found
+    selected = _named(runs, selector)
+    return selected if dropped else current(selected) or selected
 
 
 def split_root(selector: str, roots: Iterable[str]) -> tuple[str | None, str]:
@@ -115,11 +117,11 @@ def _named(runs: Sequence[RecordedRun], selector: str) -> list[RecordedRun]:
     root, selector = split_root(selector.rstrip("/"), {run.root for run in runs})
     if root is not None:
         runs = [run for run in runs if run.root == root]
-    found = [run for run in runs if run.sweep == selector]
-    found = found or [run for run in runs if selector in (_full(run), run.name, run.id)]
-    found = found or [run for run in runs if fnmatch.fnmatchcase(run.sweep, selector)]
-    if found:
-        return found
+    matches = [run for run in runs if run.sweep == selector]
+    matches = matches or [run for run in runs if selector in (_full(run), run.name, run.id)]
+    matches = matches or [run for run in runs if fnmatch.fnmatchcase(run.sweep, selector)]
+    if matches:
+        return matches
     plain = in_one_spelling(selector)
     names = [(run, in_one_spelling(_full(run)), in_one_spelling(run.name)) for run in runs]
     return (

@@ -57,8 +57,8 @@ class Service(NamedTuple):
         except HTTPError as error:
             raise self._refusal(error.code, what, _detail(error.read(_LARGEST))) from error
         except (OSError, HTTPException) as error:
-            told = getattr(error, "reason", None) or error
-            raise EnvironmentFailure(f"{self.url} does not answer: {told}") from error
+            reason = getattr(error, "reason", None) or error
+            raise EnvironmentFailure(f"{self.url} does not answer: {reason}") from error
         except (ValueError, StoreError) as error:
             raise EnvironmentFailure(f"{self.url}: the answer about {what} is no JSON") from error
 
@@ -111,7 +111,7 @@ def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:
 
 def _detail(data: bytes) -> str:
     """What an error's body says, in a line."""
-    said: object = None
+    detail: object = None
     with suppress(ValueError, StoreError):
-        said = Part(json.loads(data), "").document.get("detail")
-    return " ".join(str(said or data[:200].decode("utf-8", "replace")).split())[:200]
+        detail = Part(json.loads(data), "").document.get("detail")
+    return " ".join(str(detail or data[:200].decode("utf-8", "replace")).split())[:200]

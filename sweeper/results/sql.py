@@ -114,17 +114,17 @@ _SIDES = ("left", "right")
 
 def _refuse(nodes: list[dict[str, object]]) -> None:
     """Raise `UsageError` for a statement that reads anything but the tables."""
-    own = {
-        str(table_of(one)["key"]).lower()
+    names = {
+        str(table_of(entry)["key"]).lower()
         for node in nodes
-        for one in list_of(table_of(node.get("cte_map")).get("map"))
+        for entry in list_of(table_of(node.get("cte_map")).get("map"))
     }
     for node in nodes:
-        if what := _out_of_reach(node, own):
+        if what := _out_of_reach(node, names):
             near = get_close_matches(what.lower(), TABLES, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(TABLES)}"
             raise UsageError(f"sql: {what} is out of reach; {hint}")
-    for name in own:
+    for name in names:
         if name.startswith(_SYSTEM):
             raise UsageError(f"sql: {name} is a name of DuckDB's own; choose another")
 
@@ -141,12 +141,12 @@ def _nodes(tree: object) -> Iterator[dict[str, object]]:
             pending += part
 
 
-def _out_of_reach(node: Mapping[str, object], own: set[str]) -> str | None:
+def _out_of_reach(node: Mapping[str, object], names: set[str]) -> str | None:
     """What a part of a statement reads that it may not; `own`: names that the statement gives."""
     kind = node.get("type")
     if kind == "BASE_TABLE":
         name, schema = str(node["table_name"]), str(node["schema_name"]).lower()
-        ours = schema in ("", "main") and name.lower() in {*TABLES, *own}
+        ours = schema in ("", "main") and name.lower() in {*TABLES, *names}
         return None if ours else name
     if kind == "TABLE_FUNCTION":
         name = str(table_of(node["function"]).get("function_name")).lower()
@@ -178,8 +178,8 @@ def mentions_all(query: str, table: str) -> bool:
     plain = query.lower().replace('"', "")
     aliases = re.findall(rf"\b{table}\s+(?:as\s+)?([a-z_]\w*)", plain)
     for name in {table, *aliases} - _AFTER:
-        for found in re.finditer(rf"(?<![\w./]){name}(?![\w/]|\s*\.)", plain):
-            if not re.search(rf"\b(from|join|as|{table})\s+$", plain[: found.start()]):
+        for match in re.finditer(rf"(?<![\w./]){name}(?![\w/]|\s*\.)", plain):
+            if not re.search(rf"\b(from|join|as|{table})\s+$", plain[: match.start()]):
                 return True
     return False
 

@@ -16,12 +16,12 @@ def graph(plan: Plan) -> Iterator[tuple[str, str, str]]:
     deep = depths(plan.stages)
     for stage in _below(plan, None):
         mine = plan.only(stage.name)
-        known = [run for run in mine.runs if not run.retired]
+        planned = [run for run in mine.runs if not run.retired]
         unknown = plan.unknown.get(stage.name, 0)
-        told = size(mine._replace(runs=tuple(known))) if known or not unknown else ""
+        words = size(mine._replace(runs=tuple(planned))) if planned or not unknown else ""
         more = f"{plural(unknown, 'run')} {_MORE}" if unknown else ""
         indent = "  " * deep[stage.name]
-        yield f"{indent}{stage.name}", ", and ".join(filter(None, (told, more))), of_stage(stage)
+        yield f"{indent}{stage.name}", ", and ".join(filter(None, (words, more))), of_stage(stage)
 
 
 def _below(plan: Plan, above: str | None) -> Iterator[Stage]:
@@ -36,8 +36,8 @@ def of_stage(stage: Stage) -> str:
     """What a stage is and takes: `dpo, from the best of sft and the base model`."""
     recipe = " ".join(stage.recipe.reference.split())
     recipe = recipe if len(recipe) <= 40 else f"{recipe[:37]}..."
-    told = " and ".join(map(_words, stage.sources))
-    return f"{recipe}, from {told}" if told else recipe
+    words = " and ".join(map(_words, stage.sources))
+    return f"{recipe}, from {words}" if words else recipe
 
 
 def _words(source: Source) -> str:

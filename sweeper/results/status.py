@@ -60,9 +60,9 @@ class Status(NamedTuple):
 
     def _repr_html_(self) -> str:
         """The number of runs in each state, as a notebook shows it."""
-        told = "finished" if self.finished else "at work" if self.at_work else "not finished"
+        words = "finished" if self.finished else "at work" if self.at_work else "not finished"
         rows = [(state.value, count) for state, count in self.counts.items()]
-        return title(self.sweep, self.held or told) + table(("state", "runs"), rows)
+        return title(self.sweep, self.held or words) + table(("state", "runs"), rows)
 
     def published(self) -> dict[str, object]:
         """The fields of a `--json` document, without the runs."""
@@ -85,12 +85,15 @@ def read_status(sweep: "Sweep") -> Status:
 
     runs = current(sweep.runs)
     launcher = is_held(sweep.folder)
-    told = _observations(sweep)
-    usage = told.usage
-    held, told = labels.held_of(told), told if launcher else NO_OBSERVATIONS
+    observations = _observations(sweep)
+    usage = observations.usage
+    reasons, observations = (
+        labels.held_of(observations),
+        observations if launcher else NO_OBSERVATIONS,
+    )
     over = {run.id for run in sweep.runs if run.state in (State.SUCCEEDED, State.CANCELLED)}
     orphans, waiting = _waits(sweep)
-    lowered = labels.LOWERED.get(told.limit_by or "", labels.LOWERED["service"])
+    lowered = labels.LOWERED.get(observations.limit_by or "", labels.LOWERED["service"])
     return Status(
         sweep=sweep.name,
         counts=Counter(run.state for run in runs),
@@ -98,14 +101,14 @@ def read_status(sweep: "Sweep") -> Status:
         finished=all(run.is_finished for run in runs) and not sweep.plan.unknown,
         launcher=launcher,
         observed={
-            run: labels.observed(one)
-            for run, one in {**orphans, **told.observed}.items()
+            run: labels.observed(observation)
+            for run, observation in {**orphans, **observations.observed}.items()
             if run not in over
         },
-        unreachable=told.unreachable,
-        limit=told.limit,
-        limit_why=None if told.limit is None else lowered,
-        held=held,
+        unreachable=observations.unreachable,
+        limit=observations.limit,
+        limit_why=None if observations.limit is None else lowered,
+        held=reasons,
         waits=waiting,
         usage=usage,
         to_come=sweep.plan.unknown,
@@ -116,8 +119,8 @@ def stands_still(sweep: "Sweep") -> str | None:
     """Return why no run of a sweep is started that is not over; None if a launcher starts them."""
     from sweeper.sweep.lock import is_held
 
-    held = labels.held_of(_observations(sweep))
-    return held or (None if is_held(sweep.folder) else NOBODY)
+    reasons = labels.held_of(_observations(sweep))
+    return reasons or (None if is_held(sweep.folder) else NOBODY)
 
 
 def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
@@ -136,11 +139,11 @@ def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
         return "cancelled" if run.state is State.CANCELLED else "failed"
 
     runs, stages = waits(sweep.plan, fate, halted(sweep.plan, _cancelled(sweep)))
-    found = {
+    observations = {
         run: Observation(Kind.ORPHAN if wait.vain else Kind.PARENT, wait.on)
         for run, wait in runs.items()
     }
-    return found, told_of(sweep.plan, runs, stages)
+    return observations, told_of(sweep.plan, runs, stages)
 
 
 def _cancelled(sweep: "Sweep") -> Asked | None:
@@ -179,5 +182,5 @@ def alarms_of(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
     from sweeper.alarms import read
 
     attempts = {run.id: run.attempts for run in runs}
-    found = read(sweep.folder, on_error=sweep.unreadable)
-    return [alarm for alarm in found if attempts.get(alarm.run) == alarm.attempt]
+    alarms = read(sweep.folder, on_error=sweep.unreadable)
+    return [alarm for alarm in alarms if attempts.get(alarm.run) == alarm.attempt]

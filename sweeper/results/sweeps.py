@@ -10,7 +10,7 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.cache_folder import Folder, Index
 from sweeper.metrics.sources import Files
 from sweeper.results.origins import Launches, Origin
-from sweeper.results.runs import OPEN_DAY, RecordedRun, Told, Used
+from sweeper.results.runs import OPEN_DAY, OnError, RecordedRun, Used
 from sweeper.sweep import usage as usages
 from sweeper.sweep.event import NOTHING, Outcome
 from sweeper.sweep.folder import INFORMATIVE, SweepFolder
@@ -38,12 +38,12 @@ class Sweep:
     """
 
     def __init__(
-        self, folder: SweepFolder, memory: Folder | None = None, told: Told | None = None
+        self, folder: SweepFolder, memory: Folder | None = None, on_error: OnError | None = None
     ) -> None:
         self.store = folder.store
         self.name = folder.name
         self.root = folder.store.root
-        self.told = told
+        self.told = on_error
         self.plan = folder.read_plan()
         self._metrics: dict[str | None, dict[str, str] | None] = {}
         self.folder = folder.with_metrics_in(self.plan.launch.metrics_dir)
@@ -106,8 +106,8 @@ class Sweep:
         """The runs that a run started from, the nearest first."""
         if not self._by_id[run].parents:
             return ()
-        known = {planned.id: planned for planned in self.plan.runs}
-        return tuple(self._by_id[above.id] for above in lineage(known[run], known))
+        planned_runs = {planned.id: planned for planned in self.plan.runs}
+        return tuple(self._by_id[above.id] for above in lineage(planned_runs[run], planned_runs))
 
     def unreadable(self, error: StoreError) -> None:
         """Reports a file that cannot be read, or raises it if nobody wants the report."""
@@ -183,30 +183,30 @@ class SweepRun(RecordedRun):
 
     @property
     def times(self) -> Times:
-        found = self._ending
-        return {"started": found.started, "ended": found.ended, "wall_s": found.wall_s}
+        ending = self._ending
+        return {"started": ending.started, "ended": ending.ended, "wall_s": ending.wall_s}
 
     @functools.cached_property
     def _ending(self) -> _Ending:
         """The end of the run, cached as long as its event files are unchanged."""
-        told = sorted(
+        ends = sorted(
             (attempt, event)
             for attempt, event in self._sweep.events.get(self.id, ())
             if (attempt, event) == (self._state.attempt, self._state.event)
             or (attempt < self._state.attempt and event in _TOLD_BEFORE)
         )
-        found: list[_Ending] = []
+        endings: list[_Ending] = []
 
         def read() -> list[Any] | None:
-            found.append(self._read_ending())
+            endings.append(self._read_ending())
             # One that cannot be read may be another time, and look the same.
-            return None if self._unreadable else list(found[0])
+            return None if self._unreadable else list(endings[0])
 
         def recall() -> _Ending:
             path, stamp = self.sweep_folder.event, self._sweep.state_files.stamp
-            files = [(f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in told]
+            files = [(f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in ends]
             recalled = self.index.recall(self.id, "end", files, read)
-            return found[0] if recalled is None else _Ending(*recalled)
+            return endings[0] if recalled is None else _Ending(*recalled)
 
         return self.readable(recall, _Ending())
 
@@ -219,59 +219,61 @@ class SweepRun(RecordedRun):
             started = earlier.started or started
             walls.append(earlier.wall_s)
         self._unreadable |= last is NOTHING and self._state.event in INFORMATIVE
-        known = [wall for wall in walls if wall is not None]
+        known_walls = [wall for wall in walls if wall is not None]
         return _Ending(
             last.reason,
             started,
             last.ended,
-            sum(known) if known else None,
+            sum(known_walls) if known_walls else None,
             *self._launch_of(self._state.attempt, last),
         )
 
-    def _launch_of(self, attempt: int, told: Outcome) -> tuple[str | None, str | None, str | None]:
+    def _launch_of(
+        self, attempt: int, outcome: Outcome
+    ) -> tuple[str | None, str | None, str | None]:
         """The launch of an attempt, the digest of the program that it ran in place, and the time
-        when it was opened, as far as they matter. `told` is the body of one of its events."""
+        when it was opened, as far as they matter. `outcome` is the body of one of its events."""
         happened = self._sweep.events.get(self.id, ())
         for event in (Event.CLAIMED, Event.INTENT):
-            if told.launch is not None or (attempt, event) not in happened:
+            if outcome.launch is not None or (attempt, event) not in happened:
                 continue
-            if told.program is not None or self._sweep.launches.is_certain:
+            if outcome.program is not None or self._sweep.launches.is_certain:
                 continue  # nothing more to know
             with suppress(NotFound):
-                told = self.readable(functools.partial(self._body, attempt, event), NOTHING)
-        return told.launch, told.program, told.time
+                outcome = self.readable(functools.partial(self._body, attempt, event), NOTHING)
+        return outcome.launch, outcome.program, outcome.time
 
     def used(self, attempt: int) -> Used:
         """The usage in the outcome of an attempt, cached as long as that file is unchanged.
         Without an outcome, the usage that its worker last reported."""
         happened = self._sweep.events.get(self.id, ())
-        told = [event for event in OUTCOMES if (attempt, event) in happened]
-        found: list[Used] = []
+        events = [event for event in OUTCOMES if (attempt, event) in happened]
+        used_of: list[Used] = []
 
         def read() -> tuple[dict[str, object], str] | None:
             ended = self.ended(attempt)
-            found.append(Used(ended.usage, (ended.ended or ended.time or OPEN_DAY)[:10]))
-            counted = told and ended.usage != NO_USAGE
-            return (ended.usage.document(), found[0].day) if counted else None
+            used_of.append(Used(ended.usage, (ended.ended or ended.time or OPEN_DAY)[:10]))
+            counted = events and ended.usage != NO_USAGE
+            return (ended.usage.document(), used_of[0].day) if counted else None
 
         path, stamp = self.sweep_folder.event, self._sweep.state_files.stamp
-        files = [(f"{attempt}.{event}", stamp(path(self.id, attempt, event))) for event in told]
+        files = [(f"{attempt}.{event}", stamp(path(self.id, attempt, event))) for event in events]
         recalled = self.index.recall(self.id, f"used {attempt}", files, read)
         if recalled is not None:
             return Used(usages.read(Part(recalled[0], "cache")), recalled[1])
-        if found[0].usage != NO_USAGE:
-            return found[0]
+        if used_of[0].usage != NO_USAGE:
+            return used_of[0]
         beat = read_heartbeat(self.store, self.sweep_folder.heartbeat(self.id, attempt))
-        return found[0]._replace(usage=beat.usage)
+        return used_of[0]._replace(usage=beat.usage)
 
     def ended(self, attempt: int) -> Outcome:
         """The body of the most informative event of an attempt; empty without one."""
         happened = self._sweep.events.get(self.id, ())
         for event in (event for event in _TOLD_BEFORE if (attempt, event) in happened):
             with suppress(NotFound):
-                found = self.readable(functools.partial(self._body, attempt, event), NOTHING)
-                if found is not NOTHING:
-                    return found
+                outcome = self.readable(functools.partial(self._body, attempt, event), NOTHING)
+                if outcome is not NOTHING:
+                    return outcome
                 self._unreadable = True
         return NOTHING
 
@@ -292,10 +294,10 @@ class SweepRun(RecordedRun):
 
     @property
     def origin(self) -> Origin | None:
-        found = self._ending
+        ending = self._ending
         if not self._state.attempt:
             return None
-        return self._sweep.launches.of(found.launch, found.program, found.opened)
+        return self._sweep.launches.of(ending.launch, ending.program, ending.opened)
 
     def origin_of(self, attempt: int) -> Origin | None:
         """What an attempt ran, or is to run; None if that is not known."""
@@ -347,8 +349,8 @@ class SweepRun(RecordedRun):
             return first
 
         def read() -> list[object] | None:
-            found = self.sweep_folder.place_of(self.id, attempt)
-            return None if found is None else [found]
+            place = self.sweep_folder.place_of(self.id, attempt)
+            return None if place is None else [place]
 
         def recall() -> str:
             stamp = self._sweep.state_files.stamp(
@@ -364,5 +366,5 @@ class SweepRun(RecordedRun):
     def events(self) -> list[tuple[int, Event]]:
         """The events of the run, by attempt and precedence."""
         order = list(Event)
-        found = self._sweep.events.get(self.id, set())
-        return sorted(found, key=lambda pair: (pair[0], order.index(pair[1])))
+        events = self._sweep.events.get(self.id, set())
+        return sorted(events, key=lambda pair: (pair[0], order.index(pair[1])))

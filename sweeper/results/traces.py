@@ -32,7 +32,7 @@ class Trace(NamedTuple):
 def trace_of(record: Mapping[str, object], about: Mapping[str, object], now: float) -> Trace:
     """The trace of a rollout summary. `about` says which run it is of. Where nothing was recorded
     of its time, it ends `now`, and its turns took a second each."""
-    told = table_of(record.get("trajectory_metrics"))
+    trajectory = table_of(record.get("trajectory_metrics"))
     place = {
         "iteration": record.get("iteration"),
         "group": record.get("group_idx"),
@@ -48,29 +48,29 @@ def trace_of(record: Mapping[str, object], about: Mapping[str, object], now: flo
         **place,
         "task": item or (listed[-1] if listed else None),
         "reward": as_float(record.get("total_reward")),
-        "solved": None if (solved := as_float(told.get("solved"))) is None else solved >= 0.5,
+        "solved": None if (solved := as_float(trajectory.get("solved"))) is None else solved >= 0.5,
         "turns": len(turns),
-        "seconds": as_float(told.get("seconds")),
-        "environment_failures": as_float(told.get("environment_failures")),
+        "seconds": as_float(trajectory.get("seconds")),
+        "environment_failures": as_float(trajectory.get("environment_failures")),
     }
-    steps = tuple(_step(number, turn, told, len(turns)) for number, turn in enumerate(turns))
+    steps = tuple(_step(number, turn, trajectory, len(turns)) for number, turn in enumerate(turns))
     key = tuple(str(value) for value in (*about.values(), *place.values()))
-    ended = as_float(told.get("ended_at"))
+    ended = as_float(trajectory.get("ended_at"))
     return Trace(key, episode, steps, now if ended is None else ended)
 
 
 def _step(
-    number: int, turn: Mapping[str, object], told: Mapping[str, object], count: int
+    number: int, turn: Mapping[str, object], words: Mapping[str, object], count: int
 ) -> dict[str, object]:
     logs, metrics = table_of(turn.get("logs")), table_of(turn.get("metrics"))
     labels = ["first"] * (number == 0) + ["last"] * (number == count - 1)
     labels += ["cut_off"] * (_CUT in metrics) + ["unreadable"] * ("parse_error" in metrics)
     if number == count - 1:
-        stops = sorted({*metrics, *told})
+        stops = sorted({*metrics, *words})
         labels += [
             f"stop:{stop[5:]}" for stop in stops if stop.startswith("stop/") and stop != _CUT
         ]
-        if (solved := as_float(told.get("solved"))) is not None:
+        if (solved := as_float(words.get("solved"))) is not None:
             labels.append("solved" if solved >= 0.5 else "unsolved")
     return {
         "step": number,
@@ -95,25 +95,25 @@ def spans(trace: Trace) -> list[dict[str, object]]:
     """The trace as spans of OTLP: the episode, and below it a span a turn."""
     lengths = [as_float(step["step_seconds"]) for step in trace.steps]
     whole = as_float(trace.about["seconds"]) or float(len(trace.steps))
-    known = sum(length or 0.0 for length in lengths)
-    left = max(whole - known, 0.0) / max(sum(length is None for length in lengths), 1)
-    begun = trace.ended - max(whole, known)
+    timed = sum(length or 0.0 for length in lengths)
+    rest = max(whole - timed, 0.0) / max(sum(length is None for length in lengths), 1)
+    begun = trace.ended - max(whole, timed)
     root = _hash(trace.key)[:16]
     about = {f"sweeper.{key}": value for key, value in trace.about.items()}
     name = f"episode {trace.about['task'] or ''}".strip()
-    found = [_span(trace, root, "", name, _Stretch(begun, trace.ended), about)]
+    made = [_span(trace, root, "", name, _Stretch(begun, trace.ended), about)]
     at = begun
     for step, length in zip(trace.steps, lengths, strict=True):
-        until = at + (left if length is None else length)
-        told = {f"sweeper.{key}": value for key, value in step.items()}
-        told |= {"gen_ai.operation.name": "chat"}
-        told |= {"gen_ai.usage.input_tokens": _whole(as_float(step["tokens_read"]))}
-        told |= {"gen_ai.usage.output_tokens": _whole(as_float(step["tokens_written"]))}
-        own = _hash((*trace.key, str(step["step"])))[:16]
+        until = at + (rest if length is None else length)
+        step_about = {f"sweeper.{key}": value for key, value in step.items()}
+        step_about |= {"gen_ai.operation.name": "chat"}
+        step_about |= {"gen_ai.usage.input_tokens": _whole(as_float(step["tokens_read"]))}
+        step_about |= {"gen_ai.usage.output_tokens": _whole(as_float(step["tokens_written"]))}
+        inner = _hash((*trace.key, str(step["step"])))[:16]
         name = f"turn {step['step']}"
-        found.append(_span(trace, own, root, name, _Stretch(at, until), told))
+        made.append(_span(trace, inner, root, name, _Stretch(at, until), step_about))
         at = until
-    return found
+    return made
 
 
 class _Stretch(NamedTuple):
@@ -124,11 +124,16 @@ class _Stretch(NamedTuple):
 
 
 def _span(
-    trace: Trace, own: str, parent: str, name: str, took: _Stretch, about: Mapping[str, object]
+    trace: Trace,
+    span_id: str,
+    parent: str,
+    name: str,
+    took: _Stretch,
+    about: Mapping[str, object],
 ) -> dict[str, object]:
     return {
         "traceId": _hash(trace.key)[:32],
-        "spanId": own,
+        "spanId": span_id,
         **({"parentSpanId": parent} if parent else {}),
         "name": name,
         "kind": 1,
@@ -145,20 +150,20 @@ def _span(
 
 def batches(traces: Sequence[Trace]) -> Iterator[dict[str, object]]:
     """Bodies of requests to a collector (`/v1/traces`), each of whole traces."""
-    held: list[dict[str, object]] = []
+    batch: list[dict[str, object]] = []
     for trace in traces:
-        own = spans(trace)
-        if held and len(held) + len(own) > _BATCH:
-            yield _body(held)
-            held = []
-        held += own
-    if held:
-        yield _body(held)
+        more = spans(trace)
+        if batch and len(batch) + len(more) > _BATCH:
+            yield _body(batch)
+            batch = []
+        batch += more
+    if batch:
+        yield _body(batch)
 
 
-def _body(found: list[dict[str, object]]) -> dict[str, object]:
+def _body(spans_of_trace: list[dict[str, object]]) -> dict[str, object]:
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "sweeper"}}]}
-    scope = {"scope": {"name": "sweeper.rollouts"}, "spans": found}
+    scope = {"scope": {"name": "sweeper.rollouts"}, "spans": spans_of_trace}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
 
 
@@ -170,7 +175,7 @@ def _value(value: object) -> dict[str, object]:
     if isinstance(value, float):
         return {"doubleValue": value}
     if is_list(value):
-        values = [_value(one) for one in value]
+        values = [_value(item) for item in value]
         return {"arrayValue": {"values": values}}
     return {"stringValue": str(value)}
 
@@ -184,5 +189,5 @@ def _whole(value: float | None) -> int | None:
 
 
 def _first(logs: Mapping[str, object], names: Sequence[str]) -> str | None:
-    found = (logs.get(name) for name in names)
-    return next((one for one in found if isinstance(one, str)), None)
+    texts = (logs.get(name) for name in names)
+    return next((text for text in texts if isinstance(text, str)), None)

@@ -21,12 +21,12 @@ def wait(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> S
     deadline = time.monotonic() + timeout
     while True:
         begun = time.monotonic()
-        found = status(sweep, root=root)
-        left = deadline - time.monotonic()
-        if not found.at_work or left <= 0:
-            return found
+        current = status(sweep, root=root)
+        rest = deadline - time.monotonic()
+        if not current.at_work or rest <= 0:
+            return current
         pause = max(_WAIT_SECONDS, _SHARE * (time.monotonic() - begun))
-        time.sleep(max(0.0, min(pause, left)))
+        time.sleep(max(0.0, min(pause, rest)))
 
 
 async def wait_async(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:

@@ -171,11 +171,11 @@ def keyed(record: Mapping[str, object]) -> dict[str, object]:
     those of its record."""
     config = table_of(record["config"])
     config = {**config, **dict(dotted(config))}  # as `show` prints it
-    own = {key: value for key, value in record.items() if key != "config"}
+    fields = {key: value for key, value in record.items() if key != "config"}
     if "id" in record:
-        own["run"] = record["id"]  # what the id is called in tables
+        fields["run"] = record["id"]  # what the id is called in tables
     qualified = {f"config.{key}": value for key, value in config.items()}
-    return {**config, **qualified, **own}
+    return {**config, **qualified, **fields}
 
 
 class _Token(NamedTuple):
@@ -201,7 +201,7 @@ _END = _Token("end", "")
 
 
 def _tokens(text: str) -> list[_Token]:
-    found: list[_Token] = []
+    tokens: list[_Token] = []
     position = 0
     while text[position:].strip():
         match = _TOKEN.match(text, position)
@@ -209,8 +209,8 @@ def _tokens(text: str) -> list[_Token]:
             raise _wrong(text, f"cannot read {text[position:].strip()!r}")
         position = match.end()
         kind = match.lastgroup or ""
-        found.append(_Token("text" if kind in ("double", "single") else kind, match[kind]))
-    return found
+        tokens.append(_Token("text" if kind in ("double", "single") else kind, match[kind]))
+    return tokens
 
 
 class _Parser:
@@ -225,20 +225,20 @@ class _Parser:
         """Parse the whole text."""
         if not self._tokens:
             raise self._wrong("it is empty")
-        found = self._condition()
+        condition = self._condition()
         if self._next is not _END:
             hint = ", or quotes around the value" if self._next.kind == "sign" else ""
             raise self._wrong(f"expected `and` or `or`{hint}, found {self._next.text!r}")
-        return found
+        return condition
 
     @property
     def _next(self) -> _Token:
         return self._tokens[self._at] if self._at < len(self._tokens) else _END
 
     def _take(self) -> _Token:
-        found = self._next
+        token = self._next
         self._at += 1
-        return found
+        return token
 
     def _took(self, word: str) -> bool:
         """Take this keyword or sign if it comes next. Returns whether it did."""
@@ -253,9 +253,9 @@ class _Parser:
         self._depth += 1
         if self._depth > _DEPTH:
             raise self._wrong("too many conditions stand in each other")
-        found = self._joined("or", any, lambda: self._joined("and", all, self._single))
+        condition = self._joined("or", any, lambda: self._joined("and", all, self._single))
         self._depth -= 1
-        return found
+        return condition
 
     def _joined(
         self, word: str, enough: Callable[[Iterable[bool]], bool], part: Callable[[], Condition]
@@ -270,12 +270,12 @@ class _Parser:
         while self._took("not"):
             negated = not negated
         if self._took("("):
-            found = self._condition()
+            condition = self._condition()
             if not self._took(")"):
                 raise self._wrong("a bracket is not closed")
         else:
-            found = self._test()
-        return _Not(found) if negated else found
+            condition = self._test()
+        return _Not(condition) if negated else condition
 
     def _test(self) -> Condition:
         key = self._take()
@@ -290,19 +290,19 @@ class _Parser:
             return _Not(_Missing(key.text)) if negated else _Missing(key.text)
         negated = self._took("not")
         if self._took("in"):
-            found = _OneOf(key.text, self._values())
-            return _Not(found) if negated else found
+            test = _OneOf(key.text, self._values())
+            return _Not(test) if negated else test
         raise self._wrong("expected `key operator value`")
 
     def _values(self) -> tuple[Scalar, ...]:
         if not self._took("("):
             raise self._wrong("expected values in brackets after `in`")
-        found = [self._value()]
+        values = [self._value()]
         while self._took(","):
-            found.append(self._value())
+            values.append(self._value())
         if not self._took(")"):
             raise self._wrong("a bracket is not closed")
-        return tuple(found)
+        return tuple(values)
 
     def _value(self) -> Scalar:
         token = self._take()
