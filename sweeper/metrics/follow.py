@@ -104,7 +104,7 @@ class Growing:
         return self._stamp is not None
 
     def _is_as_it_was(self) -> bool:
-        """Whether a local file is unchanged, by one look at its stamp."""
+        """Return whether a local file is unchanged, by one look at its stamp."""
         if self._full is None or self._stamp is None:
             return False
         try:
@@ -122,7 +122,7 @@ class Growing:
         return source.stamp.size < self.offset or (not parts and source.stamp.inode != stamp.inode)
 
     def _new(self, source: Source, most: int | None) -> tuple[Stamp, bytes]:
-        """The bytes from `offset` on; all bytes if those before it have changed."""
+        """Return the bytes from `offset` on; all bytes if those before it have changed."""
         edge = b"" if begins_with(source, self._pieces) else self._edge
         room = None if most is None else most + len(edge)
         stamp, data = source.read(self.offset - len(edge), room)

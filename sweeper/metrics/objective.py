@@ -46,12 +46,12 @@ class Judged(NamedTuple):
 
 
 def sign_of(goal: str) -> float:
-    """The sign by which a value is multiplied so that smaller is better."""
+    """Return the sign by which a value is multiplied so that smaller is better."""
     return -1.0 if goal == "maximize" else 1.0
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean of the finite values; the last value if that is not finite."""
+    """Return the mean of the finite values; the last value if that is not finite."""
     if not math.isfinite(values[-1]):
         return values[-1]
     finite = [value for value in values if math.isfinite(value)]
@@ -59,7 +59,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
-    """The point of a merged history (`metrics.merge`) that a run is judged by; None without
+    """Return the point of a merged history (`metrics.merge`) that a run is judged by; None without
     points."""
     counting = [point for point in points if point.step is not None] or list(points)
     if not counting:
@@ -75,8 +75,8 @@ def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
 
 
 def last_values(rows: Iterable[Row]) -> dict[str, dict[str, object]]:
-    """The last value of each key in a merged history, whatever it is, and its step. Rows without a
-    step give only keys that no other row has."""
+    """Return the last value of each key in a merged history, whatever it is, and its step. Rows
+    without a step give only keys that no other row has."""
     values: dict[str, dict[str, object]] = {}
     for row in rows:
         step = row.get("step")
@@ -90,7 +90,8 @@ _NONE: dict[str, object] = {"step": None}
 
 
 def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]) -> int:
-    """The number of rows after the last of those `numbered`, if that is more than it should be."""
+    """Return the number of rows after the last of those `numbered`, if that is more than it should
+    be."""
     after = rows - 1 - numbered[-1]
     if after == 0:
         return 0
@@ -100,8 +101,8 @@ def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]
 
 
 def missing_in(rows: Sequence[Row], key: str) -> int:
-    """The number of rows at the end of a merged history that should have a number of `key` and
-    have none. 0 if no row has one."""
+    """Return the number of rows at the end of a merged history that should have a number of `key`
+    and have none. 0 if no row has one."""
     numbered = [n for n, row in enumerate(rows) if as_number(row.get(key)) is not None]
     if not numbered:
         return 0
@@ -113,8 +114,8 @@ def missing_in(rows: Sequence[Row], key: str) -> int:
 
 
 def missing_rows(there: "Flags", named: "Flags", stepped: "Flags") -> int:
-    """The same for columns: the rows that have a number of a metric (`there`), those that have its
-    key (`named`), and those that have a step."""
+    """Return the same for columns: the rows that have a number of a metric (`there`), those that
+    have its key (`named`), and those that have a step."""
     import numpy as np
 
     [numbered] = np.nonzero(there)
@@ -151,8 +152,8 @@ def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
 
 
 def smoothed(values: "Floats") -> float | None:
-    """The mean over the last tenth of the values that count, at least one; None when one of these
-    is not finite, or there are none."""
+    """Return the mean over the last tenth of the values that count, at least one; None when one of
+    these is not finite, or there are none."""
     import numpy as np
 
     tail = values[-max(1, round(SMOOTH * len(values))) :]
@@ -213,7 +214,7 @@ class Judge:
         return True
 
     def takes_back(self, step: float | None) -> bool:
-        """Whether a row of this step without a number takes back one that was seen."""
+        """Return whether a row of this step without a number takes back one that was seen."""
         if self.last is None or self.last.step is None or step is None:
             return False
         return step == self.last.step or (step < self.last.step and self._at != "last")

@@ -41,7 +41,7 @@ class RecordedTokens:
                     self._sums[key] = self._sums.get(key, 0.0) + counts
 
     def usage(self, config: Mapping[str, object]) -> Usage:
-        """The tokens so far, as those of the run's model; `NO_USAGE` if there are none."""
+        """Return the tokens so far, as those of the run's model; `NO_USAGE` if there are none."""
         counts: dict[str, int] = {}
         for kind, names in SOURCES.items():
             key = next((name for name in names if name in self._sums), None)
@@ -64,7 +64,7 @@ class AttemptRecords:
         self._tokens = RecordedTokens()
 
     def read(self, config: Mapping[str, object]) -> Usage:
-        """The tokens so far. Reads only what is new. Raises `StoreError`."""
+        """Return the tokens so far. Reads only what is new. Raises `StoreError`."""
         more = True
         while more:
             fresh = self._tail.read(_MOST_BYTES)

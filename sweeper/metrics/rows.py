@@ -51,7 +51,7 @@ class Point(NamedTuple):
 
 
 def parse(data: bytes) -> Parsed:
-    """The JSON objects in `data`, one a line; blank lines count for nothing."""
+    """Return the JSON objects in `data`, one per line. Blank lines are ignored."""
     if not data:
         return Parsed([], 0, 0)
     from msgspec.json import decode as loads  # not every command reads metrics
@@ -86,7 +86,7 @@ def _parse_object(line: bytes, loads: Callable[[bytes], object]) -> Row | None:
 
 
 def merge(attempts: Iterable[Parsed]) -> Merged:
-    """The attempts of a run, oldest first, as one history.
+    """Return the attempts of a run, oldest first, as one history.
 
     An attempt takes the place of the rows before it from its own first step on: what those trained
     beyond that step was given up. An attempt that resumed begins with copies of all earlier rows,
@@ -117,8 +117,8 @@ def merge(attempts: Iterable[Parsed]) -> Merged:
 
 
 def written(attempts: Sequence[Parsed]) -> list[Row]:
-    """The rows that the attempts of a run wrote themselves, one for each attempt and step: rows
-    that were given up are among them, copies that a resumed attempt begins with are not."""
+    """Return the rows that the attempts of a run wrote themselves, one for each attempt and step:
+    rows that were given up are among them, copies that a resumed attempt begins with are not."""
     rows: list[Row] = []
     for number, parsed in enumerate(attempts):
         copies = max(
@@ -129,7 +129,7 @@ def written(attempts: Sequence[Parsed]) -> list[Row]:
 
 
 def _alike(rows: Sequence[Row], others: Sequence[Row]) -> int:
-    """How many rows both begin with. Rows with NaN are equal by their texts only."""
+    """Return how many rows both begin with. Rows with NaN are equal by their texts only."""
     count = 0
     for row, other in zip(rows, others, strict=False):
         if row != other and repr(row) != repr(other):
@@ -176,14 +176,14 @@ def shorten(text: str) -> str:
 
 
 def as_step(value: object) -> float | None:
-    """A recorded step, as it was written; None for what is none: no number, or no finite one."""
+    """Return a recorded step, as it was written; None if it is not a finite number."""
     number = as_float(value)
     return value if number is not None and math.isfinite(number) else None  # pyright: ignore[reportReturnType]
 
 
 def as_float(value: object) -> float | None:
-    """A recorded number as a float; None for what is none (booleans too). JSON's integers have
-    no end: one that no float can hold is infinite."""
+    """Return a recorded number as a float; None for anything else, booleans too. An integer that
+    is too large for a float is infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -200,8 +200,8 @@ _NOT_FINITE = {
 
 
 def as_number(value: object) -> float | None:
-    """A recorded metric as a float: a number, or one of the texts that programs write in place of
-    NaN and the infinities, which strict JSON does not have. None for anything else."""
+    """Return a recorded metric as a float: a number, or one of the texts that programs write in
+    place of NaN and the infinities, which strict JSON does not have. None for anything else."""
     if isinstance(value, str):
         return _NOT_FINITE.get(value.strip().lower())
     return as_float(value)
@@ -212,16 +212,16 @@ _PASSING = 2
 
 
 def are_missing(after: int, gap: int, *, named: bool) -> bool:
-    """Whether a metric should be in the last `after` rows, which have no number of it. `gap` is
-    the most rows in a row that had none before, as between evaluations. `named`: one of the last
+    """Return whether a metric should be in the last `after` rows, which have no number of it. `gap`
+    is the most rows in a row that had none before, as between evaluations. `named`: one of the last
     rows has the key, with null for example."""
     return after > gap and (named or after > _PASSING)
 
 
 def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
-    """Checkpoint records of the attempts of a run, oldest first, each with its `attempt` (from
-    1). A record with the name of an earlier one replaces it: a resumed attempt starts with copies
-    of the records before it, and those keep the attempt that wrote them."""
+    """Return checkpoint records of the attempts of a run, oldest first, each with its `attempt`
+    (from 1). A record with the name of an earlier one replaces it: a resumed attempt starts with
+    copies of the records before it, and those keep the attempt that wrote them."""
     records: dict[object, Row] = {}
     for attempt, parsed in enumerate(attempts, start=1):
         for row in parsed.rows:
@@ -235,16 +235,17 @@ def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
 
 
 def ends_final(records: Sequence[Mapping[str, object]]) -> bool:
-    """Whether the last of these checkpoint records is a final one: marked so, or without a mark
-    named so, as tinker-cookbook does."""
+    """Return whether the last of these checkpoint records is a final one: marked so, or without a
+    mark named so, as tinker-cookbook does."""
     return any(
         record.get("final", record.get("name") == "final") is True for record in records[-1:]
     )
 
 
 def numbers(rows: Sequence[Row], key: str) -> list[Point]:
-    """The values of `key` that are numbers (see `as_number`), NaN and infinities among them, in
-    the order of `rows`. Other texts, booleans, nulls and rows without the key are passed over."""
+    """Return the values of `key` that are numbers (see `as_number`), NaN and infinities among them,
+    in the order of `rows`. Other texts, booleans, nulls and rows without the key are passed
+    over."""
     return [
         Point(step if isinstance(step := row["step"], int | float) else None, value)
         for row in rows

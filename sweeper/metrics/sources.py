@@ -29,7 +29,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> "Stamp":
-        """That of a local file."""
+        """Return the stamp of a local file."""
         return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
     @property
@@ -48,7 +48,7 @@ def _number_of(value: object) -> int:
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """The stamp of a local file or folder; None without."""
+    """Return the stamp of a local file or folder; None without."""
     try:
         status = os.stat(path)
     except OSError:
@@ -71,14 +71,14 @@ class Source(Protocol):
         ...
 
     def read(self, start: int, most: int | None = None) -> tuple[Stamp, bytes]:
-        """The bytes from `start` on, at most so many, and the stamp of the file at that moment.
-        `NotFound` when it has gone."""
+        """Return the bytes from `start` on, at most `most`, and the stamp of the file at that
+        moment. Raises `NotFound` if it has gone."""
         ...
 
 
 def begins_with(source: Source, pieces: list[list[int]]) -> bool:
-    """Whether a file that lies elsewhere still begins with these objects, and so with what was
-    read of them."""
+    """Return whether a file on a remote store still begins with these objects, and so with what
+    was read of them."""
     return bool(pieces) and source.pieces[: len(pieces)] == pieces
 
 
@@ -159,7 +159,7 @@ class Files:
         self._below: dict[str, list[str]] = {}
 
     def entries(self) -> dict[str, Entry]:
-        """Everything there is, by path: one listing."""
+        """Return everything there is, by path: one listing."""
         if self._entries is None:
             self._entries = {entry.path: entry for entry in self.store.list(self.prefix)}
             for path, entry in self._entries.items():
@@ -170,17 +170,17 @@ class Files:
         return self._entries
 
     def inside(self, folder: str) -> list[Entry]:
-        """The files right in a folder, by that listing."""
+        """Return the files right in a folder, by that listing."""
         self.entries()
         return self._inside.get(folder, [])
 
     def below(self, folder: str) -> list[str]:
-        """The folders right in a folder that have files right in them, by that listing."""
+        """Return the folders right in a folder that have files right in them, by that listing."""
         self.entries()
         return [inner for inner in self._below.get(folder, []) if inner != folder]
 
     def source(self, path: str) -> Source | None:
-        """The file at `path` (from the store's root on), or its parts; None without."""
+        """Return the file at `path` (from the store's root on), or its parts; None without."""
         if self.local is not None:
             return self._local(path)
         whole = self.entries().get(path)
@@ -189,7 +189,7 @@ class Files:
         return self._parts(path, self.inside(f"{path}.parts"))
 
     def stamp(self, path: str) -> Stamp | None:
-        """The stamp of `source`."""
+        """Return the stamp of `source`."""
         if self.local is not None:
             stamp = stamp_of(self._full(path))
             if stamp is not None:
@@ -213,7 +213,7 @@ class Files:
         return _Local(path, full, Stamp.of(status))
 
     def _local_parts(self, path: str, folder: str) -> Source | None:
-        """The same where each part is a file of this machine, told as any other."""
+        """Return the same for parts that are files of this machine."""
         stamps: dict[str, Stamp] = {}
         try:
             names = os.listdir(folder)
@@ -231,7 +231,7 @@ class Files:
         return source
 
     def _parts(self, path: str, entries: list[Entry]) -> Source | None:
-        """The parts from 0 on without a gap: what follows a gap has no place yet."""
+        """Return the parts from 0 on without a gap: what follows a gap has no place yet."""
         numbered = [
             (int(name), entry)
             for entry in entries

@@ -32,7 +32,7 @@ class Billed(NamedTuple):
     unpriced: bool = False
 
     def plus(self, other: "Billed") -> "Billed":
-        """The sum."""
+        """Return the sum of several."""
         return Billed(
             self.counts.plus(other.counts), self.usd + other.usd, self.unpriced or other.unpriced
         )
@@ -44,8 +44,8 @@ class Billed(NamedTuple):
 
 
 def billed(service: Service, since: datetime) -> dict[Owner, Billed]:
-    """What the service has billed since a moment, by sweep and run. Raises `EnvironmentFailure`
-    where it does not answer, or refuses."""
+    """Return what the service has billed since a moment, by sweep and run. Raises
+    `EnvironmentFailure` where it does not answer, or refuses."""
     by_owner: dict[Owner, Billed] = {}
     try:
         for answer in _answers(service, since):
@@ -95,8 +95,8 @@ def _hour(moment: datetime) -> datetime:
 
 
 def explained(ours: Counts, theirs: Counts, *, fresh: bool, unseen: int) -> list[str]:
-    """Why the two differ, in lines for people; none where they do not. `fresh`: something was used
-    in the last hours; `unseen`: so many runs have counted nothing."""
+    """Return why the two differ, in lines for people; none where they do not. `fresh`: something
+    was used in the last hours; `unseen`: the number of runs that have counted nothing."""
     lines: list[str] = []
     more = {kind: getattr(theirs, kind) - getattr(ours, kind) for kind in KINDS}
     billed_only = {kind: n for kind, n in more.items() if n > 0}
@@ -128,7 +128,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def since_first(times: Iterable[str | None]) -> datetime:
-    """The first of some times, as documents have them; now without any."""
+    """Return the first of some times, as documents have them; now without any."""
     begun = sorted(time for time in times if time)
     if not begun:
         return datetime.fromtimestamp(time.time(), UTC)

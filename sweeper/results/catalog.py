@@ -81,7 +81,7 @@ class Catalog:
         return [store for store in self._stores if root in (None, store.root)], rest
 
     def sweep(self, name: str) -> Sweep:
-        """Returns the sweep called `name`, which may begin with its root. Raises `NotFound`, and
+        """Return the sweep called `name`, which may begin with its root. Raises `NotFound`, and
         `UsageError` if several roots have it."""
         sweeps = self._called(name)
         if len(sweeps) > 1:
@@ -90,7 +90,8 @@ class Catalog:
         return sweeps[0]
 
     def _called(self, name: str) -> list[Sweep]:
-        """The sweeps of this name, one per root at most. Raises `NotFound` if there is none."""
+        """Return the sweeps of this name, at most one per root. Raises `NotFound` if there is
+        none."""
         stores, name = self._placed(name)
         sweeps: list[Sweep] = []
         missing: list[NotFound] = []
@@ -122,8 +123,8 @@ class Catalog:
     def _of_each_root(
         self, find: Callable[[Store], Iterable[T]], stores: Sequence[Store] | None = None
     ) -> Iterator[tuple[Store, T]]:
-        """Yields the contents of each root, or of these `stores`. If one of several roots cannot
-        be reached, that is reported; if there is only one, it is an error."""
+        """Yield the contents of each root, or of these `stores`. If one of several roots cannot be
+        reached, that is reported; if there is only one, it is an error."""
         for store in self._stores if stores is None else stores:
             if not self._is_there(store):
                 continue
@@ -137,7 +138,8 @@ class Catalog:
             yield from ((store, item) for item in items)
 
     def _is_there(self, store: Store) -> bool:
-        """Whether a local root exists. If not, that is reported: its disk may be unmounted."""
+        """Return whether a local root exists. If not, that is reported: its disk may be
+        unmounted."""
         top = store.local_path("")
         if top is None or os.path.isdir(top):
             return True
@@ -151,11 +153,11 @@ class Catalog:
         return folder_runs(store, self._memories[store.root], self._told)
 
     def sweep_names(self) -> list[str]:
-        """The names of all sweeps, including unreadable ones."""
+        """Return the names of all sweeps, including unreadable ones."""
         return [name for store in self._stores for name in find_sweeps(store)]
 
     def has_sweep(self, name: str) -> bool:
-        """Whether there is a sweep of exactly this name."""
+        """Return whether there is a sweep of exactly this name."""
         stores, name = self._placed(name)
         if not name or _GLOB.intersection(name):
             return False
@@ -164,14 +166,14 @@ class Catalog:
     def handles(
         self, sweep: str | None = None, state: str | Iterable[str] | None = None
     ) -> list[RecordedRun]:
-        """The runs as objects: those of sweeps by name or glob, and those in folders, without
-        retired ones. Raises the same errors as `records`."""
+        """Return the runs as objects: those of sweeps by name or glob, and those in folders,
+        without retired ones. Raises the same errors as `records`."""
         return current(self.all_handles(sweep, state))
 
     def all_handles(
         self, sweep: str | None = None, state: str | Iterable[str] | None = None
     ) -> list[RecordedRun]:
-        """The runs as objects, with retired ones."""
+        """Return the runs as objects, with retired ones."""
         self.problems = Problems()
         return self._handles(sweep, state)
 
@@ -184,8 +186,8 @@ class Catalog:
         dropped: bool = False,
         archived: bool = False,
     ) -> list[RecordedRun]:
-        """The runs that match one of the selectors (without selectors all runs except those of
-        archived sweeps; see `results.selectors`), have one of the states, and satisfy the
+        """Return the runs that match one of the selectors (without selectors all runs except those
+        of archived sweeps; see `results.selectors`), have one of the states, and satisfy the
         condition. Raises `NotFound` for a selector without a match. `dropped` includes retired
         runs, `archived` those of archived sweeps."""
         sweeps = {self.split(selector)[0] for selector in selectors}
@@ -205,7 +207,7 @@ class Catalog:
         return pick(runs, fitting, states, where, dropped=dropped)
 
     def handles_of(self, sweeps: Sequence[str]) -> list[RecordedRun]:
-        """All runs of several sweeps. If there is only one and it cannot be read, that is an
+        """Return all runs of several sweeps. If there is only one and it cannot be read, that is an
         error; among several it is reported."""
         if len(sweeps) == 1:
             return self.all_handles(sweeps[0])
@@ -252,7 +254,7 @@ class Catalog:
         )
 
     def run(self, reference: str) -> RecordedRun:
-        """The one run that `reference` selects (see `results.selectors`): `sweep/name`, the
+        """Return the one run that `reference` selects (see `results.selectors`): `sweep/name`, the
         beginning of one, a value, an id. Raises `NotFound`, or `UsageError` if several match."""
         sweep, rest = self.split(reference)
         runs = self.all_handles(sweep if rest and self.has_sweep(sweep) else None)
@@ -270,8 +272,8 @@ class Catalog:
         return fitting[0]
 
     def _resolve(self, runs: "Runs") -> list[RecordedRun]:
-        """Resolves a `runs` argument: None for all runs except those of archived sweeps, a
-        DataFrame of `runs()`, a reference, a handle, a record, or several of these."""
+        """Resolve a `runs` argument: None for all runs except those of archived sweeps, a DataFrame
+        of `runs()`, a reference, a handle, a record, or several of these."""
         if runs is None:
             return in_use(self.handles(None))
         chosen = [runs] if isinstance(runs, str | RecordedRun) else cast("Iterable[One]", runs)
@@ -297,7 +299,7 @@ class Catalog:
         return cache[place][identity]
 
     def _in(self, root: str, sweep: str) -> Sequence[RecordedRun]:
-        """The runs of a sweep, or those directly below a folder."""
+        """Return the runs of a sweep, or those directly below a folder."""
         store = next((store for store in self._stores if store.root == root), None)
         if store is None:
             raise UsageError(f"{root} is not a root of this registry")

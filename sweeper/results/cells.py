@@ -19,14 +19,14 @@ SPAN = 10.0
 
 
 def counts(state: str, value: float | None, diverged: bool) -> bool:
-    """Whether a run takes part in its cell's mean, and in comparisons: by its `state`, the `value`
-    it is judged by, and whether its last value was not finite (`diverged`)."""
+    """Return whether a run takes part in its cell's mean, and in comparisons: by its `state`, the
+    `value` it is judged by, and whether its last value was not finite (`diverged`)."""
     return state == "succeeded" and value is not None and math.isfinite(value) and not diverged
 
 
 def merit(mean: float, goal: str, *, diverged: bool) -> tuple[bool, float]:
-    """The key by which cells with a value are ordered, best first: their mean; and after all others
-    the cells of which a run has diverged, since the mean leaves it out."""
+    """Return the key by which cells with a value are ordered, best first: their mean; and after all
+    others the cells of which a run has diverged, since the mean leaves it out."""
     return diverged, sign_of(goal) * mean
 
 
@@ -57,7 +57,7 @@ def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """The least-squares slope; 0 when the points do not determine it."""
+    """Return the least-squares slope; 0 when the points do not determine it."""
     if len(points) < 2:
         return 0.0
     x_mean = math.fsum(x for x, _ in points) / len(points)
@@ -68,8 +68,8 @@ def _slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def mean(values: Sequence[float], scale: Scale = "linear") -> float:
-    """The mean of finite values, one at least; the geometric mean on the log scale, where all must
-    be positive."""
+    """Return the mean of finite values, one at least; the geometric mean on the log scale, where
+    all must be positive."""
     scaled = on_scale(values, scale)
     if min(scaled) == max(scaled):
         return float(values[0])
@@ -77,13 +77,13 @@ def mean(values: Sequence[float], scale: Scale = "linear") -> float:
 
 
 def center(values: Sequence[float]) -> float:
-    """The arithmetic mean, even of values so large that their sum is not finite."""
+    """Return the arithmetic mean, even of values so large that their sum is not finite."""
     unit = unit_of(values)
     return math.fsum(value / unit for value in values) / len(values) * unit
 
 
 def on_scale(values: Sequence[float], scale: Scale) -> list[float]:
-    """The values, or their logarithms."""
+    """Return the values, or their logarithms."""
     return [math.log(value) for value in values] if scale == "log" else list(values)
 
 
@@ -93,8 +93,8 @@ def off_scale(value: float, scale: Scale) -> float:
 
 
 def unit_of(values: Iterable[float]) -> float:
-    """A power of two near the largest magnitude. In this unit no square and no sum of finite values
-    is too large for a float, and dividing by it changes no digit."""
+    """Return a power of two near the largest magnitude. In this unit no square and no sum of finite
+    values is too large for a float, and dividing by it changes no digit."""
     return 2.0 ** (math.frexp(max(map(abs, values)))[1] - 1)
 
 
@@ -107,5 +107,5 @@ def exp(value: float) -> float:
 
 
 def comparable(values: Sequence[float]) -> bool:
-    """Whether a cell can take part in comparisons: it has two different values or more."""
+    """Return whether a cell can take part in comparisons: it has two different values or more."""
     return len(values) > 1 and min(values) != max(values)

@@ -10,8 +10,8 @@ _ENDS = ("ttl_seconds", "expires_at", "expires")
 
 
 def last(records: Iterable[Mapping[str, object]], key: str) -> Mapping[str, object] | None:
-    """The record with a path under `key` of the final checkpoint, which is kept for good; else of
-    the last that no record says will expire, else of the last. None where none has one."""
+    """Return the record with a path under `key` of the final checkpoint, which is kept for good;
+    else of the last that no record says will expire, else of the last. None if no record has one."""
     usable = [record for record in records if isinstance(record.get(key), str) and record[key]]
     final = [record for record in usable if ends_final([dict(record)])]
     lasting = [record for record in usable if not may_expire(record)]
@@ -19,13 +19,13 @@ def last(records: Iterable[Mapping[str, object]], key: str) -> Mapping[str, obje
 
 
 def may_expire(record: Mapping[str, object]) -> bool:
-    """Whether the service will delete a checkpoint, by what is on record of it."""
+    """Return whether the service will delete a checkpoint, by what is on record of it."""
     return any(record.get(end) for end in _ENDS)
 
 
 def when_expired(record: Mapping[str, object], ended: str | None) -> datetime | None:
-    """When a checkpoint is gone for certain, by what is on record of it; None where that is not
-    known. `ended` is when its run did: it was saved before."""
+    """Return when a checkpoint is gone for certain, by what is on record of it; None where that is
+    not known. `ended` is when its run did: it was saved before."""
     for key in _ENDS[1:]:
         moment = _moment(record.get(key))
         if moment is not None:
@@ -40,7 +40,7 @@ def when_expired(record: Mapping[str, object], ended: str | None) -> datetime | 
 
 
 def _moment(value: object) -> datetime | None:
-    """A time of a record: as text, or in seconds since 1970."""
+    """Return a time of a record: as text, or in seconds since 1970."""
     try:
         if isinstance(value, str):
             moment = datetime.fromisoformat(value)

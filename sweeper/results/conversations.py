@@ -46,7 +46,7 @@ class Transcript(NamedTuple):
     whose: Literal["trajectory", "order", "group"]
 
     def shown(self) -> list[Spoken]:
-        """The lines to show; where it is not known whose they are, a line first says so."""
+        """Return the lines to show; where it is not known whose they are, a line first says so."""
         return [*([("note", WHOSE[self.whose])] if self.whose in WHOSE else []), *self.spoken]
 
 
@@ -57,10 +57,10 @@ WHOSE = {
 
 
 def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, list[Transcript]]:
-    """What was said in each trajectory of the groups of a transcript, by the number of the group in
-    `groups`, which holds the summaries in order. A section that gives the lengths of its turns
-    belongs to the next group with the same: groups may be missing from the summaries. Others are
-    taken in order."""
+    """Return what was said in each trajectory of the groups of a transcript, by the number of the
+    group in `groups`, which holds the summaries in order. A section that gives the lengths of its
+    turns belongs to the next group with the same: groups may be missing from the summaries. Others
+    are taken in order."""
     root = table_of(tree).get("root")
     found: dict[int, list[Transcript]] = {}
     start = 0
@@ -75,8 +75,8 @@ def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, lis
 
 
 def _lengths_told(group: Record) -> list[list[float]]:
-    """The lengths of the turns of each trajectory, if the section has them: of what was read and
-    what was written, in turn."""
+    """Return the lengths of the turns of each trajectory, if the section has them: of what was read
+    and what was written, in turn."""
     lengths: dict[int, list[float]] = {}
     for section in _all_sections(group):
         matched = _EPISODE.match(_heading(section))
@@ -96,7 +96,7 @@ def _lengths(record: Record) -> list[float]:
 
 
 def _apart(group: Record, records: Sequence[Record]) -> list[Transcript]:
-    """What was said in a group, for each of its trajectories."""
+    """Return what was said in a group, for each of its trajectories."""
     parts = [part for part in _sections(group, below=True) if _heading(part) != _DETAILS]
     numbered = _numbered(group, len(records))
     if numbered is not None:
@@ -167,7 +167,7 @@ def _assigned(blocks: Sequence[Sequence[Record]], records: Sequence[Record]) -> 
 
 
 def _reward(record: Record) -> float:
-    """The sum of its turns' rewards."""
+    """Return the sum of its turns' rewards."""
     return sum(as_float(step.get("reward")) or 0.0 for step in _steps(record))
 
 
@@ -176,7 +176,7 @@ def _children(node: object) -> list[object]:
 
 
 def _sections(node: object, below: bool = False) -> Iterator[dict[str, object]]:
-    """The outermost sections of a tree; with `below` those inside the node itself."""
+    """Yield the outermost sections of a tree; with `below` those inside the node itself."""
     if is_table(node) and node.get("tag") == "section" and not below:
         yield node
         return
@@ -185,14 +185,14 @@ def _sections(node: object, below: bool = False) -> Iterator[dict[str, object]]:
 
 
 def _all_sections(node: object) -> Iterator[dict[str, object]]:
-    """All sections inside a node, in their order."""
+    """Yield all sections inside a node, in their order."""
     for section in _sections(node, below=True):
         yield section
         yield from _all_sections(section)
 
 
 def _rows(node: object) -> Iterator[tuple[str, str]]:
-    """The rows of two cells of all tables below, without table heads."""
+    """Yield the rows of two cells of all tables below, without table heads."""
     if table_of(node).get("tag") == "tr":
         cells = [_text(child).strip() for child in _children(node)]
         if len(cells) == 2 and cells != ["key", "value"]:
@@ -216,8 +216,8 @@ def _text(node: object) -> str:
 
 
 def said_by(node: object) -> Iterator[Spoken]:
-    """The messages of all conversations in a tree, in order, with its paragraphs and the rows of
-    its tables. What a section repeats of the summaries is left out."""
+    """Yield the messages of all conversations in a tree, in order, with its paragraphs and the rows
+    of its tables. What a section repeats of the summaries is left out."""
     fields = table_of(node)
     data, tag = table_of(fields.get("data")), fields.get("tag")
     if data.get("type") == "conversation":
@@ -239,8 +239,8 @@ def said_by(node: object) -> Iterator[Spoken]:
 
 
 def _content(message: Record) -> str:
-    """A message's text; parts of it that are none (thinking, calls of tools) are named by their
-    kind."""
+    """Return a message's text; parts of it that are none (thinking, calls of tools) are named by
+    their kind."""
     content = message.get("content")
     if isinstance(content, str):
         text = content
@@ -262,7 +262,8 @@ def _part(part: object) -> str:
 
 
 def turns_logged(record: Record) -> list[Spoken]:
-    """What the turns of a summary logged, in order, with speakers named as in transcripts."""
+    """Return what the turns of a summary logged, in order, with speakers named as in
+    transcripts."""
     spoken: list[Spoken] = []
     for step in _steps(record):
         for key, value in table_of(step.get("logs")).items():
@@ -271,7 +272,7 @@ def turns_logged(record: Record) -> list[Spoken]:
 
 
 def answers(spoken: Sequence[Spoken]) -> list[str]:
-    """What the model said, if that can be told from the rest."""
+    """Return what the model said, if that can be told from the rest."""
     return [text for who, text in spoken if who in _ANSWERS]
 
 

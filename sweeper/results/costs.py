@@ -33,7 +33,7 @@ class Spent(NamedTuple):
 
 
 def spent(run: RecordedRun, prices: Prices) -> Spent:
-    """What all attempts of a run used: also what was done twice was paid twice."""
+    """Return what all attempts of a run used: also what was done twice was paid twice."""
     days = tuple(run.used(attempt) for attempt in range(1, run.attempts + 1))
     usage = total(used.usage for used in days)
     if usage.models:
@@ -48,7 +48,7 @@ def spent(run: RecordedRun, prices: Prices) -> Spent:
 
 
 def together(several: Iterable[Spent], prices: Prices) -> Spent:
-    """The sum."""
+    """Return the sum of several."""
     parts = list(several)
     usage = total(part.usage for part in parts)
     ways = sorted({part.counted for part in parts} - {"nothing"}) or ["nothing"]
@@ -78,7 +78,7 @@ def by_stage(
 
 
 def chain(run: RecordedRun, own: Spent, prices: Prices) -> Spent:
-    """What it took to get to the end of a run: its own, and that of each run that it goes on
+    """Return what it took to get to the end of a run: its own, and that of each run that it goes on
     from."""
     above = run.lineage if isinstance(run, SweepRun) else ()
     return together((own, *(spent(ancestor, prices) for ancestor in above)), prices)

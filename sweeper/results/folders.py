@@ -32,9 +32,9 @@ _OF_THE_DISK = "lost+found"
 
 
 def find_folders(store: Store, on_error: OnError | None = None) -> list[str]:
-    """Finds the run folders below the root that belong to no sweep, sorted, with one listing of
-    the root. Folders whose names begin with a dot are skipped, and links to folders outside the
-    root are followed, each folder once. `on_error` is called with errors about unreadable folders."""
+    """Find the run folders below the root that belong to no sweep, sorted, with one listing of the
+    root. Folders whose names begin with a dot are skipped, and links to folders outside the root
+    are followed, each folder once. `on_error` is called with errors about unreadable folders."""
     top = store.local_path("")
     names = _of_names(store.names("")) if top is None else _walk(top, on_error)
     return sorted(names)
@@ -53,7 +53,7 @@ def _walk(top: str, on_error: OnError | None) -> Iterator[str]:
 
 
 def _folders_below(top: str, on_error: OnError | None) -> Iterator[tuple[str, set[str], list[str]]]:
-    """Yields each folder outside the sweeps, before those inside it, with the names of what it
+    """Yield each folder outside the sweeps, before those inside it, with the names of what it
     holds, and of the folders among that. Links come last, in the order of their paths."""
     root = os.path.realpath(top)
     pending: list[tuple[str, str | None]] = [("", None)]
@@ -90,7 +90,7 @@ def _folders_below(top: str, on_error: OnError | None) -> Iterator[tuple[str, se
 
 
 def _evaluations(top: str, folder: str) -> Iterator[str]:
-    """Yields the folders of the evaluations of an EvalStore."""
+    """Yield the folders of the evaluations of an EvalStore."""
     with suppress(OSError), os.scandir(os.path.join(top, folder)) as entries:
         for item in entries:
             if os.path.isfile(os.path.join(item.path, _EVAL_FACTS)):
@@ -98,8 +98,8 @@ def _evaluations(top: str, folder: str) -> Iterator[str]:
 
 
 def _target(item: "os.DirEntry[str]", root: str) -> str | None:
-    """The place of a linked folder beyond the root, "" for a folder that is no link, None for
-    anything else. What a link within the root leads to is found there, and a link to a folder
+    """Return the place of a linked folder beyond the root, "" for a folder that is no link, None
+    for anything else. What a link within the root leads to is found there, and a link to a folder
     above the root would lead round in a circle."""
     if not item.is_symlink():
         return "" if item.is_dir(follow_symlinks=False) else None
@@ -110,7 +110,7 @@ def _target(item: "os.DirEntry[str]", root: str) -> str | None:
 
 
 def _of_names(paths: Iterable[str]) -> set[str]:
-    """Finds these folders among the paths of all files."""
+    """Find these folders among the paths of all files."""
     folders: set[str] = set()
     sweeps: set[str] = set()
     indexes: set[str] = set()
@@ -183,7 +183,7 @@ class FolderRun(RecordedRun):
         return config or {}
 
     def _read_facts(self) -> dict[str, object]:
-        """Reads what an evaluation says of itself, as a configuration."""
+        """Read what an evaluation says of itself, as a configuration."""
         facts = self._read_object(_EVAL_FACTS) or {}
         if "benchmarks" not in facts:  # another program's file of that name
             return {}
@@ -208,7 +208,7 @@ class FolderRun(RecordedRun):
         return ends_final(self.checkpoint_records())
 
     def _recall(self, what: str, name: str, find: Callable[[], T]) -> T | None:
-        """Caches a value as long as a file is unchanged."""
+        """Cache a value as long as a file is unchanged."""
         source = self.files.source(self._below(name))
         if source is None:
             return None
@@ -221,7 +221,7 @@ class FolderRun(RecordedRun):
 def folder_runs(
     store: Store, memory: Folder | None, on_error: OnError | None = None
 ) -> list[FolderRun]:
-    """Makes all such runs of a root; they share the index."""
+    """Make all such runs of a root; they share the index."""
     index, files = Index(memory, "folders"), Files(store, "")
     return [
         FolderRun(store, folder, files, index, on_error) for folder in find_folders(store, on_error)

@@ -53,7 +53,7 @@ class Guess(NamedTuple):
 
 
 def settings_of(config: Mapping[str, object], recipe: Recipe) -> Settings:
-    """The settings of a run of the recipe."""
+    """Return the settings of a run of the recipe."""
     values = {
         key: value
         for key, value in config.items()
@@ -72,7 +72,7 @@ class Guesses:
         self._made: dict[str, Guess | None] = {}
 
     def of(self, wanted: Settings) -> Guess | None:
-        """What a run of these settings will use; None where no example tells."""
+        """Return what a run of these settings will use; None if no example shows it."""
         key = repr((wanted.recipe, sorted(wanted.values.items(), key=lambda item: item[0])))
         if key not in self._made:
             self._made[key] = self._guess(wanted)
@@ -94,8 +94,8 @@ class Guesses:
 
 
 def _ratio(wanted: Settings, other: Settings) -> float | None:
-    """How many times as many steps the wanted have, if the rest is the same; None if it is not. A
-    setting that refers to a run before it may be anything."""
+    """Return how many times as many steps the wanted have, if the rest is the same; None if it is
+    not. A setting that refers to a run before it may be anything."""
     if wanted.recipe != other.recipe:
         return None
     either = (*wanted.values.items(), *other.values.items())
@@ -122,7 +122,7 @@ def _times(usage: Usage, ratio: float) -> Usage:
 
 
 def not_known_yet(plan: Plan) -> list[Settings]:
-    """The settings of each run of the stages that is not known before others have ended."""
+    """Return the settings of each run of the stages that is not known before others have ended."""
     counts: list[Settings] = []
     for stage in plan.stages:
         number = plan.unknown.get(stage.name, 0)
@@ -142,7 +142,7 @@ class Going(NamedTuple):
 
 
 def forecast(runs: Iterable[Going]) -> SweepUsage | None:
-    """What a sweep has used and has yet to use; None where nothing was counted."""
+    """Return what a sweep has used and has yet to use; None where nothing was counted."""
     runs = list(runs)
     used = total(run.used for run in runs)
     if not used.models:
@@ -157,13 +157,13 @@ def forecast(runs: Iterable[Going]) -> SweepUsage | None:
 
 
 def forecast_of(sweep: "Sweep") -> SweepUsage | None:
-    """What a recorded sweep has used and has yet to use, by how each of its runs ended; None where
-    nothing was counted."""
+    """Return what a recorded sweep has used and has yet to use, by how each of its runs ended; None
+    where nothing was counted."""
     return forecast((*going(sweep.runs, sweep.plan), *map(Going, not_known_yet(sweep.plan))))
 
 
 def going(runs: "Sequence[SweepRun]", plan: Plan) -> list[Going]:
-    """Recorded runs of a plan."""
+    """Return recorded runs of a plan."""
     return [_going(run, plan.recipe_of(run.stage)) for run in runs]
 
 
@@ -174,8 +174,8 @@ def _going(run: "SweepRun", recipe: Recipe) -> Going:
 
 
 def sentence(forecast: SweepUsage, prices: Prices) -> str:
-    """`used 1,240,000 tokens, 3.10 dollars by prices of 2026-10; about 2,000,000 tokens, 4.90
-    dollars to come`. No dollars where a model has no price."""
+    """Return `used 1,240,000 tokens, 3.10 dollars by prices of 2026-10; about 2,000,000 tokens,
+    4.90 dollars to come`. No dollars where a model has no price."""
     spent, to_come = amount(forecast.used, prices), amount(forecast.to_come, prices)
     unpriced = sorted({*spent.unpriced, *to_come.unpriced})
     text = f"used {forecast.used.counts.tokens:,} tokens"
@@ -192,8 +192,8 @@ def sentence(forecast: SweepUsage, prices: Prices) -> str:
 
 
 def brief(forecast: SweepUsage, prices: Prices) -> str:
-    """`3.10 dollars, 4.90 to come`; in tokens where a model has no price. `and more` where of some
-    runs nobody knows how much."""
+    """Return `3.10 dollars, 4.90 to come`; in tokens where a model has no price. `and more` where
+    of some runs nobody knows how much."""
     spent, later = amount(forecast.used, prices), amount(forecast.to_come, prices)
     if spent.unpriced or later.unpriced:
         used, to_come = (
@@ -221,7 +221,7 @@ def document(forecast: SweepUsage, prices: Prices) -> dict[str, object]:
 
 
 def _rounded(count: int) -> str:
-    """`1.96 M`, `320 k`."""
+    """Return `1.96 M`, `320 k`."""
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if count >= size:
             return f"{count / size:.3g} {letter}"

@@ -90,7 +90,7 @@ def _file(path: str, size: int, listed: Mapping[str, int]) -> ItemFile | None:
 
 
 def _natural(path: str) -> tuple[object, ...]:
-    """A key that sorts numbers in a name by their size: step 90 is before step 100."""
+    """Return a key that sorts numbers in a name by their size: step 90 is before step 100."""
     parts = _NUMBERS.split(path)
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
 
@@ -109,7 +109,7 @@ def read_items(
 
 
 def files_of(run: RecordedRun) -> dict[str, int]:
-    """All that a run's attempts have left behind, with their sizes, the oldest first."""
+    """Return all that a run's attempts have left behind, with their sizes, the oldest first."""
     return {
         entry.path: entry.size
         for folder in run.folders()
@@ -139,8 +139,8 @@ def parse_answers(data: bytes, file: ItemFile) -> list["Answer"]:
 
 
 def _latest(run: RecordedRun, files: Sequence[ItemFile]) -> list[ItemFile]:
-    """The last evaluation of each task: by the time noted for its beginning, else by the numbers in
-    its name."""
+    """Return the last evaluation of each task: by the time noted for its beginning, else by the
+    numbers in its name."""
     tasks: dict[tuple[str, str], list[ItemFile]] = {}
     for file in files:
         tasks.setdefault((file.kind, file.task), []).append(file)
@@ -165,9 +165,9 @@ def _read(run: RecordedRun, path: str) -> bytes:
 
 
 def item_rows(answers: Sequence["Answer"], kind: str) -> Iterator[AnswerRow]:
-    """The answers of a file as dicts, a row a sample. A sample that was not numbered counts on from
-    those of its item; a score is None where nothing has judged. `step` is None where the shape of
-    the file has none."""
+    """Yield the answers of a file as dicts, one row per sample. A sample that was not numbered counts
+    on from those of its item; a score is None where nothing has judged. `step` is None where the
+    shape of the file has none."""
     counts: dict[tuple[str, str], int] = {}
     for answer in answers:
         place = answer.task, answer.item
@@ -192,7 +192,7 @@ def parse_items(rows: Iterable[Mapping[str, object]], file: ItemFile) -> list[An
 
 
 def _parsed(rows: Iterable[Mapping[str, object]], file: ItemFile) -> list["Answer"]:
-    """The answers of a file, of each task those of its last step."""
+    """Return the answers of a file, of each task those of its last step."""
     read = {"items": _of_items, "store": _of_store, "summaries": _of_summaries}[file.kind]
     steps: dict[str, float] = {}
     kept: dict[str, list[Answer]] = {}
@@ -319,7 +319,7 @@ def _question_text(step: Mapping[str, object]) -> str:
 
 
 def _logged(step: Mapping[str, object], names: Sequence[str]) -> str:
-    """The first text that a turn has logged under one of these names."""
+    """Return the first text that a turn has logged under one of these names."""
     texts = [log.get(name) for log in _mappings([step.get("logs")]) for name in names]
     return next((text for text in texts if isinstance(text, str) and text), "")
 

@@ -34,7 +34,7 @@ class Kept(NamedTuple):
 
 
 def listed(service: Service) -> dict[str, Kept]:
-    """All that the service keeps for this key, by path. Raises `EnvironmentFailure`."""
+    """Return all that the service keeps for this key, by path. Raises `EnvironmentFailure`."""
     checkpoints: dict[str, Kept] = {}
     offset = 0
     while True:
@@ -53,8 +53,8 @@ def listed(service: Service) -> dict[str, Kept]:
 def of_runs(
     runs: Iterable[RecordedRun], checkpoints: Mapping[str, Kept]
 ) -> list[tuple[RecordedRun, str, Kept]]:
-    """The checkpoints that runs have recorded and the service still keeps, with the name that the
-    record has: each path once."""
+    """Return the checkpoints that runs have recorded and the service still keeps, with the name
+    that the record has: each path once."""
     of_run: dict[str, tuple[RecordedRun, str, Kept]] = {}
     for run in runs:
         for record in run.checkpoint_records():
@@ -65,14 +65,14 @@ def of_runs(
 
 
 def _paths(value: object) -> Iterator[str]:
-    """The addresses of checkpoints in a document."""
+    """Return the addresses of checkpoints in a document."""
     return (text for text in _texts(value) if text.startswith(_SCHEME))
 
 
 def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
-    """What the runs of all sweeps refer to in their configurations: addresses of checkpoints, and
-    the ids of runs, by their folders or as parents of runs of a later stage, those among them of
-    which that stage has still to choose."""
+    """Return what the runs of all sweeps refer to in their configurations: addresses of
+    checkpoints, and the ids of runs, by their folders or as parents of runs of a later stage, those
+    among them of which that stage has still to choose."""
     addresses: set[str] = set()
     texts: list[str] = []
     parents: set[str] = set()
@@ -87,7 +87,7 @@ def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """All texts in a document that are no keys."""
+    """Yield all texts in a document, except keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -103,8 +103,8 @@ def spared(
     everything: Sequence[RecordedRun],
     keep: Collection[str],
 ) -> dict[str, str]:
-    """Why checkpoints are not to be touched, by path: a run still needs them, something refers to
-    them, or they are the `best` or `final` of their run and are to be kept."""
+    """Return why checkpoints are not to be touched, by path: a run still needs them, something
+    refers to them, or they are the `best` or `final` of their run and are to be kept."""
     addresses, runs = referred(everything)
     mine: dict[int, set[str]] = {}
     reasons: dict[str, str] = {}
@@ -132,7 +132,8 @@ def _best_and_final(run: RecordedRun, keep: Collection[str]) -> Iterator[str]:
 
 
 def _best(run: RecordedRun, records: Sequence[Row]) -> Row:
-    """The record at whose step the run's metric was best; the last one where that is not known."""
+    """Return the record at whose step the run's metric was best; the last one where that is not
+    known."""
     metric: Mapping[str, str] = run.metric or {}
     values = [
         (step, value)

@@ -19,8 +19,9 @@ def logs(
     where: str | None = None,
     lines: int = 20,
 ) -> dict[str, list[str]]:
-    """The last `lines` lines that the runs of a sweep printed, by run name: of all runs, or of
-    those that the selectors `runs`, `state` and `where` choose. Raises `NotFound`, `UsageError`."""
+    """Return the last `lines` lines that the runs of a sweep printed, by run name: of all runs, or
+    of those that the selectors `runs`, `state` and `where` choose. Raises `NotFound`,
+    `UsageError`."""
     if not 1 <= lines <= _MOST:
         raise UsageError(f"{lines} lines: write a number from 1 to {_MOST}")
     selected = Registry(root or default_root()).sweep(sweep)

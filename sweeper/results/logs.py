@@ -31,7 +31,8 @@ class Line(NamedTuple):
 
 
 def files_of(run: RecordedRun) -> tuple[str, str]:
-    """The root, and below it the folder of a run's logs. One listing serves all runs of a sweep."""
+    """Return the root, and below it the folder of a run's logs. One listing serves all runs of a
+    sweep."""
     return run.root, f"{run.sweep}/attempts" if isinstance(run, SweepRun) else ""
 
 
@@ -73,12 +74,12 @@ class Tail:
         return f"{self.run.folder}/logs.log".lstrip("/")  # tinker-cookbook's
 
     def next(self) -> None:
-        """Continues with the next attempt."""
+        """Continue with the next attempt."""
         self.attempt, self._rest = self.attempt + 1, b""
         self._file.open(self._path(self.attempt))
 
     def back(self, files: Files, count: int) -> None:
-        """Begins `count` lines before the current end."""
+        """Begin `count` lines before the current end."""
         source = files.source(self._path(self.attempt))
         if source is None:
             return None
@@ -103,7 +104,7 @@ class Tail:
         return None
 
     def read(self, files: Files) -> Iterator[Line]:
-        """The lines added since, at most a megabyte. An unfinished last line is held back."""
+        """Yield the lines added since, at most a megabyte. An unfinished last line is held back."""
         data = self._take(files)
         if not data:
             return
@@ -117,11 +118,11 @@ class Tail:
         self._rest = rest
 
     def stands(self, seconds: float) -> bool:
-        """Whether nothing was added for this many seconds."""
+        """Return whether nothing was added for this many seconds."""
         return time.monotonic() - self._grew > seconds
 
     def finish(self) -> Iterator[Line]:
-        """The unfinished last line, if there is one."""
+        """Yield the unfinished last line, if there is one."""
         if self._rest:
             yield Line(self.run, self.attempt, self._rest)
         self._rest = b""

@@ -19,12 +19,12 @@ class Marked(NamedTuple):
     runs: Mapping[str, Marks] = {}
 
     def of(self, run: str) -> Marks:
-        """Those of a run."""
+        """Return the marks of a run."""
         return self.runs.get(run, NO_MARKS)
 
     def notes(self, names: Mapping[str, str]) -> list[tuple[str | None, Mark]]:
-        """All notes, oldest first, each with the name of its run by `names` (id -> name; else the
-        id), None for one of the sweep."""
+        """Return all notes, oldest first, each with the name of its run by `names` (id -> name;
+        else the id), None for one of the sweep."""
         of_sweep = [(None, note) for note in self.sweep.notes]
         others = [
             (names.get(run, run), note) for run, marks in self.runs.items() for note in marks.notes
@@ -38,7 +38,7 @@ def marked(folder: SweepFolder, subjects: Callable[[StoreError], None] | None = 
 
 
 def by_subject(marks: Iterable[Mark]) -> Marked:
-    """What holds of each thing that marks are about."""
+    """Return the marks of each subject."""
     about: dict[str | None, list[Mark]] = {}
     for mark in marks:
         about.setdefault(mark.run, []).append(mark)
@@ -66,8 +66,8 @@ def marks_by_run(runs: Sequence[RecordedRun]) -> list[tuple[Marks, Marks]]:
 def with_tags(
     runs: Sequence[RecordedRun], tags: Sequence[str], *, starred: bool = False
 ) -> list[RecordedRun]:
-    """The runs that have all of these tags, their sweep's among them; with `starred` of those the
-    ones that have a star, or whose sweep has."""
+    """Return the runs that have all of these tags, their sweep's among them; with `starred` of
+    those the ones that have a star, or whose sweep has."""
     if not tags and not starred:
         return list(runs)
     matches: list[RecordedRun] = []
@@ -80,7 +80,7 @@ def with_tags(
 
 
 def in_use(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """The runs without those of sweeps that are archived."""
+    """Return the runs without those of sweeps that are archived."""
     archived: dict[tuple[str, str], bool] = {}
     for run in runs:
         place = run.root, run.sweep

@@ -60,7 +60,7 @@ class Follower:
                 place.follow_anew()
 
     def poll(self) -> list[News]:
-        """Reads what was recorded since the last call, or since this object was made. Unreadable
+        """Read what was recorded since the last call, or since this object was made. Unreadable
         files are tried again at the next call. Raises `StoreError` if nothing could be read."""
         news: list[News] = []
         trouble: StoreError | OSError | None = None
@@ -78,7 +78,7 @@ class Follower:
         return news
 
     def _each(self) -> Iterator[tuple[_Place, Files]]:
-        """Yields each run with the files of its sweep, which share one listing."""
+        """Yield each run with the files of its sweep, which share one listing."""
         listings: dict[tuple[str, str], tuple[Files, set[str]]] = {}
         for place in self._places:
             if place.where not in listings:
@@ -90,7 +90,7 @@ class Follower:
 
 
 def _folders(files: Files) -> set[str]:
-    """The names of the folders directly below."""
+    """Return the names of the folders directly below."""
     if files.local is not None:
         try:
             return set(os.listdir(files.local))

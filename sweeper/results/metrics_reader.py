@@ -97,7 +97,7 @@ class Tabulator:
         return helped(memory, files, paths)
 
     def part(self, run: RecordedRun, keys: Sequence[str] | None) -> Part:
-        """The merged history of one run. Raises `StoreError` if it cannot be read."""
+        """Return the merged history of one run. Raises `StoreError` if it cannot be read."""
         attempts = self._attempts(run, keys)
         merged = merge_columns(attempts)
         notes = _skipped(merged)
@@ -109,13 +109,13 @@ class Tabulator:
         return Part(run.key, merged.with_any(keys), tuple(notes))
 
     def _attempts(self, run: RecordedRun, keys: Sequence[str] | None) -> list[Columns]:
-        """The files of the attempts, oldest first."""
+        """Return the files of the attempts, oldest first."""
         read = self._reader(run).columns
         columns_of_attempts = (read(run.files, path, keys) for path in run.metrics_paths())
         return [columns for columns in columns_of_attempts if columns is not None]
 
     def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Judged | None:
-        """The value of `objective.judged` for a run's history."""
+        """Return the value of `objective.judged` for a run's history."""
         last = self._last(run, key) if at == "last" else None
         if last is not None:
             return last
@@ -128,13 +128,13 @@ class Tabulator:
         return Judged(float(steps[row]) if stepped else None, value, missing_at_end(merged, key))
 
     def curve(self, run: RecordedRun, key: str) -> tuple[Floats, Floats]:
-        """The steps (ABSENT if no row has one) and values of the points by which a run is judged
-        under `key`. Raises `StoreError`."""
+        """Return the steps (ABSENT if no row has one) and values of the points by which a run is
+        judged under `key`. Raises `StoreError`."""
         return _counting(merge_columns(self._attempts(run, [key])), key)
 
     def _last(self, run: RecordedRun, key: str) -> Judged | None:
-        """The last point, if an uncached file shows it without being parsed: that of the newest
-        attempt, which takes the place of those before it."""
+        """Return the last point, if an uncached file shows it without being parsed: that of the
+        newest attempt, which takes the place of those before it."""
         for path in reversed(run.metrics_paths()):
             source = run.files.source(path)
             if source is None:
@@ -155,7 +155,7 @@ class Tabulator:
         iteration: int | None = None,
         keys: Sequence[str] | None = None,
     ) -> list[Part]:
-        """The rollouts of each run; see `rollouts.rollout_parts`."""
+        """Return the rollouts of each run; see `rollouts.rollout_parts`."""
 
         def read(run: RecordedRun) -> list[Part]:
             recorded = Recorded(run.files, run.folders(), self._rollout_cache(run))
@@ -171,7 +171,8 @@ class Tabulator:
         return parts
 
     def checkpoints(self, runs: Sequence[RecordedRun]) -> list[dict[str, object]]:
-        """The checkpoints as dicts: the fields of each record, `attempt` and the run's key."""
+        """Return the checkpoints as dicts: the fields of each record, `attempt` and the run's
+        key."""
 
         def read(run: RecordedRun) -> list[dict[str, object]]:
             return [{**recorded, **run.key} for recorded in run.checkpoint_records()]
@@ -179,7 +180,7 @@ class Tabulator:
         return list(self._each(runs, read))
 
     def items(self, runs: Sequence[RecordedRun]) -> list[ItemRow]:
-        """Each answer of the runs' last evaluations, as dicts: `ITEM_COLUMNS`."""
+        """Return each answer of the runs' last evaluations, as dicts: `ITEM_COLUMNS`."""
 
         def read(run: RecordedRun) -> list[ItemRow]:
             answers, large = read_answers(run, item_files(files_of(run).items()))
@@ -218,12 +219,12 @@ class Tabulator:
         return helped(memory, files, rollouts=folders)
 
     def _one_memory(self, runs: Sequence[RecordedRun]) -> Folder | None:
-        """The cache of all these runs, if they lie in one folder."""
+        """Return the cache of all these runs, if they lie in one folder."""
         folders = {(run.root, run.files.prefix) for run in runs}
         return self._memories.get(runs[0].root) if len(folders) == 1 else None
 
     def makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], object]]:
-        """The functions that make the tables of a query over these runs."""
+        """Return the functions that make the tables of a query over these runs."""
 
         def metrics() -> object:
             parts = self.metrics(runs, self._meant(query, runs))
@@ -243,7 +244,7 @@ class Tabulator:
         }
 
     def _meant(self, query: str, runs: Sequence[RecordedRun]) -> list[str] | None:
-        """The metrics that a query may mention; None for all."""
+        """Return the metrics that a query may mention; None for all."""
         if mentions_all(query, "metrics"):
             return None
         recorded: dict[str, None] = {}
@@ -282,8 +283,8 @@ def _names(run: RecordedRun) -> str:
 
 
 def missing_at_end(columns: Columns, key: str) -> int:
-    """The number of rows at the end of a merged history that should have a number of `key` and
-    have none."""
+    """Return the number of rows at the end of a merged history that should have a number of `key`
+    and have none."""
     there = present(columns.numbers(key))
     return missing_rows(there, columns.has(key), present(columns.column("step")))
 
@@ -295,5 +296,5 @@ def _counting(columns: Columns, key: str) -> tuple[Floats, Floats]:
 
 
 def metric_column(key: str) -> str:
-    """The column name of a metric."""
+    """Return the column name of a metric."""
     return f"metric.{key}" if key in RUN_KEY else key

@@ -47,7 +47,7 @@ class Origin:
         return record if self.live is None else record | {"program": self.live}
 
     def get(self, key: str) -> object:
-        """An entry of the provenance; None if it is not known."""
+        """Return an entry of the provenance; None if it is not known."""
         return self._known[key] if key in self._known else self.record.get(key)
 
     @property
@@ -75,11 +75,12 @@ class Origin:
         return self.commit[:8] if self.get("dirty") is False else f"{self.commit[:8]}+{program}"
 
     def files(self) -> dict[str, object]:
-        """The files of the program with their digests; empty if they are not on record."""
+        """Return the files of the program with their digests; empty if they are not on record."""
         return {} if self.live is not None else self._read(_text(self.get("files")))
 
     def packages(self) -> dict[str, object]:
-        """All packages with their versions; the important ones if the rest is not on record."""
+        """Return all packages with their versions; the important ones if the rest is not on
+        record."""
         versions = table_of(self.get("packages"))
         path = self._moved(_text(self.get("all_packages")))
         with suppress(StoreError, NotFound):
@@ -94,7 +95,8 @@ class Origin:
         return {}
 
     def _moved(self, path: str | None) -> str | None:
-        """The path of a file that a launch stored, in the folder that the sweep has today."""
+        """Return the path of a file that a launch stored, in the folder that the sweep has
+        today."""
         return None if path is None else self._folder.code(os.path.basename(path))
 
 
@@ -136,7 +138,7 @@ class Difference:
         return f"{self.kind} ({named})" if named else self.kind
 
     def label(self, run: HasOrigin) -> str | None:
-        """The label of a run's variant; None if it is not known."""
+        """Return the label of a run's variant; None if it is not known."""
         return self._labels.get(id(run))
 
     @functools.cached_property
@@ -167,8 +169,8 @@ class Launches:
         return len(self._known) < 2 and all(launch.get("code") for launch in self._known)
 
     def of(self, launch: str | None, program: str | None, opened: str | None) -> Origin | None:
-        """What an attempt ran: `launch` is the id that its events record, or None if an older
-        version wrote them. Then it is the last launch before the attempt was `opened`."""
+        """Return what an attempt ran: `launch` is the id that its events record, or None if an
+        older version wrote them. Then it is the last launch before the attempt was `opened`."""
         if launch is not None:
             newest = next((k for k in self._known if k.get("launch") == launch), {"launch": launch})
         elif len(self._known) > 1:
@@ -185,8 +187,9 @@ class Launches:
 
 
 def differences(runs: Iterable[HasOrigin]) -> list[Difference]:
-    """Whether the runs executed different code, Python, packages, service, variables or data, and
-    what differs. Runs of which nothing is known are left out; so is what is not known of one."""
+    """Return whether the runs executed different code, Python, packages, service, variables or
+    data, and what differs. Runs of which nothing is known are left out; so is what is not known of
+    one."""
     pairs = [(run, run.origin) for run in runs]
     origins = [(run, origin) for run, origin in pairs if origin is not None]
     if len({id(origin) for _, origin in origins}) < 2:
@@ -217,8 +220,8 @@ def _difference(kind: str, runs: Sequence[tuple[HasOrigin, Origin]]) -> Iterator
 
 
 def _variant(kind: str, origin: Origin, *, whole: bool) -> str | None:
-    """What two runs have in common if they do not differ; None if it is not known. `whole`: the
-    programs of all runs are known."""
+    """Return what two runs have in common if they do not differ; None if it is not known. `whole`:
+    the programs of all runs are known."""
     if kind == "code":
         return (origin.program if whole else None) or _text(origin.get("code")) or origin.commit
     if kind == "packages":
@@ -238,7 +241,7 @@ def _sorted(value: object) -> object:
 
 
 def _what(kind: str, origins: Sequence[Origin]) -> list[str]:
-    """The names of what differs between variants."""
+    """Return the names of what differs between variants."""
     tables: list[Mapping[str, object]]
     if kind == "code":
         tables = [origin.files() for origin in origins]
@@ -272,7 +275,8 @@ def _label(kind: str, origin: Origin, what: Sequence[str]) -> str:
 
 
 def sentences(differences: Sequence[Difference]) -> list[str]:
-    """One sentence for each difference: `different code (train.py): 6 runs 1f2e3d4c, 2 runs ...`"""
+    """Return one sentence for each difference: `different code (train.py): 6 runs 1f2e3d4c, 2 runs
+    ...`"""
     return [_sentence(difference) for difference in differences]
 
 

@@ -19,7 +19,7 @@ class Reached(NamedTuple):
     done: float | None = None
 
     def after(self, row: Mapping[str, object]) -> "Reached":
-        """The progress after one more row."""
+        """Return the progress after one more row."""
         step, done = as_step(row.get("step")), as_float(row.get("progress/done_frac"))
         return Reached(
             self.step if step is None else step,
@@ -28,7 +28,7 @@ class Reached(NamedTuple):
 
 
 def reached(run: RecordedRun) -> Reached:
-    """How far the newest attempt is that has recorded anything. Raises `StoreError`."""
+    """Return how far the newest attempt is that has recorded anything. Raises `StoreError`."""
     progress = Reached()
     for row in _last_rows(run):
         progress = progress.after(row)
@@ -36,7 +36,7 @@ def reached(run: RecordedRun) -> Reached:
 
 
 def _last_rows(run: RecordedRun) -> list[Row]:
-    """The last rows of the newest metrics, as many as it takes to find one with a step."""
+    """Return the last rows of the newest metrics, as many as it takes to find one with a step."""
     for path in reversed(run.metrics_paths()):
         source = run.files.source(path)
         if source is None or not source.stamp.size:

@@ -59,7 +59,7 @@ class Registry(Catalog):
     files again; `cache=False` turns it off."""
 
     def _repr_html_(self) -> str:
-        """The sweeps, as a notebook shows them."""
+        """Return the sweeps, as a notebook shows them."""
         rows = [
             (
                 record["sweep"],
@@ -81,8 +81,8 @@ class Registry(Catalog):
     # Sweeps
 
     def sweep_records(self, sweep: str | None = None) -> list[SweepRecord]:
-        """One dict per sweep: `sweep root created recipe runs states`, where `states` counts the
-        runs in each state, and `tags`, `starred`, `archived`. `sweep` is a name or a glob;
+        """Return one dict per sweep: `sweep root created recipe runs states`, where `states` counts
+        the runs in each state, and `tags`, `starred`, `archived`. `sweep` is a name or a glob;
         without it archived sweeps are left out."""
         self.problems = Problems()
         pairs = ((sweep_item, self._marks(sweep_item)) for sweep_item in self._sweeps(sweep))
@@ -100,7 +100,7 @@ class Registry(Catalog):
             return NO_MARKS
 
     def sweeps(self, sweep: str | None = None) -> "pandas.DataFrame":
-        """The sweeps as a DataFrame, with a column for the number of runs in each state."""
+        """Return the sweeps as a DataFrame, with a column for the number of runs in each state."""
         import pandas
 
         self._warn_of_missing_roots()
@@ -123,7 +123,7 @@ class Registry(Catalog):
         *,
         values: bool = True,
     ) -> list[RunRecord]:
-        """One dict per run, in the order of the plans; see `RecordedRun.record`.
+        """Return one dict per run, in the order of the plans; see `RecordedRun.record`.
 
         `sweep` is a name or a glob, `state` one state or several, `where` a condition such as
         `learning_rate < 1e-3 and seed = 0` (see `results.where`). Retired runs are left out
@@ -147,10 +147,10 @@ class Registry(Catalog):
         state: str | Iterable[str] | None = None,
         where: str | None = None,
     ) -> "pandas.DataFrame":
-        """One row per run: `RUN_COLUMNS`, then one column per configuration key (`config.<key>`
-        if it collides with one of ours). `run` is the id, `started` and `ended` are times in UTC,
-        `wall_s` is in seconds, and `value` is what the run is judged by under the sweep's
-        `metric`. Arguments and errors are those of `records`."""
+        """Return one row per run: `RUN_COLUMNS`, then one column per configuration key
+        (`config.<key>` if it collides with one of ours). `run` is the id, `started` and `ended` are
+        times in UTC, `wall_s` is in seconds, and `value` is what the run is judged by under the
+        sweep's `metric`. Arguments and errors are those of `records`."""
         import pandas
 
         from sweeper.metrics.tables.frames import rows_frame
@@ -169,13 +169,14 @@ class Registry(Catalog):
         state: str | Iterable[str] | None = None,
         where: str | None = None,
     ) -> list[dict[str, object]]:
-        """The same as dicts."""
+        """Return the same as dicts."""
         return [_flat(record) for record in self.records(sweep, state, where)]
 
     # What runs recorded
 
     def metrics(self, runs: "Runs" = None, keys: Sequence[str] | None = None) -> "pandas.DataFrame":
-        """`run sweep root step`, then one column per key: every row of every run's merged history.
+        """Return `run sweep root step`, then one column per key: every row of every run's merged
+        history.
 
         `runs` is None for all, a DataFrame of `runs()`, a reference (see `run`), or several of
         these. With `keys` the result has only these columns, in that order, and only rows with
@@ -224,11 +225,11 @@ class Registry(Catalog):
                 warnings.warn(f"no run has recorded {key!r}{hint}", UserWarning, stacklevel=3)
 
     def columns(self, runs: "Runs" = None, keys: Sequence[str] | None = None) -> "list[Part]":
-        """The metrics without pandas: the rows of each run, as columns of numbers."""
+        """Return the metrics without pandas: the rows of each run, as columns of numbers."""
         return self._tables().metrics(self._resolve(runs), keys)
 
     def follow(self, runs: "Runs" = None) -> "Follower":
-        """Follows what these runs record from now on; see `Follower.poll`."""
+        """Follow what these runs record from now on; see `Follower.poll`."""
         from sweeper.results.metrics_follower import Follower
 
         return Follower(self._resolve(runs))
@@ -236,10 +237,10 @@ class Registry(Catalog):
     def rollouts(
         self, runs: "Runs" = None, iteration: int | None = None, keys: Sequence[str] | None = None
     ) -> "pandas.DataFrame":
-        """One row per trajectory: `run sweep root name split tags`, then `tables.rollouts.COLUMNS`,
-        then its metrics. `iteration` -1 is each run's last, -2 the one before, None all. With
-        `keys` the result has only these columns of numbers. Tokens are counted over all turns;
-        rewards are as recorded."""
+        """Return one row per trajectory: `run sweep root name split tags`, then
+        `tables.rollouts.COLUMNS`, then its metrics. `iteration` -1 is each run's last, -2 the one
+        before, None all. With `keys` the result has only these columns of numbers. Tokens are
+        counted over all turns; rewards are as recorded."""
         from sweeper.metrics.rollout_files import COLUMNS, LABELS
         from sweeper.metrics.tables.frames import numbers_frame
 
@@ -251,22 +252,22 @@ class Registry(Catalog):
         return numbers_frame(parts, first, whole=whole, common=labels)
 
     def sql(self, query: str, runs: "Runs" = None) -> "pandas.DataFrame":
-        """The result of one SELECT over the tables `runs`, `metrics`, `rollouts`, `checkpoints`
-        and `items`, with the columns of the methods of these names. The query can read nothing
-        else and change nothing. In `metrics`, NULL means no value and NaN a recorded one; if a
-        key has numbers and other values, the others are in `<key>.text`. `runs` restricts the
-        runs, as for `metrics`. Warns of a join that mixes runs of several sweeps. Raises
+        """Return the result of one SELECT over the tables `runs`, `metrics`, `rollouts`,
+        `checkpoints` and `items`, with the columns of the methods of these names. The query can
+        read nothing else and change nothing. In `metrics`, NULL means no value and NaN a recorded
+        one; if a key has numbers and other values, the others are in `<key>.text`. `runs` restricts
+        the runs, as for `metrics`. Warns of a join that mixes runs of several sweeps. Raises
         `UsageError` for an invalid query."""
         return self._ask(query, runs, frame=True)
 
     def sql_rows(
         self, query: str, runs: "Runs" = None
     ) -> "tuple[list[str], list[tuple[object, ...]]]":
-        """The result of one SELECT, as column names and rows of plain values."""
+        """Return the result of one SELECT, as column names and rows of plain values."""
         return self._ask(query, runs, frame=False)
 
     def table(self, name: str, runs: "Runs" = None) -> Any:
-        """One of the tables of `sql`, whole, as an Arrow table."""
+        """Return one of the tables of `sql`, whole, as an Arrow table."""
         return self._makers("*", self._resolve(runs))[name]()
 
     def _ask(self, query: str, runs: "Runs", frame: bool) -> Any:
@@ -295,27 +296,28 @@ class Registry(Catalog):
         return {"runs": table, **self._tables().makers(query, runs)}
 
     def checkpoints(self, runs: "Runs" = None) -> "pandas.DataFrame":
-        """One row per checkpoint: `run sweep root attempt name`, then the rest of its record."""
+        """Return one row per checkpoint: `run sweep root attempt name`, then the rest of its
+        record."""
         from sweeper.metrics.tables.frames import rows_frame
 
         return rows_frame(self.checkpoint_rows(runs), (*RUN_KEY, "attempt", "name"))
 
     def checkpoint_rows(self, runs: "Runs" = None) -> list[dict[str, object]]:
-        """The same as dicts."""
+        """Return the same as dicts."""
         resolved = self._resolve(runs)
         return self._tables().checkpoints(resolved)
 
     def items(self, runs: "Runs" = None) -> "pandas.DataFrame":
-        """The answers of runs at their last evaluations, one row per sample: `run sweep root task
-        item sample score text prompt answer step cluster error`. `item` is the evaluation's id of a
-        question (a hash of its content, or its text); `score` is NaN if it was not graded."""
+        """Return the answers of runs at their last evaluations, one row per sample: `run sweep root
+        task item sample score text prompt answer step cluster error`. `item` is the evaluation's id
+        of a question (a hash of its content, or its text); `score` is NaN if it was not graded."""
         from sweeper.metrics.tables.frames import rows_frame
         from sweeper.results.items import ITEM_COLUMNS
 
         return rows_frame(self.item_rows(runs), ITEM_COLUMNS)
 
     def item_rows(self, runs: "Runs" = None) -> list[ItemRow]:
-        """The same as dicts."""
+        """Return the same as dicts."""
         return self._tables().items(self._resolve(runs))
 
 
@@ -335,7 +337,7 @@ def _sweep_record(sweep: Sweep, marks: Marks) -> SweepRecord:
 
 
 def _flat(record: RunRecord) -> dict[str, object]:
-    """A record with one column per configuration key."""
+    """Return a record with one column per configuration key."""
     fields = {key: value for key, value in record.items() if key not in ("id", "config")}
     row: dict[str, object] = {"run": record["id"], **fields}
     for key, value in record["config"].items():
@@ -346,6 +348,6 @@ def _flat(record: RunRecord) -> dict[str, object]:
 
 
 def save(runs: Iterable[RecordedRun]) -> None:
-    """Caches the results of these runs."""
+    """Cache the results of these runs."""
     for index in {id(run.index): run.index for run in runs}.values():
         index.save()

@@ -40,7 +40,7 @@ class Words:
         self._latest: tuple[str, dict[Place, Transcript]] = ("", {})
 
     def of(self, rollout: Found) -> Transcript:
-        """The conversation of a trajectory; if there is none that is its own, what its turns
+        """Return the conversation of a trajectory; if there is none that is its own, what its turns
         logged."""
         if self._latest[0] != rollout.file.path:
             self._latest = (rollout.file.path, self._words_of(rollout.file))
@@ -52,7 +52,7 @@ class Words:
         return words
 
     def text(self, rollout: Found) -> str:
-        """All that was said or logged in a trajectory."""
+        """Return all that was said or logged in a trajectory."""
         return "\n".join(
             words for _, words in (*turns_logged(rollout.record), *self.of(rollout).spoken)
         )
@@ -77,7 +77,7 @@ class Words:
 
 
 def _index(value: object) -> Index:
-    """The number of a summary's group or trajectory; None for a value that cannot be one."""
+    """Return the number of a summary's group or trajectory; None for a value that cannot be one."""
     return value if isinstance(value, int | float | str) else None
 
 

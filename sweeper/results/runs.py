@@ -100,10 +100,11 @@ class RecordedRun(ABC):
 
     @abstractmethod
     def folders(self) -> list[str]:
-        """The folder of each attempt's metrics, oldest first, relative to the store's root."""
+        """Return the folder of each attempt's metrics, oldest first, relative to the store's
+        root."""
 
     def log_paths(self) -> list[str]:
-        """The recipe's folder of each attempt, which holds those."""
+        """Return the recipe's folder of each attempt, which holds those."""
         return self.folders()
 
     def metrics_paths(self) -> list[str]:
@@ -122,7 +123,7 @@ class RecordedRun(ABC):
         return self.store.local_path(self.folder) or f"{self.root.rstrip('/')}/{self.folder}"
 
     def readable(self, find: Callable[[], T], otherwise: T) -> T:
-        """Returns the result of `find`. If it cannot be read, and the caller wants to be told and
+        """Return the result of `find`. If it cannot be read, and the caller wants to be told and
         get the rest, reports that and returns `otherwise`."""
         try:
             return find()
@@ -138,7 +139,7 @@ class RecordedRun(ABC):
         return NOTHING
 
     def used(self, attempt: int) -> Used:
-        """What an attempt used of its service, as far as it was counted."""
+        """Return what an attempt used of its service, as far as it was counted."""
         del attempt
         return Used()
 
@@ -175,9 +176,9 @@ class RecordedRun(ABC):
         return {"started": None, "ended": None, "wall_s": None}
 
     def record(self, *, values: bool = True) -> RunRecord:
-        """The run as plain values, in the shape of `--json`: `id sweep name cell seed state
-        attempts reason retired started ended wall_s root code commit launched metric value
-        config`; with stages also `stage parents`, and with several places `backend`.
+        """Return the run as plain values, in the shape of `--json`: `id sweep name cell seed state
+        attempts reason retired started ended wall_s root code commit launched metric value config`;
+        with stages also `stage parents`, and with several places `backend`.
 
         `metric` is the name of the sweep's metric, and `value` what the run is judged by (see
         `results.objective`), or None if nothing was recorded. With `values=False` no metrics file
@@ -217,7 +218,8 @@ class RecordedRun(ABC):
         return cast(RunRecord, record)
 
     def value(self, metric: Mapping[str, str]) -> Judged | None:
-        """The value that the run is judged by under `metric` (`name`, `goal`, `at`), if any."""
+        """Return the value that the run is judged by under `metric` (`name`, `goal`, `at`), if
+        any."""
         name, goal = metric["name"], metric.get("goal", "minimize")
         at = metric.get("at", "last")
 
@@ -250,7 +252,7 @@ class RecordedRun(ABC):
         return merge(self._parsed_metrics())
 
     def written_rows(self) -> list[Row]:
-        """The rows that each attempt wrote itself; see `metrics.written`."""
+        """Return the rows that each attempt wrote itself; see `metrics.written`."""
         return written(self._parsed_metrics())
 
     def _parsed_metrics(self) -> list[Parsed]:
@@ -262,13 +264,13 @@ class RecordedRun(ABC):
         return self.readable(lambda: self.history, NO_ROWS)
 
     def checkpoint_records(self) -> list[dict[str, object]]:
-        """The records in `checkpoints.jsonl` of all attempts, each with its `attempt`, oldest
-        first. Of records with equal names only the latest is kept."""
+        """Return the records in `checkpoints.jsonl` of all attempts, each with its `attempt`,
+        oldest first. Of records with equal names only the latest is kept."""
         paths = (f"{folder}/checkpoints.jsonl".lstrip("/") for folder in self.folders())
         return merge_checkpoints(parse(self.read(path)) for path in paths)
 
     def read(self, path: str) -> bytes:
-        """Reads a file of the store, or its parts; empty if there is none."""
+        """Read a file of the store, or its parts; empty if there is none."""
         try:
             return self.store.read(path)
         except NotFound:
@@ -282,8 +284,8 @@ class RecordedRun(ABC):
                 return b""
 
     def log(self, attempt: int | None = None) -> str:
-        """The whole standard output and error of an attempt (None: the latest with any). Bytes
-        that are not UTF-8 become U+FFFD."""
+        """Return the whole standard output and error of an attempt (None: the latest with any).
+        Bytes that are not UTF-8 become U+FFFD."""
         attempts = [attempt] if attempt is not None else range(self.attempts, 0, -1)
         for candidate in attempts:
             data = self.read(self.sweep_folder.log(self.id, candidate))
@@ -292,7 +294,8 @@ class RecordedRun(ABC):
         return ""
 
     def log_tail(self, lines: int = 20, limit: int = 65536) -> list[str]:
-        """The last `lines` lines of the latest log. Reads at most `limit` bytes of its end."""
+        """Return the last `lines` lines of the latest log. Reads at most `limit` bytes of its
+        end."""
         for attempt in range(self.attempts, 0, -1):
             files = Files(self.store, self.sweep_folder.attempt(self.id, attempt))
             source = files.source(self.sweep_folder.log(self.id, attempt))
@@ -303,14 +306,15 @@ class RecordedRun(ABC):
         return []
 
     def metrics(self) -> object:
-        """The metrics as a DataFrame: `step`, then one column per key in order of appearance."""
+        """Return the metrics as a DataFrame: `step`, then one column per key in order of
+        appearance."""
         import pandas
 
         rows = self.history.rows
         return pandas.DataFrame(rows, columns=_keys(rows))
 
     def checkpoints(self) -> object:
-        """The checkpoint records as a DataFrame: `attempt`, then one column per key."""
+        """Return the checkpoint records as a DataFrame: `attempt`, then one column per key."""
         import pandas
 
         records = self.checkpoint_records()
@@ -318,8 +322,8 @@ class RecordedRun(ABC):
         return pandas.DataFrame(records, columns=keys)
 
     def plot(self, *keys: str) -> Any:
-        """A plotly figure of metrics by step: the named ones, else the one that the run is judged
-        by. Raises `UsageError` for a key that was not recorded, and if nothing was."""
+        """Return a plotly figure of metrics by step: the named ones, else the one that the run is
+        judged by. Raises `UsageError` for a key that was not recorded, and if nothing was."""
         import plotly.graph_objects as go  # pyright: ignore[reportMissingTypeStubs]
 
         wanted = keys or ((self.metric["name"],) if self.metric is not None else ())
@@ -338,7 +342,7 @@ class RecordedRun(ABC):
         return figure.update_layout(title=self.name, xaxis_title="step", yaxis_title=title)
 
     def _repr_html_(self) -> str:
-        """The run's state and configuration, as a notebook shows them."""
+        """Return the run's state and configuration, as a notebook shows them."""
         record = self.record()
         facts = [(key, record[key]) for key in ("state", "reason", "attempts", "wall_s")]
         facts += [(record["metric"], record["value"])] if record["metric"] else []

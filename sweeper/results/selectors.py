@@ -71,13 +71,13 @@ def pick(
 
 
 def current(runs: Iterable[Run]) -> list[Run]:
-    """The runs that the grid still has, and those that it had and that still run."""
+    """Return the runs that the grid still has, and those that it had and that still run."""
     return [run for run in runs if not run.retired or run.state in OPEN]
 
 
 def asks_for_dropped(where: str | None) -> bool:
-    """Whether a condition asks about runs that the grid no longer has, too. Raises `UsageError` for
-    a wrong one."""
+    """Return whether a condition asks about runs that the grid no longer has, too. Raises
+    `UsageError` for a wrong one."""
     if not where:
         return False
     from sweeper.results.where import parse_where
@@ -96,8 +96,8 @@ def check_states(states: Sequence[str] | None) -> None:
 def named(
     runs: Sequence[RecordedRun], selector: str, *, dropped: bool = False
 ) -> list[RecordedRun]:
-    """The runs that one selector fits. `dropped`: include runs that the grid no longer has, though
-    it fits others."""
+    """Return the runs that one selector fits. `dropped`: include runs that the grid no longer has,
+    though it fits others."""
     selected = _named(runs, selector)
     return selected if dropped else current(selected) or selected
 
@@ -144,7 +144,7 @@ def in_one_spelling(name: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _canonical(text: str) -> str:
-    """The canonical text of a value that is written as in YAML."""
+    """Return the canonical text of a value that is written as in YAML."""
     from sweeper.fields.nodes import scalar
     from sweeper.grid.naming import canonical  # few selectors have values
 
@@ -155,8 +155,8 @@ def _canonical(text: str) -> str:
 
 
 def _having(runs: Sequence[RecordedRun], selector: str) -> list[RecordedRun]:
-    """The runs that have all of the selector's values, by their short names or the configuration's
-    keys. None if it is not a list of values."""
+    """Return the runs that have all of the selector's values, by their short names or the
+    configuration's keys. None if it is not a list of values."""
     sweep, _, values = selector.rpartition("/")
     wanted = [part.partition("=") for part in values.split(",")]
     if not all(key and equal and value for key, equal, value in wanted):

@@ -37,8 +37,9 @@ class Service(NamedTuple):
         body: dict[str, object] | None = None,
         **query: str,
     ) -> Part:
-        """The answer to a request. `what` is asked for, for people. Raises `NotFound` for a thing
-        that is not there, `EnvironmentFailure` where the service refuses or does not answer."""
+        """Return the answer to a request. `what` is asked for, for people. Raises `NotFound` for a
+        thing that is not there, `EnvironmentFailure` where the service refuses or does not
+        answer."""
         from http.client import HTTPException
         from urllib.error import HTTPError
         from urllib.request import ProxyHandler, Request, build_opener
@@ -76,8 +77,8 @@ class Service(NamedTuple):
 
 
 def hosted(environ: Mapping[str, str] = os.environ) -> Service:
-    """The hosted service, as the environment has it. Raises `EnvironmentFailure` without a key, or
-    for an address that is none."""
+    """Return the hosted service, as the environment has it. Raises `EnvironmentFailure` without a
+    key, or for an address that is none."""
     url, key = environ.get("TINKER_BASE_URL") or _URL, environ.get("TINKER_API_KEY")
     if not key:
         raise EnvironmentFailure("TINKER_API_KEY is not set: `export TINKER_API_KEY=...`")
@@ -87,14 +88,14 @@ def hosted(environ: Mapping[str, str] = os.environ) -> Service:
 
 
 def of_sweeps(sweeps: "Sequence[Sweep]") -> Service:
-    """The service that the runs of some sweeps use, which must be one. Raises `UsageError` for
-    another, `EnvironmentFailure` where it cannot be asked."""
+    """Return the service that the runs of some sweeps use, which must be one. Raises `UsageError`
+    for another, `EnvironmentFailure` where it cannot be asked."""
     services = {sweep.plan.service for sweep in sweeps}
     return of_service(", ".join(sorted(services)))
 
 
 def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:
-    """The service of that name, `tinker` or `local`. Raises as `of_sweeps` does."""
+    """Return the service of that name, `tinker` or `local`. Raises as `of_sweeps` does."""
     if name == "tinker":
         return hosted(environ)
     if name != "local":
@@ -110,7 +111,7 @@ def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:
 
 
 def _detail(data: bytes) -> str:
-    """What an error's body says, in a line."""
+    """Return what an error's body says, in a line."""
     detail: object = None
     with suppress(ValueError, StoreError):
         detail = Part(json.loads(data), "").document.get("detail")

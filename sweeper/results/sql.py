@@ -58,9 +58,9 @@ def ask(
     frame: bool = False,
     joined: Callable[[frozenset[str]], None] | None = None,
 ) -> "Answer | pandas.DataFrame":
-    """The answer to a query: an `Answer`, or a DataFrame. `tables` makes the Arrow tables; only
-    those that the query mentions are made. `joined` is called with the columns by which each join
-    matches rows. Raises `UsageError` for a query that is none."""
+    """Return the answer to a query: an `Answer`, or a DataFrame. `tables` makes the Arrow tables;
+    only those that the query mentions are made. `joined` is called with the columns by which each
+    join matches rows. Raises `UsageError` for a query that is none."""
     import duckdb
 
     if any("\ud800" <= letter <= "\udfff" for letter in query):
@@ -99,7 +99,7 @@ def _parsed(connection: "duckdb.DuckDBPyConnection", statement: str) -> list[dic
 
 
 def _matched(join: Mapping[str, object]) -> frozenset[str]:
-    """The columns that a join requires to be equal: by USING, or by `a.run = b.run`."""
+    """Return the columns that a join requires to be equal: by USING, or by `a.run = b.run`."""
     names = {str(name).lower() for name in list_of(join.get("using_columns"))}
     for node in _nodes(join.get("condition")):
         if node.get("type") == "COMPARE_EQUAL":
@@ -130,7 +130,7 @@ def _refuse(nodes: list[dict[str, object]]) -> None:
 
 
 def _nodes(tree: object) -> Iterator[dict[str, object]]:
-    """The parts of a statement, at any depth."""
+    """Yield the parts of a statement, at any depth."""
     pending = [tree]
     while pending:
         part = pending.pop()
@@ -142,7 +142,8 @@ def _nodes(tree: object) -> Iterator[dict[str, object]]:
 
 
 def _out_of_reach(node: Mapping[str, object], names: set[str]) -> str | None:
-    """What a part of a statement reads that it may not; `own`: names that the statement gives."""
+    """Return what a part of a statement reads that it may not; `own`: names that the statement
+    gives."""
     kind = node.get("type")
     if kind == "BASE_TABLE":
         name, schema = str(node["table_name"]), str(node["schema_name"]).lower()
@@ -161,13 +162,13 @@ def _out_of_reach(node: Mapping[str, object], names: set[str]) -> str | None:
 
 
 def mentioned(name: str, query: str) -> bool:
-    """Whether a name may be meant anywhere in a query: in any capitals, quoted or not."""
+    """Return whether a name may be meant anywhere in a query: in any capitals, quoted or not."""
     return name.lower() in query.lower()
 
 
 def mentions_all(query: str, table: str) -> bool:
-    """Whether a query may want columns of a table without naming them: `*`, a `FROM` without a
-    `SELECT`, a pivot, the table's name or alias as a value."""
+    """Return whether a query may want columns of a table without naming them: `*`, a `FROM` without
+    a `SELECT`, a pivot, the table's name or alias as a value."""
     text = re.sub(r"count\s*\(\s*\*\s*\)", "count()", query, flags=re.IGNORECASE)
     words = re.findall(r"[\w\"]+|\S", text.lower())
     if "*" in words or words.count("from") > words.count("select"):

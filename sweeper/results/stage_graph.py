@@ -33,7 +33,7 @@ def _below(plan: Plan, above: str | None) -> Iterator[Stage]:
 
 
 def of_stage(stage: Stage) -> str:
-    """What a stage is and takes: `dpo, from the best of sft and the base model`."""
+    """Return what a stage is and takes: `dpo, from the best of sft and the base model`."""
     recipe = " ".join(stage.recipe.reference.split())
     recipe = recipe if len(recipe) <= 40 else f"{recipe[:37]}..."
     words = " and ".join(map(_words, stage.sources))
@@ -45,7 +45,7 @@ def _words(source: Source) -> str:
 
 
 def size(plan: Plan) -> str:
-    """`4 cells x 3 seeds, 12 runs`."""
+    """Return `4 cells x 3 seeds, 12 runs`."""
     counts: dict[str, int] = {}
     for run in plan.runs:
         counts[run.cell] = counts.get(run.cell, 0) + 1

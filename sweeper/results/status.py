@@ -59,13 +59,13 @@ class Status(NamedTuple):
         return 0 if all(state is State.SUCCEEDED for state, n in self.counts.items() if n) else 3
 
     def _repr_html_(self) -> str:
-        """The number of runs in each state, as a notebook shows it."""
+        """Return the number of runs in each state, as a notebook shows it."""
         words = "finished" if self.finished else "at work" if self.at_work else "not finished"
         rows = [(state.value, count) for state, count in self.counts.items()]
         return title(self.sweep, self.held or words) + table(("state", "runs"), rows)
 
     def published(self) -> dict[str, object]:
-        """The fields of a `--json` document, without the runs."""
+        """Return the fields of a `--json` document, without the runs."""
         return {
             "launcher": self.launcher,
             "observed": dict(self.observed),
@@ -79,7 +79,7 @@ class Status(NamedTuple):
 
 
 def read_status(sweep: "Sweep") -> Status:
-    """Reads the status from the runs of a sweep, and from what its launcher has published. Raises
+    """Read the status from the runs of a sweep, and from what its launcher has published. Raises
     `StoreError` if that cannot be read and the caller wants no report of it."""
     from sweeper.sweep.lock import is_held
 
@@ -124,8 +124,8 @@ def stands_still(sweep: "Sweep") -> str | None:
 
 
 def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
-    """The runs that wait for others, as a launcher would observe them; and the lines for people
-    about those that wait in vain."""
+    """Return the runs that wait for others, as a launcher would observe them; and the lines for
+    people about those that wait in vain."""
     if not sweep.plan.stages:
         return {}, ()
     by_id = {run.id: run for run in sweep.runs}
@@ -166,7 +166,7 @@ def _observations(sweep: "Sweep") -> Observations:
 
 
 def check_service(sweep: "Sweep") -> None:
-    """Checks that the record of the last launch is not damaged. Its content is not shown. A store
+    """Check that the record of the last launch is not damaged. Its content is not shown. A store
     that does not answer is not an error here."""
 
     try:
@@ -178,7 +178,7 @@ def check_service(sweep: "Sweep") -> None:
 
 
 def alarms_of(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
-    """The alarms of the newest attempts of these runs, the oldest first."""
+    """Return the alarms of the newest attempts of these runs, the oldest first."""
     from sweeper.alarms import read
 
     attempts = {run.id: run.attempts for run in runs}

@@ -64,7 +64,7 @@ class Sweep:
         return None if self.plan.metric is None else self.plan.metric._asdict()
 
     def metric_of(self, stage: str | None) -> dict[str, str] | None:
-        """The metric of the runs of a stage."""
+        """Return the metric of the runs of a stage."""
         if stage not in self._metrics:
             metric = self.plan.of(stage).metric
             self._metrics[stage] = None if metric is None else metric._asdict()
@@ -103,20 +103,20 @@ class Sweep:
         return {run.id: run for run in self.runs}
 
     def ancestors(self, run: str) -> tuple["SweepRun", ...]:
-        """The runs that a run started from, the nearest first."""
+        """Return the runs that a run started from, the nearest first."""
         if not self._by_id[run].parents:
             return ()
         planned_runs = {planned.id: planned for planned in self.plan.runs}
         return tuple(self._by_id[above.id] for above in lineage(planned_runs[run], planned_runs))
 
     def unreadable(self, error: StoreError) -> None:
-        """Reports a file that cannot be read, or raises it if nobody wants the report."""
+        """Report a file that cannot be read, or raises it if nobody wants the report."""
         if self.told is None:
             raise error
         self.told(error)
 
     def write_report(self, name: str, data: bytes) -> str:
-        """Writes a file into the sweep's `report/` folder. Returns its path or address."""
+        """Write a file into the sweep's `report/` folder. Returns its path or address."""
         path = f"{self.folder.report}/{name}"
         self.store.replace(path, data)
         return self.store.local_path(path) or f"{self.root.rstrip('/')}/{path}"
@@ -231,8 +231,9 @@ class SweepRun(RecordedRun):
     def _launch_of(
         self, attempt: int, outcome: Outcome
     ) -> tuple[str | None, str | None, str | None]:
-        """The launch of an attempt, the digest of the program that it ran in place, and the time
-        when it was opened, as far as they matter. `outcome` is the body of one of its events."""
+        """Return the launch of an attempt, the digest of the program that it ran in place, and the
+        time when it was opened, as far as they matter. `outcome` is the body of one of its
+        events."""
         happened = self._sweep.events.get(self.id, ())
         for event in (Event.CLAIMED, Event.INTENT):
             if outcome.launch is not None or (attempt, event) not in happened:
@@ -244,7 +245,7 @@ class SweepRun(RecordedRun):
         return outcome.launch, outcome.program, outcome.time
 
     def used(self, attempt: int) -> Used:
-        """The usage in the outcome of an attempt, cached as long as that file is unchanged.
+        """Return the usage in the outcome of an attempt, cached as long as that file is unchanged.
         Without an outcome, the usage that its worker last reported."""
         happened = self._sweep.events.get(self.id, ())
         events = [event for event in OUTCOMES if (attempt, event) in happened]
@@ -267,7 +268,7 @@ class SweepRun(RecordedRun):
         return used_of[0]._replace(usage=beat.usage)
 
     def ended(self, attempt: int) -> Outcome:
-        """The body of the most informative event of an attempt; empty without one."""
+        """Return the body of the most informative event of an attempt; empty without one."""
         happened = self._sweep.events.get(self.id, ())
         for event in (event for event in _TOLD_BEFORE if (attempt, event) in happened):
             with suppress(NotFound):
@@ -300,7 +301,7 @@ class SweepRun(RecordedRun):
         return self._sweep.launches.of(ending.launch, ending.program, ending.opened)
 
     def origin_of(self, attempt: int) -> Origin | None:
-        """What an attempt ran, or is to run; None if that is not known."""
+        """Return what an attempt ran, or is to run; None if that is not known."""
         return self._sweep.launches.of(*self._launch_of(attempt, self.ended(attempt)))
 
     @property
@@ -343,7 +344,7 @@ class SweepRun(RecordedRun):
         return self.backend_of(self.attempts) if self.launch.backends and self.attempts else None
 
     def backend_of(self, attempt: int) -> str:
-        """The backend of an attempt, cached as long as its intent file is unchanged."""
+        """Return the backend of an attempt, cached as long as its intent file is unchanged."""
         first = self.launch.places[0]
         if not self.launch.backends:
             return first

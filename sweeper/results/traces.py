@@ -30,8 +30,8 @@ class Trace(NamedTuple):
 
 
 def trace_of(record: Mapping[str, object], about: Mapping[str, object], now: float) -> Trace:
-    """The trace of a rollout summary. `about` says which run it is of. Where nothing was recorded
-    of its time, it ends `now`, and its turns took a second each."""
+    """Return the trace of a rollout summary. `about` says which run it is of. Where nothing was
+    recorded of its time, it ends `now`, and its turns took a second each."""
     trajectory = table_of(record.get("trajectory_metrics"))
     place = {
         "iteration": record.get("iteration"),
@@ -86,13 +86,13 @@ def _step(
 
 
 def rows(trace: Trace) -> Iterator[dict[str, object]]:
-    """A row a step: what it is of, and what came of the whole, stands with each."""
+    """Yield a row a step: what it is of, and what came of the whole, stands with each."""
     for step in trace.steps:
         yield {"schema": 1, "trace": _hash(trace.key)[:32], **trace.about, **step}
 
 
 def spans(trace: Trace) -> list[dict[str, object]]:
-    """The trace as spans of OTLP: the episode, and below it a span a turn."""
+    """Return the trace as spans of OTLP: the episode, and below it a span a turn."""
     lengths = [as_float(step["step_seconds"]) for step in trace.steps]
     whole = as_float(trace.about["seconds"]) or float(len(trace.steps))
     timed = sum(length or 0.0 for length in lengths)
@@ -149,7 +149,7 @@ def _span(
 
 
 def batches(traces: Sequence[Trace]) -> Iterator[dict[str, object]]:
-    """Bodies of requests to a collector (`/v1/traces`), each of whole traces."""
+    """Yield bodies of requests to a collector (`/v1/traces`), each of whole traces."""
     batch: list[dict[str, object]] = []
     for trace in traces:
         more = spans(trace)

@@ -15,7 +15,7 @@ _SHARE = 20
 
 
 def wait(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:
-    """Waits at most `timeout` seconds until a sweep is no longer running, and returns its status.
+    """Wait at most `timeout` seconds until a sweep is no longer running, and returns its status.
     `finished` is False if the time is up, or if its launcher ended before all runs had. Raises
     `NotFound`, `StoreError`."""
     deadline = time.monotonic() + timeout
@@ -46,10 +46,10 @@ async def wait_async(sweep: str, *, root: str | None = None, timeout: float = ma
 
 
 def status(sweep: str, *, root: str | None = None) -> Status:
-    """Reads the status of a sweep. Raises `NotFound`, `StoreError`."""
+    """Read the status of a sweep. Raises `NotFound`, `StoreError`."""
     return read_status(find_sweep(sweep, root))
 
 
 def find_sweep(name: str, root: str | None) -> Sweep:
-    """Finds the sweep of that name below a root. Raises `NotFound`, `StoreError`."""
+    """Find the sweep of that name below a root. Raises `NotFound`, `StoreError`."""
     return Registry(root or default_root()).sweep(name)

@@ -38,7 +38,7 @@ _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
 def _equal(value: object, other: object) -> bool:
-    """Whether two values are equal and of one type; to Python, True is 1."""
+    """Return whether two values are equal and of one type; to Python, True is 1."""
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
@@ -63,7 +63,7 @@ class Condition(ABC):
 
     @abstractmethod
     def holds(self, values: Mapping[str, object]) -> bool:
-        """Whether it holds for a run with these values by key."""
+        """Return whether it holds for a run with these values by key."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ def parse_where(text: str) -> Condition:
 
 
 def select(condition: Condition, records: Sequence[Record]) -> list[Record]:
-    """The records of runs of which the condition holds. Raises `UsageError` for a key that no run
-    has: a misspelt condition must not look like an empty result."""
+    """Return the records of runs of which the condition holds. Raises `UsageError` for a key that
+    no run has: a misspelt condition must not look like an empty result."""
     views = [keyed(record) for record in records]
     check_keys(condition.keys, views, records)
     return [record for record, view in zip(records, views, strict=True) if condition.holds(view)]
@@ -185,7 +185,7 @@ class _Token(NamedTuple):
     text: str
 
     def says(self, *words: str) -> bool:
-        """Whether it is one of these keywords or signs."""
+        """Return whether it is one of these keywords or signs."""
         return self.kind in ("word", "sign") and self.text.lower() in words
 
 

@@ -37,7 +37,7 @@ def _keys(parts: Sequence[Part], first: Sequence[str]) -> list[str]:
 
 
 def _stacked(parts: Sequence[Part], keys: Sequence[str]) -> Floats:
-    """A row a key, the runs' columns one after the other."""
+    """Return one row per key, the runs' columns one after the other."""
     total = sum(part.columns.rows for part in parts)
     block = np.empty((len(keys), total))
     for place, key in enumerate(keys):
@@ -73,9 +73,9 @@ def numbers_frame(
     whole: Sequence[str] = (),
     common: Sequence[str] = RUN_KEY,
 ) -> "pandas.DataFrame":
-    """A DataFrame: a category for each common value, the keys `first`, then the others in order of
-    appearance. A column is float64 (NaN also where there is nothing); int64 if named in `whole`
-    and all integers; objects, with None, where a key has anything but numbers."""
+    """Return a DataFrame: a category for each common value, the keys `first`, then the others in
+    order of appearance. A column is float64 (NaN also where there is nothing); int64 if named in
+    `whole` and all integers; objects, with None, where a key has anything but numbers."""
     import pandas
 
     keys = _keys(parts, first)
@@ -101,7 +101,7 @@ def numbers_frame(
 
 
 def _index(names: Sequence[str]) -> "pandas.Index[str]":
-    """Names as pandas has them; as plain objects if half a character is among them, which its
+    """Return names as an index; as plain objects if one has a lone surrogate, which pandas'
     texts refuse."""
     import pandas
 
@@ -122,7 +122,7 @@ def _series(values: list[object], index: "pandas.Index[int] | None" = None) -> "
 
 
 def rows_frame(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> "pandas.DataFrame":
-    """Rows of Python values as a DataFrame: the columns `first`, then the others in order of
+    """Return rows of Python values as a DataFrame: the columns `first`, then the others in order of
     appearance. A column is of the type that pandas sees in it."""
     import pandas
 
@@ -148,8 +148,9 @@ def numbers_table(
     whole: Sequence[str] = (),
     common: Sequence[str] = RUN_KEY,
 ) -> object:
-    """The same as an Arrow table for SQL, where NULL (nothing there) is not NaN (recorded). What is
-    no number is a text column of the key's name, or `<key>.text` if the key has numbers too."""
+    """Return the same as an Arrow table for SQL, where NULL (nothing there) is not NaN (recorded).
+    What is no number is a text column of the key's name, or `<key>.text` if the key has numbers
+    too."""
     pyarrow = _pyarrow()
     keys = _keys(parts, first)
     odd = _odd(parts, frozenset(keys))
@@ -205,8 +206,8 @@ def _text(value: object) -> str | None:
 
 
 def plain_column(values: Sequence[Any]) -> object:
-    """Any Python values of one kind as an Arrow column, else texts (JSON, but for what is a text
-    already)."""
+    """Return Python values of one kind as an Arrow column, other values as texts (JSON, except for
+    what is a text already)."""
     pyarrow = _pyarrow()
     kinds: set[object] = {type(value) for value in values if value is not None}
     if not kinds:
@@ -224,7 +225,7 @@ def plain_column(values: Sequence[Any]) -> object:
 
 
 def _is_number(value: object) -> bool:
-    """Whether a column of 64-bit floats can hold a value as it is."""
+    """Return whether a column of 64-bit floats can hold a value as it is."""
     return type(value) is float or (type(value) is int and abs(value) < _WHOLE)
 
 
@@ -240,7 +241,7 @@ def _split(name: str, values: Sequence[object]) -> list[tuple[str, Sequence[obje
 
 
 def plain_table(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> object:
-    """Rows of Python values as an Arrow table. A key with numbers and other values has two
+    """Return rows of Python values as an Arrow table. A key with numbers and other values has two
     columns: the others are texts in `<key>.text`."""
     pyarrow = _pyarrow()
     names = dict.fromkeys(first)

@@ -13,10 +13,10 @@ from sweeper.sweep.labels import plural
 
 
 def merge_columns(attempts: Sequence[Columns]) -> Columns:
-    """The attempts of a run, oldest first, as one history: a row a step, steps ascending, then the
-    rows without a step (ABSENT there). From its own first step on an attempt takes the place of
-    those before it; of the rows without a step those of the latest attempt that has any count.
-    Steps become floats."""
+    """Return the attempts of a run, oldest first, as one history: one row per step, ascending,
+    then the rows without a step (ABSENT there). From its own first step on an attempt takes the
+    place of those before it; of the rows without a step those of the latest attempt that has any
+    count. Steps become floats."""
     used = [attempt for attempt in attempts if attempt.rows]
     malformed = sum(attempt.malformed for attempt in attempts)
     torn = sum(attempt.torn for attempt in attempts)
@@ -79,16 +79,16 @@ def odd_steps(attempts: Sequence[Columns]) -> list[str]:
 
 
 def _alike(steps: Floats, others: Floats) -> int:
-    """How many steps both begin with."""
+    """Return how many steps both begin with."""
     size = min(len(steps), len(others))
     differ = steps[:size].view(np.uint64) != others[:size].view(np.uint64)
     return int(differ.argmax()) if differ.any() else size
 
 
 def _back(columns: Columns, steps: Floats, start: int) -> list[tuple[float, float]]:
-    """The steps of rows from `start` on that are lower than an earlier one with the same key, each
-    after the highest before it. Keys that are written late, as by an evaluation beside the
-    training, go back only if they do so themselves."""
+    """Return the steps of rows from `start` on that are lower than an earlier one with the same
+    key, each after the highest before it. Keys that are written late, as by an evaluation beside
+    the training, go back only if they do so themselves."""
     new_steps = steps[start:]
     new_steps = new_steps[present(new_steps)]
     if not (new_steps[1:] < new_steps[:-1]).any():
@@ -105,7 +105,7 @@ def _back(columns: Columns, steps: Floats, start: int) -> list[tuple[float, floa
 
 
 def _is_plain(columns: Columns) -> bool:
-    """Whether it is merged already."""
+    """Return whether the columns need no merging."""
     if "step" not in columns.values or "step" in columns.odd:
         return False
     steps = columns.values["step"]
@@ -117,7 +117,7 @@ def _is_plain(columns: Columns) -> bool:
 
 
 def _steps(columns: Columns) -> Floats:
-    """The step of each row, ABSENT where it is no finite number."""
+    """Return the step of each row, ABSENT where it is no finite number."""
     steps = columns.column("step").copy()
     for row, value in columns.odd.get("step", {}).items():
         number = as_float(value)
@@ -127,7 +127,7 @@ def _steps(columns: Columns) -> Floats:
 
 
 def _lasting(steps: Sequence[Floats]) -> NDArray[np.bool_]:
-    """The rows with a step below the first step of every later attempt, numbered through all
+    """Return the rows with a step below the first step of every later attempt, numbered through all
     attempts."""
     begin, lasting = math.inf, list[NDArray[np.bool_]]()
     for attempt in reversed(steps):
@@ -137,7 +137,7 @@ def _lasting(steps: Sequence[Floats]) -> NDArray[np.bool_]:
 
 
 def _loose(steps: Sequence[Floats]) -> NDArray[np.intp]:
-    """The rows without a step that count, numbered through all attempts."""
+    """Return the rows without a step that count, numbered through all attempts."""
     end = sum(map(len, steps))
     for attempt in reversed(steps):
         end -= len(attempt)
@@ -148,7 +148,7 @@ def _loose(steps: Sequence[Floats]) -> NDArray[np.intp]:
 
 
 def _placed(column: Floats, odd: Odd, target: NDArray[np.intp], rows: int) -> tuple[Floats, Odd]:
-    """A column with each value in its row; of several for one row the last stays."""
+    """Return a column with each value in its row; of several for one row the last stays."""
     placed = absent(rows)
     mask = present(column) & (target >= 0)
     placed[target[mask]] = column[mask]
