@@ -11,7 +11,8 @@ _ENDS = ("ttl_seconds", "expires_at", "expires")
 
 def last(records: Iterable[Mapping[str, object]], key: str) -> Mapping[str, object] | None:
     """Return the record with a path under `key` of the final checkpoint, which is kept for good;
-    else of the last that no record says will expire, else of the last. None if no record has one."""
+    else of the last that no record says will expire, else of the last. None if no record has
+    one."""
     usable = [record for record in records if isinstance(record.get(key), str) and record[key]]
     final = [record for record in usable if ends_final([dict(record)])]
     lasting = [record for record in usable if not may_expire(record)]

@@ -182,12 +182,12 @@ def numbers_table(
 
 
 def _pyarrow() -> ModuleType:
-    """It has no types to speak of."""
+    """Return pyarrow, which has no types to speak of."""
     return importlib.import_module("pyarrow")
 
 
 def _apart(names: Sequence[str]) -> list[str]:
-    """SQL's names are the same in capitals: a second one of a kind gets a number."""
+    """Return names that SQL tells apart: it ignores case, so a second one gets a number."""
     seen: set[str] = set()
     different: list[str] = []
     for name in names:
