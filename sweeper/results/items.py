@@ -166,8 +166,8 @@ def _read(run: RecordedRun, path: str) -> bytes:
 
 def item_rows(answers: Sequence["Answer"], kind: str) -> Iterator[AnswerRow]:
     """Yield the answers of a file as dicts, one row per sample. A sample that was not numbered
-    counts on from those of its item; a score is None where nothing has judged. `step` is None where the
-    shape of the file has none."""
+    counts on from those of its item; a score is None where nothing has judged. `step` is None where
+    the shape of the file has none."""
     counts: dict[tuple[str, str], int] = {}
     for answer in answers:
         place = answer.task, answer.item
