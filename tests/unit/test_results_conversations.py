@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sweeper.results.conversations import Told, groups_of
+from sweeper.results.conversations import Transcript, groups_of
 
 Node = dict[str, Any]
 
@@ -51,7 +51,7 @@ def details(records: Sequence[dict[str, Any]]) -> Node:
 
 def told(
     *groups: tuple[list[Node], list[dict[str, Any]]], **left_out: Any
-) -> dict[int, list[Told]]:
+) -> dict[int, list[Transcript]]:
     sections = [section("Group Rollout", *parts, details(records)) for parts, records in groups]
     summaries = [records for _, records in groups if records is not left_out.get("without")]
     return groups_of({"root": node("body", *sections)}, summaries)
@@ -66,7 +66,7 @@ def answered(text: str, reward: float) -> list[Node]:
     ]
 
 
-def said(found: Sequence[Told]) -> list[tuple[str, str]]:
+def said(found: Sequence[Transcript]) -> list[tuple[str, str]]:
     return [(next(t for w, t in one.spoken if w == "assistant"), one.whose) for one in found]
 
 
@@ -117,8 +117,8 @@ def test_paragraphs_are_words_and_those_of_a_whole_group_are_called_so():
         ("note", "Game Over"),
     ]
     alone, several = [record((9, 3))], [record((9, 3)), record((9, 4))]
-    assert told((lines, alone))[0] == [Told(words, "trajectory")]
-    assert told((lines, several))[0] == [Told(words, "group")] * 2
+    assert told((lines, alone))[0] == [Transcript(words, "trajectory")]
+    assert told((lines, several))[0] == [Transcript(words, "group")] * 2
 
 
 def test_a_group_that_the_summaries_leave_out_shifts_nobody_s_words():
@@ -135,4 +135,4 @@ def test_a_group_that_the_summaries_leave_out_shifts_nobody_s_words():
 
 
 def test_numbers_alone_are_no_words():
-    assert told(([], [record((9, 3)), record((9, 4))]))[0] == [Told([], "trajectory")] * 2
+    assert told(([], [record((9, 3)), record((9, 4))]))[0] == [Transcript([], "trajectory")] * 2
