@@ -1,13 +1,93 @@
 """`sweeper compare`: shows how runs differ, compares two sweeps cell by cell or two cells seed by
 seed, or shows the answers of checkpoints to the same prompts."""
 
+import json
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
 
 from sweeper.commands import arguments as shared
-from sweeper.commands.selection import open_named, open_registry
+from sweeper.commands.output import print_json_answer
+from sweeper.commands.selection import chosen, open_named, open_registry
 from sweeper.errors import NotFound, UsageError
+from sweeper.metrics.objective import last_values
+from sweeper.results.origins import differences
 from sweeper.results.problems import tell_problems
-from sweeper.terminal import print_json
+from sweeper.results.registry import Registry
+from sweeper.results.runs import RecordedRun
+from sweeper.results.selectors import named
+from sweeper.sweep.labels import plural
+from sweeper.terminal import print_json, print_table, setting
+
+_MOST = 12
+_MISSING = object()
+
+
+def compare_runs(registry: Registry, arguments: Namespace) -> int:
+    """Print how runs differ: a row for each key, a column for each run."""
+    runs = _as_typed(chosen(registry, arguments), arguments.runs)
+    if len(runs) < 2:
+        raise UsageError(
+            f"compare needs two runs or more; {plural(len(runs), 'run matches', 'runs match')}"
+        )
+    if len(runs) > _MOST and not arguments.json:
+        raise UsageError(
+            f"{len(runs)} runs match, and compare shows at most {_MOST}: narrow with "
+            "--where, or use --json"
+        )
+    roots = len({run.root for run in runs}) > 1
+    names = [f"{run.root}/" * roots + f"{run.sweep}/{run.name}" for run in runs]
+    config = _rows([run.config for run in runs], arguments.all)
+    states = [{"state": run.state.value, "reason": run.outcome.reason} for run in runs]
+    points = [last_values(run.readable_history.rows) for run in runs]
+    last = [{key: point["value"] for key, point in point_by_key.items()} for point_by_key in points]
+    metrics = _rows(last, arguments.all)
+    point_by_key = differences(runs)
+    executed: list[list[object]] = [[each.title, *map(each.label, runs)] for each in point_by_key]
+    if arguments.json:
+        document = {"schema": 1, "runs": [run.record() for run in runs]}
+        keyed = {"config": config, "state": _rows(states, True), "last_metrics": metrics}
+        keyed["executed"] = executed
+        document |= {k: {key: v for key, *v in rows} for k, rows in keyed.items()}
+        return print_json_answer(document, registry.problems)
+    for title, rows, shown in (("configuration", config, _set),
+                               ("code, packages and data", executed, _shown),
+                               ("state", _rows(states, arguments.all), _shown),
+                               ("last metrics", metrics, _shown)):  # fmt: skip
+        if rows:
+            print(title)
+            print_table(
+                ("key", *names), [(key, *map(shown, point_by_key)) for key, *point_by_key in rows]
+            )
+            print()
+    if not (config or metrics or executed):
+        print("the same configuration, and the same last metrics")
+    return tell_problems(registry.problems)
+
+
+def _as_typed(runs: list[RecordedRun], selectors: Sequence[str]) -> list[RecordedRun]:
+    """Put the runs in the order in which they were named."""
+    typed = [run for selector in selectors for run in named(runs, selector)]
+    return list({id(run): run for run in typed}.values()) or runs
+
+
+def _rows(values: Sequence[Mapping[str, object]], everything: bool) -> list[list[object]]:
+    """Return the rows: a key and each run's value. Only rows that differ, unless `everything` is
+    set."""
+    rows: list[list[object]] = []
+    for key in dict.fromkeys(key for each in values for key in each):
+        cells = [each.get(key, _MISSING) for each in values]
+        texts = {"" if v is _MISSING else json.dumps(v, sort_keys=True, default=str) for v in cells}
+        if everything or len(texts) > 1:
+            rows.append([key, *(None if value is _MISSING else value for value in cells)])
+    return rows
+
+
+def _set(value: object) -> object:
+    return None if value is None else setting(value)
+
+
+def _shown(value: object) -> object:
+    return value if value is None or isinstance(value, str | int | float) else json.dumps(value)
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -57,8 +137,6 @@ def run(arguments: Namespace) -> int:
     if not (arguments.runs or arguments.where or arguments.state):
         raise UsageError("compare: name two sweeps, two cells or some runs, or use --checkpoints")
     if _are_runs(arguments):
-        from sweeper.commands.compare_runs import compare_runs
-
         return compare_runs(open_registry(arguments), arguments)
     from sweeper import analysis
 

@@ -2,7 +2,8 @@
 
 import math
 from argparse import ArgumentParser, Namespace
-from collections.abc import Set
+from collections import Counter
+from collections.abc import Sequence, Set
 from difflib import get_close_matches
 from functools import partial
 from typing import NotRequired
@@ -10,7 +11,9 @@ from typing import NotRequired
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry
+from sweeper.commands.status_table import counted
 from sweeper.errors import NotFound, UsageError
+from sweeper.grid.naming import canonical
 from sweeper.metrics.objective import last_values
 from sweeper.results.marks import marks_by_run, with_tags
 from sweeper.results.origins import differences, sentences
@@ -24,7 +27,83 @@ from sweeper.sweep.labels import plural, shown_marks
 from sweeper.sweep.mark import Marks
 from sweeper.sweep.metric import value_text
 from sweeper.sweep.run_record import RunRecord
-from sweeper.terminal import duration, print_table, say
+from sweeper.sweep.states import State
+from sweeper.terminal import duration, print_json, print_table, say, setting
+
+_Cell = Counter[str]
+
+
+def print_by(
+    runs: Sequence[RecordedRun], key: str, problems: Sequence[str], *, as_json: bool
+) -> None:
+    """Print the table of states, and below it why runs have failed. Retired runs are left out."""
+    placed = _placed([run for run in runs if not run.retired])
+    names = list(dict.fromkeys(column for column, _ in placed))
+    rows: dict[str, dict[str, _Cell]] = {}
+    values: dict[str, object] = {}
+    for column, run in placed:
+        text = canonical(run.config[key]) if key in run.config else ""
+        values[text] = run.config.get(key)
+        rows.setdefault(text, {}).setdefault(column, Counter())[run.state.value] += 1
+    failed = [(column, run) for column, run in placed if run.state is State.FAILED]
+    if as_json:
+        print_json(_document(key, names, values, rows, failed, problems))
+        return
+    print_table(
+        [key, *names],
+        [
+            (setting(values[text]) if text else None, *(_states(cells.get(name)) for name in names))
+            for text, cells in rows.items()
+        ],
+    )
+    for column, run in failed:
+        say(f"{column}, {key}={setting(run.config.get(key))}: {run.explained}")
+
+
+def _states(cell: _Cell | None) -> str | None:
+    """Format the states of a table cell's runs, with counts if there are several."""
+    if cell is None:
+        return None
+    if cell.total() == 1:
+        return next(iter(cell))
+    return counted(cell)
+
+
+def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
+    """Return each run with its column: its stage, prefixed by the sweep if there are several."""
+    several = len({(run.root, run.sweep) for run in runs}) > 1
+    roots = len({run.root for run in runs}) > 1
+    placed: list[tuple[str, RecordedRun]] = []
+    for run in runs:
+        sweep = f"{run.root}/{run.sweep}" if roots else run.sweep
+        column = (f"{sweep}/{run.stage}" if several else run.stage) if run.stage else sweep
+        placed.append((column, run))
+    return placed
+
+
+def _document(
+    key: str,
+    names: Sequence[str],
+    values: dict[str, object],
+    rows: dict[str, dict[str, _Cell]],
+    failed: Sequence[tuple[str, RecordedRun]],
+    problems: Sequence[str],
+) -> dict[str, object]:
+    return {
+        "schema": 1,
+        "by": key,
+        "columns": list(names),
+        "rows": [
+            {"value": values[text], "states": {name: dict(cell) for name, cell in cells.items()}}
+            for text, cells in rows.items()
+        ],
+        "failures": [
+            {"column": column, "run": run.id, "value": run.config.get(key), "reason": run.explained}
+            for column, run in failed
+        ],
+        "problems": list(problems),
+    }
+
 
 _LOOKED_AT = 20
 """How many runs are read completely to suggest metrics instead of an unknown one."""
@@ -199,7 +278,6 @@ def _retired(runs: list[RecordedRun]) -> list[str]:
 
 def _by(key: str, runs: list[RecordedRun], problems: Problems, *, as_json: bool) -> int:
     """Print the table of states. Raises `NotFound` for a key that no run has."""
-    from sweeper.commands.ls_by import print_by
 
     known = {name for run in runs for name in run.config}
     if runs and key not in known:

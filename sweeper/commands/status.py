@@ -1,18 +1,282 @@
 """`sweeper status`: prints the states of all sweeps, or of the runs of one."""
 
+import io
+import json
+import re
+import shutil
+import sys
+import time
 from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import open_registry
-from sweeper.commands.status_table import counted, print_status
-from sweeper.errors import UsageError
+from sweeper.commands.status_table import alarm_line, counted, print_status
+from sweeper.common.json_values import table_of
+from sweeper.common.sanitize import Writer, raw, sanitize_json
+from sweeper.errors import StoreError, UsageError
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
-from sweeper.results.status import check_service, read_status
+from sweeper.results.selectors import current, pick
+from sweeper.results.status import NOBODY, Status, alarms_of, check_service, read_status
+from sweeper.store.documents import strict, timestamp
 from sweeper.store.opening import default_root
 from sweeper.sweep.labels import shown_marks
-from sweeper.terminal import print_table, shortened
+from sweeper.terminal import is_screen, print_table, say, shortened, warn
+
+if TYPE_CHECKING:
+    from sweeper.alarms import Alarm
+    from sweeper.results.runs import RecordedRun
+    from sweeper.results.sweeps import Sweep
+
+_SECONDS, _REMOTE_SECONDS = 1.0, 3.0
+_SHARE = 20
+"""Polling takes at most one part in this many of the time."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_BELOW = 8
+"""Lines of the terminal that are reserved for the text below the table."""
+
+
+class RunStatus(TypedDict):
+    """The reported status of a run: its state, attempts, reason, and the launcher's
+    observation."""
+
+    state: str
+    attempts: int
+    reason: str | None
+    observed: str | None
+
+
+class _Screen(io.StringIO):
+    """Collects terminal output and writes it all at once, to avoid flicker."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def follow(arguments: Namespace) -> int:
+    """Follow a sweep until nothing is at work on it."""
+    registry = open_registry(arguments, cache=False)
+    drawn = is_screen() and not arguments.json
+    reporter: _Reporter | None = None
+    trouble, least, began = "", _SECONDS, False
+    unread: set[str] = set()
+    while True:
+        begun = time.monotonic()
+        try:
+            sweep = registry.sweep(arguments.sweep)
+            seen = read_status(sweep)
+            if drawn:
+                _draw(sweep, seen, arguments)
+            else:
+                reporter = reporter or _Reporter(arguments)
+                reporter.report(sweep, seen)
+        except StoreError as error:
+            if not began:
+                raise  # it never worked: fail at once
+            if str(error) != trouble:
+                trouble = str(error)
+                warn(f"{trouble}; trying again")
+        else:
+            trouble, began = "", True
+            for line in [line for line in registry.problems if line not in unread]:
+                warn(line)
+                unread.add(line)
+            if not seen.at_work:
+                return StoreError.exit_code if registry.problems.unread else seen.exit_code
+            least = _REMOTE_SECONDS if sweep.store.is_remote else _SECONDS
+        sys.stdout.flush()
+        time.sleep(max(least, _SHARE * (time.monotonic() - begun)))
+
+
+def _draw(sweep: "Sweep", seen: Status, arguments: Namespace) -> None:
+    screen = _Screen()
+    width, height = shutil.get_terminal_size()
+    with redirect_stdout(cast(io.StringIO, Writer(screen))):
+        print_status(sweep, seen, arguments, max(3, min(50, height - _BELOW)))
+    # The cursor ends up below: with one more line the terminal would scroll.
+    lines = fitted(screen.getvalue().splitlines(), width, max(1, height - 1))
+    text = "".join(f"{line}\x1b[K\n" for line in lines)
+    raw(sys.stdout).write(f"\x1b[H{text}\x1b[J")
+
+
+def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
+    """Fit the output of `print_status` into so many lines. The table ends at the first empty line
+    and is cut to make room for the rest; an alarm gets one line."""
+    from rich.cells import chop_cells
+
+    shown: list[str] = []
+    end = 0
+    for line in lines:
+        plain = _COLOUR.sub("", line)
+        if not plain and not end:
+            end = len(shown)
+        parts = chop_cells(plain, width)
+        if len(parts) <= 1:
+            parts = [line]
+        shown += parts[:1] if plain.startswith("alarm: ") else parts
+    below = shown[end:][: height - 1]
+    above = shown[:end]
+    if len(above) + len(below) > height:
+        above = [*above[: height - len(below) - 1], "..."]
+    return [*above, *below]
+
+
+class Change:
+    """The changes since the last poll: runs with their earlier status (None: they are new), and
+    sentences about the sweep."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[str, RunStatus | None, RunStatus]] = []
+        self.sentences: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.sentences)
+
+
+def changes(
+    before: dict[str, RunStatus],
+    after: dict[str, RunStatus],
+    seen: dict[str, object],
+    now: dict[str, object],
+) -> Change:
+    """Compare the earlier status of the runs and the earlier publication of the launcher with the
+    present ones."""
+    change = Change()
+    for run, status in after.items():
+        if before.get(run) != status:
+            change.runs.append((run, before.get(run), status))
+    sentences = {
+        "unreachable": ("the launcher waits: {}", "the launcher goes on"),
+        "limit": (f"at most {{}} at once: {now.get('limit_why')}", "as many at once as before"),
+        "held": ("held: {}", "held no more"),
+    }
+    for key, (begins, ends) in sentences.items():
+        if seen.get(key) != now.get(key):
+            value = now.get(key)
+            change.sentences.append(ends if value is None else begins.format(value))
+    if seen and seen["launcher"] != now["launcher"]:
+        change.sentences.append("a launcher is at work" if now["launcher"] else NOBODY)
+    return change
+
+
+class _Reporter:
+    """Prints what is new since the last poll, and remembers what has been printed."""
+
+    def __init__(self, arguments: Namespace) -> None:
+        self._arguments = arguments
+        self._printed: dict[str, RunStatus] = {}
+        self._published: dict[str, object] = {}
+        self._alarms: set[tuple[str, int, str]] = set()
+        self._began = False
+        self._counts: Counter[str] = Counter()
+
+    def report(self, sweep: "Sweep", status: Status) -> None:
+        """Print what is new."""
+        runs, at_work = current(sweep.runs), status.at_work
+        seen = status.published()
+        wanted = self._wanted(runs)
+        statuses = {run.id: _run_status(run, dict(status.observed)) for run in wanted}
+        change = changes(self._printed, statuses, self._published, seen)
+        if not self._began and at_work and not status.launcher:
+            change.sentences.append(NOBODY)
+        alarms = [
+            alarm
+            for alarm in alarms_of(sweep, wanted)
+            if (alarm.run, alarm.attempt, alarm.rule) not in self._alarms
+        ]
+        self._alarms |= {(alarm.run, alarm.attempt, alarm.rule) for alarm in alarms}
+        counts = Counter(run.state.value for run in runs)
+        if self._arguments.json:
+            if change or alarms or not self._began or not at_work:
+                self._write_object(sweep, wanted, seen, change, alarms, at_work)
+        else:
+            self._write_lines(sweep, wanted, change, alarms, at_work)
+            if not self._began or (not at_work and counts != self._counts):
+                _line(f"{sweep.name}: {counted(counts)}")
+                self._counts = counts
+        self._began, self._printed, self._published = True, statuses, seen
+
+    def _wanted(self, runs: Sequence["RecordedRun"]) -> list["RecordedRun"]:
+        """Return the chosen runs. A run that was in a chosen state once remains chosen."""
+        states = self._arguments.state
+        chosen = pick(runs, (), None, self._arguments.where)
+        if not states:
+            return chosen
+        now = {run.id for run in pick(chosen, (), states)}
+        return [run for run in chosen if run.id in now or run.id in self._printed]
+
+    def _write_lines(
+        self,
+        sweep: "Sweep",
+        runs: list["RecordedRun"],
+        change: Change,
+        alarms: list["Alarm"],
+        at_work: bool,
+    ) -> None:
+        names = {run.id: run.name for run in runs}
+        if self._began:
+            for run, before, status in change.runs:
+                _line(f"{names[run]}  {describe(before, status)}")
+            for sentence in change.sentences if at_work else ():
+                _line(f"{sweep.name}: {sentence}")
+        for alarm in alarms:
+            _line(alarm_line(alarm))
+
+    def _write_object(
+        self,
+        sweep: "Sweep",
+        runs: list["RecordedRun"],
+        seen: dict[str, object],
+        change: Change,
+        alarms: list["Alarm"],
+        at_work: bool,
+    ) -> None:
+        changed = {run for run, _, _ in change.runs}
+        observed = table_of(seen["observed"])
+        records = [
+            run.record() | {"observed": observed.get(run.id)}
+            for run in runs
+            if run.id in changed or not self._began
+        ]
+        states = Counter(run.state.value for run in current(sweep.runs))
+        document = {"schema": 1, "time": timestamp(), "sweep": sweep.name, "at_work": at_work}
+        document |= {**seen, "states": dict(states), "runs": records}
+        document["alarms"] = [alarm.document() for alarm in alarms]
+        print(sanitize_json(json.dumps(strict(document), allow_nan=False)))
+
+
+def _run_status(run: "RecordedRun", observed: dict[str, str]) -> RunStatus:
+    ended = run.state.value in ("failed", "cancelled", "preempted", "lost")
+    return {
+        "state": run.state.value,
+        "attempts": run.attempts,
+        "reason": run.explained if ended else None,
+        "observed": observed.get(run.id),
+    }
+
+
+def describe(before: RunStatus | None, status: RunStatus) -> str:
+    """Describe a run's state: `running (attempt 2)`, `failed (oom)`, `running: paused: rate
+    limit`."""
+    text = str(status["state"])
+    about: list[str] = []
+    if status["reason"]:
+        about.append(str(status["reason"]))
+    if status["attempts"] > 1 and (before is None or before["attempts"] != status["attempts"]):
+        about.append(f"attempt {status['attempts']}")
+    text += f" ({', '.join(about)})" if about else ""
+    return f"{text}: {status['observed']}" if status["observed"] else text
+
+
+def _line(text: str) -> None:
+    say(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
+
 
 _RECIPE = 40
 """The most characters of a recipe, which may be a long command, in a table of sweeps."""
@@ -38,8 +302,6 @@ def run(arguments: Namespace) -> int:
                 raise UsageError(f"--{option} is for one sweep: `sweeper status SWEEP --{option}`")
         return _status_of_all(arguments)
     if arguments.follow:
-        from sweeper.commands.status_follow import follow
-
         return follow(arguments)
     root = arguments.root or default_root()
     # For a remote root, ended runs come from the cache; on a local disk reading them anew is

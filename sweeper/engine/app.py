@@ -17,11 +17,32 @@ from starlette.types import ASGIApp
 from sweeper.engine import access_token, exports, listing, searching
 from sweeper.engine.errors import Busy, RequestError, Unknown
 from sweeper.engine.limits import Bucket, Failures, Paused
-from sweeper.engine.refusals import REFUSED
 from sweeper.engine.request_checks import OPEN, Front, TooLarge, local_names
 from sweeper.engine.scheduler import Reply
 from sweeper.engine.service import Body, Service
 from sweeper.engine.wire import json_head, protobuf_head
+
+_NO_PROJECTS = "there are no projects on this engine"
+_NO_ACCOUNTS = "there are no accounts on this engine, only its token"
+
+REFUSED: list[tuple[str, str, str]] = [
+    ("POST", "copy_weights", f"{_NO_PROJECTS} to copy weights to"),
+    ("PUT", "sessions/{session}/project", _NO_PROJECTS),
+    ("GET", "sessions/{session}/trace_export", "this engine records no traces"),
+    ("GET", "audit", "this engine keeps no audit log"),
+    ("POST", "create_custom_loss", "custom losses run in the client here"),
+    ("POST", "retrieve_futures", "ask for one answer at a time here: retrieve_future"),
+    ("POST", "auth/token", _NO_ACCOUNTS),
+    ("GET", "auth/apikey/me", _NO_ACCOUNTS),
+    ("DELETE", "auth/apikey/me", _NO_ACCOUNTS),
+    (
+        "GET",
+        "training_runs/{run}/checkpoints/{checkpoint:path}/archive",
+        "there are no archives on this engine: save_weights_external, then its addresses",
+    ),
+]
+"""Method, path below /api/v1/, message."""
+
 
 PREFIX = "/api/v1/"
 POLL_SECONDS = 20.0  # a client asks again after 45 s by itself

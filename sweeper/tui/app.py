@@ -7,10 +7,11 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from textual import events
 from textual.app import App, SystemCommand
@@ -18,10 +19,14 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Input
 
-from sweeper.errors import SweeperError
+from sweeper.backends.tmux.server import TmuxServer, socket_name
+from sweeper.errors import NotFound, SweeperError
+from sweeper.launcher.control import cancel_runs, retry_runs
+from sweeper.results.sweeps import Sweep
+from sweeper.sweep.folder import token
 from sweeper.sweep.hint import hint
+from sweeper.sweep.requests import Requested
 from sweeper.sweep.tracking import link
-from sweeper.tui import actions
 from sweeper.tui.list_model import SORTS, groupings
 from sweeper.tui.model import SweepView, best_run, stage_of
 from sweeper.tui.page_reader import PageReader
@@ -32,6 +37,68 @@ from sweeper.tui.screen_model import Action, proposed
 from sweeper.tui.screens import OpenRun, Question, WatchScreen
 from sweeper.tui.sweep_screen import SweepScreen
 from sweeper.tui.text import ASCII, UNICODE
+
+
+def cancel(sweep: Sweep, runs: Sequence[str]) -> str:
+    """Stop runs for good, and wait until they have ended."""
+    return f"{_counted(cancel_runs(sweep.folder, runs))}"
+
+
+def retry(sweep: Sweep, runs: Sequence[str]) -> str:
+    """Start runs again."""
+    messages: list[str] = []
+    done = retry_runs(sweep, runs, tell=messages.append)
+    requested = sum(request.asked for request in done)
+    sentences = [f"{requested} to start again"] if requested else []
+    refused = [request for request in done if not request.asked]
+    return "; ".join([*sentences, *([_counted(refused)] if refused else []), *messages])
+
+
+def _counted(done: Sequence[Requested]) -> str:
+    counts = Counter(request.why for request in done)
+    return ", ".join(f"{number} {why}" for why, number in counts.items())
+
+
+class Pane(NamedTuple):
+    """A run's pane: tmux's ids of the session, the window and the pane, and the server's
+    socket."""
+
+    session: str
+    window: str
+    id: str
+    socket: str
+
+
+def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
+    """Find the pane of a run's newest attempt on this machine. Raises `NotFound`."""
+    launch = sweep.plan.launch
+    if "tmux" not in launch.places:
+        raise NotFound(
+            f"the backend is {launch.backend}: there are no panes; enter shows the run's log"
+        )
+    server = TmuxServer()
+    session = server.session(f"{sweep.root}/{sweep.name}")
+    job = token(run, attempt)
+    for pane in server.panes(session) if session is not None else ():
+        if pane.command.endswith(job):
+            return Pane(session or "", pane.window, pane.id, socket_name())
+    raise NotFound("no pane of this run on this machine: it was closed, or has not started")
+
+
+def go_there(pane: Pane) -> list[str] | None:
+    """Bring the pane to the front of its session. Return None when the user sees it now. Returns
+    the command that shows it for a user outside of tmux, and [] for one in another tmux server."""
+    server = TmuxServer()
+    server.source([f"select-window -t {pane.window}", f"select-pane -t {pane.id}"])
+    socket, _, rest = os.environ.get("TMUX", "").partition(",")
+    if not socket:
+        return ["tmux", "-L", pane.socket, "attach-session", "-t", pane.session]
+    if os.path.basename(socket) != pane.socket:
+        return []
+    if f"${rest.rpartition(',')[2]}" != pane.session:
+        server.source([f"switch-client -t {pane.session}"])
+    return None
+
 
 _SECONDS = 1.0
 _REMOTE_SECONDS = 5.0
@@ -293,9 +360,9 @@ class WatchApp(App[int]):
         if not yes:
             self.tell(f"not done: {action.question.rstrip('?')}", "dim")
             return
-        cancel = action.kind == "cancel"
-        self.tell("asked to stop; waiting ..." if cancel else "asking ...", "dim")
-        do = actions.cancel if cancel else actions.retry
+        stopping = action.kind == "cancel"
+        self.tell("asked to stop; waiting ..." if stopping else "asking ...", "dim")
+        do = cancel if stopping else retry
         self._run_in_thread(lambda: do(self._poller.sweep, action.runs))
 
     def _run_in_thread(self, action: Callable[[], str]) -> None:
@@ -325,8 +392,8 @@ class WatchApp(App[int]):
             self.tell("a heading has no pane: choose a run" if runs else "")
             return
         try:
-            pane = actions.pane_of(self._poller.sweep, runs[0].id, runs[0].attempt)
-            command = actions.go_there(pane)
+            pane = pane_of(self._poller.sweep, runs[0].id, runs[0].attempt)
+            command = go_there(pane)
         except SweeperError as error:
             self.tell(str(error))
             return

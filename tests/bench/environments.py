@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from sweeper.environments import Limits, Made, open_environment
-from sweeper.environments.resource_watch import below
+from sweeper.environments.bubblewrap import below
 
 _COMMANDS = 3
 

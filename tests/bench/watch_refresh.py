@@ -127,8 +127,8 @@ def refreshes(sweep: Sweep) -> dict[str, dict]:
     """Measure a refresh without a terminal: live, and idle."""
     from sweeper.tui.poller import Poller
     from sweeper.tui.render import head_lines
-    from sweeper.tui.run_list import list_lines
     from sweeper.tui.screen_model import ScreenModel
+    from sweeper.tui.sweep_screen import list_lines
     from sweeper.tui.text import UNICODE
 
     poller = Poller(SweepFolder(sweep.store, "many"))

@@ -14,7 +14,7 @@ import pytest
 
 from sweeper import environments
 from sweeper.environments import Died, Limits, Made, NotThere, Result, open_environment
-from sweeper.environments.resource_watch import below
+from sweeper.environments.bubblewrap import below
 from sweeper.sweep.process import began
 
 pytestmark = pytest.mark.e2e

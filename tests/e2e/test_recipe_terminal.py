@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sweeper import environments
-from sweeper.environments.resource_watch import below
+from sweeper.environments.bubblewrap import below
 from sweeper.sweep.process import began
 
 pytestmark = [

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from sweeper import environments
-from sweeper.environments.resource_watch import below
+from sweeper.environments.bubblewrap import below
 from sweeper.sweep.process import began
 
 pytestmark = [

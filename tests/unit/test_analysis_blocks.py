@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.analysis.comparison.blocks import find_blocks
 from sweeper.analysis.comparison.cells import rank
-from sweeper.analysis.findings.all_findings import find
+from sweeper.analysis.findings.study import find
 from sweeper.analysis.reading.commands import analysing
 from sweeper.analysis.reading.frames import load
 from sweeper.analysis.statistics.regression import column

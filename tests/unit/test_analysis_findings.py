@@ -11,8 +11,8 @@ import pytest
 
 from sweeper import analysis
 from sweeper.analysis.comparison.cells import Ranking, rank
-from sweeper.analysis.findings.all_findings import find
 from sweeper.analysis.findings.finding import Finding, noise_text
+from sweeper.analysis.findings.study import find
 from sweeper.analysis.findings.verdict import Verdict, decide
 from sweeper.analysis.page.verdict_line import verdict_line
 from sweeper.analysis.pairwise import versus

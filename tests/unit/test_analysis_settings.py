@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sweeper.analysis.comparison.cells import rank
-from sweeper.analysis.findings.all_findings import find
+from sweeper.analysis.findings.study import find
 from sweeper.analysis.findings.verdict import decide
 from sweeper.analysis.reading.frames import load
 from sweeper.analysis.reading.settings import settings

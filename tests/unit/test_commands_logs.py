@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from sweeper.commands import logs
-from sweeper.commands.log_printer import text_of
-from sweeper.commands.name_colours import BASIC, MANY, assign
+from sweeper.commands.log_printer import BASIC, MANY, assign, text_of
 from sweeper.common.last_line import cause, last_line
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import NotFound

@@ -17,10 +17,10 @@ from tinker.proto import tinker_public_pb2 as pb
 from tinker.types import OptimStepResponse
 
 from sweeper.engine import app, operations, request_checks, state, wire
+from sweeper.engine.app import REFUSED
 from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.models import Models
-from sweeper.engine.refusals import REFUSED
 from sweeper.engine.service import Service
 from sweeper.engine.state import SAMPLERS_IN_MEMORY
 

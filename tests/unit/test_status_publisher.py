@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.commands.status_follow import changes, describe, fitted
+from sweeper.commands.status import changes, describe, fitted
 from sweeper.sweep.folder import token
 from sweeper.sweep.states import Event
 

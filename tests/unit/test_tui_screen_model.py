@@ -7,8 +7,8 @@ from rich.cells import cell_len
 
 from sweeper.tui.model import Alarm, RunView, SweepView
 from sweeper.tui.render import head_lines
-from sweeper.tui.run_list import list_lines
 from sweeper.tui.screen_model import ScreenModel, proposed
+from sweeper.tui.sweep_screen import list_lines
 from sweeper.tui.text import ASCII, UNICODE, joined
 
 
