@@ -1,6 +1,7 @@
 """Arguments that several verbs share. This file imports only argparse, since every command line
 loads it."""
 
+import os
 from argparse import Action, ArgumentParser, Namespace, _ArgumentGroup  # pyright: ignore[reportPrivateUsage]
 
 
@@ -137,6 +138,23 @@ def wait(verb: ArgumentParser) -> None:
     verb.add_argument(
         "--plain", action="store_true", help="with --wait: print lines, not the live view"
     )
+    verb.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="log all that the launcher does (`sweeper logs --launcher`), with --wait also here",
+    )
+
+
+def set_log_level(arguments: Namespace) -> None:
+    """Do what `-v` asks for, for this process and the launcher that it starts."""
+    if arguments.verbose:
+        from sweeper.common.logs import LEVEL, SHOWN
+
+        os.environ[LEVEL] = "debug"
+        if arguments.wait:
+            os.environ[SHOWN] = "1"
+            arguments.plain = True
 
 
 def trust(verb: ArgumentParser) -> None:

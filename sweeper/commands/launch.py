@@ -39,6 +39,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Start a grid, or continue it."""
+    shared.set_log_level(arguments)
     return with_status(_run, arguments)
 
 

@@ -12,11 +12,13 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.log_printer import LinePrinter, RunKey, run_key
 from sweeper.commands.selection import newest, open_registry
+from sweeper.common.sanitize import sanitize
 from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
 from sweeper.metrics.sources import Files
 from sweeper.results.logs import Line, Tail, files_of
@@ -54,6 +56,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.some_runs(verb, "the newest sweep; with --state or --where all sweeps")
     verb.add_argument("-f", "--follow", action="store_true", help="go on until all runs have ended")
     verb.add_argument("-n", "--lines", type=int, help="only the last LINES lines of each")
+    verb.add_argument(
+        "--launcher", action="store_true", help="what the launchers of a sweep did and waited for"
+    )
     verb.add_argument("--grep", metavar="PATTERN", help="only lines that match this pattern")
 
 
@@ -70,6 +75,8 @@ def run(arguments: Namespace) -> int:
             raise UsageError(f"--grep {arguments.grep!r}: {error}") from error
     if arguments.lines is not None and arguments.lines < 0:
         raise UsageError("--lines takes a count, 0 or more")
+    if arguments.launcher:
+        return _print_launchers(arguments, pattern)
     printer = LinePrinter(pattern, arguments.json)
     reader = _Reader(arguments, printer)
     if arguments.follow:
@@ -310,6 +317,46 @@ class _Reader:
         wanted = [f"is {' or '.join(states)}"] if states else []
         wanted += [f"fits --where {where!r}"] if where else []
         return f"no run {' and '.join(wanted)}"
+
+
+def _print_launchers(arguments: Namespace, pattern: "re.Pattern[str] | None") -> int:
+    """Print the messages of the launchers of sweeps on this machine; with `--follow`, until the
+    launcher has ended."""
+    from sweeper.launcher.background import messages_file
+    from sweeper.sweep.lock import is_held
+
+    if arguments.json or arguments.state or arguments.where:
+        raise UsageError("--launcher goes with names of sweeps, --follow, --lines and --grep only")
+    registry = open_registry(arguments)
+    for name in arguments.runs:
+        folder = registry.sweep(name).folder
+        path = messages_file(folder)
+        latest: str | None = None
+        while True:
+            goes_on = arguments.follow and is_held(folder)
+            lines = [line for line in _messages(path) if pattern is None or pattern.search(line)]
+            if latest in lines:  # the file may have been replaced since
+                lines = lines[len(lines) - lines[::-1].index(latest) :]
+            elif arguments.lines is not None:
+                lines = lines[len(lines) - min(arguments.lines, len(lines)) :]
+            sys.stdout.writelines(f"{sanitize(line)}\n" for line in lines)
+            sys.stdout.flush()
+            latest = lines[-1] if lines else latest
+            if not goes_on:
+                break
+            time.sleep(_LOOK_SECONDS)
+        if latest is None:
+            warn(f"{name}: no messages of its launchers on this machine ({path})")
+    return 0
+
+
+def _messages(path: str) -> list[str]:
+    """Return the lines of a launcher's log, the older file first."""
+    lines: list[str] = []
+    for name in (f"{path}.1", path):
+        with suppress(OSError), open(name, encoding="utf-8", errors="replace") as file:
+            lines += file.read().splitlines()
+    return lines
 
 
 class _Backends:

@@ -33,6 +33,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Start runs again."""
+    shared.set_log_level(arguments)
     return with_status(_run, arguments)
 
 

@@ -219,11 +219,13 @@ def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]])
 
 
 def _logs_in_use(registry: Registry) -> set[str]:
-    from sweeper.launcher.background import launcher_log
+    from sweeper.launcher.background import launcher_log, messages_file
 
     stores = [open_store(root) for root in registry.roots if "://" in root]
     sweeps = [SweepFolder(store, name) for store in stores for name in find_sweeps(store)]
-    return {launcher_log(folder) for folder in sweeps if is_held(folder)}
+    held = [folder for folder in sweeps if is_held(folder)]
+    messages = [f"{messages_file(folder)}{end}" for folder in held for end in ("", ".1")]
+    return {*map(launcher_log, held), *messages}
 
 
 def _temporaries(root: str, before: float) -> Iterator[Waste]:

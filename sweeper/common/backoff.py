@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TypeVar
 
+from sweeper.common.logs import Log
 from sweeper.errors import Unreachable
+
+_LOG = Log(__name__)
 
 T = TypeVar("T")
 
@@ -55,6 +58,7 @@ def retried(
             if not passing(error):
                 raise
             pause = max(wait, at_least(error))
+            _LOG.info("tried again in %.1f s: %s", pause, error)
             if note is not None:
                 note(error, pause)
         (sleep or time.sleep)(pause)
@@ -94,6 +98,7 @@ class Backoff:
         self._failure = failure
         if self._clock() < self._until:
             return
+        _LOG.info("left alone for %g s: %s", self._next, failure)
         self._until = self._clock() + self._next
         self._next = min(self._most, 2 * self._next)
 

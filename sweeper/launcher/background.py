@@ -13,10 +13,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
+from sweeper.common.logs import LEVEL, logging_to
 from sweeper.errors import (
     AnotherLauncher,
     Damaged,
@@ -32,11 +33,13 @@ from sweeper.launcher.preflight import environment_in_store
 from sweeper.launcher.trust import is_ours, sealed
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
+from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.scheduler import account
 from sweeper.store.documents import encode
 from sweeper.store.local import refuse_links
 from sweeper.store.writable import probe
 from sweeper.sweep import environment_file, lock
+from sweeper.sweep.environment_file import read_environment
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
 from sweeper.sweep.plan import Plan
@@ -64,6 +67,28 @@ def recover(folder: SweepFolder, *, over: bool) -> None:
         spool.recover(folder.store, local)
     if over:
         spool.tidy(local)
+
+
+def messages_file(folder: SweepFolder) -> str:
+    """Return the path of the file with the messages of the launchers of a sweep on this machine."""
+    path = folder.store.local_path(folder.launcher_messages)
+    return path or launcher_log(folder).removesuffix(".log") + ".messages.log"
+
+
+@contextmanager
+def logging_of(folder: SweepFolder) -> Generator[None]:
+    """Log what a launcher does meanwhile, without secrets."""
+    environment = dict(os.environ)
+    secrets: Sequence[str] = ()
+    with suppress(SweeperError):
+        secrets = folder.read_plan().secrets
+        environment |= read_environment(folder.read_service().env_file)
+    path = messages_file(folder)
+    if folder.store.local_path(folder.launcher_messages) is not None:
+        refuse_links(folder.address, path)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with logging_to(path, Redactor(secret_values(environment, secrets)).text):
+        yield
 
 
 def launcher_log(folder: SweepFolder) -> str:
@@ -126,7 +151,9 @@ def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], ob
     server = TmuxServer()
     ensure_view(server, folder.name, folder.address)
     window = folder.name, folder.address, "launcher", command
-    start_again_or_raise = partial(server.ensure_window, *window, account.handed_on())
+    level = os.environ.get(LEVEL)
+    handed_on = account.handed_on() | ({LEVEL: level} if level else {})
+    start_again_or_raise = partial(server.ensure_window, *window, handed_on)
     start_again_or_raise()
     return start_again_or_raise
 

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.backends import Away, Capabilities, may_restart, open_places
 from sweeper.backends.base import Backend
+from sweeper.common import logs
 from sweeper.common.document_reader import Part
+from sweeper.common.logs import Log
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.grid.notify import notify_of, require_variables
 from sweeper.launcher import background, kept_environments, preflight
@@ -46,6 +48,8 @@ from sweeper.sweep.sweep_requests import asked_pause, forget
 
 if TYPE_CHECKING:
     from sweeper.results.status import Status
+
+_LOG = Log("sweeper.launcher.launching")  # also where this file is run as a module
 
 _TAKE_OVER_SECONDS = 120.0
 
@@ -135,6 +139,7 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     """Launch a plan, or continue its sweep; `user` has the callbacks. Raises as `launch` does, and
     `UsageError` if the sweep is another user's and `user.agree` refuses."""
     planned, root, wait, smoke, live = request
+    logs.level()  # refuse a wrong value before anything is written
     store = open_store(root or default_root())
     check_root(store)
     folder = SweepFolder(store, planned.name)
@@ -308,11 +313,14 @@ def _drive(
     smoke: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> Summary:
-    while True:
-        background.take_up(folder)
-        summary = _drive_plan(folder, notify, smoke, check)
-        if summary.ends != REPLANNED:
-            return summary
+    with background.logging_of(folder):
+        while True:
+            background.take_up(folder)
+            summary = _drive_plan(folder, notify, smoke, check)
+            if summary.ends != REPLANNED:
+                _LOG.info("the launcher ends: %s", summary.ends or "nothing is left to do")
+                return summary
+            _LOG.info("%s", REPLANNED)
 
 
 def _drive_plan(
@@ -332,6 +340,8 @@ def _drive_plan(
             background.recover(folder, over=over)
 
     bring_home(over=False)
+    places = ", ".join(backends)
+    _LOG.info("process %d drives %d runs at %s", os.getpid(), len(plan.runs), places)
     context = Context(folder, backends)
     scheduler = Scheduler(context, notify=notify, smoke=smoke, check=check, ending=bring_home)
     mark = environment_file.mark_of(environment_file.env_file(folder.address))

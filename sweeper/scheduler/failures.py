@@ -14,12 +14,15 @@ from typing import NamedTuple
 from sweeper.backends.base import Backend
 from sweeper.common.backoff import delay
 from sweeper.common.last_line import cause, last_line
+from sweeper.common.logs import Log
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.scheduler.context import Context
 from sweeper.sweep.event import NOTHING, Outcome
 from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import OPEN, RETRIES, Event, RunState, State
 from sweeper.worker.outcome import LIMIT
+
+_LOG = Log(__name__)
 
 EXCUSED = {"quota": "of the quota", "service": "its engine went away"}
 """Reasons of failures that are the service's fault and cost no retry, with words for people."""
@@ -213,6 +216,9 @@ class Outcomes:
         most = min(delay, self._clock() - since)
         left = delay - self._passed(outcome, most)
         self._ends[run] = End(state, reason, outcome, self._clock() + left, self._wall() + left)
+        if state.state in (State.FAILED, State.PREEMPTED, State.LOST):
+            ended = f"{run}-a{state.attempt}", state.state.value, reason or "no reason on record"
+            _LOG.info("%s: %s (%s); another attempt would wait %.0f s", *ended, max(0.0, left))
         return run not in self._unread
 
     def end(self, run: str) -> End | None:

@@ -21,6 +21,7 @@ from functools import partial
 
 from sweeper.backends.base import JobStatus
 from sweeper.common.full_machine import lacking
+from sweeper.common.logs import Changes, Log
 from sweeper.errors import (
     AnotherLauncher,
     EnvironmentFailure,
@@ -37,6 +38,8 @@ from sweeper.sweep.folder import attempt_of
 from sweeper.sweep.launcher import Observations
 from sweeper.sweep.observation import Observation
 from sweeper.sweep.states import OPEN, State
+
+_LOG = Log(__name__)
 
 REPLANNED = "the grid was launched again: going on with its new plan"
 """The reason of a launcher that ends because it is to continue with a new plan."""
@@ -75,6 +78,12 @@ class Scheduler:
         self._machine_full = False
         self._observed: dict[str, Observation] = {}
         self._last_summary: Summary | None = None
+        self._changes = {
+            "unreachable": Changes(_LOG, "no answer, asked again", "everything answers again"),
+            "held": Changes(_LOG, "nothing is started", "runs are started again"),
+            "waits": Changes(_LOG, "stages wait", "no stage waits"),
+            "limit": Changes(_LOG, "fewer jobs at once", "as many jobs at once as asked for"),
+        }
 
     def run(self) -> Summary:
         """Steps until nothing runs and nothing is left to start, or until somebody asks this
@@ -83,7 +92,8 @@ class Scheduler:
         try:
             with self._parts.parallelism.kept():
                 return self._run()
-        except AnotherLauncher:
+        except AnotherLauncher as error:
+            _LOG.warning("this launcher ends: %s", error)
             is_ours = False
             raise
         finally:
@@ -96,6 +106,7 @@ class Scheduler:
             summary = self._step_or_unreachable()
             self._notify_people(summary)
             parts.display.show(summary, parts.run_table.views, self._observed)
+            self._log_changes(summary)
             if summary != self._last_summary:
                 with suppress(OSError, ValueError):  # a full disk, a terminal that has gone
                     self._notify(summary)
@@ -107,6 +118,21 @@ class Scheduler:
                 return summary
             wait = REMOTE_POLL_SECONDS if self._context.store.is_remote else POLL_SECONDS
             self._context.sleep(wait)
+
+    def _log_changes(self, summary: Summary) -> None:
+        """Log what keeps this launcher waiting, when that changes."""
+        limit = None if summary.limit is None else f"{summary.limit} ({summary.limit_by})"
+        values = {
+            "unreachable": summary.unreachable,
+            "held": summary.held,
+            "waits": "; ".join(summary.waits) or None,
+            "limit": limit,
+        }
+        for name, value in values.items():
+            self._changes[name].see(value)
+        if summary.counts != (self._last_summary and self._last_summary.counts):
+            counts = summary.counts.items()
+            _LOG.info("runs: %s", ", ".join(f"{n} {state.value}" for state, n in counts if n))
 
     def _step_or_unreachable(self) -> Summary:
         """Does a step. If the store or the machine fails after an earlier step worked, returns
@@ -226,6 +252,7 @@ class Scheduler:
             try:
                 ask()
             except Unreachable as error:
+                _LOG.debug("no answer: %s", error)
                 missing.append(str(error))
                 # A place that is full is left alone, where there are others.
                 self._machine_full |= isinstance(error, NoRoom) and not parts.places.several

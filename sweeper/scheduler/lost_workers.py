@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Collection, Mapping
 
 from sweeper.backends.base import JobState, JobStatus
+from sweeper.common.logs import Log
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.failures import last_words
 from sweeper.sweep.folder import attempt_of, token
@@ -18,6 +19,8 @@ from sweeper.sweep.observation import Kind, Observation
 from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import OPEN, Event, State
 from sweeper.worker.outcome import MemoryKills
+
+_LOG = Log(__name__)
 
 SETTLE_SECONDS = 12.0
 """How long a job must have ended, without any heartbeat of its attempt, before the launcher
@@ -90,6 +93,11 @@ class LostWorkers:
             return True
         lost = status.state is JobState.ABSENT and quiet > self._lease_s and self._starting
         if lost:
+            _LOG.warning(
+                "%s: lost: its job is unknown to its backend, and it was silent for %.0f s",
+                token(run, attempt),
+                quiet,
+            )
             self._run_table.add(run, attempt, Event.LOST)
         return lost
 
@@ -130,6 +138,7 @@ class LostWorkers:
             # We stopped it, before its worker could say so: it is to go on.
             event, reason = Event.PREEMPTED, "terminated"
             detail = "it was stopped before its worker could say so"
+        _LOG.warning("%s: %s (%s): %s", token(run, attempt), event.value, reason, detail)
         known = {"code": status.code, "host": status.node}
         self._run_table.end(run, attempt, event, reason, detail, known)
 

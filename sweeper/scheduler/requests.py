@@ -3,6 +3,7 @@ that the next launcher reads it too; and the jobs that backends are told to stop
 
 from functools import partial
 
+from sweeper.common.logs import Changes, Log
 from sweeper.scheduler.budgets import Spending
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
@@ -11,6 +12,8 @@ from sweeper.sweep import sweep_requests
 from sweeper.sweep.folder import token
 from sweeper.sweep.request import Asked, Pause
 from sweeper.sweep.run_table import RunTable
+
+_LOG = Log(__name__)
 
 _NAMES = ("pause", "parallel", "stop", "plan", "cancel")
 
@@ -26,6 +29,7 @@ class Requests:
         self.stop: Asked | None = None
         self.cancel: Asked | None = None
         self.pause: Pause | None = None
+        self._paused = Changes(_LOG, "paused", "resumed")
         self.parallel: int | None = None
         self.replanned = False
 
@@ -43,6 +47,7 @@ class Requests:
         if stamps == self._stamps:
             return
         self.pause = sweep_requests.asked_pause(self._folder) if "pause" in stamps else None
+        self._paused.see(self.held)
         self.parallel = (
             sweep_requests.asked_parallel(self._folder) if "parallel" in stamps else None
         )

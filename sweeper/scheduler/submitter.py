@@ -7,6 +7,7 @@ from contextlib import suppress
 from sweeper.backends import Capabilities, backend_type, capabilities_at, options_of
 from sweeper.backends.base import JobSpec
 from sweeper.common.json_values import table_of
+from sweeper.common.logs import Log
 from sweeper.common.sweeper_argv import worker_command
 from sweeper.errors import NotFound, StoreError
 from sweeper.recipe.command_template import render_window
@@ -24,6 +25,8 @@ from sweeper.sweep.plan import Carried, Plan, Run, launch_id
 from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import Event, begun_anew
 from sweeper.sweep.tracking import fields, variables
+
+_LOG = Log(__name__)
 
 
 def asked_by(launch: Launch, place: str, config: Mapping[str, object]) -> Mapping[str, object]:
@@ -218,6 +221,7 @@ class Submitter:
         attempts = {run: self._run_table.views[run].state.opened for run in runs}
         specs = [self._builder.spec(self._run_table.runs[r], n, place) for r, n in attempts.items()]
         self._places.submit(place, specs)
+        _LOG.info("submitted to %s: %s", place, ", ".join(spec.token for spec in specs))
         for run, attempt in attempts.items():
             self._run_table.add(run, attempt, Event.SUBMITTED)
 

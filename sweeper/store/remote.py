@@ -18,8 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import NamedTuple, NoReturn, Required, TypedDict, TypeVar
 
+from sweeper.common.logs import Log
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.store.base import Entry
+
+_LOG = Log(__name__)
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -272,6 +275,8 @@ class RemoteStore:
             self._refuse(path, error, writing)
 
     def _refuse(self, path: str, error: Exception, writing: bool) -> NoReturn:
+        if not isinstance(error, FileNotFoundError):
+            _LOG.debug("%s: %s: %s", self._shown(path), type(error).__name__, error)
         if writing and isinstance(error, FileNotFoundError):
             raise StoreError(f"{self.root}: no such bucket") from error
         if type(error).__name__ in _NO_CREDENTIALS:

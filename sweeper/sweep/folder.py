@@ -53,6 +53,7 @@ class SweepFolder:
         self.launcher = f"{name}/launcher"
         self.lock = f"{name}/launcher/lock"
         self.launcher_log = f"{name}/launcher/log"
+        self.launcher_messages = f"{name}/launcher/messages.log"
         self.observations = f"{name}/launcher/observations.json"
         self.service = f"{name}/launcher/service.json"
         self.judged = f"{name}/launcher/judged.json"

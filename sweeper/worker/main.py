@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from sweeper.common.backoff import delays, retried
 from sweeper.common.document_reader import SCHEMA
 from sweeper.common.full_machine import crowding, when_there_is_room
+from sweeper.common.logs import log_in_a_job
 from sweeper.errors import AlreadyExists, StoreError, SweeperError
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.store.documents import encode, read_as, timestamp
@@ -236,6 +237,7 @@ class Worker:
         self._redactor = Redactor(
             secret_values(variables, job.secrets)
         )  # for errors during preparation
+        log_in_a_job(self._redactor.text)
         tries, pause = 0, min(1.0, BEAT_SECONDS)
         while not self._stopped_at:
             try:

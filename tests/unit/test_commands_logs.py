@@ -184,7 +184,13 @@ def test_colours_only_where_they_are_welcome(monkeypatch: pytest.MonkeyPatch) ->
 
 def asked(printing: Printing, *runs: str, **more: Any) -> Namespace:
     given: dict[str, Any] = {"runs": runs, "state": None, "where": None, "grep": None}
-    given |= {"lines": None, "json": False, "follow": False, "root": printing.folder.store.root}
+    given |= {
+        "lines": None,
+        "json": False,
+        "launcher": False,
+        "follow": False,
+        "root": printing.folder.store.root,
+    }
     return Namespace(**given | more)
 
 

@@ -1,0 +1,136 @@
+"""What launchers and workers log: loggers that cost nothing until logging is set up, and their
+bounded file. `logging` is imported only then, because the command line and workers start often.
+
+The level is $SWEEPER_LOG: debug, info (the default of a launcher's file), warning or error.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from sweeper.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import logging
+
+LEVEL = "SWEEPER_LOG"
+SHOWN = "SWEEPER_LOG_SHOWN"
+"""If this is set, the messages are also printed on standard error."""
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_MOST_BYTES = 1_000_000
+"""Size of the file; when it is full, it replaces the one that was full before."""
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class Log:
+    """The logger of the module `name`. Its messages go to `logging`, if this process has loaded
+    that; a program that uses sweeper as a library gets them there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def debug(self, message: str, *values: object) -> None:
+        self._log(10, message, values)
+
+    def info(self, message: str, *values: object) -> None:
+        self._log(20, message, values)
+
+    def warning(self, message: str, *values: object) -> None:
+        self._log(30, message, values)
+
+    def _log(self, level: int, message: str, values: tuple[object, ...]) -> None:
+        if (logging := sys.modules.get("logging")) is not None:
+            logger = logging.getLogger(self._name)
+            if logger.hasHandlers():  # else Python would print warnings of a library
+                logger.log(level, message, *values)
+
+
+class Changes:
+    """Logs a condition when it changes, not once per round. `name` says what it is about."""
+
+    def __init__(self, log: Log, name: str, gone: str) -> None:
+        self._log, self._name, self._gone = log, name, gone
+        self._last: str | None = None
+
+    def see(self, value: str | None) -> None:
+        """Log the value if it differs from the last one; None means that all is well again."""
+        if value == self._last:
+            return
+        self._last = value
+        if value is None:
+            self._log.info("%s", self._gone)
+        else:
+            self._log.warning("%s: %s", self._name, value)
+
+
+def level() -> int:
+    """Return the level of $SWEEPER_LOG. Raises `UsageError` for an unknown one."""
+    name = os.environ.get(LEVEL, "").lower() or "info"
+    if name not in _LEVELS:
+        raise UsageError(f"{LEVEL}={name!r}: is not one of {', '.join(_LEVELS)}")
+    return _LEVELS[name]
+
+
+@contextmanager
+def logging_to(path: str, redact: Callable[[str], str]) -> Generator[None]:
+    """Log to the file at `path` meanwhile, without what `redact` removes; also to standard error
+    if $SWEEPER_LOG_SHOWN is set. A file that cannot be written is no error."""
+    import logging
+    from logging.handlers import RotatingFileHandler
+
+    file = RotatingFileHandler(
+        path, maxBytes=_MOST_BYTES, backupCount=1, delay=True, encoding="utf-8", errors="replace"
+    )
+    handlers: list[logging.Handler] = [file]
+    if os.environ.get(SHOWN):
+        handlers.append(logging.StreamHandler())
+    top = logging.getLogger("sweeper")
+    before = top.level
+    for handler in handlers:
+        handler.setFormatter(_formatter(redact))
+        handler.setLevel(level())
+        handler.handleError = _ignore
+        top.addHandler(handler)
+    top.setLevel(min(level(), before or level()))
+    try:
+        yield
+    finally:
+        top.setLevel(before)
+        for handler in handlers:
+            top.removeHandler(handler)
+            handler.close()
+
+
+def log_in_a_job(redact: Callable[[str], str]) -> None:
+    """Print messages in a job's output, if $SWEEPER_LOG is set."""
+    if not os.environ.get(LEVEL):
+        return
+    import logging
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(_formatter(redact))
+    top = logging.getLogger("sweeper")
+    top.addHandler(handler)
+    top.setLevel(level())
+
+
+def _ignore(record: "logging.LogRecord") -> None:
+    """A full disk must not stop a launcher, nor fill its terminal."""
+    del record
+
+
+def _formatter(redact: Callable[[str], str]) -> "logging.Formatter":
+    import logging
+    import time
+
+    class Redacted(logging.Formatter):
+        """Makes one line of a record, in UTC, without secrets."""
+
+        converter = time.gmtime
+
+        def format(self, record: "logging.LogRecord") -> str:
+            return redact(super().format(record).replace("\n", " | "))
+
+    return Redacted(_FORMAT, "%Y-%m-%dT%H:%M:%SZ")
