@@ -67,8 +67,8 @@ class _Segment:
             file.seek(-8 - int.from_bytes(file.read(4), "little"), os.SEEK_END)
             if f"{zlib.crc32(file.read()):08x}" != path.split(".")[-2]:
                 raise ValueError(f"{path}: its footer is damaged")
-        self._file = _pyarrow().ParquetFile(path, page_checksum_verification=True)
-        self._metadata: dict[bytes, bytes] = self._file.metadata.metadata
+        self._footer = _pyarrow().read_metadata(path)
+        self._metadata: dict[bytes, bytes] = self._footer.metadata
         header: _Header = json.loads(self._metadata[_METADATA])
         self.members = {name: _Member(*values) for name, values in header["members"].items()}
         self.shapes = header["shapes"]
@@ -92,7 +92,10 @@ class _Segment:
     def _load(self, keys: Sequence[str]) -> None:
         if keys:
             places = [self._places[key] for key in keys]
-            table = self._file.read(columns=places, use_threads=False)
+            with _pyarrow().ParquetFile(
+                self.path, metadata=self._footer, page_checksum_verification=True
+            ) as file:  # not kept open: there may be many
+                table = file.read(columns=places, use_threads=False)
             for key, place in zip(keys, places, strict=True):
                 self._values[key] = table.column(place).to_numpy()
 
