@@ -89,7 +89,7 @@ class AlarmActions:
         self._commands: list[_Command] = []
 
     def wanted(self, rule: str) -> tuple[str, ...]:
-        """The actions that an alarm of a rule sets off."""
+        """Return the actions that an alarm of a rule sets off."""
         if self._rules is not None and rule not in self._rules:
             return ()
         actions = [] if self._stop is None else [f"stop {self._stop}"]
@@ -219,14 +219,14 @@ class AlarmActions:
         self._commands.append(_Command(alarm, argv, process, output, self._clock()))
 
     def _environment(self) -> dict[str, str]:
-        """The environment in which the sweep was launched: ours may be a tmux server's."""
+        """Return the environment in which the sweep was launched: ours may be a tmux server's."""
         try:
             return read_environment(self._env_file)
         except SweeperError:
             return dict(os.environ)
 
     def _last_words(self, output: IO[bytes]) -> str:
-        """The last line that a command printed, without secrets: it goes on record."""
+        """Return the last line that a command printed, without secrets: it goes on record."""
         redactor = Redactor(secret_values(self._environment(), self._secrets))
         return last_line(redactor.feed(_tail(output)) + redactor.end())
 
@@ -276,7 +276,8 @@ def _who(alarm: Alarm) -> str:
 
 
 def _tail(output: IO[bytes]) -> bytes:
-    """The last lines of a file. One that is cut is left out: it may begin within a secret."""
+    """Return the last lines of a file. One that is cut is left out: it may begin within a
+    secret."""
     start = max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES)
     output.seek(start)
     data = output.read()

@@ -54,7 +54,7 @@ class Letter(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The whole text."""
+        """Return the whole text."""
         return sanitize_lines("\n".join(self.lines))
 
 
@@ -278,8 +278,8 @@ _Found = tuple[Delivery, str, str]
 
 
 def _is_due(letter: _Found) -> bool:
-    """Whether a message was never sent, or its delivery failed. An interrupted try is not repeated,
-    because the message may have arrived."""
+    """Return whether a message was never sent, or its delivery failed. An interrupted try is not
+    repeated, because the message may have arrived."""
     delivery = letter[0]
     return delivery.delivered is False or (delivery.delivered is None and not delivery.tries)
 

@@ -70,8 +70,8 @@ _WORDS = {role: re.compile(words) for role, (_, words) in ROLES.items()}
 
 
 def role_of(role: str, keys: Iterable[str]) -> str | None:
-    """The key that most likely has a role. Keys of an evaluation never do, nor those of a setting
-    (`kl_coef`), nor negated ones (`neg_reward`)."""
+    """Return the key that most likely has a role. Keys of an evaluation never do, nor those of a
+    setting (`kl_coef`), nor negated ones (`neg_reward`)."""
     present = list(keys)
     for key in ROLES[role][0]:
         if key in present:
@@ -179,16 +179,16 @@ class Series:
 
     @property
     def start(self) -> float:
-        """The median of the first values."""
+        """Return the median of the first values."""
         return median(self.first)
 
     def last(self, count: int) -> list[float]:
-        """The last values, at most `count` of them."""
+        """Return the last values, at most `count` of them."""
         size = len(self.values)
         return list(islice(self.values, max(0, size - count), size))
 
     def over(self, steps: float) -> list[float] | None:
-        """The last `steps` values; None while there are fewer."""
+        """Return the last `steps` values; None while there are fewer."""
         count = int(steps)
         return self.last(count) if len(self.values) >= count else None
 
@@ -230,17 +230,17 @@ class History:
 
     @property
     def watched(self) -> list[Series]:
-        """The series of recorded keys."""
+        """Return the series of recorded keys."""
         return [*self.series.values(), *([] if self.metric is None else [self.metric])]
 
     @property
     def keys(self) -> Set[str]:
-        """The keys that it has recorded."""
+        """Return the keys that it has recorded."""
         return self._seen
 
     @property
     def step(self) -> float | None:
-        """The step of the last row."""
+        """Return the step of the last row."""
         step = self.row.get("step")
         return step if is_number(step) else None
 
@@ -253,8 +253,8 @@ class History:
 
     @property
     def solved(self) -> bool:
-        """Whether there is little left to learn: most groups are all right, or the reward is close
-        to the most there is."""
+        """Return whether there is little left to learn: most groups are all right, or the reward is
+        close to the most there is."""
         good = self.series.get("good")
         if good is not None and (rewards := good.over(_SMOOTH)) and sum(rewards) / _SMOOTH >= 0.5:
             return True
@@ -288,7 +288,7 @@ _FROM_ROLLOUTS = {
 
 
 def median(values: Iterable[float]) -> float:
-    """The median; NaN of nothing."""
+    """Return the median; NaN of nothing."""
     ordered = sorted(values)
     size = len(ordered)
     if not size:
@@ -298,8 +298,8 @@ def median(values: Iterable[float]) -> float:
 
 
 def deviation(values: Iterable[float]) -> float:
-    """A standard deviation that is robust to outliers: 1.4826 times the median distance from the
-    median, which for normal values equals theirs (Rousseeuw and Croux 1993)."""
+    """Return a standard deviation that is robust to outliers: 1.4826 times the median distance from
+    the median, which for normal values equals theirs (Rousseeuw and Croux 1993)."""
     window = list(values)
     middle = median(window)
     return 1.4826 * median(abs(value - middle) for value in window)

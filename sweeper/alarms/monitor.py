@@ -103,7 +103,7 @@ class AlarmMonitor:
         return self.lines
 
     def is_stalled(self, run: str, attempt: int) -> bool:
-        """Whether an attempt stood still at the last look, by the thresholds of the grid."""
+        """Return whether an attempt stood still at the last look, by the thresholds of the grid."""
         return (run, attempt) in self._watcher.stalled
 
     def finish(self) -> tuple[str, ...]:
@@ -181,15 +181,16 @@ class AlarmMonitor:
         return view.state.state is State.RUNNING and view.state.attempt == attempt
 
     def _stands(self, run: str, attempt: int) -> bool:
-        """Whether an alarm about this attempt still stands for all on its machine: while it is at
-        work, and after it was stopped. Else a full disk would stop one run there after another."""
+        """Return whether an alarm about this attempt still stands for all on its machine: while it
+        is at work, and after it was stopped. Else a full disk would stop one run there after
+        another."""
         if self._is_running(run, attempt):
             return True
         view = self._run_table.views.get(run)
         return view is not None and view.cancel and view.state.opened == attempt
 
     def _is_taken_back(self, run: str, attempt: int) -> bool:
-        """Whether the attempt was stopped, and a retry was asked for since."""
+        """Return whether the attempt was stopped, and a retry was asked for since."""
         events = self._run_table.events(run)
         cancelled, retried = (
             max((n for n, event in events if event is kind), default=0)
@@ -206,7 +207,7 @@ class AlarmMonitor:
                 del self._machines[machine]
 
     def _attempts(self) -> list[Seen]:
-        """The attempts at work, and those that have ended and were not read to their end."""
+        """Return the attempts at work, and those that have ended and were not read to their end."""
         running: list[Seen] = []
         ended: list[Seen] = []
         for run, view in self._run_table.views.items():
@@ -303,7 +304,7 @@ class AlarmMonitor:
 
 
 def _lacks_folder(plan: Plan) -> bool:
-    """Whether a command is not given the folder of its run."""
+    """Return whether a command is not given the folder of its run."""
     command, env = plan.recipe.command, plan.launch.env
     words = None if command is None else [*command, *env.values()]
     return words is not None and not any("{log_path}" in word for word in words)

@@ -33,8 +33,8 @@ _SECONDS = 5.0
 def notifier(
     folder: SweepFolder, plan: Plan, env_file: str | None, clock: Callable[[], float]
 ) -> "Notifier | None":
-    """Makes the notifier of a sweep; None if nobody is to be told. Raises `EnvironmentFailure`
-    for a wrong configuration."""
+    """Make the notifier of a sweep; None if nobody is to be told. Raises `EnvironmentFailure` for a
+    wrong configuration."""
     notify = notify_of(plan)
     if notify is None:
         return None
@@ -67,7 +67,7 @@ class Notifier:
         self._begun = False
 
     def raised(self, alarm: Alarm) -> None:
-        """Adds an alarm on record, of this or an earlier launcher."""
+        """Add an alarm on record, of this or an earlier launcher."""
         key = f"alarm-{alarm.run}-{alarm.attempt}-{alarm.rule}"
         muted = "alarm" not in self._notify.on or self._alarms > _MOST_ALARMS
         if muted or key in self._known:
@@ -81,7 +81,7 @@ class Notifier:
         self._add(key, "alarm", f"{alarm.name}: {alarm.rule}: {alarm.message}{advice}")
 
     def look(self, reached: str | None) -> None:
-        """Records new messages. `reached` says which budget is spent."""
+        """Record new messages. `reached` says which budget is spent."""
         if reached is not None and "budget" in self._notify.on:
             limits = self._budget
             what = "" if limits is None else json.dumps(limits.document(), sort_keys=True)
@@ -108,7 +108,7 @@ class Notifier:
             self._due.append(Message(key, kind, text, timestamp()))
 
     def _record(self) -> None:
-        """Records messages, as far as the store accepts them."""
+        """Record messages, as far as the store accepts them."""
         if not self._begun:
             self._begun = True
             self._wanted = True  # an earlier launcher may have left something unsent
@@ -118,8 +118,8 @@ class Notifier:
                 self._due.pop(0)
 
     def _send(self, *, again: bool = False) -> None:
-        """Starts the sending program if there are messages and it is not running. If it is
-        running, it may just have looked for the last time, so `again` starts another."""
+        """Start the sending program if there are messages and it is not running. If it is running,
+        it may just have looked for the last time, so `again` starts another."""
         if not self._wanted or (self._runs() and not again):
             return
         folder = self._folder
@@ -146,7 +146,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> Callable
 
 
 def _with_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the launch, with sweeper's own paths: a launcher in a window may have
-    received them later."""
+    """Return the environment of the launch, with sweeper's own paths: a launcher in a window may
+    have received them later."""
     ours = {k: v for k, v in os.environ.items() if k.startswith(("SWEEPER_", "XDG_CONFIG_HOME"))}
     return {**environment, **ours}

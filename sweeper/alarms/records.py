@@ -53,12 +53,12 @@ class Alarm(NamedTuple):
     actions: tuple[str, ...] = ()
 
     def document(self) -> dict[str, object]:
-        """The alarm as the store and `--json` have it."""
+        """Return the alarm as the store and `--json` have it."""
         return strict(self._asdict() | {"actions": list(self.actions)})
 
 
 def alarms(folder: SweepFolder) -> list[Alarm]:
-    """The alarms of a sweep, oldest first."""
+    """Return the alarms of a sweep, oldest first."""
     return read(folder)
 
 

@@ -217,7 +217,8 @@ def _no_signal(history: History, thresholds: Thresholds) -> Evidence | None:
 
 
 def _all_alike(history: History, steps: float) -> str:
-    """How many groups were all wrong or all right: the first teach nothing, the others no more."""
+    """Return how many groups were all wrong or all right: the first teach nothing, the others no
+    more."""
     answers: list[str] = []
     for role, what in (("bad", "all wrong"), ("good", "all right")):
         series = history.series.get(role)

@@ -29,12 +29,12 @@ _GOOD = 0.5
 
 
 def path_of(folder: str, step: float) -> str:
-    """The file with the rollouts of a step, in the recipe's folder."""
+    """Return the file with the rollouts of a step, in the recipe's folder."""
     return f"{folder}/iteration_{int(step):06d}/train_rollout_summaries.jsonl"
 
 
 def failure_path(folder: str, step: float) -> str:
-    """The file with the answers of a step that could not be judged."""
+    """Return the file with the answers of a step that could not be judged."""
     return f"{folder}/iteration_{int(step):06d}/reward_failures.jsonl"
 
 
@@ -176,7 +176,7 @@ class _Watch:
 
     @property
     def longest(self) -> float | None:
-        """The longest time that one of the last steps took, by our clock or its own."""
+        """Return the longest time that one of the last steps took, by our clock or its own."""
         return max(self.took, default=None)
 
 
@@ -288,8 +288,8 @@ class Watcher:
             self._tell(f"alarms: the rule {rule} failed: {type(error).__name__}: {error}")
 
     def _open(self, seen: Seen) -> Limits:
-        """The rules to ask about an attempt: those that have found nothing yet, and `stalled`, of
-        which it must be known whether it still holds."""
+        """Return the rules to ask about an attempt: those that have found nothing yet, and
+        `stalled`, of which it must be known whether it still holds."""
         return {
             rule: thresholds
             for rule, thresholds in self._criteria.limits.items()
@@ -369,8 +369,8 @@ class Watcher:
 
 
 def _nearly_done(row: Mapping[str, object]) -> bool:
-    """Whether the attempt is at its last steps. A value above 1 is no share but percent, or a
-    count."""
+    """Return whether the attempt is at its last steps. A value above 1 is no share but percent, or
+    a count."""
     shares = [as_float(row.get(key)) or 0.0 for key in ("progress", "progress/done_frac")]
     return any(0.95 <= share <= 1 for share in shares)
 

@@ -147,8 +147,8 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
 
 
 def size_of(sweep: str, *, root: str | None = None) -> tuple[int, int]:
-    """The number of runs of a sweep that have begun, and its size in bytes. Raises `NotFound`,
-    `StoreError`."""
+    """Return the number of runs of a sweep that have begun, and its size in bytes. Raises
+    `NotFound`, `StoreError`."""
     folder = _existing(sweep, root)
     return len(folder.read_events()), sum(entry.size for entry in folder.store.list(sweep))
 
@@ -183,7 +183,7 @@ def clear(folder: SweepFolder) -> None:
 
 
 def _existing(sweep: str, root: str | None) -> SweepFolder:
-    """The folder of an existing sweep. Raises `NotFound`."""
+    """Return the folder of an existing sweep. Raises `NotFound`."""
     folder = SweepFolder.open(root or default_root(), sweep)
     if sweep not in find_sweeps(folder.store):
         folder.read_plan()  # its error lists the existing sweeps

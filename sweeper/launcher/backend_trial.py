@@ -192,7 +192,7 @@ def _remove(folder: SweepFolder) -> None:
 
 
 def _plan(request: TrialRequest) -> Plan:
-    """The plan of a sweep with one run that is executed like those of the grid."""
+    """Return the plan of a sweep with one run that is executed like those of the grid."""
     launch = request.launch._replace(
         backend=request.place, backends=(), max_parallel=1, retries=0, timeout_s=None, window=None,
         resume="never", metrics_dir=None, log_path_field=None, warm=False, priority=1.0,
@@ -349,7 +349,7 @@ class _Trial:
                     ask_stop(folder)
 
     def _waits_for(self) -> str:
-        """The reason why the job waits, if the launcher knows one."""
+        """Return the reason why the job waits, if the launcher knows one."""
         why = self._unreachable
         with suppress(NotFound, StoreError):
             seen = self._folder.read_observations().observed.get(self._run)
@@ -357,7 +357,7 @@ class _Trial:
         return f": {why}" if why else ""
 
     def _last_line(self) -> str:
-        """The last line that the job printed; empty if there is none."""
+        """Return the last line that the job printed; empty if there is none."""
         folder = self._folder
         with suppress(NotFound, StoreError):
             return last_line(folder.store.read(folder.log(self._run, self._attempt)))
@@ -368,7 +368,7 @@ class _Trial:
 
 
 def _names(archive: bytes, cwd: str) -> set[str]:
-    """The top-level names in the folder `cwd` of a copy of the code."""
+    """Return the top-level names in the folder `cwd` of a copy of the code."""
     top = "" if cwd == "." or os.path.isabs(cwd) else f"{cwd}/"
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive))) as tar:
         below = (n.removeprefix(top) for n in tar.getnames() if n.startswith(top))

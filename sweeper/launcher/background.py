@@ -92,7 +92,7 @@ def logging_of(folder: SweepFolder) -> Generator[None]:
 
 
 def launcher_log(folder: SweepFolder) -> str:
-    """The path of a detached launcher's log on this machine."""
+    """Return the path of a detached launcher's log on this machine."""
     logs = os.path.join(home(), "launchers")
     os.makedirs(logs, exist_ok=True)
     name = hashlib.sha256(folder.address.encode()).hexdigest()[:16]
@@ -184,15 +184,15 @@ def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
 
 
 def _published(folder: SweepFolder) -> object:
-    """The last launcher's observations, which change when another launcher begins."""
+    """Return the last launcher's observations, which change when another launcher begins."""
     with suppress(NotFound):
         return folder.store.read(folder.observations)
     return None
 
 
 def _has_begun(folder: SweepFolder, before: object) -> bool:
-    """Whether the published observations differ from `before`. Raises `EnvironmentFailure` if they
-    say why the launcher gave up."""
+    """Return whether the published observations differ from `before`. Raises `EnvironmentFailure`
+    if they say why the launcher gave up."""
     if _published(folder) == before:
         return False
     seen = folder.read_observations()

@@ -151,7 +151,7 @@ def _tell_damaged(folder: SweepFolder, tell: Callable[[str], None]) -> None:
 
 
 def _retries(plan: Plan) -> dict[str, int]:
-    """The number of automatic retries of each run."""
+    """Return the number of automatic retries of each run."""
     return {run.id: plan.retries_of(run.stage) for run in plan.runs}
 
 
@@ -289,7 +289,7 @@ class RetryRequests(NamedTuple):
 
     @property
     def again(self) -> int:
-        """The number of runs that will start again."""
+        """Return the number of runs that will start again."""
         return sum(request.asked for request in self.done)
 
 
@@ -324,8 +324,8 @@ def request_retries(
 
 
 def take_up(sweep: "Sweep", tell: Callable[[str], None] = lambda _: None) -> bool:
-    """Whether a launcher at work on the sweep takes up the requests. If not, the caller must start
-    one. Reports to `tell` if the code has changed, and what it waits for. Raises
+    """Return whether a launcher at work on the sweep takes up the requests. If not, the caller must
+    start one. Reports to `tell` if the code has changed, and what it waits for. Raises
     `EnvironmentFailure` for a launcher that stays held back."""
     _tell_code(sweep, tell)
     return _taken_up(sweep.folder, tell)
@@ -354,10 +354,10 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
 
 
 def _taken_up(folder: SweepFolder, tell: Callable[[str], None] = lambda _: None) -> bool:
-    """Whether a launcher is at work that will see the recorded requests. A launcher that is about
-    to end may have looked before them. With a remote store the launcher may also be dead while its
-    lease lasts, so only a heartbeat shows that it is at work. Waits for a launcher that starts
-    nothing, i.e. a `cancel`. Raises `EnvironmentFailure` for one that stays held back."""
+    """Return whether a launcher is at work that will see the recorded requests. A launcher that is
+    about to end may have looked before them. With a remote store the launcher may also be dead
+    while its lease lasts, so only a heartbeat shows that it is at work. Waits for a launcher that
+    starts nothing, i.e. a `cancel`. Raises `EnvironmentFailure` for one that stays held back."""
     from sweeper.sweep.lock import is_alive, is_held
 
     began, is_told = time.monotonic(), False

@@ -57,7 +57,7 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
 
 
 def newest_sweeps(store: Store) -> Iterator[SweepFolder]:
-    """The most recently launched sweeps, newest first."""
+    """Yield the most recently launched sweeps, newest first."""
 
     def launched(folder: SweepFolder) -> float:
         path = store.local_path(folder.plan)
@@ -71,8 +71,8 @@ def newest_sweeps(store: Store) -> Iterator[SweepFolder]:
 
 
 def _recorded(folder: SweepFolder, recipe: str) -> set[str] | None:
-    """The keys that a succeeded run of the sweep recorded; None if the sweep has no such run or
-    another recipe. Only the beginning and the end of a long file are read; the end, because some
+    """Return the keys that a succeeded run of the sweep recorded; None if the sweep has no such run
+    or another recipe. Only the beginning and the end of a long file are read; the end, because some
     keys appear late."""
     plan = folder.read_plan()
     if plan.stages or plan.recipe.reference != recipe:
@@ -118,7 +118,7 @@ class Estimate(NamedTuple):
     prices: str
 
     def document(self) -> dict[str, object]:
-        """The estimate as in `plan --json`; `usd` is None if a model has no price."""
+        """Return the estimate as in `plan --json`; `usd` is None if a model has no price."""
         usd = None if self.amount.unpriced else self.amount.usd
         known = {
             key: value for key, value in self._asdict().items() if key not in ("amount", "prices")
@@ -127,7 +127,7 @@ class Estimate(NamedTuple):
 
 
 def sentence(estimate: Estimate | None, service: str) -> str | None:
-    """Returns, for example, `about 12.40 dollars (9.80 to 15.60), 3,100,000 tokens, 2h05m at 8 at
+    """Return, for example, `about 12.40 dollars (9.80 to 15.60), 3,100,000 tokens, 2h05m at 8 at
     once`, followed by the source of the estimate. Without an estimate it says that the usage is
     unknown; None for runs that use no service."""
     if estimate is None:
@@ -154,7 +154,7 @@ def sentence(estimate: Estimate | None, service: str) -> str | None:
 
 
 def _known(estimate: Estimate) -> str:
-    """The source of the estimate, in words."""
+    """Return the source of the estimate, in words."""
     if estimate.by_recipe == estimate.runs:
         return "the recipe's estimate"
     runs = f"; the recipe's estimate for {plural(estimate.by_recipe, 'run')}" * bool(
@@ -164,7 +164,7 @@ def _known(estimate: Estimate) -> str:
 
 
 def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None:
-    """Estimates the usage of the runs `wanted` of the plan; None if neither earlier runs nor the
+    """Estimate the usage of the runs `wanted` of the plan; None if neither earlier runs nor the
     recipe allow an estimate. A remote store is not searched for earlier runs, which would take too
     long."""
     if not wanted:
@@ -203,7 +203,7 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
 
 
 def _reckoned(plan: Plan, known: Guesses, settings: Sequence[Settings]) -> list[Guess]:
-    """The recipes' own estimates of the runs that have no earlier example."""
+    """Return the recipes' own estimates of the runs that have no earlier example."""
     estimates = [
         Example(settings_of(one.config, plan.recipe_of(one.stage)), one.usage)
         for one in plan.expected
@@ -214,7 +214,7 @@ def _reckoned(plan: Plan, known: Guesses, settings: Sequence[Settings]) -> list[
 
 
 def _schedule(hours: Sequence[float], abreast: int) -> float:
-    """The total time of runs that take `hours` each, if `abreast` of them run at once."""
+    """Return the total time of runs that take `hours` each, if `abreast` of them run at once."""
     import heapq
 
     slots = [0.0] * abreast
@@ -224,7 +224,7 @@ def _schedule(hours: Sequence[float], abreast: int) -> float:
 
 
 def _examples(plan: Plan, store: Store) -> Iterator[Example]:
-    """Runs of the recipe in the newest sweeps that succeeded in their first attempt."""
+    """Yield the runs of the recipe in the newest sweeps that succeeded in their first attempt."""
     examples = 0
     for folder in newest_sweeps(store):
         try:
@@ -251,6 +251,6 @@ def _examples(plan: Plan, store: Store) -> Iterator[Example]:
 
 
 def _same(old: Plan, plan: Plan) -> bool:
-    """Whether the plans have a recipe in common and use the same service."""
+    """Return whether the plans have a recipe in common and use the same service."""
     ours, theirs = ({part.recipe.reference for part in one.parts} for one in (plan, old))
     return not ours.isdisjoint(theirs) and old.service == plan.service

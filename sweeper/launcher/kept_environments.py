@@ -34,7 +34,7 @@ class _Kept(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The folder of its sweep; "" if it does not say."""
+        """Return the folder of its sweep; "" if it does not say."""
         return str(self.document.get(OWNER, ""))
 
 
@@ -73,8 +73,8 @@ def _old() -> Iterator[_Kept]:
 
 
 def sweeps_using(info: EngineInfo) -> list[str]:
-    """The folders of sweeps that use an engine of this home and may be at work. A sweep that cannot
-    be read counts as at work."""
+    """Return the folders of sweeps that use an engine of this home and may be at work. A sweep that
+    cannot be read counts as at work."""
     sweeps: list[str] = []
     for entry in _environments(info.home):
         environment = entry.document
@@ -124,14 +124,14 @@ def refuse_if_folder_missing(folder: SweepFolder) -> None:
 
 
 def _has_anything(folder: SweepFolder) -> bool:
-    """Whether the store has any file of a sweep; a launch that died early leaves at least a
+    """Return whether the store has any file of a sweep; a launch that died early leaves at least a
     lock."""
     return next(iter(folder.store.names(folder.name)), None) is not None
 
 
 def _in_use(folder: SweepFolder) -> bool:
-    """Whether a job of the sweep may be at work, or its launcher is. Raises `NotFound` where the
-    sweep is not in the store."""
+    """Return whether a job of the sweep may be at work, or its launcher is. Raises `NotFound` where
+    the sweep is not in the store."""
     try:
         events = folder.read_events()
     except NotFound:
@@ -145,7 +145,8 @@ def _in_use(folder: SweepFolder) -> bool:
 
 
 def is_needed_later(folder: SweepFolder) -> bool:
-    """Whether the backend may start a run of the sweep again by itself, without a launcher."""
+    """Return whether the backend may start a run of the sweep again by itself, without a
+    launcher."""
     return _may_restart(folder, folder.read_events())
 
 
@@ -195,8 +196,8 @@ def remove_unneeded_environment(
 
 
 def _is_needed(folder: SweepFolder, backends: Iterable[Backend]) -> bool:
-    """Whether a job that the backends here know has not sent a heartbeat yet. A worker reads its
-    environment before its first heartbeat."""
+    """Return whether a job that the backends here know has not sent a heartbeat yet. A worker reads
+    its environment before its first heartbeat."""
     jobs = dict[str, str]()
     for run, happened in folder.read_events().items():
         state = fold(happened)

@@ -115,7 +115,7 @@ def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[s
 
 
 def _code_record(code: snapshot.CodeCopy) -> dict[str, object]:
-    """The provenance fields about the copy of the code, or why there is none."""
+    """Return the provenance fields about the copy of the code, or why there is none."""
     return {
         "code": code.kept and code.kept.hash,
         "code_why": code.why,
@@ -165,20 +165,20 @@ def keep_environment(
 
 
 def secret_names(secrets: Sequence[str], service: str) -> list[str]:
-    """Names of the variables with the secrets that a sweep needs."""
+    """Return the names of the variables with the secrets that a sweep needs."""
     return [*secrets, *(["TINKER_API_KEY"] if service == "tinker" else [])]
 
 
 def secret_values(names: Sequence[str]) -> list[str]:
-    """Values of the secrets in this environment, without those too short to distinguish from other
-    text."""
+    """Return the values of the secrets in this environment, without those too short to distinguish
+    from other text."""
     values = (os.environ.get(name, "") for name in names)
     return [value for value in values if len(value) >= _SHORTEST]
 
 
 def hidden_values(names: Sequence[str]) -> list[str]:
-    """Values that must not get into a copy of the code: the secrets, and variables of this
-    environment that look like secrets."""
+    """Return the values that must not get into a copy of the code: the secrets, and variables of
+    this environment that look like secrets."""
     return redaction.secret_values(os.environ, names)
 
 
@@ -207,7 +207,7 @@ def _seeds(plan: Plan) -> int:
 
 
 def _is_nothing(state: RunState | None) -> bool:
-    """Whether a run has no result, and none to come."""
+    """Return whether a run has no result, and none to come."""
     return state is None or state.state in (State.PLANNED, State.FAILED, State.CANCELLED)
 
 
@@ -285,7 +285,7 @@ def changes(old: Plan, new: Plan) -> list[str]:
 
 
 def code_change(folder: SweepFolder, old: Plan, new: Plan) -> str | None:
-    """A sentence about code that has changed since the last launch; None if it has not."""
+    """Return a sentence about code that has changed since the last launch; None if it has not."""
     launches = (Launches(folder, plan).latest for plan in (old, new))
     changes = differences(launches)
     code = next((each for each in changes if each.kind == "code"), None)
@@ -317,10 +317,9 @@ def _shown(value: object) -> str:
 def _service_environment(
     service: str, engine_url: str | None, key: str, grids: Mapping[str, str]
 ) -> dict[str, str]:
-    """The variables by which the tinker SDK reaches `service`, with the engine's `key`, and
+    """Return the variables by which the tinker SDK reaches `service`, with the engine's `key`, and
     `transformers` finds the tokenizers of the engine's models. `grids` are the variables that the
-    grid sets, of which `HF_HOME` counts. Raises `EngineError`.
-    """
+    grid sets, of which `HF_HOME` counts. Raises `EngineError`."""
     if service == "local" and engine_url is not None:
         variables = hub_environment(environ={**os.environ, **grids})
         return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": key, **variables}

@@ -115,7 +115,7 @@ def stop(
 
 
 def _existing(sweep: str, root: str | None) -> SweepFolder:
-    """The folder of an existing sweep. Raises `NotFound`."""
+    """Return the folder of an existing sweep. Raises `NotFound`."""
     folder = SweepFolder.open(root or default_root(), sweep)
     folder.read_plan()
     return folder
@@ -128,7 +128,7 @@ def _has_launcher(folder: SweepFolder) -> bool:
 
 
 def _is_over(folder: SweepFolder) -> bool:
-    """Whether no run of a sweep is at work or left to start."""
+    """Return whether no run of a sweep is at work or left to start."""
     plan, events = folder.read_plan(), folder.read_events()
     return all(
         is_finished(events.get(run.id, set()), plan.retries_of(run.stage), retired=run.retired)

@@ -34,13 +34,13 @@ _CANCEL = "`sweeper cancel` them, launch, and `sweeper retry` them"
 
 
 def place_of(backend: Backend) -> dict[str, str]:
-    """The fields that identify the place of a backend's jobs."""
+    """Return the fields that identify the place of a backend's jobs."""
     return {"backend": backend.name, **backend.location()}
 
 
 def located(backends: Mapping[str, Backend], before: Located = ()) -> list[dict[str, str]]:
-    """The places of all backends of a sweep. A backend that could not be opened keeps its place
-    from `before`, if that is known."""
+    """Return the places of all backends of a sweep. A backend that could not be opened keeps its
+    place from `before`, if that is known."""
     known = {place["backend"]: dict(place) for place in before}
     return [
         known.get(name, place_of(backend)) if isinstance(backend, Away) else place_of(backend)
@@ -94,8 +94,8 @@ class _Left(NamedTuple):
 def _was_at(
     folder: SweepFolder, one: _Left, before: Located, places: Located
 ) -> Mapping[str, str] | None:
-    """The place among `before` that has the attempt, if a launch to `places` would not find it
-    there; None if it would."""
+    """Return the place among `before` that has the attempt, if a launch to `places` would not find
+    it there; None if it would."""
     at = None
     if len(before) > 1 or len(places) > 1:
         try:
@@ -145,7 +145,8 @@ def _refuse_unless_none(
 
 
 def moved_from(folder: SweepFolder, plan: Plan, places: Located) -> str | None:
-    """The place the sweep was submitted to, in words, if it is not among `places`; else None."""
+    """Return the place the sweep was submitted to, in words, if it is not among `places`; else
+    None."""
     for before in _places_before(folder, plan):
         if not any(_is_part(before, place) for place in places):
             return _shown(before)
@@ -159,10 +160,9 @@ def _places_before(
     needed: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Located:
-    """The places the sweep was submitted to. If the record cannot be read, raises `StoreError` if
-    it is `needed`, since there may be jobs; otherwise informs `tell` that the record will be
-    rewritten, and returns the plan's places.
-    """
+    """Return the places the sweep was submitted to. If the record cannot be read, raises
+    `StoreError` if it is `needed`, since there may be jobs; otherwise informs `tell` that the
+    record will be rewritten, and returns the plan's places."""
     before = [{"backend": place} for place in plan.launch.places]
     try:
         return folder.read_service().places or before
@@ -180,8 +180,8 @@ def _places_before(
 
 
 def is_same(before: Located, places: Located) -> bool:
-    """Whether `places` are the earlier places in the same order. A place that was away earlier has
-    no location on record, and matches by name."""
+    """Return whether `places` are the earlier places in the same order. A place that was away
+    earlier has no location on record, and matches by name."""
     pairs = zip(before, places, strict=False)
     return len(before) == len(places) and all(_is_part(*pair) for pair in pairs)
 
@@ -213,7 +213,7 @@ def _find(backend: Backend, tokens: Sequence[str]) -> Mapping[str, str]:
 
 
 def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:
-    """The attempts that are not over, except those of runs that are being cancelled."""
+    """Return the attempts that are not over, except those of runs that are being cancelled."""
     launch = plan.launch
     # If the backend restarts jobs by itself, preempted ones are in its queue again.
     restarted = may_restart(launch)
@@ -233,8 +233,8 @@ def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:
 
 
 def _is_requeued(folder: SweepFolder, plan: Plan, run: str, state: RunState) -> bool:
-    """Whether the job of a preempted attempt may be queued again at its place. A withdrawn attempt
-    has no job left: if its job still begins, it finds the withdrawal and ends."""
+    """Return whether the job of a preempted attempt may be queued again at its place. A withdrawn
+    attempt has no job left: if its job still begins, it finds the withdrawal and ends."""
     launch = plan.launch
     try:
         if folder.read_outcome(run, state).reason == WITHDRAWN:
@@ -247,6 +247,6 @@ def _is_requeued(folder: SweepFolder, plan: Plan, run: str, state: RunState) -> 
 
 
 def _shown(place: Mapping[str, str]) -> str:
-    """A place for people: `slurm (cluster a)`."""
+    """Return a place for people: `slurm (cluster a)`."""
     about = ", ".join(f"{key} {value}" for key, value in place.items() if key != "backend")
     return f"{place.get('backend')} ({about})" if about else str(place.get("backend"))

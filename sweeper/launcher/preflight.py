@@ -77,7 +77,7 @@ def _admit(
 
 
 def engine_url(capabilities: Capabilities) -> str | None:
-    """The address of the engine that the user started for the jobs; None if jobs run on this
+    """Return the address of the engine that the user started for the jobs; None if jobs run on this
     machine, where the launch finds or starts one. Raises `UsageError` if the address or the token
     is missing."""
     if capabilities.here:
@@ -93,12 +93,12 @@ def engine_url(capabilities: Capabilities) -> str | None:
 
 
 def engine_key(capabilities: Capabilities) -> str:
-    """The key that jobs give the engine at `engine_url`, or the engine of this machine."""
+    """Return the key that jobs give the engine at `engine_url`, or the engine of this machine."""
     return client_key() if capabilities.here else os.environ.get(TOKEN, "")
 
 
 def kept_here(capabilities: Capabilities, secrets: Sequence[str]) -> list[str]:
-    """Names of the secrets that jobs get from this process's environment."""
+    """Return the names of the secrets that jobs get from this process's environment."""
     return [name for name in secrets if name not in capabilities.secrets]
 
 
@@ -145,15 +145,16 @@ def try_out(
 
 
 def shared_environment(capabilities: Capabilities, folder: SweepFolder) -> str | None:
-    """The path of the runs' environment file in the sweep's folder, for jobs on other machines that
-    see this folder. None if the file belongs in this machine's private folder."""
+    """Return the path of the runs' environment file in the sweep's folder, for jobs on other
+    machines that see this folder. None if the file belongs in this machine's private folder."""
     if capabilities.here or not capabilities.files:
         return None
     return environment_in_store(folder)
 
 
 def environment_in_store(folder: SweepFolder) -> str | None:
-    """The runs' environment file in the sweep's folder; None if the store has no local folders."""
+    """Return the runs' environment file in the sweep's folder; None if the store has no local
+    folders."""
     return folder.store.local_path(f"{folder.name}/launcher/environment.json")
 
 
@@ -199,7 +200,7 @@ def service_warnings(plan: Plan) -> list[str]:
 
 
 def _needs_service(plan: Plan) -> bool:
-    """Whether runs of a recipe would ask the hosted service without a key."""
+    """Return whether runs of a recipe would ask the hosted service without a key."""
     if not {"base_url", "model_name"} <= plan.recipe.takes.keys():
         return False
     if any(os.environ.get(name) or name in plan.launch.env for name in _CREDENTIALS):

@@ -210,10 +210,10 @@ def gone_baselines(planned: Plan, store: Store) -> list[str]:
 
 
 def document(launch: LaunchPreview) -> dict[str, object]:
-    """The preview as a JSON object: the plan as in `sweep.json`; each run with its state and its
-    `job`, the job that a launch would submit if it went to the first place, or null if none. `bare`
-    is the common start of the command lines of the jobs that are marked `bare`; it is given once
-    because it is long."""
+    """Return the preview as a JSON object: the plan as in `sweep.json`; each run with its state and
+    its `job`, the job that a launch would submit if it went to the first place, or null if none.
+    `bare` is the common start of the command lines of the jobs that are marked `bare`; it is given
+    once because it is long."""
     runs: list[dict[str, object]] = []
     place, builder = launch.plan.launch.places[0], job_builder(launch)
     specs = jobs(launch, builder, place)
@@ -248,7 +248,7 @@ def document(launch: LaunchPreview) -> dict[str, object]:
 
 
 def environment(planned: Plan) -> list[str]:
-    """Names of the variables that sweeper or the grid sets for a run."""
+    """Return the names of the variables that sweeper or the grid sets for a run."""
     given = {*GIVEN, *_SERVICE[planned.service], *planned.secrets}
     given |= {name for part in planned.parts for name in part.launch.env}
     if any(part.recipe.kind != "command" for part in planned.parts):
@@ -259,7 +259,7 @@ def environment(planned: Plan) -> list[str]:
 
 
 def log_path(folder: SweepFolder, run: str, attempt: int) -> str:
-    """The folder that an attempt writes into."""
+    """Return the folder that an attempt writes into."""
     path = folder.log_path(run, attempt)
     local = folder.store.local_path(path)
     if local is None:
@@ -271,8 +271,8 @@ def log_path(folder: SweepFolder, run: str, attempt: int) -> str:
 
 
 def job_builder(preview: LaunchPreview) -> "JobBuilder | None":
-    """The builder of the jobs that a launch would submit; None if it would submit none. Raises
-    `UsageError` for incomplete options."""
+    """Return the builder of the jobs that a launch would submit; None if it would submit none.
+    Raises `UsageError` for incomplete options."""
     if not any(preview.attempt for preview in preview.previews):
         return None
     plan, folder = preview.plan, preview.folder
@@ -288,7 +288,7 @@ def job_builder(preview: LaunchPreview) -> "JobBuilder | None":
 
 
 def jobs(preview: LaunchPreview, builder: "JobBuilder | None", place: str) -> dict[str, JobSpec]:
-    """The jobs that a launch would submit if all went to `place`, by run id."""
+    """Return the jobs that a launch would submit if all went to `place`, by run id."""
     if builder is None:
         return {}
     starting = (preview for preview in preview.previews if preview.attempt)
@@ -298,9 +298,9 @@ def jobs(preview: LaunchPreview, builder: "JobBuilder | None", place: str) -> di
 def _job(
     launch: LaunchPreview, preview: RunPreview, spec: JobSpec, bare: Sequence[str]
 ) -> dict[str, object]:
-    """The job that would be submitted for a run: `argv` is its command line (without the common
-    start if `bare` is true), `log_path` the folder and `command` the argv that the worker gives to
-    a recipe that is a command."""
+    """Return the job that would be submitted for a run: `argv` is its command line (without the
+    common start if `bare` is true), `log_path` the folder and `command` the argv that the worker
+    gives to a recipe that is a command."""
     folder = log_path(launch.folder, preview.run.id, preview.attempt)
     is_bare = bool(bare) and list(spec.argv[: len(bare)]) == bare
     return {
@@ -318,7 +318,7 @@ def _job(
 
 
 def command(planned: Plan, run: Run, attempt: int, folder: str) -> list[str] | None:
-    """The argv of a recipe that is a command; None for other recipes."""
+    """Return the argv of a recipe that is a command; None for other recipes."""
     template = planned.recipe_of(run.stage).command
     if template is None:
         return None
@@ -352,10 +352,10 @@ _PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z][A-Za-z
 
 
 def manifests(preview: LaunchPreview) -> Iterator[Manifest | str]:
-    """Manifests of all runs that a launch would start, in the batches in which they would be
-    submitted. If there are several places, each is shown after a remark, as if all runs went there,
-    because the place of a run is chosen only when it starts. Raises `UsageError` if no place has a
-    format of its own, or if offline checks would refuse the launch."""
+    """Yield the manifests of all runs that a launch would start, in the batches in which they would
+    be submitted. If there are several places, each is shown after a remark, as if all runs went
+    there, because the place of a run is chosen only when it starts. Raises `UsageError` if no place
+    has a format of its own, or if offline checks would refuse the launch."""
     plan = preview.plan
     launch = plan.launch
     if all(backend_type(place).manifests is None for place in launch.places):
@@ -385,7 +385,8 @@ def manifests(preview: LaunchPreview) -> Iterator[Manifest | str]:
 
 
 def text(manifest: Manifest | str) -> Iterator[str]:
-    """The lines of a manifest (a document becomes YAML that begins with `---`) or of a remark."""
+    """Yield the lines of a manifest (a document becomes YAML that begins with `---`) or of a
+    remark."""
     if isinstance(manifest, str):
         yield f"# {manifest}"
         return
@@ -399,8 +400,8 @@ def text(manifest: Manifest | str) -> Iterator[str]:
 
 
 def _block(value: object, indent: str) -> Iterator[str]:
-    """The lines of a non-empty mapping or list. Every string value is quoted, so that all versions
-    of YAML read it as a string."""
+    """Yield the lines of a non-empty mapping or list. Every string value is quoted, so that all
+    versions of YAML read it as a string."""
     if isinstance(value, Mapping):
         for key, inner in cast("Mapping[str, object]", value).items():
             name = key if _PLAIN.match(key) else flow(key)

@@ -46,7 +46,8 @@ def sealed(document: Mapping[str, object]) -> dict[str, object]:
 
 
 def is_ours(document: Mapping[str, object]) -> bool:
-    """Whether a document was written from this home, or its user agreed to exactly this one."""
+    """Return whether a document was written from this home, or its user agreed to exactly this
+    one."""
     key, seal = _key(make=False), str(document.get(_SEAL)).encode("utf-8", "replace")
     if key and hmac.compare_digest(seal, _seal(key, document).encode()):
         return True
@@ -67,7 +68,7 @@ def require(document: Mapping[str, object], where: str, agree: Agree) -> None:
 
 
 def _executed(document: Mapping[str, object]) -> Iterator[str]:
-    """Lines about what a launch of a recorded sweep executes."""
+    """Yield the lines about what a launch of a recorded sweep executes."""
     recipe, launch = table_of(document.get("recipe")), table_of(document.get("launch"))
     stages = [table_of(stage) for stage in list_of(document.get("stages"))]
     recipes = [table_of(stage.get("recipe")) for stage in stages] or [recipe]
@@ -94,7 +95,7 @@ def _executed(document: Mapping[str, object]) -> Iterator[str]:
 
 
 def _receivers(notify: Mapping[str, object]) -> Iterator[object]:
-    """The receivers of a sweep's notifications, and the user's variables that they use."""
+    """Yield the receivers of a sweep's notifications, and the user's variables that they use."""
     yield from filter(None, (_argv(notify.get("command")), notify.get("webhook")))
     email = table_of(notify.get("email"))
     yield from filter(None, (notify.get("slack"), email.get("server"), email.get("password")))
@@ -105,14 +106,14 @@ def _argv(command: object) -> str:
 
 
 def _shown(variables: Iterable[tuple[str, object]]) -> Iterator[str]:
-    """Variables with their values, since a value can cause execution too (LD_PRELOAD). The values
-    of secrets are left out."""
+    """Yield the variables with their values, since a value can cause execution too (LD_PRELOAD).
+    The values of secrets are left out."""
     for name, value in variables:
         yield name if is_secret_name(str(name)) else f"{name}={value}"
 
 
 def _text(document: Mapping[str, object]) -> bytes:
-    """A canonical encoding of a document, the same before writing and after reading."""
+    """Return a canonical encoding of a document, the same before writing and after reading."""
     plain = {key: value for key, value in document.items() if key != _SEAL}
     return json.dumps(json.loads(json.dumps(plain)), sort_keys=True, separators=(",", ":")).encode()
 

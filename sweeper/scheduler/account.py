@@ -56,7 +56,7 @@ class Quota(NamedTuple):
 
 
 def quota_settings() -> Quota:
-    """Reads the settings. Raises `EnvironmentFailure` for mistakes in the configuration file."""
+    """Read the settings. Raises `EnvironmentFailure` for mistakes in the configuration file."""
     node, problems = config_file.table("quota")
     found = _SECTION.read(node, "quota", problems).values
     config_file.refuse(problems)
@@ -70,13 +70,13 @@ def quota_settings() -> Quota:
 
 
 def handed_on() -> dict[str, str]:
-    """The variables that give a launcher elsewhere on this machine the same settings."""
+    """Return the variables that give a launcher elsewhere on this machine the same settings."""
     found = {name: os.environ[name] for name in (PLACE, _CONFIG) if os.environ.get(name)}
     return {name: _absolute(value, os.getcwd()) for name, value in found.items()}
 
 
 def _absolute(place: str, base: str) -> str:
-    """A folder as an absolute path, relative to `base` if needed; the address of a store is
+    """Return a folder as an absolute path, relative to `base` if needed; the address of a store is
     unchanged."""
     if "://" in place:
         return place
@@ -84,7 +84,7 @@ def _absolute(place: str, base: str) -> str:
 
 
 def check_place(plan: Plan) -> None:
-    """Checks that a launch of this plan can share its quota and its account's budget. Raises
+    """Check that a launch of this plan can share its quota and its account's budget. Raises
     `EnvironmentFailure`."""
     if plan.service == "none":
         return
@@ -98,14 +98,15 @@ def check_place(plan: Plan) -> None:
 
 
 def _source() -> str:
-    """Names, for people, the setting that says where quotas are shared."""
+    """Return the names, for people, the setting that says where quotas are shared."""
     if os.environ.get(PLACE):
         return f"${PLACE}"
     return f"quota.place in {config_file.file()}, or else in sweeper's home"
 
 
 def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
-    """The account of a plan's runs: 16 hexadecimal digits, or None without a known service."""
+    """Return the account of a plan's runs: 16 hexadecimal digits, or None without a known
+    service."""
     if plan.service == "none":
         return None
     if settings.account is not None:
@@ -127,7 +128,7 @@ def _kept(service: Service) -> Mapping[str, str]:
 
 
 def _handed_over(plan: Plan) -> str:
-    """Where jobs find the key, for a backend that hands it to them."""
+    """Return where jobs find the key, for a backend that hands it to them."""
     for options in plan.launch.options.values():
         secrets = options.get("secrets")
         if isinstance(secrets, Mapping) and _KEY in secrets:
@@ -175,8 +176,8 @@ class Limiter:
         self._quiet_since = clock()
 
     def see(self, learned: Learned, load: Load) -> Learned:
-        """The state that follows from an observation. It counts once it is passed to the next
-        call."""
+        """Return the state that follows from an observation. It counts once it is passed to the
+        next call."""
         now = self._clock()
         self._note(learned, now)
         if load.paused or load.refused is not None:
@@ -201,7 +202,7 @@ class Limiter:
 
 
 def _cut(learned: Learned, load: Load) -> Learned:
-    """The state after something was held back. While more jobs run than the limit allows, as
+    """Return the state after something was held back. While more jobs run than the limit allows, as
     after a cut, that many are expected to be held back."""
     limit = max(1, load.busy) if learned.limit is None else learned.limit
     half = max(1, min(limit, load.busy) // 2)
@@ -233,7 +234,7 @@ class Grant(NamedTuple):
 
 
 def shares(limit: float, claims: Mapping[str, Claim]) -> dict[str, float]:
-    """Each member's share of `limit` slots. The sum does not exceed `limit`."""
+    """Return each member's share of `limit` slots. The sum does not exceed `limit`."""
     shared: dict[str, float] = dict.fromkeys(claims, 0.0)
     left = dict(claims)
     while left and limit > _ALMOST:
@@ -273,7 +274,7 @@ def grant(limit: int | None, claims: Mapping[str, Claim], who: str) -> Grant:
 def _in_turn(
     parts: Mapping[str, float], whole: Mapping[str, int], claims: Mapping[str, Claim]
 ) -> list[str]:
-    """The members that may take one slot more than the whole part of their share."""
+    """Return the members that may take one slot more than the whole part of their share."""
     over = sum(min(1, max(0, c.held - whole[name])) for name, c in claims.items())
     left = round(sum(parts.values()) + _ALMOST) - sum(whole.values()) - over
     wait = [
@@ -300,24 +301,24 @@ class AccountRecord(Protocol):
     is_shared: bool
 
     def look(self) -> Page:
-        """The newest page. Raises `StoreError`."""
+        """Return the newest page. Raises `StoreError`."""
         ...
 
     def write(self, change: Callable[[Page], Page]) -> Page:
-        """Writes the page that `change` makes of the newest one, if it differs. `change` may be
-        called several times. Returns the page that counts now. Raises `StoreError`."""
+        """Write the page that `change` makes of the newest one, if it differs. `change` may be
+        called several times. Return the page that counts now. Raises `StoreError`."""
         ...
 
     def beat(self, member: str) -> None:
-        """Writes a member's heartbeat. Raises `StoreError`."""
+        """Write a member's heartbeat. Raises `StoreError`."""
         ...
 
     def forget(self, members: Iterable[str]) -> None:
-        """Removes the heartbeats of former members."""
+        """Remove the heartbeats of former members."""
         ...
 
     def stamps(self) -> dict[str, int]:
-        """The stamps of all members' heartbeats at the last look."""
+        """Return the stamps of all members' heartbeats at the last look."""
         ...
 
 
@@ -370,14 +371,14 @@ class StoredRecord:
         return self._page
 
     def _numbers(self) -> list[int]:
-        """The numbers of all pages, the newest last."""
+        """Return the numbers of all pages, the newest last."""
         names = (path.rpartition("/")[2] for path in self._store.names(self._pages))
         return sorted(filter(None, map(_number, names)))
 
     def _newest(self, numbers: list[int]) -> Page:
-        """The newest readable page, with the number of the newest page: the next page replaces
-        all damaged ones. If none is readable, the account starts anew: each launcher adds itself
-        again, and the limit is learned again."""
+        """Return the newest readable page, with the number of the newest page: the next page
+        replaces all damaged ones. If none is readable, the account starts anew: each launcher adds
+        itself again, and the limit is learned again."""
         for number in reversed(numbers):
             if number == self._page.number:
                 return self._page._replace(number=numbers[-1])
@@ -399,8 +400,8 @@ class StoredRecord:
         raise StoreError(f"{place_of(self._store, self._pages)}: too many launchers write at once")
 
     def _add(self, page: Page) -> bool:
-        """Writes the next page. Returns whether it is known to count; if not, the newest page is
-        read again."""
+        """Write the next page. Return whether it is known to count; if not, the newest page is read
+        again."""
         try:
             self._store.create(self._path(page.number), encode(page.document()))
         except AlreadyExists:
@@ -442,6 +443,6 @@ class StoredRecord:
 
 
 def _number(name: str) -> int:
-    """The number of a page, from its file name; 0 if it is not a page."""
+    """Return the number of a page, from its file name; 0 if it is not a page."""
     stem, _, ending = name.partition(".")
     return int(stem) if ending == "json" and stem.isdecimal() else 0

@@ -33,7 +33,8 @@ class Backlog:
 
     @property
     def held(self) -> str | None:
-        """The reason why no runs are started; None if nothing holds them or none are left."""
+        """Return the reason why no runs are started; None if nothing holds them or none are
+        left."""
         spent = None if self._spending is None else self._spending.reached
         if self._policy.held is not None:
             return self._policy.held

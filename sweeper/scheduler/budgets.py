@@ -57,8 +57,8 @@ class AttemptUsage:
         self._records: dict[Attempt, tuple[float, AttemptRecords]] = {}
 
     def look(self, most: int | None = None) -> Mapping[Attempt, Used]:
-        """The current usage of each attempt. Reads at most `most` unknown attempts; the others
-        are missing from the result."""
+        """Return the current usage of each attempt. Reads at most `most` unknown attempts; the
+        others are missing from the result."""
         for run, view in self._run_table.views.items():
             for attempt in range(1, view.state.opened + 1):
                 key = run, attempt
@@ -69,7 +69,7 @@ class AttemptUsage:
         return self._seen
 
     def _look_at(self, run: str, attempt: int) -> None:
-        """Records the current usage of an attempt, unless a larger usage is known."""
+        """Record the current usage of an attempt, unless a larger usage is known."""
         key = run, attempt
         happened = self._run_table.events(run)
         event = next((event for event in OUTCOMES if (attempt, event) in happened), None)
@@ -81,7 +81,8 @@ class AttemptUsage:
         self._seen[key] = Used(usage, max(before.seconds, used.seconds))
 
     def _at_work(self, key: Attempt) -> Used:
-        """The usage of an attempt without an outcome: its heartbeat, and the counts since."""
+        """Return the usage of an attempt without an outcome: its heartbeat, and the counts
+        since."""
         beat = self._heartbeats.known.get(key)
         if beat is not None:
             return self._counted(key, _of(beat.body))
@@ -90,7 +91,7 @@ class AttemptUsage:
         return self._counted(key, self._said(key))
 
     def _ended(self, key: Attempt, event: Event) -> Used:
-        """The usage of an ended attempt, from its outcome."""
+        """Return the usage of an ended attempt, from its outcome."""
         try:
             outcome = self._context.folder.read_event(*key, event)
         except (NotFound, StoreError):
@@ -104,8 +105,8 @@ class AttemptUsage:
         return used
 
     def _recorded(self, key: Attempt, *, ended: bool) -> Usage:
-        """What an attempt without a meter has recorded. On a remote store it is read every few
-        seconds, and once more when the attempt has ended."""
+        """Return what an attempt without a meter has recorded. On a remote store it is read every
+        few seconds, and once more when the attempt has ended."""
         now, store = self._context.clock(), self._context.store
         records = AttemptRecords(self._context.folder, *key)
         at, records = self._records.get(key, (now - _SUM_SECONDS, records))
@@ -125,11 +126,11 @@ class AttemptUsage:
         return any(part.recipe.kind != "command" for part in self._context.plan.parts)
 
     def _said(self, key: Attempt) -> Used:
-        """The usage that the worker last reported."""
+        """Return the usage that the worker last reported."""
         return _of(read_heartbeat(self._context.store, self._context.folder.heartbeat(*key)))
 
     def _counted(self, key: Attempt, recorded: Used) -> Used:
-        """What the recipe has counted, where its files can be read here: a heartbeat is some
+        """Return what the recipe has counted, where its files can be read here: a heartbeat is some
         seconds old."""
         files = self._files.get(key)
         if files is None:
@@ -156,8 +157,8 @@ class SweepUsageWatch:
         self._known: SweepUsage | None = None
 
     def look(self, plan: Plan) -> SweepUsage | None:
-        """The sum; as it was a moment ago where runs are at work, or nothing has happened since.
-        None while nothing was counted, or not all is known."""
+        """Return the sum; as it was a moment ago where runs are at work, or nothing has happened
+        since. None while nothing was counted, or not all is known."""
         now, views = self._context.clock(), self._run_table.views.values()
         events = sum(view.size for view in views)
         happened = events != self._events or self._known is None
@@ -202,8 +203,8 @@ class Limits(NamedTuple):
 
 
 def configured_budget() -> Limits | None:
-    """The table `budget` of the configuration; None without one. Raises `EnvironmentFailure` for
-    mistakes in it."""
+    """Return the table `budget` of the configuration; None without one. Raises `EnvironmentFailure`
+    for mistakes in it."""
     node, problems = config_file.table("budget")
     if not node.entries:
         return None
@@ -214,7 +215,7 @@ def configured_budget() -> Limits | None:
 
 
 def account_budget(context: Context, service: Service) -> "AccountBudget | None":
-    """The budget of the account that a sweep uses; None if it has none. Raises
+    """Return the budget of the account that a sweep uses; None if it has none. Raises
     `EnvironmentFailure`, `StoreError`."""
     limits = None if context.plan.service == "none" else configured_budget()
     if limits is None:
@@ -247,8 +248,8 @@ class AccountBudget:
         self.trouble: str | None = None
 
     def look(self, now: Spent) -> Spent:
-        """What all sweeps used in the period, given that this sweep has used `now` in total. It
-        may be incomplete (`trouble`)."""
+        """Return what all sweeps used in the period, given that this sweep has used `now` in total.
+        It may be incomplete (`trouble`)."""
         if self._context.clock() >= self._next:
             self._next = self._context.clock() + self._seconds
             self.exchange(now)
@@ -259,7 +260,7 @@ class AccountBudget:
         return self.spent
 
     def exchange(self, now: Spent) -> None:
-        """Writes our own usage, and reads that of other sweeps."""
+        """Write our own usage, and reads that of other sweeps."""
         self.trouble = None
         try:
             self._write(now)
@@ -271,7 +272,7 @@ class AccountBudget:
             self.trouble = f"spending of the account cannot be read: {error}"
 
     def _with_ours(self, now: Spent) -> SweepSpent:
-        """The usage of this sweep, including what is not written yet."""
+        """Return the usage of this sweep, including what is not written yet."""
         known = self._mine or SweepSpent(self._context.sweep)
         return known.plus(now, self._created, self._today())
 
@@ -284,9 +285,9 @@ class AccountBudget:
             self._mine = records
 
     def _recorded(self, now: Spent) -> SweepSpent:
-        """The usage that earlier launchers of this sweep recorded. Usage recorded by version 0.1,
-        or by the same sweep in a folder from which it was moved or copied, stays in its file and
-        is not recorded again."""
+        """Return the usage that earlier launchers of this sweep recorded. Usage recorded by version
+        0.1, or by the same sweep in a folder from which it was moved or copied, stays in its file
+        and is not recorded again."""
         try:
             return read_as(self._store, self._own, daily_spending.read)._replace(
                 identity=self._identity
@@ -309,7 +310,7 @@ class AccountBudget:
         return fresh._replace(created=self._created, counted=counted)
 
     def _read(self) -> None:
-        """Reads the files of other sweeps, each separately. Raises `StoreError` for unreadable
+        """Read the files of other sweeps, each separately. Raises `StoreError` for unreadable
         ones."""
         listed = {entry.path: entry.stamp for entry in self._store.list(self._folder)}
         listed.pop(self._own, None)
@@ -362,8 +363,8 @@ class Spending:
         """Whether running jobs are to be stopped."""
 
     def look(self) -> None:
-        """Adds up the usage and compares it with the limits. Raises `Unreachable` if the
-        account's usage is unknown; then nothing more may start."""
+        """Add up the usage and compares it with the limits. Raises `Unreachable` if the account's
+        usage is unknown; then nothing more may start."""
         used = self._used()
         self.reached, self.is_over = None, False
         if self._account is not None:
@@ -375,18 +376,18 @@ class Spending:
             raise Unreachable(self._account.trouble)
 
     def end(self) -> None:
-        """Reports the final usage to the account."""
+        """Report the final usage to the account."""
         if self._account is not None:
             with suppress(OSError):  # then what was told before holds
                 self._account.exchange(self._used())
 
     def _used(self) -> Spent:
-        """The current usage of all attempts."""
+        """Return the current usage of all attempts."""
         usages = self._attempts.look().values()
         return Spent(total(one.usage for one in usages), sum(one.seconds for one in usages))
 
     def _judge(self, limits: Budget, used: Spent, what: str, how: str) -> None:
-        """Records which limits are reached. A limit that stops runs takes precedence."""
+        """Record which limits are reached. A limit that stops runs takes precedence."""
         why = self._over(limits, used, what)
         if why is None or self.is_over:
             return
@@ -395,7 +396,7 @@ class Spending:
         self.reached = f"{why}: nothing else is started{stopped}; {how} goes on"
 
     def _over(self, limits: Budget, used: Spent, what: str) -> str | None:
-        """The reached limit, for people; None if there is none."""
+        """Return the reached limit, for people; None if there is none."""
         hours, tokens = used.seconds / _SECONDS_AN_HOUR, used.usage.counts.tokens
         if limits.tokens is not None and tokens >= limits.tokens:
             return f"{what} is spent ({tokens:,} of {limits.tokens:,.0f} tokens)"

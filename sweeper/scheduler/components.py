@@ -96,6 +96,7 @@ def _service(context: Context, *, needed: bool) -> Service:
 
 
 def _spending(context: Context, service: Service, attempts: AttemptUsage) -> Spending | None:
-    """What is watched of the budgets of a sweep and of its account; None where there is neither."""
+    """Return what is watched of the budgets of a sweep and of its account; None where there is
+    neither."""
     budget, account = context.plan.budget, account_budget(context, service)
     return None if budget is None and account is None else Spending(budget, attempts, account)

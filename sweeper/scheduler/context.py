@@ -25,12 +25,12 @@ class Context:
 
     @cached_property
     def plan(self) -> Plan:
-        """The sweep's plan, read once. Raises `NotFound`, `StoreError`."""
+        """Return the sweep's plan, read once. Raises `NotFound`, `StoreError`."""
         return self.folder.read_plan()
 
     @cached_property
     def backends(self) -> Mapping[str, Backend]:
-        """The backends of the plan's places, in the order in which they are filled."""
+        """Return the backends of the plan's places, in the order in which they are filled."""
         if isinstance(self.backend, Backend):
             return {self.plan.launch.places[0]: self.backend}
         return {place: self.backend[place] for place in self.plan.launch.places}

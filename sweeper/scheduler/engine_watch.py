@@ -55,11 +55,12 @@ class EngineWatch:
 
     @property
     def away(self) -> bool:
-        """Whether the engine was gone at the last look, so that nothing should be started."""
+        """Return whether the engine was gone at the last look, so that nothing should be
+        started."""
         return self._silent is not None and not (self._fixed and self._where is None)
 
     def look(self) -> None:
-        """Looks for the engine. Raises `Unreachable`, with a line for people, if it has been gone
+        """Look for the engine. Raises `Unreachable`, with a line for people, if it has been gone
         for a while, or if its new address cannot be recorded."""
         now = self._clock()
         engine = self._find()
@@ -95,14 +96,14 @@ class EngineWatch:
         self._url = engine.url
 
     def described(self, run: str, attempt: int) -> Engine | None:
-        """The engine that an attempt opened now will use."""
+        """Return the engine that an attempt opened now will use."""
         where = self._where
         self._began[run, attempt] = where and where.url
         return where
 
     def orphaned(self, run: str, attempt: int) -> bool:
-        """Whether an attempt still uses the old address of a moved engine, and has had time to
-        end by itself."""
+        """Return whether an attempt still uses the old address of a moved engine, and has had time
+        to end by itself."""
         if self._where is None or self._silent is not None:
             return False
         if self._clock() - self._since < ORPHAN_SECONDS:
@@ -117,7 +118,7 @@ class EngineWatch:
 
 
 def watch(context: Context, service: Service) -> EngineWatch | None:
-    """Makes the watch of a sweep; None if its runs use no engine of ours. `service` is what the
+    """Make the watch of a sweep; None if its runs use no engine of ours. `service` is what the
     launch recorded."""
     plan, url = context.plan, service.engine
     here_too = capabilities_together(plan.launch).here

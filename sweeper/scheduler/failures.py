@@ -76,7 +76,7 @@ class Failure(NamedTuple):
     line: str
 
     def alike(self, other: "Failure") -> bool:
-        """Returns whether both failures seem to have the same cause."""
+        """Return whether both failures seem to have the same cause."""
         return (self.reason, self.code, normalised(self.line)) == (
             other.reason,
             other.code,
@@ -106,14 +106,14 @@ class CircuitBreaker:
             self._runs.setdefault(run, failure)
 
     def suspects(self) -> Collection[str]:
-        """The runs that will stop the sweep unless a retry of theirs succeeds: their attempts were
-        the first to end, and all failed alike."""
+        """Return the runs that will stop the sweep unless a retry of theirs succeeds: their
+        attempts were the first to end, and all failed alike."""
         if len(self._attempts) < NEEDED or _common(self._attempts.values()) is None:
             return ()
         return self._attempts.keys()
 
     def tripped(self, runs: int) -> Failure | None:
-        """The common failure, once enough of the sweep's `runs` runs have ended by it; else
+        """Return the common failure, once enough of the sweep's `runs` runs have ended by it; else
         None."""
         return None if len(self._runs) < min(NEEDED, runs) else _common(self._runs.values())
 
@@ -124,7 +124,7 @@ class CircuitBreaker:
 
 
 def _common(failures: Iterable[Failure | None]) -> Failure | None:
-    """The last of failures that are all alike; None where one is not."""
+    """Return the last of failures that are all alike; None where one is not."""
     last: Failure | None = None
     for failure in failures:
         if failure is None or (last is not None and not failure.alike(last)):
@@ -151,8 +151,8 @@ _SET_SECONDS = 2.0
 
 
 def last_words(backend: Backend, token: str) -> str:
-    """The last line that a job printed, from its backend. A job whose worker never began has no
-    other log. Empty if there is none."""
+    """Return the last line that a job printed, from its backend. A job whose worker never began has
+    no other log. Empty if there is none."""
     lines: deque[str] = deque(maxlen=_LAST_LINES)
     with suppress(EnvironmentFailure):
         lines.extend(backend.logs(token))
@@ -189,12 +189,12 @@ class Outcomes:
         self._unread: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Begins a look at all runs. Attempts that it finds ended have ended since the look
+        """Begin a look at all runs. Attempts that it finds ended have ended since the look
         before."""
         self._looks = (self._looks[1], self._clock())
 
     def note(self, run: str, state: RunState, events: set[tuple[int, Event]]) -> bool:
-        """Records that the latest attempt of a run has ended. Returns whether that is new."""
+        """Record that the latest attempt of a run has ended. Return whether that is new."""
         known = self._ends.get(run)
         if known is not None and known.state == state and run not in self._unread:
             return False
@@ -222,11 +222,11 @@ class Outcomes:
         return run not in self._unread
 
     def end(self, run: str) -> End | None:
-        """The end of a run's latest attempt, if it was recorded."""
+        """Return the end of a run's latest attempt, if it was recorded."""
         return self._ends.get(run)
 
     def waits(self, run: str) -> End | None:
-        """The end after which a run must still wait; None if it may start."""
+        """Return the end after which a run must still wait; None if it may start."""
         end = self._ends.get(run)
         left = 0.0 if end is None else end.due - self._clock()
         if end is None or left <= 0.0:
@@ -237,7 +237,7 @@ class Outcomes:
         return end
 
     def hurry(self, run: str) -> None:
-        """Ends a run's wait because a user wants it started now. A run that the service stopped
+        """End a run's wait because a user wants it started now. A run that the service stopped
         waits anyway."""
         end = self._ends.get(run)
         if end is not None and end.reason not in EXCUSED and end.due > self._clock():
@@ -255,8 +255,8 @@ class Outcomes:
         return self.failure(run).line if run in self._ends else None
 
     def _passed(self, outcome: Outcome, most: float) -> float:
-        """How many seconds of a delay have passed, by the time in the outcome, at most `most`. A
-        time in the future counts as now."""
+        """Return how many seconds of a delay have passed, by the time in the outcome, at most
+        `most`. A time in the future counts as now."""
         text = outcome.ended or outcome.time
         with suppress(ValueError, TypeError, OverflowError):
             ended = calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ"))
@@ -265,7 +265,7 @@ class Outcomes:
         return 0.0
 
     def _tail(self, path: str) -> bytes:
-        """The end of a log; empty if it cannot be read."""
+        """Return the end of a log; empty if it cannot be read."""
         folder = path.rpartition("/")[0]
         with suppress(NotFound, StoreError):
             for entry in self._store.list(folder):
@@ -296,12 +296,12 @@ class FailurePolicy:
         self.held: str | None = None
 
     def started(self, runs: list[str]) -> None:
-        """Records that these runs are about to start. With `smoke`, one of them is the first."""
+        """Record that these runs are about to start. With `smoke`, one of them is the first."""
         if self.smoke and runs:
             self.first = runs[0]
 
     def look(self) -> str | None:
-        """Judges the attempts that ended since the last look. Returns what stopped one of them
+        """Judge the attempts that ended since the last look. Return what stopped one of them
         through no fault of its own, as a key of `labels.LOWERED`; None if nothing did."""
         refused: str | None = None
         self._outcomes.begin()
@@ -332,7 +332,7 @@ class FailurePolicy:
         return refused
 
     def excuse(self, run: str, attempt: int, why: str) -> None:
-        """Starts a run again that was stopped through no fault of its own, if it is still wanted,
+        """Start a run again that was stopped through no fault of its own, if it is still wanted,
         without using up a retry. A user's `cancel` at this very moment would count as one before
         the retry, so it then applies to the next attempt."""
         if run not in self._run_table.retired and not self._run_table.views[run].cancel:
@@ -343,8 +343,8 @@ class FailurePolicy:
                 self._run_table.add(run, attempt + 1, Event.CANCEL, body)
 
     def _has_tries(self, run: str) -> bool:
-        """Whether a run may start again after a failure of the service: only a limited number of
-        times. Withdrawn attempts did nothing and do not count."""
+        """Return whether a run may start again after a failure of the service: only a limited
+        number of times. Withdrawn attempts did nothing and do not count."""
         events = self._run_table.events(run)
         tries = sum(
             event is Event.RETRY and (attempt, Event.FAILED) in events for attempt, event in events
@@ -353,23 +353,23 @@ class FailurePolicy:
 
     @property
     def waiting_for_retries(self) -> bool:
-        """Whether the first attempts failed alike and their retries are still to come. Until then
-        no new run is started."""
+        """Return whether the first attempts failed alike and their retries are still to come. Until
+        then no new run is started."""
         suspects = self._breaker.suspects() if self.held is None else ()
         unknown = self._run_table.unacknowledged()
         views = {run: self._run_table.views[run] for run in suspects}
         return any(v.wants or v.state.state in OPEN or r in unknown for r, v in views.items())
 
     def _try(self, run: str, state: State) -> None:
-        """Tells the circuit breaker that an attempt of this launch has ended."""
+        """Tell the circuit breaker that an attempt of this launch has ended."""
         if state is State.SUCCEEDED:
             self._breaker.attempt_ended(run, None)
         elif state is State.FAILED and self._outcomes.failure(run).reason not in EXCUSED:
             self._breaker.attempt_ended(run, self._outcomes.failure(run))
 
     def _learn(self, run: str, state: State) -> None:
-        """Tells the circuit breaker that a run has ended for good in this launch, and checks
-        whether it was the one that had to succeed first."""
+        """Tell the circuit breaker that a run has ended for good in this launch, and checks whether
+        it was the one that had to succeed first."""
         if state is State.SUCCEEDED:
             self.smoke, self.first = False, None
             self._breaker.run_ended(run, None)
@@ -382,7 +382,7 @@ class FailurePolicy:
             self.held = f"the first run, {name}, is {state.value}{why}: nothing else is started"
 
     def _go_on(self) -> None:
-        """Resets the judgement if a user has asked for a retry since the last look."""
+        """Reset the judgement if a user has asked for a retry since the last look."""
         retried = {
             (run, attempt)
             for run, view in self._run_table.views.items()
@@ -405,13 +405,13 @@ class FailurePolicy:
             )
 
     def _left(self) -> bool:
-        """Whether any run is still to be started, and so could be held back."""
+        """Return whether any run is still to be started, and so could be held back."""
         wanting = any(view.wants for view in self._run_table.views.values())
         return wanting or bool(self._run_table.unacknowledged())
 
 
 def _cause(failure: Failure) -> str:
-    """Describes a failure briefly. Its last line says more than its exit code."""
+    """Describe a failure briefly. Its last line says more than its exit code."""
     if failure.line or failure.code is None:
         return ": ".join(filter(None, (failure.reason, failure.line)))
     return f"{failure.reason}: exit code {failure.code}, and nothing printed"

@@ -25,7 +25,7 @@ class _StageRoom:
         self._busy = Counter(run.stage for run in busy) if self._limits else Counter[str | None]()
 
     def take(self, run: Run) -> bool:
-        """Takes room for one more run of its stage. Returns whether there was any."""
+        """Take room for one more run of its stage. Return whether there was any."""
         limit = None if run.stage is None else self._limits.get(run.stage)
         if limit is not None and self._busy[run.stage] >= limit:
             return False
@@ -65,8 +65,8 @@ class JobStarter:
         engine_away: bool,
         spending_unknown: bool,
     ) -> None:
-        """Starts what may start now, and adds to `observed` why other runs wait. `refused` says
-        what rejected a job. While the engine is away, or the spending is unknown, nothing new is
+        """Start what may start now, and adds to `observed` why other runs wait. `refused` says what
+        rejected a job. While the engine is away, or the spending is unknown, nothing new is
         started."""
         self._engine_away, self._spending_unknown = engine_away, spending_unknown
         try_call(lambda: self._take_slots(observed, refused))
@@ -75,7 +75,7 @@ class JobStarter:
         self._start(try_call, observed)
 
     def _take_slots(self, observed: Mapping[str, Observation], refused: str | None) -> None:
-        """Determines how many jobs may run now. Raises `Unreachable`."""
+        """Determine how many jobs may run now. Raises `Unreachable`."""
         paused = sum(seen.kind is Kind.PAUSED for seen in observed.values())
         self._parallelism.ask(self._requests.parallel)
         busy, most = self._busy(), 1 if self._policy.smoke else self._parallelism.here
@@ -84,7 +84,7 @@ class JobStarter:
         self._parallelism.look(busy, startable, paused=paused, refused=refused)
 
     def _startable(self) -> Iterator[str]:
-        """Yields the runs that would start now if there were room."""
+        """Yield the runs that would start now if there were room."""
         if self._is_blocked():
             return
         room, runs = self._stage_room(), self._run_table.runs
@@ -100,7 +100,7 @@ class JobStarter:
                 yield run
 
     def _is_blocked(self) -> bool:
-        """Whether nothing at all may start now."""
+        """Return whether nothing at all may start now."""
         return (
             self._backlog.held is not None
             or not self._starting
@@ -109,7 +109,7 @@ class JobStarter:
         )
 
     def _free(self) -> int:
-        """How many more jobs may be submitted now."""
+        """Return how many more jobs may be submitted now."""
         if self._is_blocked():
             return 0
         most = min(1, self._parallelism.jobs) if self._policy.smoke else self._parallelism.jobs
@@ -126,7 +126,7 @@ class JobStarter:
         return _StageRoom(self._stages.plan, (self._run_table.runs[run] for run in self._at_work()))
 
     def _acknowledge(self, try_call: TryCall) -> None:
-        """Submits again what an earlier launcher meant to submit, unless its place has it."""
+        """Submit again what an earlier launcher meant to submit, unless its place has it."""
         self.unsubmitted = set()
         opened = self._places.of_each(self._run_table.unacknowledged())
         for place, jobs in opened.items():
@@ -162,11 +162,11 @@ class JobStarter:
         self._submit(place, again)
 
     def _end_cancelled(self, run: str, attempt: int) -> None:
-        """Records the cancellation of an attempt that is at no backend."""
+        """Record the cancellation of an attempt that is at no backend."""
         self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", "before it was submitted")
 
     def _start(self, try_call: TryCall, observed: dict[str, Observation]) -> None:
-        """Opens attempts for runs that want one, while there is room, and submits them."""
+        """Open attempts for runs that want one, while there is room, and submits them."""
         room = min(self._free(), sum(self._places.room(self.unsubmitted).values()))
         retries_first, held = self._policy.waiting_for_retries, self._backlog.held
         stage_room = self._stage_room()
@@ -199,7 +199,7 @@ class JobStarter:
         self._open(chosen, try_call)
 
     def _open(self, runs: Iterable[str], try_call: TryCall) -> None:
-        """Opens the next attempt of each of these runs at a place with room, and submits them."""
+        """Open the next attempt of each of these runs at a place with room, and submits them."""
         rooms = self._places.room(self.unsubmitted)
         opened: dict[str, list[str]] = {}
         for run in runs:
@@ -214,7 +214,7 @@ class JobStarter:
             try_call(partial(self._submit, place, jobs))
 
     def _submit(self, place: str, runs: Sequence[str]) -> None:
-        """Submits the opened attempts of runs to a place, if the sweep is still ours."""
+        """Submit the opened attempts of runs to a place, if the sweep is still ours."""
         if runs:
             self._check()
             self._submitter.submit(place, runs)

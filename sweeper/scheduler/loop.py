@@ -86,7 +86,7 @@ class Scheduler:
         }
 
     def run(self) -> Summary:
-        """Steps until nothing runs and nothing is left to start, or until somebody asks this
+        """Step until nothing runs and nothing is left to start, or until somebody asks this
         launcher to end or to continue with another plan (`Summary.ends`)."""
         is_ours = True
         try:
@@ -135,8 +135,8 @@ class Scheduler:
             _LOG.info("runs: %s", ", ".join(f"{n} {state.value}" for state, n in counts if n))
 
     def _step_or_unreachable(self) -> Summary:
-        """Does a step. If the store or the machine fails after an earlier step worked, returns
-        the last summary with what is unreachable."""
+        """Do a step. If the store or the machine fails after an earlier step worked, returns the
+        last summary with what is unreachable."""
         try:
             self._check()
             summary = self.step()
@@ -167,7 +167,7 @@ class Scheduler:
         return summary
 
     def _notify_people(self, summary: Summary) -> None:
-        """Sends people their notifications, and one at the end."""
+        """Send people their notifications, and one at the end."""
         notifier, spending = self._parts.notifier, self._parts.spending
         if notifier is None:
             return
@@ -180,7 +180,7 @@ class Scheduler:
             notifier.end(counts, summary.held, states)
 
     def step(self) -> Summary:
-        """Does one round of reconciliation."""
+        """Do one round of reconciliation."""
         parts = self._parts
         parts.run_table.read()
         if parts.starting:
@@ -209,13 +209,13 @@ class Scheduler:
         )
 
     def _counts(self) -> Counter[State]:
-        """Counts the runs by state. Retired ones count only while they are running."""
+        """Count the runs by state. Retired ones count only while they are running."""
         table = self._parts.run_table
         states = ((run, view.state.state) for run, view in table.views.items())
         return Counter(state for run, state in states if run not in table.retired or state in OPEN)
 
     def _ends(self) -> str | None:
-        """The reason for this launcher to end now, or None."""
+        """Return the reason for this launcher to end now, or None."""
         requests = self._parts.requests
         if requests.stop is not None:
             return f"stopped by {requests.stop.by}: running jobs continue"
@@ -238,8 +238,8 @@ class Scheduler:
         )
 
     def _reconcile(self) -> list[str]:
-        """Does everything that needs the backends. Returns a line for each question that one did
-        not answer.
+        """Do everything that needs the backends. Return a line for each question that one did not
+        answer.
 
         An unanswered question says nothing about any job, and is repeated in the next round.
         Nothing is started at a place while its running jobs are unknown. A job that cannot be
@@ -282,8 +282,8 @@ class Scheduler:
         return [*missing, *parts.places.damaged.values()]
 
     def _poll_jobs(self, try_call: TryCall) -> bool:
-        """Polls the places for the running jobs, and finds lost workers (`lost_workers.py`).
-        Returns whether any place answered."""
+        """Poll the places for the running jobs, and finds lost workers (`lost_workers.py`). Return
+        whether any place answered."""
         parts = self._parts
         if parts.places.several:
             parts.withdrawals.finish()
@@ -302,6 +302,6 @@ class Scheduler:
         return reached
 
     def _poll_place(self, place: str, tokens: list[str], statuses: dict[str, JobStatus]) -> None:
-        """Adds what a place says about its jobs. Raises `Unreachable`."""
+        """Add what a place says about its jobs. Raises `Unreachable`."""
         answers = self._parts.places.ask(place, lambda backend: backend.poll(tokens))
         statuses |= {job: answers[job] for job in tokens}

@@ -59,8 +59,8 @@ class LostWorkers:
     def look(
         self, statuses: Mapping[str, JobStatus], stopping: Collection[str]
     ) -> dict[str, Observation]:
-        """Judges the running jobs by what their backends say. `stopping` are jobs that were told
-        to stop. Both are keyed by token. Returns observations of runs that are neither over nor
+        """Judge the running jobs by what their backends say. `stopping` are jobs that were told to
+        stop. Both are keyed by token. Return observations of runs that are neither over nor
         healthy. Raises `StoreError`."""
         self._kernel.look(statuses)
         if any(status.state in _GONE for status in statuses.values()):
@@ -79,8 +79,8 @@ class LostWorkers:
         return observations
 
     def _is_over(self, run: str, attempt: int, status: JobStatus, stopped: bool) -> bool:
-        """Records the outcome of an attempt whose worker will not, if it is known by now. `told`:
-        it was told to stop."""
+        """Record the outcome of an attempt whose worker will not, if it is known by now. `told`: it
+        was told to stop."""
         view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
         if view.cancel and status.state in _GONE:
             # No worker that has not claimed it by now will: it looks for the request first.
@@ -104,7 +104,7 @@ class LostWorkers:
     def _observe(
         self, run: str, attempt: int, status: JobStatus, stopped: bool
     ) -> Observation | None:
-        """The observation of an attempt that may be running. None if it is healthy."""
+        """Return the observation of an attempt that may be running. None if it is healthy."""
         stopping = stopped or self._run_table.views[run].cancel
         if status.state is JobState.PENDING:  # nothing can beat yet, however long it waits
             kind = Kind.STOPPING if stopping else Kind.QUEUED
@@ -120,7 +120,7 @@ class LostWorkers:
         return Observation(Kind.STALLED) if stalled else None
 
     def _end(self, run: str, attempt: int, status: JobStatus, stopped: bool) -> None:
-        """Records the outcome of an attempt whose worker ended without doing so."""
+        """Record the outcome of an attempt whose worker ended without doing so."""
         state = self._run_table.views[run].state
         if state.event is Event.CLAIMED and self._run_table.finish_withdrawal(run, attempt):
             self._withdrawn(run, attempt)
@@ -143,7 +143,8 @@ class LostWorkers:
         self._run_table.end(run, attempt, event, reason, detail, known)
 
     def _last_words(self, run: str, attempt: int) -> str:
-        """The last line that a job printed whose worker never began; empty if there is none."""
+        """Return the last line that a job printed whose worker never began; empty if there is
+        none."""
         backends, place = self._context.backends, next(iter(self._context.backends), None)
         if len(backends) > 1:
             place = self._context.folder.place_of(run, attempt)
@@ -161,7 +162,7 @@ class _KernelKills:
         self._ended: dict[str, bool] = {}
 
     def look(self, statuses: Mapping[str, JobStatus]) -> None:
-        """Records the jobs that ended since the last look, according to the backend."""
+        """Record the jobs that ended since the last look, according to the backend."""
         count = self._counter.count()
         ended = {job: s for job, s in statuses.items() if s.state is JobState.ENDED}
         for job, status in ended.items():
@@ -171,5 +172,5 @@ class _KernelKills:
         self._counts = (self._counts[1], count)
 
     def killed(self, job: str) -> bool:
-        """Whether the kernel killed this ended job."""
+        """Return whether the kernel killed this ended job."""
         return self._ended.get(job, False)

@@ -76,8 +76,8 @@ class Allowance(NamedTuple):
 
 
 def name_of(root: str, sweep: str, identity: str = "") -> str:
-    """The name of a sweep among those of its account. Without `identity`: its name in version
-    0.1."""
+    """Return the name of a sweep among those of its account. Without `identity`: its name in
+    version 0.1."""
     text = f"{root}/{sweep}\n{identity}" if identity else f"{root}/{sweep}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -111,7 +111,7 @@ class Governor:
 
     @contextmanager
     def kept(self) -> Generator[None]:
-        """Sends heartbeats from a thread, since a step of the launcher may take minutes. When the
+        """Send heartbeats from a thread, since a step of the launcher may take minutes. When the
         launcher ends, its slots stay with its running jobs."""
         if not self._record.is_shared:
             yield
@@ -133,7 +133,7 @@ class Governor:
                 self._record.beat(self._name)
 
     def look(self, jobs: Jobs) -> Allowance:
-        """Reports the load of the sweep, and takes the slots that it may have. Raises
+        """Report the load of the sweep, and takes the slots that it may have. Raises
         `StoreError`."""
         now = self._clock()
         self._refused |= jobs.refused
@@ -153,7 +153,7 @@ class Governor:
         return self._allowance
 
     def leave(self) -> None:
-        """Gives all slots back when nothing of the sweep is running."""
+        """Give all slots back when nothing of the sweep is running."""
         self._joined = self._entered = False
         with suppress(StoreError):  # then others find out that nothing runs
             page = self._record.write(self._without_us)
@@ -161,7 +161,7 @@ class Governor:
                 self._record.forget([self._name])
 
     def _forget(self, page: Page) -> None:
-        """Removes former members."""
+        """Remove former members."""
         gone = self._abandoned.keys() - page.members.keys()
         if gone:
             with suppress(StoreError):
@@ -171,7 +171,7 @@ class Governor:
         self._seen = {name: seen for name, seen in self._seen.items() if name in page.members}
 
     def _let_go(self) -> None:
-        """Records that the sweep has no launcher, if this process may go on living."""
+        """Record that the sweep has no launcher, if this process may go on living."""
         if not self._entered:
             return
         self._entered = self._joined = False
@@ -192,7 +192,7 @@ class Governor:
         return page._replace(members={k: v for k, v in page.members.items() if k != self._name})
 
     def _changed(self, page: Page, jobs: Jobs) -> Page:
-        """The page with our load, the resulting limit, and the slots that we take."""
+        """Return the page with our load, the resulting limit, and the slots that we take."""
         gone = self._gone(page)
         members = dict(page.members)
         for name, slots in self._left_by(page, gone).items():
@@ -241,7 +241,7 @@ class Governor:
         return min(known, default=None)
 
     def _claims(self, members: Mapping[str, Member], gone: set[str]) -> dict[str, Claim]:
-        """The claims of the members. A member without a launcher claims nothing."""
+        """Return the claims of the members. A member without a launcher claims nothing."""
         return {
             name: Claim(one.weight, one.slots, 0 if name in gone else one.wants, one.turn)
             for name, one in members.items()
@@ -258,8 +258,8 @@ class Governor:
         return Allowance(slots, share, why if limit < jobs.most else "shared")
 
     def _gone(self, page: Page) -> set[str]:
-        """The members without a launcher, as far as can be told from here: by the process on this
-        machine, by heartbeats elsewhere."""
+        """Return the members without a launcher, as far as can be told from here: by the process on
+        this machine, by heartbeats elsewhere."""
         now, stamps = self._clock(), self._record.stamps()
         gone: set[str] = set()
         for name, member in page.members.items():
@@ -273,7 +273,7 @@ class Governor:
         return gone
 
     def _seek(self) -> None:
-        """Looks at sweeps without a launcher from time to time. This is not done while a page is
+        """Look at sweeps without a launcher from time to time. This is not done while a page is
         written, since each look may take long."""
         now = self._clock()
         if now < self._seek_at:
@@ -291,8 +291,8 @@ class Governor:
             abandoned.look()
 
     def _left_by(self, page: Page, gone: set[str]) -> dict[str, int]:
-        """How many slots each member without a launcher still needs, if that is fewer than it
-        holds."""
+        """Return how many slots each member without a launcher still needs, if that is fewer than
+        it holds."""
         jobs: dict[str, int] = {}
         for name in gone:
             member, abandoned = page.members[name], self._abandoned.get(name)
@@ -315,7 +315,7 @@ class _Abandoned:
         self.at_work = member.slots
 
     def look(self) -> None:
-        """Counts again. An unreadable sweep keeps its count for a while."""
+        """Count again. An unreadable sweep keeps its count for a while."""
         try:
             self.at_work = self._count()
             self._since = self._clock()
@@ -324,7 +324,7 @@ class _Abandoned:
                 self.at_work = 0
 
     def _count(self) -> int:
-        """Counts the attempts that send heartbeats, or were silent only for a short time. Raises
+        """Count the attempts that send heartbeats, or were silent only for a short time. Raises
         `StoreError`."""
         if self._folder is None:
             self._folder = SweepFolder.open(self.member.root, self.member.sweep)
@@ -345,14 +345,15 @@ class _Abandoned:
         return sum(self._heartbeats.quiet(*one) <= LEASE_SECONDS for one in opened)
 
     def _another(self, folder: SweepFolder) -> int:
-        """Whether the sweep found under that name is a different one. Raises `StoreError`."""
+        """Return whether the sweep found under that name is a different one. Raises
+        `StoreError`."""
         if folder.store.is_remote or self._is_here:
             return 0  # it took the place of this one
         raise StoreError(f"{folder.address}: is another sweep")
 
 
 def governor_of(context: Context, service: Service) -> Governor:
-    """Makes the governor of a sweep's launcher. Raises `EnvironmentFailure`, `StoreError`."""
+    """Make the governor of a sweep's launcher. Raises `EnvironmentFailure`, `StoreError`."""
     plan = context.plan
     settings = Quota("") if plan.service == "none" else quota_settings()
     account = account_of(plan, service, settings)
@@ -390,25 +391,25 @@ class Parallelism:
 
     @property
     def here(self) -> int:
-        """How many jobs this launcher would run, regardless of the quota."""
+        """Return how many jobs this launcher would run, regardless of the quota."""
         return self.most if self._borne.limit is None else min(self.most, self._borne.limit)
 
     @property
     def jobs(self) -> int:
-        """How many jobs may run, as of the last look."""
+        """Return how many jobs may run, as of the last look."""
         return min(self.here, self._slots)
 
     def ask(self, most: int | None) -> None:
-        """Sets the number of jobs at once; None means the number in the plan."""
+        """Set the number of jobs at once; None means the number in the plan."""
         self.most = self._planned if most is None else most
 
     def look(
         self, busy: int, startable: int, *, paused: int = 0, refused: str | None = None
     ) -> None:
-        """Adapts to the load: `busy` jobs run, the service holds back `paused` of them, and
+        """Adapt to the load: `busy` jobs run, the service holds back `paused` of them, and
         `startable` more could start. `refused` is what rejected a job: the service or the
-        machine. Raises `Unreachable` if the place of the quota does not answer; then nothing more
-        may start."""
+        machine. Raises `Unreachable` if the place of the quota does not answer; then nothing
+        more may start."""
         crowded = "machine" if refused == "machine" else None
         self._borne = self._machine.see(self._borne, Load(busy, 0, startable, crowded))
         if self._borne.limit is not None and self._borne.limit >= self.most:
@@ -432,11 +433,11 @@ class Parallelism:
 
     @contextmanager
     def kept(self) -> Generator[None]:
-        """Keeps the slots meanwhile, however long a step takes."""
+        """Keep the slots meanwhile, however long a step takes."""
         with nullcontext() if self._governor is None else self._governor.kept():
             yield
 
     def leave(self) -> None:
-        """Gives the slots back when nothing of the sweep is running."""
+        """Give the slots back when nothing of the sweep is running."""
         if self._governor is not None:
             self._governor.leave()

@@ -51,10 +51,10 @@ class Places:
         self._closed: dict[str, EnvironmentFailure] = {}  # it never will
 
     def at(self, run: str, attempt: int) -> str | None:
-        """The place of an attempt. If the grid no longer has the place, the attempt was
+        """Return the place of an attempt. If the grid no longer has the place, the attempt was
         cancelled. An attempt of a sweep that once had one place is at the first
-        (`placement_guard.py`). None if the record is damaged, which is added to `damaged`: then
-        no place is asked for it, since any might have it. Raises `StoreError`."""
+        (`placement_guard.py`). None if the record is damaged, which is added to `damaged`: then no
+        place is asked for it, since any might have it. Raises `StoreError`."""
         if not self.several:
             return self.names[0]
         known = self._at.get((run, attempt))
@@ -78,8 +78,8 @@ class Places:
         return jobs
 
     def ask(self, place: str, question: Callable[[Backend], T]) -> T:
-        """Asks the backend of a place. Raises `Unreachable` if it does not answer, or if it
-        cannot be opened while there are other places."""
+        """Ask the backend of a place. Raises `Unreachable` if it does not answer, or if it cannot
+        be opened while there are other places."""
         try:
             answer = self._put(place, question)
         except Unreachable:
@@ -89,7 +89,7 @@ class Places:
         return answer
 
     def _put(self, place: str, question: Callable[[Backend], T]) -> T:
-        """The same, without recording whether there was an answer."""
+        """Return the same, without recording whether there was an answer."""
         try:
             return question(self.backends[place])
         except (StoreError, Unreachable):
@@ -100,7 +100,7 @@ class Places:
             raise Unreachable(str(error)) from error
 
     def look_where_nothing_is(self, place: str) -> None:
-        """Lets a place without running attempts forget the jobs that have ended. That asks the
+        """Let a place without running attempts forget the jobs that have ended. That asks the
         backend nothing. So a place that was silent is asked for some job, to see whether it
         answers, unless it will be asked anyway. Raises `Unreachable` if it does not answer."""
         try:
@@ -114,12 +114,12 @@ class Places:
             self.ask(place, lambda backend: backend.find([job]))
 
     def is_reached(self, place: str) -> bool:
-        """Whether the place answered the last question."""
+        """Return whether the place answered the last question."""
         return place not in self._silent
 
     def submit(self, place: str, jobs: Sequence[JobSpec]) -> None:
-        """Submits jobs to a place. A place that will never take them is closed if there are
-        others, and then counts as unreachable."""
+        """Submit jobs to a place. A place that will never take them is closed if there are others,
+        and then counts as unreachable."""
         try:
             self.backends[place].submit(jobs)
         except EnvironmentFailure as error:
@@ -147,14 +147,14 @@ class Places:
         self._until[place] = self._clock() + min(most, first * 2.0 ** min(times, 9))
 
     def takes(self, place: str) -> bool:
-        """Whether jobs may be submitted to a place now: it took the last one, or refused it long
-        ago."""
+        """Return whether jobs may be submitted to a place now: it took the last one, or refused it
+        long ago."""
         return place not in self._closed and self._clock() >= self._until.get(place, 0.0)
 
     def room(self, unsubmitted: Collection[str]) -> dict[str, int]:
-        """How many more jobs each place may have, by its share and its answers. `unsubmitted` are
-        runs whose opened attempts are at no backend. A place that refused the last job gets one
-        job as a test."""
+        """Return how many more jobs each place may have, by its share and its answers.
+        `unsubmitted` are runs whose opened attempts are at no backend. A place that refused the
+        last job gets one job as a test."""
         opened, unknown = self._run_table.open(), self._run_table.unacknowledged()
         everywhere = len(self._run_table.runs)
         if not self.several:
@@ -171,8 +171,8 @@ class Places:
         return rooms
 
     def choose(self, run: str, room: Mapping[str, int]) -> str | None:
-        """The place for the next attempt of a run: the first with room, beginning after the one
-        where the last attempt was preempted or lost. None if there is none."""
+        """Return the place for the next attempt of a run: the first with room, beginning after the
+        one where the last attempt was preempted or lost. None if there is none."""
         if not self.several:
             return self.names[0]
         state, order = self._run_table.views[run].state, self.names
@@ -212,9 +212,9 @@ class Withdrawals:
         self._starting = starting
 
     def look(self, place: str, runs: Iterable[str], unsubmitted: set[str]) -> list[str]:
-        """Withdraws the opened attempts of these runs, if their place keeps them waiting and
-        another has room. They leave `unsubmitted`, the runs whose opened attempts are not
-        running. Returns those that stay."""
+        """Withdraw the opened attempts of these runs, if their place keeps them waiting and another
+        has room. They leave `unsubmitted`, the runs whose opened attempts are not running. Return
+        those that stay."""
         runs = list(runs)
         room = self._places.room(unsubmitted)
         left = sum(room.values()) - room[place]
@@ -235,7 +235,7 @@ class Withdrawals:
         return staying
 
     def finish(self) -> None:
-        """Ends the attempts that a killed launcher was withdrawing. No worker has them, and none
+        """End the attempts that a killed launcher was withdrawing. No worker has them, and none
         will."""
         for run, view in self._run_table.views.items():
             claimed = view.state.event is Event.CLAIMED and self._starting
@@ -243,6 +243,6 @@ class Withdrawals:
                 self.start_elsewhere(run, view.state.attempt)
 
     def start_elsewhere(self, run: str, attempt: int) -> None:
-        """Starts a run again whose attempt was withdrawn, unless a user has cancelled it since."""
+        """Start a run again whose attempt was withdrawn, unless a user has cancelled it since."""
         if not self._run_table.is_cancelled(run, attempt):
             self._policy.excuse(run, attempt, "since its place did not take it")

@@ -61,17 +61,17 @@ class Summary(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The number of runs, also of those that are not known yet."""
+        """Return the number of runs, also of those that are not known yet."""
         return self.counts.total() + self.to_come
 
     @property
     def open(self) -> int:
-        """The number of runs with a job."""
+        """Return the number of runs with a job."""
         return sum(self.counts[state] for state in OPEN)
 
     @property
     def finished(self) -> bool:
-        """Whether nothing runs and nothing is left to start."""
+        """Return whether nothing runs and nothing is left to start."""
         return self.open == 0 and self.to_start == 0
 
 
@@ -81,16 +81,16 @@ def line(summary: Summary) -> str:
 
 
 def exit_code(summary: Summary) -> int:
-    """The exit code of a sweep: 0 if all runs succeeded, 4 while some have not ended or are held
-    back, 3 if all is over and some failed. `sweeper status` returns the same."""
+    """Return the exit code of a sweep: 0 if all runs succeeded, 4 while some have not ended or are
+    held back, 3 if all is over and some failed. `sweeper status` returns the same."""
     if not summary.finished or summary.held_back:
         return 4
     return 0 if summary.counts[State.SUCCEEDED] == summary.counts.total() else 3
 
 
 def printer(stream: TextIO) -> Callable[[Summary], None]:
-    """Makes a function that prints a line for a summary. It prints the reason for a hold, and
-    each alarm, only once."""
+    """Make a function that prints a line for a summary. It prints the reason for a hold, and each
+    alarm, only once."""
     printed: set[str] = set()
 
     def tell(summary: Summary) -> None:
@@ -103,7 +103,7 @@ def printer(stream: TextIO) -> Callable[[Summary], None]:
 
 @contextmanager
 def showing_progress() -> Generator[Callable[[Summary], None]]:
-    """Yields a function that shows a summary: as a bar on a terminal, elsewhere as a line."""
+    """Yield a function that shows a summary: as a bar on a terminal, elsewhere as a line."""
     if not sys.stderr.isatty():
         yield printer(sys.stderr)
         return
@@ -130,7 +130,7 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
 
 
 def _news(summary: Summary, printed: set[str]) -> list[str]:
-    """The lines of a summary that are printed once and were not yet; adds them to `said`."""
+    """Return the lines of a summary that are printed once and were not yet; adds them to `said`."""
     held = [f"held: {summary.held}"] if summary.held is not None else []
     lines = [*held, *summary.waits, *summary.alarms]
     lines += [] if summary.ends is None else [summary.ends]
@@ -141,7 +141,7 @@ def _news(summary: Summary, printed: set[str]) -> list[str]:
 
 
 def _sentence(summary: Summary) -> str:
-    """Summarises a sweep in a line. Each run is counted once: as over, running, to start, or to
+    """Summarise a sweep in a line. Each run is counted once: as over, running, to start, or to
     start again."""
     counts = summary.counts
     parts = [f"{counts[State.SUCCEEDED]}/{summary.total} succeeded"]
@@ -173,7 +173,7 @@ class Publisher:
         self._published: dict[str, object] | None = None
 
     def publish(self, observations: Observations) -> None:
-        """Writes observations that are no states: runs whose worker is silent or waits, a backend
+        """Write observations that are no states: runs whose worker is silent or waits, a backend
         that does not answer, the reason why nothing is started. Adds whether this launcher starts
         runs, and its process."""
         observed = {run: seen.document() for run, seen in observations.observed.items()}
@@ -204,7 +204,7 @@ class StatusDisplay:
     def show(
         self, summary: Summary, views: Mapping[str, "View"], observed: Mapping[str, Observation]
     ) -> None:
-        """Shows the state of the sweep and its runs. If that fails, it is tried again the next
+        """Show the state of the sweep and its runs. If that fails, it is tried again the next
         time."""
         if self._display is None or (self._clock() < self._next and not summary.finished):
             return

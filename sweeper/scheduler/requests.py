@@ -40,7 +40,7 @@ class Requests:
         return None if self.pause is None else self.pause.told(self._folder.name)
 
     def look(self) -> None:
-        """Reads what has changed since the last look. Raises `StoreError`."""
+        """Read what has changed since the last look. Raises `StoreError`."""
         names = {self._folder.request(name): name for name in _NAMES}
         listed = self._folder.store.list(self._folder.launcher)
         stamps = {names[entry.path]: entry.stamp for entry in listed if entry.path in names}

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 def choose(
     choice: Choice, runs: Mapping[str, RecordedRun], succeeded: Collection[str]
 ) -> tuple[tuple[str, float], ...]:
-    """The chosen runs, best first, each with its value. Among equal values the first in the plan
-    wins. Runs without a finite value are left out. Runs of which the metric is missing at the end
-    come after all others, since they may have diverged. Empty if no run has a value."""
+    """Return the chosen runs, best first, each with its value. Among equal values the first in the
+    plan wins. Runs without a finite value are left out. Runs of which the metric is missing at the
+    end come after all others, since they may have diverged. Empty if no run has a value."""
     metric = choice.metric._asdict()
     values: dict[str, float] = {}
     missing: set[str] = set()
@@ -60,9 +60,9 @@ def _of_best_cell(
     missing: Collection[str],
     sign: float,
 ) -> tuple[tuple[str, float], ...]:
-    """All runs of the cell with the best mean. A cell with a run that has no value comes after
-    complete cells, unless failures count for nothing; before it come those with a run whose metric
-    is missing at the end."""
+    """Return all runs of the cell with the best mean. A cell with a run that has no value comes
+    after complete cells, unless failures count for nothing; before it come those with a run whose
+    metric is missing at the end."""
     planned: dict[str, list[str]] = {}
     for run in choice.candidates:
         if run in runs:
@@ -101,7 +101,7 @@ class Pins:
         self._away = False
 
     def keep(self, path: str) -> Pinned:
-        """Asks the service to keep a checkpoint for good. `gone`: the service has no such
+        """Ask the service to keep a checkpoint for good. `gone`: the service has no such
         checkpoint. `unknown`: the service cannot be asked, or the path belongs to no service."""
         if not path.startswith(_SCHEME):
             return "unknown"
@@ -161,35 +161,35 @@ class Stages:
 
     @property
     def plan(self) -> Plan:
-        """The plan with all runs that are known by now."""
+        """Return the plan with all runs that are known by now."""
         return self._plan
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """Runs that wait in vain, one line per reason; and checkpoints that may be deleted before
-        runs have started from them."""
+        """Return the runs that wait in vain, one line per reason; and checkpoints that may be
+        deleted before runs have started from them."""
         held = told_of(self._plan, self._runs, self._stages)
         return (*held, *dict.fromkeys(self._expiring.values()))
 
     @property
     def to_come(self) -> int:
-        """The number of runs that are not known yet but will be."""
+        """Return the number of runs that are not known yet but will be."""
         return sum(self._plan.unknown[name] for name, w in self._stages.items() if not w.vain)
 
     @property
     def held_back(self) -> int:
-        """The number of runs that wait in vain, including those not known yet."""
+        """Return the number of runs that wait in vain, including those not known yet."""
         unknown = sum(self._plan.unknown[name] for name, w in self._stages.items() if w.vain)
         return unknown + sum(wait.vain for wait in self._runs.values())
 
     def in_vain(self, run: str) -> bool:
-        """Whether a run waits for something that will not come."""
+        """Return whether a run waits for something that will not come."""
         return run in self._runs and self._runs[run].vain
 
     def look(self, cancelled: Asked | None = None) -> None:
-        """Finds what has ended, and makes the choices of finished stages; none if the sweep was
-        `cancelled`. Files that cannot be read are `trouble`, and are read again at the next look.
-        """
+        """Find what has ended, and makes the choices of finished stages; none if the sweep was
+        `cancelled`. Files that cannot be read are `trouble`, and are read again at the next
+        look."""
         if not self._plan.stages:
             return
         self._recorded = None
@@ -215,7 +215,7 @@ class Stages:
             self._cancel_fresh(cancelled)
 
     def _cancel_fresh(self, cancelled: Asked) -> None:
-        """Cancels the runs that were created while the sweep was being cancelled, since its user
+        """Cancel the runs that were created while the sweep was being cancelled, since its user
         does not know them: a choice may just have been made."""
         for run, view in self._run_table.views.items():
             at_work = view.wants or view.state.state in OPEN or view.state.unacknowledged
@@ -238,17 +238,17 @@ class Stages:
         self._runs, self._stages = waits(self._plan, self._fate, seen)
 
     def _known(self) -> tuple[object, ...]:
-        """The state that a round may add to."""
+        """Return the state that a round may add to."""
         choices = tuple(choice.key for choice in self._plan.choices)
         return len(self._plan.runs), choices, len(self._lacking), len(self._away)
 
     def _lacks(self, key: str, runs: Iterable[str], reason: str) -> None:
-        """Records that these ended runs lack what others need from them."""
+        """Record that these ended runs lack what others need from them."""
         runs = tuple(runs)
         self._lacking[key] = _Lack(runs, self._size(runs), Wait(reason, vain=True))
 
     def _size(self, runs: Iterable[str]) -> int:
-        """The number of events of runs, which never shrinks."""
+        """Return the number of events of runs, which never shrinks."""
         views = self._run_table.views
         return sum(views[run].size for run in runs if run in views)
 
@@ -258,7 +258,7 @@ class Stages:
                 self._see(run, trouble)
 
     def _see(self, run: str, trouble: list[str]) -> None:
-        """Checks that the succeeded parents of a run have everything it takes from them."""
+        """Check that the succeeded parents of a run have everything it takes from them."""
         planned = self._run_table.runs[run]
         try:
             self.config(planned)
@@ -270,14 +270,14 @@ class Stages:
             trouble.append(str(error))
 
     def waiting(self, run: str) -> Observation | None:
-        """What a run waits for; None if it may start."""
+        """Return what a run waits for; None if it may start."""
         wait = self._runs.get(run)
         if wait is None:
             return None
         return Observation(Kind.ORPHAN if wait.vain else Kind.PARENT, wait.on)
 
     def in_order(self) -> Iterable[tuple[str, View]]:
-        """The runs in the order in which they are to start."""
+        """Return the runs in the order in which they are to start."""
         views = self._run_table.views.items()
         if not self._plan.stages:
             return views
@@ -285,7 +285,7 @@ class Stages:
         return sorted(views, key=lambda item: sign * self._depths.get(runs[item[0]].stage or "", 0))
 
     def config(self, run: Run) -> dict[str, object]:
-        """The configuration of a run, with everything that it takes from its parents. Raises
+        """Return the configuration of a run, with everything that it takes from its parents. Raises
         `Missing`."""
         if run.stage is None or next(references(run.config), None) is None:
             return run.config
@@ -330,7 +330,7 @@ class Stages:
         return path
 
     def _keep(self, run: Run, key: str, path: str, end: datetime | None) -> None:
-        """Keeps a checkpoint that expires at `end`. Raises `Missing` if it has expired."""
+        """Keep a checkpoint that expires at `end`. Raises `Missing` if it has expired."""
         pinned = self._pins.keep(path)
         past = end is not None and end.timestamp() < self._context.wall()
         if pinned == "gone" or (pinned == "unknown" and past):
@@ -343,8 +343,8 @@ class Stages:
             self._expiring[path] = f"{what} will expire{f': {mend}' if known else ''}"
 
     def _choose(self, choice: Choice) -> bool:
-        """Makes a choice if all runs that it chooses from have ended. Returns whether it is
-        recorded now."""
+        """Make a choice if all runs that it chooses from have ended. Return whether it is recorded
+        now."""
         fates: dict[str, Fate] = {
             run: fate_of(run, self._fate, self._runs) for run in choice.candidates
         }
@@ -366,7 +366,7 @@ class Stages:
         return True
 
     def _sweep(self) -> "Sweep":
-        """The recorded sweep, read once per look."""
+        """Return the recorded sweep, read once per look."""
         if self._recorded is None:
             from sweeper.results.sweeps import Sweep
 

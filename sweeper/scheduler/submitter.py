@@ -30,7 +30,7 @@ _LOG = Log(__name__)
 
 
 def asked_by(launch: Launch, place: str, config: Mapping[str, object]) -> Mapping[str, object]:
-    """The resources that the job of a run with this configuration requests at a place of the
+    """Return the resources that the job of a run with this configuration requests at a place of the
     sweep."""
     options = options_of(launch, place)
     if not options.get("overrides"):
@@ -41,7 +41,7 @@ def asked_by(launch: Launch, place: str, config: Mapping[str, object]) -> Mappin
 
 
 def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:
-    """Adapts a job's description to where the backend runs it. `engine` is the address of the
+    """Adapt a job's description to where the backend runs it. `engine` is the address of the
     engine, if runs use one."""
     if not capabilities.here:  # a job's processes may be those alone that its scheduler started
         job = job._replace(warm=False)
@@ -62,9 +62,9 @@ def worker_argv(
     env_file: str | None,
     carried: Carried | None = None,
 ) -> list[str]:
-    """The command line of a job. `env_file`, the file with the runs' environment on this machine,
-    is passed on if the store is remote: without it the store may be unreachable. `carried` is
-    what a job brings along if it shares no files with this machine."""
+    """Return the command line of a job. `env_file`, the file with the runs' environment on this
+    machine, is passed on if the store is remote: without it the store may be unreachable. `carried`
+    is what a job brings along if it shares no files with this machine."""
     return worker_command(
         folder.address,
         token,
@@ -76,8 +76,8 @@ def worker_argv(
 
 
 def _bare(capabilities: Capabilities, store: Store, carried: Carried | None) -> list[str]:
-    """The beginning of the command line of a job that must first install everything but Python;
-    empty for other jobs."""
+    """Return the beginning of the command line of a job that must first install everything but
+    Python; empty for other jobs."""
     if carried is None or capabilities.files:
         return []
     from sweeper.provenance.job_bundle import bare_command
@@ -96,12 +96,12 @@ class JobBuilder:
         """The capabilities of jobs, by place."""
 
     def bare(self, place: str) -> list[str]:
-        """The beginning of the command lines of jobs at a place that bring along what they need;
-        empty if none does."""
+        """Return the beginning of the command lines of jobs at a place that bring along what they
+        need; empty if none does."""
         return _bare(self.capabilities[place], self._folder.store, self._plan.carried)
 
     def spec(self, run: Run, attempt: int, place: str) -> JobSpec:
-        """The job of an attempt, in the form that the backend of its place gets."""
+        """Return the job of an attempt, in the form that the backend of its place gets."""
         launch, job = self._plan.launch_of(run.stage), token(run.id, attempt)
         carried = self._plan.carried if launch.requirements is not None else None
         return JobSpec(
@@ -140,9 +140,9 @@ class Submitter:
         self._described: dict[str, bytes] = {}  # what is known to be on record, by its path
 
     def open(self, run: str, attempt: int, place: str) -> str | None:
-        """Records what the attempt is to do, then that it is about to be submitted to `place`.
-        Returns the recorded place, since another launcher may have opened it. None if the record
-        is damaged."""
+        """Record what the attempt is to do, then that it is about to be submitted to `place`.
+        Return the recorded place, since another launcher may have opened it. None if the record is
+        damaged."""
         self.describe(run, attempt, place)
         if self._run_table.add(run, attempt, Event.INTENT, {"place": place} | self._launch()):
             return place
@@ -152,8 +152,8 @@ class Submitter:
         return there
 
     def describe(self, run: str, attempt: int, place: str, *, again: bool = False) -> None:
-        """Records what the attempt is to do at its place, from the plan. `again`: an equal record
-        is left alone, since a job may be reading it."""
+        """Record what the attempt is to do at its place, from the plan. `again`: an equal record is
+        left alone, since a job may be reading it."""
         planned = self._run_table.runs[run]
         planned = planned._replace(config=self._stages.config(planned))
         plan = self._context.plan.of(planned.stage)
@@ -201,12 +201,12 @@ class Submitter:
             self._described[path] = data
 
     def _launch(self) -> dict[str, object]:
-        """The entry of an intent that names the launch of the attempt."""
+        """Return the entry of an intent that names the launch of the attempt."""
         identity = launch_id(self._context.plan.provenance)
         return {} if identity is None else {"launch": identity}
 
     def _code_diff(self) -> bytes:
-        """The difference of the code from its commit, as a diff; empty if there is none."""
+        """Return the difference of the code from its commit, as a diff; empty if there is none."""
         if self._diff is None:
             diff = table_of((self._context.plan.provenance or {}).get("diff"))
             self._diff = b""
@@ -215,7 +215,7 @@ class Submitter:
         return self._diff
 
     def submit(self, place: str, runs: Sequence[str]) -> None:
-        """Submits the newest opened attempt of each run to its place, and acknowledges it."""
+        """Submit the newest opened attempt of each run to its place, and acknowledges it."""
         if not runs:
             return
         attempts = {run: self._run_table.views[run].state.opened for run in runs}
@@ -227,6 +227,6 @@ class Submitter:
 
 
 def _requirements(plan: Plan) -> str | None:
-    """The file in the copy of the code with the requirements of a stage's recipe."""
+    """Return the file in the copy of the code with the requirements of a stage's recipe."""
     name = plan.launch.requirements
     return None if name is None or plan.carried is None else plan.carried.files.get(name)

@@ -114,8 +114,8 @@ def _activated(python: str, environment: Mapping[str, str]) -> dict[str, str]:
 def _environment(
     folder: SweepFolder, job: Job, variables: dict[str, str], log_path: str
 ) -> dict[str, str]:
-    """The variables of the recipe: those that were kept for the job, the backend's, the grid's and
-    ours. Raises `EnvironmentFailure` if a secret is missing."""
+    """Return the variables of the recipe: those that were kept for the job, the backend's, the
+    grid's and ours. Raises `EnvironmentFailure` if a secret is missing."""
     run, attempt = job.run, job.attempt
     environment = with_backend_variables(variables) | with_log_path(job.env, log_path)
     environment |= {

@@ -43,7 +43,7 @@ class Ending(NamedTuple):
 
     @property
     def asked(self) -> bool:
-        """Whether the worker stopped the recipe."""
+        """Return whether the worker stopped the recipe."""
         return (
             self.superseded
             or self.cancelled

@@ -99,7 +99,7 @@ class Sync:
 
     @property
     def missing(self) -> str | None:
-        """What is not in the store, as one line. None if `finish` has sent everything."""
+        """Return what is not in the store, as one line. None if `finish` has sent everything."""
         left = [*self.refused.values(), *self.trouble.values()]
         more = f" (and {len(left) - 1} more files)" if len(left) > 1 else ""
         return f"{left[0]}{more}" if left else None
