@@ -86,6 +86,7 @@ def drive(spec: Spec) -> int:
 def worker(spec: Spec, folder: str, token: str) -> int:
     """Run the worker."""
     import sweeper.worker.main
+    from sweeper.store import opening
 
     _set_clock(spec)
     set_everywhere("BEAT_SECONDS", spec.get("beat"))
@@ -94,7 +95,7 @@ def worker(spec: Spec, folder: str, token: str) -> int:
         set_everywhere("hold", lambda _: None)
     first = token.endswith("-a1")
     if "faults" in spec and first:
-        _break(sweeper.worker.main, ("open_store",), spec)
+        _break(spec, (opening, "open_store"))
     if "no_space" in spec and first:
         _fill_disk(spec["no_space"])
     if "strikes" in spec:
@@ -105,6 +106,7 @@ def worker(spec: Spec, folder: str, token: str) -> int:
 def _prepare_launcher(spec: Spec) -> None:
     from sweeper.launcher import launching
     from sweeper.scheduler import failures
+    from sweeper.store import opening
 
     _set_clock(spec)
     set_everywhere("POLL_SECONDS", spec.get("poll"))
@@ -126,13 +128,14 @@ def _prepare_launcher(spec: Spec) -> None:
 
     set_everywhere("worker_command", worker_command)
     if "faults" in spec:
-        _break(launching, ("open_store", "open_places"), spec)
+        places = (launching, "open_places")
+        _break(spec, (launching, "open_store"), (opening, "open_store"), places)
     if "no_space" in spec:
         _fill_disk(spec["no_space"])
 
 
-def _break(module: ModuleType, openers: tuple[str, ...], spec: Spec) -> None:
-    """Wrap the stores and backends that `module` opens, with one count of calls over
+def _break(spec: Spec, *openers: tuple[ModuleType, str]) -> None:
+    """Wrap the stores and backends that these functions open, with one count of calls over
     all of them.
     """
     from sweeper.testing import Fault, Faults
@@ -146,7 +149,7 @@ def _break(module: ModuleType, openers: tuple[str, ...], spec: Spec) -> None:
         return chosen.get(counted) if spec.get("only", "") in what else None
 
     faults = Faults(choose, kill=lambda: os.kill(os.getpid(), signal.SIGKILL))
-    for name in openers:
+    for module, name in openers:
         opener = getattr(module, name)
         wrap: Any = _broken_store if name == "open_store" else _broken_places
         setattr(
