@@ -283,7 +283,7 @@ def _by(key: str, runs: list[RecordedRun], problems: Problems, *, as_json: bool)
     if runs and key not in known:
         raise NotFound(f"no run is given {key!r}; {_hint(key, known)}")
     print_by(runs, key, problems, as_json=as_json)
-    return tell_problems(problems, told=as_json)
+    return tell_problems(problems, listed=as_json)
 
 
 class _Record(RunRecord):

@@ -20,7 +20,7 @@ T = TypeVar("T")
 def print_json_answer(document: Mapping[str, object], problems: Problems) -> int:
     """Print one JSON object, with read errors under `problems`. Return the exit code."""
     print_json({**document, "problems": problems})
-    return tell_problems(problems, told=True)
+    return tell_problems(problems, listed=True)
 
 
 def with_status(run: Callable[[Namespace], int], arguments: Namespace) -> int:

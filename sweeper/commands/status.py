@@ -311,7 +311,7 @@ def run(arguments: Namespace) -> int:
     seen = read_status(sweep)
     check_service(sweep)
     print_status(sweep, seen, arguments, problems=registry.problems)
-    unread = tell_problems(registry.problems, told=arguments.json)
+    unread = tell_problems(registry.problems, listed=arguments.json)
     return unread or seen.exit_code
 
 

@@ -62,16 +62,16 @@ def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, lis
     turns belongs to the next group with the same: groups may be missing from the summaries. Others
     are taken in order."""
     root = table_of(tree).get("root")
-    found: dict[int, list[Transcript]] = {}
+    by_group: dict[int, list[Transcript]] = {}
     start = 0
     for section in (node for node in _sections(root) if _heading(node) == _GROUP):
         lengths = _lengths_told(section)
         for number in range(start, len(groups)):
             if not lengths or lengths == [_lengths(record) for record in groups[number]]:
-                found[number] = _apart(section, groups[number])
+                by_group[number] = _apart(section, groups[number])
                 start = number + 1
                 break
-    return found
+    return by_group
 
 
 def _lengths_told(group: Record) -> list[list[float]]:

@@ -40,11 +40,11 @@ def spent(run: RecordedRun, prices: Prices) -> Spent:
         return Spent(usage, amount(usage, prices), "meter", days)
     tokens = RecordedTokens()
     tokens.add(run.readable(run.written_rows, []))
-    found, day = tokens.usage(run.config), (run.times["ended"] or OPEN_DAY)[:10]
-    if found == NO_USAGE:
+    used, day = tokens.usage(run.config), (run.times["ended"] or OPEN_DAY)[:10]
+    if used == NO_USAGE:
         return Spent(usage, Amount(0.0), "nothing", (Used(usage, day),))
-    found = found._replace(unknown=usage.unknown)
-    return Spent(found, amount(found, prices), "metrics", (Used(found, day),))
+    used = used._replace(unknown=usage.unknown)
+    return Spent(used, amount(used, prices), "metrics", (Used(used, day),))
 
 
 def together(several: Iterable[Spent], prices: Prices) -> Spent:
@@ -77,11 +77,11 @@ def by_stage(
     return {stage: together(several, prices) for stage, several in stages.items()}
 
 
-def chain(run: RecordedRun, own: Spent, prices: Prices) -> Spent:
+def chain(run: RecordedRun, costs: Spent, prices: Prices) -> Spent:
     """Return what it took to get to the end of a run: its own, and that of each run that it goes on
     from."""
     above = run.lineage if isinstance(run, SweepRun) else ()
-    return together((own, *(spent(ancestor, prices) for ancestor in above)), prices)
+    return together((costs, *(spent(ancestor, prices) for ancestor in above)), prices)
 
 
 def by_day(runs: Iterable[Spent], prices: Prices) -> dict[str, Spent]:

@@ -195,14 +195,14 @@ def _parsed(rows: Iterable[Mapping[str, object]], file: ItemFile) -> list["Answe
     """Return the answers of a file, of each task those of its last step."""
     read = {"items": _of_items, "store": _of_store, "summaries": _of_summaries}[file.kind]
     steps: dict[str, float] = {}
-    kept: dict[str, list[Answer]] = {}
+    by_task: dict[str, list[Answer]] = {}
     for answer in read(rows, file):
         latest = steps.get(answer.task, -math.inf)
         if answer.step > latest:
-            steps[answer.task], kept[answer.task] = answer.step, []
+            steps[answer.task], by_task[answer.task] = answer.step, []
         if answer.step >= latest:
-            kept[answer.task].append(answer)
-    return [answer for answers in kept.values() for answer in answers]
+            by_task[answer.task].append(answer)
+    return [answer for answers in by_task.values() for answer in answers]
 
 
 def _by_task(answers: Iterable["Answer"], file: ItemFile) -> list[Answered]:

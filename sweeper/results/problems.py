@@ -39,10 +39,10 @@ class Problems(list[str]):
             raise error
 
 
-def tell_problems(problems: Problems, *, told: bool = False) -> int:
-    """Print what could not be read on standard error, unless it is `told` elsewhere. Returns the
+def tell_problems(problems: Problems, *, listed: bool = False) -> int:
+    """Print what could not be read on standard error, unless it is `listed` elsewhere. Returns the
     exit code, which is not 0 if what is shown is not complete."""
-    if not told:
+    if not listed:
         for problem in problems[:_MOST_TOLD]:
             warn(problem)
         if len(problems) > _MOST_TOLD:

@@ -60,10 +60,10 @@ class Words:
     def _words_of(self, file: SummaryFile) -> dict[Place, Transcript]:
         tree = self._run.readable(lambda: self._tree(file.transcript), None)
         groups = list(self._groups[file.path].values())
-        told = groups_of(tree, [[rollout.record for rollout in group] for group in groups])
+        transcripts = groups_of(tree, [[rollout.record for rollout in group] for group in groups])
         return {
             rollout.place: words
-            for number, group in told.items()
+            for number, group in transcripts.items()
             for rollout, words in zip(groups[number], group, strict=True)
         }
 

@@ -87,10 +87,10 @@ def asks_for_dropped(where: str | None) -> bool:
 
 def check_states(states: Sequence[str] | None) -> None:
     """Raise `UsageError` for a state that no run can be in."""
-    known = [state.value for state in (*State, *NoState)]
+    names_of_states = [state.value for state in (*State, *NoState)]
     for state in states or ():
-        if state not in known:
-            raise UsageError(f"no state {state!r}: there is {', '.join(known)}")
+        if state not in names_of_states:
+            raise UsageError(f"no state {state!r}: there is {', '.join(names_of_states)}")
 
 
 def named(

@@ -155,12 +155,16 @@ def check_keys(
     records: Sequence[Mapping[str, object]],
 ) -> None:
     """Raise `UsageError` for a key that none of the runs has; `views` are their values by key."""
-    known = {key for view in views for key in view}
-    for key in sorted(set(keys) - known) if records else ():
+    known_keys = {key for view in views for key in view}
+    for key in sorted(set(keys) - known_keys) if records else ():
         import difflib  # few conditions are wrong
 
-        near = difflib.get_close_matches(key, sorted(known), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there is {', '.join(sorted(known))}"
+        near = difflib.get_close_matches(key, sorted(known_keys), n=1)
+        hint = (
+            f"; did you mean {near[0]!r}?"
+            if near
+            else f"; there is {', '.join(sorted(known_keys))}"
+        )
         if any(record.get("metric") == key for record in records):
             hint = "; `value` is what runs are judged by, which is their " + key
         raise UsageError(f"no run has {key!r}{hint}")

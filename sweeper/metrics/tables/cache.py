@@ -9,7 +9,6 @@ folder without locks: what one has written, others find.
 import importlib
 import json
 import os
-import secrets
 import time
 import zlib
 from collections.abc import Iterable, Sequence
@@ -203,7 +202,7 @@ class Cache:
         """Write a segment with what is new."""
         if self._new:
             data, checksum = _encoded(self._new)
-            name = f"{self._prefix}{time.time_ns():016x}{secrets.token_hex(2)}.{checksum}.parquet"
+            name = f"{self._prefix}{time.time_ns():016x}{os.urandom(2).hex()}.{checksum}.parquet"
             if self._folder.write(name, [data]):
                 self._open(name)
             self._new, self._new_keys, self._new_numbers = {}, {}, 0
