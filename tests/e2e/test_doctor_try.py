@@ -15,7 +15,7 @@ import pytest
 from sweeper.errors import EnvironmentFailure
 from sweeper.launcher import backend_trial as trial
 from sweeper.store.opening import open_store
-from sweeper.sweep.folder import find_sweeps
+from sweeper.sweep.folder import SweepFolder, find_sweeps
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.states import State
 
@@ -238,7 +238,7 @@ def test_one_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
     plan = trial._plan(trial.TrialRequest("local", launch, "none", ()))
     store = open_store(str(tmp_path))
     store.create(f"{plan.name}/launcher.lock", b"")
-    trial._Trial(store, plan, 0.0, lambda _: None).remove()
+    trial._Trial(SweepFolder(store, plan.name), plan, 0.0, lambda _: None).remove()
     assert os.listdir(tmp_path) == []
 
 

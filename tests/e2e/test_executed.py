@@ -120,7 +120,7 @@ def test_each_run_shows_the_code_that_it_ran_and_comparisons_say_that_it_differs
     best = checkout.sweeper("best", "g").stdout
     assert f"different code (train.py): 2 runs {first[:8]}, 1 run {second[:8]}" in best
     assert len(checkout.json("best", "g")["differences"]) == 1
-    compared = checkout.sweeper("compare", "g/lr=1", "g/lr=3").stdout
+    compared = checkout.sweeper("compare", "g/lr=1", "g/lr=3", "--metric", "loss").stdout
     assert f"code (train.py): {first[:8]} in A, {second[:8]} in B" in compared
     analyzed = " ".join(checkout.sweeper("analyze", "g").stdout.split())
     assert "different code (train.py)" in analyzed

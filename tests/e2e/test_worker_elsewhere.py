@@ -19,6 +19,7 @@ Bench = Any  # tests/support/worker_bench.py
 WORKER = """
 import os, sys
 from sweeper.errors import StoreError
+from sweeper.store import opening
 from sweeper.store.local import LocalStore
 from sweeper.worker import main, syncing
 
@@ -41,7 +42,7 @@ def refusing(method):
 
 for name in ("create", "replace", "read", "exists", "list", "names", "upload"):
     setattr(Elsewhere, name, refusing(getattr(LocalStore, name)))
-main.open_store = Elsewhere
+opening.open_store = Elsewhere
 main.BEAT_SECONDS = 0.1
 syncing.REFUSED_SECONDS = float(os.environ["REFUSED"])
 code = main.main(sys.argv[1:])

@@ -125,6 +125,10 @@ def launched(top: Path) -> None:
     (top / "bad.yaml").write_text(json.dumps(text))
     done = min((top / "root" / "bad" / "runs").glob("*.1/iteration_000001")).parent
     shutil.copytree(done, top / "root" / "mine" / "x")
+    with (top / "root" / "mine" / "x" / "metrics.jsonl").open("a") as file:  # enough to be cached
+        for step in range(100, 4100):
+            row = {"step": step, **{f"m/{key}": step / (key + 1) for key in range(10)}}
+            file.write(json.dumps(row) + "\n")
     kept = environment_file.write(str(top / "root" / "bad"), {})
     os.utime(kept, (1, 1))
     vault = Vault(str(top / "vault"))
