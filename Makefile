@@ -12,10 +12,10 @@ PYTHON312 ?= python3.12
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit e2e kills faketime chaos live cookbook ray harbor podman peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sacct outage quickstarts elsewhere image screens picture clean
+.PHONY: help install demo test test-all slow lint types unit e2e kills faketime chaos live cookbook ray harbor podman peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sacct outage quickstarts elsewhere image screens picture clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed ## sweeper and what it needs, into .venv
 
@@ -107,9 +107,12 @@ demo: install tmux ## a real sweep on this machine, and its report
 	@echo "to type 'sweeper' yourself: source $(VENV)/bin/activate"
 
 # What takes one processor is done beside what takes the other.
-test: dev tmux ## everything that must be green
+test: dev tmux ## what must be green before each commit
 	@$(MAKE) --no-print-directory --jobs 2 lint types unit
-	@$(MAKE) --no-print-directory e2e kills
+	@$(MAKE) --no-print-directory e2e
+
+test-all: dev tmux ## what else must be green on main: other backends, browsers, S3, long kills
+	@$(MAKE) --no-print-directory slow kills
 
 lint: dev
 	@$(BIN)/ruff check .
@@ -125,8 +128,11 @@ unit: dev tmux ## the quick tests
 # The files with the longest tests come first (`tests/e2e/conftest.py`), not those with the most.
 ABREAST = --dist loadfile --no-loadscope-reorder
 
-e2e: dev tmux bubblewrap ## the tests that drive the whole program
-	@$(BIN)/pytest -q -n 4 $(ABREAST) tests/e2e
+e2e: dev tmux bubblewrap ## the tests that drive the whole program, on local and tmux
+	@$(BIN)/pytest -q -n 4 $(ABREAST) -m 'not slow' tests/e2e
+
+slow: dev tmux bubblewrap ## those on other backends, with browsers and S3, and the other recipes
+	@$(BIN)/pytest -q -n 4 $(ABREAST) -m slow tests/e2e
 
 kills: dev tmux faketime ## the quick part of tests/chaos: kill things on purpose, see that nothing is lost
 	@$(BIN)/pytest -q -n 3 $(ABREAST) tests/chaos

@@ -13,52 +13,42 @@ import pytest
 
 from sweeper.engine import lifecycle
 
+# fmt: off
 _LONGEST = (
-    "test_readme.py",
-    "test_slurm.py",
-    "test_remote.py",
-    "test_watch.py",
-    "test_sessions.py",
-    "test_mcp.py",
-    "test_aws_batch.py",
-    "test_alarms.py",
-    "test_launch.py",
-    "test_recipe_terminal.py",
-    "test_terminal_killed.py",
-    "test_containers.py",
-    "test_steering.py",
-    "test_doctor_try.py",
-    "test_bare_jobs.py",
-    "test_quickstart_elsewhere.py",
-    "test_recipe_reward.py",
-    "test_logs.py",
-    "test_costs.py",
-    "test_recipe_wandb.py",
-    "test_report_pages.py",
-    "test_report_browser.py",
-    "test_report_commands.py",
-    "test_grpo_grid.py",
-    "test_recipe_distill.py",
-    "test_recipe_rl.py",
-    "test_recipe_dpo.py",
-    "test_own_programs.py",
-    "test_recipe_sft.py",
-    "test_engine_sdk.py",
-    "test_windows.py",
-    "test_fork_client.py",
-    "test_outside.py",
-    "test_pipeline.py",
-    "test_recipe_wandb_online.py",
-    "test_sweep_wandb.py",
-    "test_engine_lifecycle.py",
+    "readme", "launch", "steering", "report_pages", "logs", "grid_language", "mcp", "recipe_rl",
+    "engine_sdk", "recipe_sft", "init", "pipeline", "csv_metrics", "fork_client",
+    "engine_lifecycle", "worker_trouble", "notify", "bootstrap_run", "engine_calls", "tui_app",
 )
-"""Files that take longest: begun last, they would run alone while the other processors wait."""
+"""Files of `make test` that take longest: begun last, they would run alone while the other
+processors wait."""
+_SLOW = (
+    "remote", "aws_batch", "kubernetes", "slurm", "beaker", "watch", "modal", "bare_jobs",
+    "quickstart_elsewhere", "doctor_try", "places_elsewhere", "costs", "executed", "places",
+    "somebody_elses_sweep", "alarms", "recipe_terminal", "recipe_wandb", "sessions",
+    "recipe_reward", "report_browser", "own_programs", "recipe_distill", "report_commands",
+    "outside", "grpo_grid", "recipe_dpo", "surroundings", "windows", "report_files",
+    "recipe_wandb_online", "matrix", "terminal_killed", "skill", "engine_limits", "grid_fuzz",
+    "grid_corpus", "sweep_wandb", "aws_batch_account", "recipe_ref_found", "wherever_started",
+    "document_fuzz", "registry_processes", "recipe_isolated", "recipe_ref_checked", "export_wandb",
+    "ray", "image", "worker_elsewhere", "harbor", "slurm_accounting", "cookbook",
+    "cookbook_readers", "containers",
+)
+"""Files that only `make test-all` runs, the longest first: other backends than `local` and tmux,
+which the contract tests cover too; containers, browsers, S3; long kills; other recipes."""
+# fmt: on
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take longest first, the others as they were."""
-    order = {name: place for place, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+    """Mark the slow files. The files that take longest come first, the others as they were."""
+    order = {name: place for place, name in enumerate((*_SLOW, *_LONGEST))}
+    items.sort(key=lambda item: order.get(_subject(item), len(order)))
+    for item in items:
+        if _subject(item) in _SLOW and "e2e" in item.path.parts:
+            item.add_marker(pytest.mark.slow)
+
+
+def _subject(item: pytest.Item) -> str:
+    return item.path.stem.removeprefix("test_")
 
 
 class Recipes:
