@@ -1,4 +1,4 @@
-"""Finds the sweeps and runs in one or several roots, and selects those that callers mean."""
+"""Find the sweeps and runs in one or several roots, and select those that callers mean."""
 
 import fnmatch
 import os

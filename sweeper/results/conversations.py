@@ -1,4 +1,4 @@
-"""Finds what was said in a rollout: in the transcript (a logtree) where there is one, else in what
+"""Find what was said in a rollout: in the transcript (a logtree) where there is one, else in what
 the turns logged. Pure: JSON in, lines out.
 
 A transcript has a section for each group that was logged. tinker-cookbook runs the trajectories of

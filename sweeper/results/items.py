@@ -1,4 +1,4 @@
-"""Reads what a run answered, item by item: one score a question, wherever a run has left them.
+"""Read what a run answered, item by item: one score a question, wherever a run has left them.
 
 Three shapes are known. tinker-cookbook's EvalStore: `<anything>/<benchmark>/trajectories.jsonl`
 beside a `result.json`, which ends the evaluation. Rollout summaries that keep the question's text.

@@ -1,4 +1,4 @@
-"""Follows what many runs print: it reads only new lines, and checks one stamp per log. For
+"""Follow what many runs print: it reads only new lines, and checks one stamp per log. For
 programs that show many runs live.
 
 A log lies in the store, or in parts there while it grows on another machine. Offsets are the same

@@ -1,4 +1,4 @@
-"""Follows what runs record: it reads only new lines, and checks one stamp per file. For programs
+"""Follow what runs record: read only new lines, and check one stamp per file. For programs
 that show many runs live, where reading everything again would be too slow."""
 
 import os

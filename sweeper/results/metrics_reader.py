@@ -1,4 +1,4 @@
-"""Makes tables of recorded metrics through the cache, and reports what could not be read."""
+"""Make tables of recorded metrics through the cache, and report what could not be read."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress

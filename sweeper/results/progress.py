@@ -1,4 +1,4 @@
-"""Tells how far a run is, by the last rows of its newest attempt."""
+"""Tell how far a run is, by the last rows of its newest attempt."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Reads the rollouts of a run: what was measured of each trajectory, and what was said in it."""
+"""Read the rollouts of a run: what was measured of each trajectory, and what was said in it."""
 
 from functools import partial
 from typing import NamedTuple

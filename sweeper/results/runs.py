@@ -124,7 +124,7 @@ class RecordedRun(ABC):
 
     def readable(self, find: Callable[[], T], otherwise: T) -> T:
         """Return the result of `find`. If it cannot be read, and the caller wants to be told and
-        get the rest, reports that and returns `otherwise`."""
+        get the rest, report that and return `otherwise`."""
         try:
             return find()
         except StoreError as error:

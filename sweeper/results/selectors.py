@@ -1,4 +1,4 @@
-"""Finds the runs that a user means: by sweep, name, value, state or condition. Every verb asks
+"""Find the runs that a user means: by sweep, name, value, state or condition. Every verb asks
 here.
 
 A selector is the first of these that fits:

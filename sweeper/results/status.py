@@ -1,4 +1,4 @@
-"""Reads the status of a sweep: what runs, what its launcher observes, and whether it is over."""
+"""Read the status of a sweep: what runs, what its launcher observes, and whether it is over."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

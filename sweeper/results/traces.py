@@ -1,4 +1,4 @@
-"""Rollouts as traces: a line a step, with labels, and spans of OpenTelemetry. Pure.
+"""Rollouts as traces: one line per step, with labels, and spans of OpenTelemetry. Pure.
 
 A trajectory is a trace, each of its turns a step. What can be said of a turn by itself is its
 `labels`: `first`, `last`, `cut_off` (by the limit of tokens), `unreadable` (no action could be made

@@ -1,4 +1,4 @@
-"""Reads the state of a sweep, and waits until it is no longer running."""
+"""Read the state of a sweep, and wait until it is no longer running."""
 
 import math
 import time
@@ -15,7 +15,7 @@ _SHARE = 20
 
 
 def wait(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:
-    """Wait at most `timeout` seconds until a sweep is no longer running, and returns its status.
+    """Wait at most `timeout` seconds until a sweep is no longer running, and return its status.
     `finished` is False if the time is up, or if its launcher ended before all runs had. Raises
     `NotFound`, `StoreError`."""
     deadline = time.monotonic() + timeout
