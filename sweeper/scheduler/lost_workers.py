@@ -79,8 +79,8 @@ class LostWorkers:
         return observations
 
     def _is_over(self, run: str, attempt: int, status: JobStatus, stopped: bool) -> bool:
-        """Record the outcome of an attempt whose worker will not, if it is known by now. `told`: it
-        was told to stop."""
+        """Record the outcome of an attempt whose worker will not, if it is known by now. `stopped`:
+        it was told to stop."""
         view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
         if view.cancel and status.state in _GONE:
             # No worker that has not claimed it by now will: it looks for the request first.
