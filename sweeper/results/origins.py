@@ -12,7 +12,6 @@ import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from sweeper.common.json_values import table_of
@@ -121,15 +120,18 @@ class Executed(NamedTuple):
     origin: Origin | None
 
 
-@dataclass(frozen=True)
 class Difference:
     """A way in which runs differ: `kind` is code, python, SDK, packages, service, variables or
     data. `what` names what differs, such as files or packages, if that is known. `groups` has a
     label and the runs of each variant, in the order of the runs."""
 
-    kind: str
-    what: tuple[str, ...]
-    groups: tuple[tuple[str, tuple[HasOrigin, ...]], ...]
+    def __init__(
+        self,
+        kind: str,
+        what: tuple[str, ...],
+        groups: tuple[tuple[str, tuple[HasOrigin, ...]], ...],
+    ) -> None:
+        self.kind, self.what, self.groups = kind, what, groups
 
     @property
     def title(self) -> str:
