@@ -2,7 +2,7 @@
 
 Mistakes raise `Damaged` (a `StoreError`), which names the file and the place in it:
 
-    sweeps/lr/sweep.json: runs[3].id: should be a text, and is null
+    sweeps/lr/sweep.json: runs[3].id: should be a text, not null
 """
 
 import json
@@ -18,10 +18,10 @@ SCHEMA = 1
 T = TypeVar("T")
 Word = TypeVar("Word", bound=str)
 
-_LARGEST = 1e18
+LARGEST = 1e18
 """Bound of all numbers in documents (seconds, bytes, counters). NaN and infinity are refused."""
 _SHOWN = 40
-_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
 
 
 class Part:
@@ -63,7 +63,7 @@ class Part:
         from datetime import datetime  # few workers read one
 
         try:
-            if re.fullmatch(_TIME, value) and datetime.fromisoformat(value):
+            if re.fullmatch(TIME, value) and datetime.fromisoformat(value):
                 return value
         except ValueError:
             pass
@@ -76,7 +76,7 @@ class Part:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             return self._refuse(key, "a number", value)
-        return value if -_LARGEST < value < _LARGEST else self._refuse(key, "a number", value)
+        return value if -LARGEST < value < LARGEST else self._refuse(key, "a number", value)
 
     def integer_or(self, key: str, default: T) -> int | T:
         """Return an integer."""
@@ -149,8 +149,8 @@ class Part:
         path = self._path(key)
         where = f"{path}: " if path else ""
         is_there = not key or key.partition("[")[0] in self.document
-        shown = _shown(value) if is_there else "missing"
-        raise Damaged(f"{self.place}: {where}should be {what}, and is {shown}")
+        but = f"not {shown(value)}" if is_there else "and is missing"
+        raise Damaged(f"{self.place}: {where}should be {what}, {but}")
 
 
 def read_texts(document: object, place: str) -> dict[str, str]:
@@ -159,7 +159,7 @@ def read_texts(document: object, place: str) -> dict[str, str]:
     return {name: top.text(name) for name in top.document}
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Return a value for messages. It may be of any size."""
     if isinstance(value, dict):
         return "an object"
@@ -167,6 +167,6 @@ def _shown(value: object) -> str:
         return "a list"
     if isinstance(value, str):
         return json.dumps(value[:_SHOWN]) + ("..." if len(value) > _SHOWN else "")
-    if isinstance(value, int) and abs(value) > _LARGEST:
+    if isinstance(value, int) and abs(value) > LARGEST:
         return "a huge number"
     return json.dumps(value)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sweeper.backends import Away, Capabilities, may_restart, open_places
 from sweeper.backends.base import Backend
 from sweeper.common import logs
-from sweeper.common.document_reader import Part
+from sweeper.common.json_values import list_of, table_of
 from sweeper.common.logs import Log
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.grid.notify import notify_of, require_variables
@@ -222,9 +222,11 @@ def ready(folder: SweepFolder, agree: Agree = refuse) -> Ready:
     environment. Records and starts nothing. Raises as `launch` does."""
     plan = folder.read_plan()
     _check_account(plan)
-    recorded = Part(plan.recorded, file_of(folder.store, folder.plan))
-    for part in recorded.parts("stages") if plan.stages else [recorded]:
-        runs_anywhere(part.part("recipe"))
+    file = file_of(folder.store, folder.plan)
+    if not plan.stages:
+        runs_anywhere(plan.recorded.get("recipe"), file, "recipe")
+    for number, stage in enumerate(list_of(plan.recorded.get("stages"))):
+        runs_anywhere(table_of(stage).get("recipe"), file, f"stages[{number}].recipe")
     require(plan.recorded, folder.address, agree)
     launched = plan.launch
     names = secret_names(plan.secrets, plan.service)

@@ -17,7 +17,7 @@ from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_readable_part
 from sweeper.planner.expansion import expand_some, expand_with_baseline
 from sweeper.planner.stages import NO_RECIPE, baseline_of, check_readable_stages, with_stages
-from sweeper.sweep.plan import Expected, Plan
+from sweeper.sweep.plan import Expected, Extended, Plan
 
 
 def plan(
@@ -77,7 +77,7 @@ def _without_runs(grid: Grid) -> Plan:
         grid_text=grid.text,
         grid_path=grid.path,
         overrides=grid.overrides,
-        extends=tuple((source.path, source.text) for source in grid.extends),
+        extends=tuple(Extended(source.path, source.text) for source in grid.extends),
         wandb=grid.wandb,
         alarms=grid.alarms,
         on_alarm=grid.on_alarm,

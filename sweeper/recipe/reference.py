@@ -14,15 +14,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from sweeper.common import codec
 from sweeper.common.document_reader import Part
 from sweeper.common.json_values import table_of
 from sweeper.errors import RecipeError
 from sweeper.paths import is_utf8
 from sweeper.recipe.command_template import with_log_path
 from sweeper.recipe.probe import probe
-from sweeper.sweep.recipe import Recipe, read_recipe
+from sweeper.sweep.recipe import Recipe
 from sweeper.sweep.usage import Usage
-from sweeper.sweep.usage import read as read_usage
 
 if TYPE_CHECKING:
     from sweeper.recipe.documents import Answer, Asked, Packed
@@ -147,14 +147,15 @@ def _read_recipe(answer: "Answer", source: str, interpreter: str, filled: Filled
         "python": interpreter,
         "seed_field": filled.seed if not takes or _is_field(filled.seed, takes) else None,
     }
-    return read_recipe(Part(defaults | {**fields} | given, "the recipe"))
+    return codec.read(Recipe, defaults | {**fields} | given, "the recipe")
 
 
 def _estimates(answer: Part) -> list[Usage | None]:
     part = answer.part_or_none("estimates")
     if part is None:
         return []
-    usages = [read_usage(one) for one in part.parts("said")]
+    said = enumerate(part.items("said"))
+    usages = [codec.read(Usage, usage, part.place, f"said[{n}]") for n, usage in said]
     return [usages[number] if isinstance(number, int) else None for number in part.items("of")]
 
 

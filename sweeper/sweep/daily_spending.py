@@ -3,10 +3,11 @@ account's record."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from sweeper.common.document_reader import SCHEMA, Part
-from sweeper.sweep import usage
+from sweeper.common import codec
+from sweeper.common.codec import Clamp, Sparse, written
+from sweeper.common.document_reader import SCHEMA
 from sweeper.sweep.usage import NO_USAGE, Usage, beyond, total
 
 
@@ -14,11 +15,11 @@ class Spent(NamedTuple):
     """Tokens, and seconds of runs without their pauses."""
 
     usage: Usage = NO_USAGE
-    seconds: float = 0.0
+    seconds: Annotated[float, Clamp(0.0)] = 0.0
 
     def document(self) -> dict[str, object]:
         """Return the value in its stored form."""
-        return {"usage": self.usage.document(), "seconds": round(self.seconds, 3)}
+        return {**written(self), "seconds": round(self.seconds, 3)}
 
 
 NOTHING = Spent()
@@ -34,7 +35,7 @@ class SweepSpent(NamedTuple):
     created: str | None = None
     counted: Spent = NOTHING
     days: Mapping[str, Spent] = _NO_DAYS
-    identity: str | None = None
+    identity: Sparse[str | None] = None
 
     def plus(self, now: Spent, created: str | None, day: str) -> "SweepSpent":
         """Return the updated value: use that is new in `now` counts for `day`."""
@@ -49,10 +50,7 @@ class SweepSpent(NamedTuple):
 
     def document(self) -> dict[str, object]:
         """Return the value in its stored form."""
-        days = {day: spent.document() for day, spent in self.days.items()}
-        head = {"schema": SCHEMA, "sweep": self.sweep, "created": self.created}
-        known = {} if self.identity is None else {"identity": self.identity}
-        return {**head, **known, "counted": self.counted.document(), "days": days}
+        return {"schema": SCHEMA, **written(self)}
 
 
 def least(one: Spent, other: Spent) -> Spent:
@@ -68,12 +66,4 @@ def together(several: list[Spent]) -> Spent:
 
 def read(document: object, place: str) -> SweepSpent:
     """Read the document of the file `place`. Raises `StoreError`."""
-    top = Part(document, place)
-    days = {day: _spent(part) for day, part in top.parts_by_key("days").items()}
-    counted = _spent(top.part("counted"))
-    identity = top.text_or("identity", None)
-    return SweepSpent(top.text("sweep"), top.text_or("created", None), counted, days, identity)
-
-
-def _spent(part: Part) -> Spent:
-    return Spent(usage.read(part.part_or_none("usage")), max(0.0, part.number_or("seconds", 0.0)))
+    return codec.read(SweepSpent, document, place)

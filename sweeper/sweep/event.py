@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from sweeper.common.document_reader import Part
-from sweeper.sweep import usage
+from sweeper.common import codec
+from sweeper.common.codec import Sparse, Time, written
 from sweeper.sweep.usage import NO_USAGE, Usage
 
 
@@ -19,34 +19,28 @@ class Outcome(NamedTuple):
     the recipe's use of its service.
     """
 
-    time: str | None = None
-    started: str | None = None
-    ended: str | None = None
-    wall_s: float | None = None
-    paused_s: float | None = None
-    code: int | None = None
-    signal: str | None = None
-    reason: str | None = None
-    detail: str | None = None
-    host: str | None = None
-    max_rss_bytes: int | None = None
-    unsynced: str | None = None
-    nonce: str | None = None
-    submitted: int | None = None
-    place: str | None = None
-    launch: str | None = None
-    program: str | None = None
-    usage: Usage = NO_USAGE
+    time: Sparse[Time | None] = None
+    started: Sparse[Time | None] = None
+    ended: Sparse[Time | None] = None
+    wall_s: Sparse[float | None] = None
+    paused_s: Sparse[float | None] = None
+    code: Sparse[int | None] = None
+    signal: Sparse[str | None] = None
+    reason: Sparse[str | None] = None
+    detail: Sparse[str | None] = None
+    host: Sparse[str | None] = None
+    max_rss_bytes: Sparse[int | None] = None
+    unsynced: Sparse[str | None] = None
+    nonce: Sparse[str | None] = None
+    submitted: Sparse[int | None] = None
+    place: Sparse[str | None] = None
+    launch: Sparse[str | None] = None
+    program: Sparse[str | None] = None
+    usage: Sparse[Usage] = NO_USAGE
 
     def document(self) -> dict[str, object]:
         """Return the known values, by key."""
-        known: dict[str, object] = {
-            key: value for key, value in self._asdict().items() if value is not None
-        }
-        del known["usage"]
-        if self.usage != NO_USAGE:
-            known["usage"] = self.usage.document()
-        return known
+        return written(self)
 
 
 NOTHING = Outcome()
@@ -56,24 +50,4 @@ one."""
 
 def read(document: object, place: str) -> Outcome:
     """Read the body of the event in the file `place`. Raises `StoreError`."""
-    body = Part(document, place)
-    return Outcome(
-        time=body.time_or("time", None),
-        started=body.time_or("started", None),
-        ended=body.time_or("ended", None),
-        wall_s=body.number_or("wall_s", None),
-        paused_s=body.number_or("paused_s", None),
-        code=body.integer_or("code", None),
-        signal=body.text_or("signal", None),
-        reason=body.text_or("reason", None),
-        detail=body.text_or("detail", None),
-        host=body.text_or("host", None),
-        max_rss_bytes=body.integer_or("max_rss_bytes", None),
-        unsynced=body.text_or("unsynced", None),
-        nonce=body.text_or("nonce", None),
-        submitted=body.integer_or("submitted", None),
-        place=body.text_or("place", None),
-        launch=body.text_or("launch", None),
-        program=body.text_or("program", None),
-        usage=usage.read(body.part_or_none("usage")),
-    )
+    return codec.read(Outcome, document, place)

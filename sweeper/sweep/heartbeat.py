@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from sweeper.common.document_reader import Part
-from sweeper.sweep import usage
+from sweeper.common import codec
+from sweeper.common.codec import Clamp, Default, Time, Whole
 from sweeper.sweep.usage import NO_USAGE, Usage
 
 
@@ -13,7 +13,7 @@ class Paused(NamedTuple):
     """Why the service holds a run back (`rate_limit`, `capacity`, `quota`), and since when."""
 
     reason: str
-    since: str
+    since: Annotated[str, Default("")]
 
 
 class Heartbeat(NamedTuple):
@@ -22,12 +22,12 @@ class Heartbeat(NamedTuple):
     recipe's use of its service in this attempt. `document` is the whole document, with the
     machine's free disk space and memory."""
 
-    time: str | None = None
+    time: Time | None = None
     up_s: float | None = None
     paused: Paused | None = None
-    paused_s: float = 0.0
+    paused_s: Annotated[float, Clamp(0.0)] = 0.0
     usage: Usage = NO_USAGE
-    document: Mapping[str, object] = MappingProxyType({})
+    document: Whole[Mapping[str, object]] = MappingProxyType({})
 
 
 SILENT = Heartbeat()
@@ -36,13 +36,4 @@ SILENT = Heartbeat()
 
 def read(document: object, place: str) -> Heartbeat:
     """Read the heartbeat in the file `place`. Raises `StoreError`."""
-    body = Part(document, place)
-    paused = body.part_or_none("paused")
-    return Heartbeat(
-        time=body.time_or("time", None),
-        up_s=body.number_or("up_s", None),
-        paused=paused and Paused(paused.text("reason"), paused.text_or("since", "")),
-        paused_s=max(0.0, body.number_or("paused_s", 0.0)),
-        usage=usage.read(body.part_or_none("usage")),
-        document=body.document,
-    )
+    return codec.read(Heartbeat, document, place)

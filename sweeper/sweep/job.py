@@ -1,11 +1,16 @@
 """`job.json`: the work of an attempt's worker."""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from sweeper.common.document_reader import SCHEMA, Part
+from sweeper.common import codec
+from sweeper.common.codec import AtLeast, Default, written
+from sweeper.common.document_reader import SCHEMA
+from sweeper.common.json_values import table_of
 from sweeper.sweep.launch import Launch
-from sweeper.sweep.recipe import Recipe, Snapshot, read_recipe, read_snapshot, runs_anywhere
+from sweeper.sweep.recipe import Recipe, Snapshot, runs_anywhere
+
+_DEFAULT = Launch()
 
 
 class Engine(NamedTuple):
@@ -27,23 +32,23 @@ class Job(NamedTuple):
     """
 
     run: str
-    attempt: int
+    attempt: Annotated[int, AtLeast(1)]
     name: str
     seed: int | None
     config: Mapping[str, object]
     recipe: Recipe
     cwd: str
     snapshot: Snapshot | None
-    env: Mapping[str, str]
+    env: Annotated[Mapping[str, str], Default({})]
     metrics_dir: str | None
     env_file: str | None
-    secrets: tuple[str, ...]
+    secrets: Annotated[tuple[str, ...], Default(())]
     timeout_s: float | None
-    grace_s: float
-    resume: Literal["auto", "always", "never"]
-    sync_s: float
-    wandb: Mapping[str, str]
-    fields: Mapping[str, str]
+    grace_s: Annotated[float, Default(_DEFAULT.grace_s)]
+    resume: Annotated[Literal["auto", "always", "never"], Default(_DEFAULT.resume)]
+    sync_s: Annotated[float, Default(_DEFAULT.sync_s)]
+    wandb: Annotated[Mapping[str, str], Default({})]
+    fields: Annotated[Mapping[str, str], Default({})]
     engine: Engine | None
     warm: bool = False
     requirements: str | None = None
@@ -52,67 +57,30 @@ class Job(NamedTuple):
 
     def document(self) -> dict[str, object]:
         """Return the value in its stored form."""
-        return {
-            "schema": SCHEMA,
-            **self._asdict(),
-            "config": dict(self.config),
-            "recipe": self.recipe.document(),
-            "snapshot": self.snapshot and self.snapshot.document(),
-            "env": dict(self.env),
-            "wandb": dict(self.wandb),
-            "fields": dict(self.fields),
-            "engine": self.engine and self.engine._asdict(),
-        }
+        return {"schema": SCHEMA, **written(self)}
 
 
 def read(document: object, place: str) -> Job:
     """Read the job in the file `place`. Raises `StoreError`."""
-    job = Part(document, place)
-    attempt = job.integer_or("attempt", 0)
-    if attempt < 1:
-        job.refuse("attempt", "1 or more")
-    runs_anywhere(job.part("recipe"))
-    default = Launch()
-    return Job(
-        run=job.text("run"),
-        attempt=attempt,
-        name=job.text("name"),
-        seed=job.integer_or("seed", None),
-        config=job.part("config").document,
-        recipe=read_recipe(job.part("recipe")),
-        cwd=job.text("cwd"),
-        snapshot=read_snapshot(job.part_or_none("snapshot")),
-        env=job.texts_by_key("env"),
-        metrics_dir=job.text_or("metrics_dir", None),
-        env_file=job.text_or("env_file", None),
-        secrets=tuple(job.texts_or("secrets", ())),
-        timeout_s=job.number_or("timeout_s", None),
-        grace_s=job.number_or("grace_s", default.grace_s),
-        resume=job.one_of("resume", ("auto", "always", "never"), default.resume),
-        sync_s=job.number_or("sync_s", default.sync_s),
-        wandb=job.texts_by_key("wandb"),
-        fields=job.texts_by_key("fields"),
-        engine=_engine(job),
-        warm=job.flag_or("warm", False),
-        requirements=job.text_or("requirements", None),
-        launch=job.text_or("launch", None),
-        first=job.integer_or("first", 1),
-    )
+    job = codec.read(Job, document, place)
+    runs_anywhere(table_of(document).get("recipe"), place, "recipe")
+    return job
+
+
+class _Engine(NamedTuple):
+    engine: Engine | None
 
 
 def read_engine(document: object, place: str) -> Engine | None:
     """Read the engine of the job in the file `place`. Raises `StoreError`."""
-    return _engine(Part(document, place))
+    return codec.read(_Engine, document, place).engine
 
 
-def _engine(job: Part) -> Engine | None:
-    part = job.part_or_none("engine")
-    return None if part is None else Engine(part.text("url"), part.text("started"))
+class _Tokens(NamedTuple):
+    tokens: list[str]
 
 
 def read_tokens(document: object, place: str) -> list[str]:
     """Read the table of a job array in the file `place`: the token of each job. Raises
     `StoreError`."""
-    top = Part(document, place)
-    tokens = top.texts_or("tokens", None)
-    return top.refuse("tokens", "a list of texts") if tokens is None else tokens
+    return codec.read(_Tokens, document, place).tokens

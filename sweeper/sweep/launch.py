@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Never
+from typing import Annotated, Literal, NamedTuple, Never
 
+from sweeper.common.codec import AtLeast, Check, Rest, Sparse, written
 from sweeper.common.json_values import table_of
 
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
@@ -14,7 +15,7 @@ class Share(NamedTuple):
     limit)."""
 
     backend: str
-    max_parallel: int | None = None
+    max_parallel: Annotated[int | None, AtLeast(1)] = None
 
 
 class Launch(NamedTuple):
@@ -32,24 +33,24 @@ class Launch(NamedTuple):
     """
 
     backend: str = "tmux"
-    max_parallel: int = 8
-    retries: int = 0
-    timeout_s: float | None = None
+    max_parallel: Annotated[int, AtLeast(1)] = 8
+    retries: Annotated[int, AtLeast(0)] = 0
+    timeout_s: Annotated[float | None, AtLeast(0)] = None
     python: str | None = None
     cwd: str | None = None
     env: Mapping[str, str] = _NOTHING
     resume: Literal["auto", "always", "never"] = "auto"
-    lease_s: float = 60.0
-    grace_s: float = 30.0
+    lease_s: Annotated[float, AtLeast(0)] = 60.0
+    grace_s: Annotated[float, AtLeast(0)] = 30.0
     log_path_field: str | None = None
     metrics_dir: str | None = None
     window: str | None = None
-    sync_s: float = 20.0
-    priority: float = 1.0
+    sync_s: Annotated[float, AtLeast(0)] = 20.0
+    priority: Annotated[float, Check((0.0).__lt__, "more than 0")] = 1.0
     warm: bool = True
     requirements: str | None = None
-    options: Mapping[str, Mapping[str, object]] = _NOTHING
-    backends: tuple[Share, ...] = ()
+    options: Rest[Mapping[str, Mapping[str, object]]] = _NOTHING
+    backends: Sparse[tuple[Share, ...]] = ()
 
     @property
     def shares(self) -> tuple[Share, ...]:
@@ -64,12 +65,7 @@ class Launch(NamedTuple):
     def document(self) -> dict[str, object]:
         """Return the form in `sweep.json`, where backends' options stand next to the other
         keys."""
-        document: dict[str, object] = {**self._asdict(), "env": dict(self.env)}
-        del document["options"]
-        document["backends"] = [share._asdict() for share in self.backends]
-        if not self.backends:
-            del document["backends"]
-        return document | {key: dict(options) for key, options in self.options.items()}
+        return written(self)
 
     def under(self, own: Mapping[str, object]) -> "Launch":
         """Return these settings overridden by a stage's own, in the form of `Stage.launch`.

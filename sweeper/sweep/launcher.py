@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from sweeper.common import codec
 from sweeper.common.document_reader import Part
 from sweeper.sweep.observation import Observation, read_all
-from sweeper.sweep.usage import SweepUsage, read_of_sweep
+from sweeper.sweep.usage import SweepUsage
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -74,6 +75,11 @@ class Observations(NamedTuple):
 _GAVE_UP = "the launcher gave up: "
 """Prefix of `held` until version 0.1, which had no `gave_up`."""
 
+
+class _Used(NamedTuple):
+    usage: SweepUsage | None
+
+
 NO_OBSERVATIONS = Observations()
 """The value if no launcher has published anything."""
 
@@ -92,7 +98,7 @@ def read_observations(document: object, place: str) -> Observations:
         paused=top.flag_or("paused", False),
         limit=top.integer_or("limit", None),
         limit_by=top.text_or("limit_by", None),
-        usage=read_of_sweep(top.part_or_none("usage")),
+        usage=codec.read(_Used, document, place).usage,
         starting=top.flag_or("starting", True),
         pid=top.integer_or("pid", None),
     )

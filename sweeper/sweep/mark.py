@@ -5,9 +5,12 @@ their order."""
 import re
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from sweeper.common.document_reader import SCHEMA, Part
+from sweeper.common import codec
+from sweeper.common.codec import Default, written
+from sweeper.common.document_reader import SCHEMA
+from sweeper.errors import Damaged
 
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
@@ -30,13 +33,13 @@ class Mark(NamedTuple):
 
     kind: Kind
     run: str | None
-    text: str
-    by: str
-    time: str
+    text: Annotated[str, Default("")]
+    by: Annotated[str, Default("somebody")]
+    time: Annotated[str, Default("")]
 
     def document(self) -> dict[str, object]:
         """Return the value in its stored form."""
-        return {"schema": SCHEMA, **self._asdict(), "kind": self.kind.value}
+        return {"schema": SCHEMA, **written(self)}
 
 
 class Marks(NamedTuple):
@@ -83,10 +86,7 @@ def fold(marks: Iterable[Mark]) -> Marks:
 
 def read(document: object, place: str) -> Mark:
     """Read the mark in the file `place`. Raises `StoreError`."""
-    top = Part(document, place)
-    kind = Kind(top.one_of("kind", set(Kind), ""))
-    text = top.text_or("text", "")
-    if kind in (Kind.TAG, Kind.UNTAG) and not is_tag(text):
-        top.refuse("text", "a tag")
-    run = top.text_or("run", None)
-    return Mark(kind, run, text, top.text_or("by", "somebody"), top.text_or("time", ""))
+    mark = codec.read(Mark, document, place)
+    if mark.kind in (Kind.TAG, Kind.UNTAG) and not is_tag(mark.text):
+        raise Damaged(f"{place}: text: should be a tag")
+    return mark

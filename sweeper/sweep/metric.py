@@ -6,31 +6,15 @@ grid may write a mapping: `{mean_of_last: 5}` is `mean_of_last=5`.
 """
 
 import re
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from sweeper.common.codec import Check, Default, Sparse
 
 MOST_LAST = 1000
 """The most values in the mean that a run is judged by."""
 
 NOISES = ("auto", "pooled", "own")
 FAILED = ("bound", "worst", "drop")
-
-
-class Metric(NamedTuple):
-    """Decides which cell is best. `at` is the value of a run that counts: `last`, `best`,
-    `mean_of_last=5`, or `auto`, which is the last, and in a report a mean if the last values are
-    noisy. `noise` says whether cells share their noise estimate: `auto` (if a test allows it),
-    `pooled`, `own`, or `from=SWEEP,...` (these sweeps contribute theirs). `failed` is what a
-    failed run counts as: `bound` (its cell is no better than with the worst value in its place),
-    `worst` (the worst value) or `drop` (nothing). `by` is a setting each of whose values is judged
-    separately. `relevant` is the smallest difference that matters."""
-
-    name: str
-    goal: Literal["minimize", "maximize"]
-    at: str = "auto"
-    noise: str = "auto"
-    failed: str = "bound"
-    by: str | None = None
-    relevant: float | None = None
 
 
 def mean_of_last(at: str) -> int | None:
@@ -62,3 +46,21 @@ def lenders(noise: str) -> tuple[str, ...]:
 def is_noise(noise: str) -> bool:
     """Return whether the text is a valid `noise`."""
     return noise in NOISES or bool(lenders(noise))
+
+
+class Metric(NamedTuple):
+    """Decides which cell is best. `at` is the value of a run that counts: `last`, `best`,
+    `mean_of_last=5`, or `auto`, which is the last, and in a report a mean if the last values are
+    noisy. `noise` says whether cells share their noise estimate: `auto` (if a test allows it),
+    `pooled`, `own`, or `from=SWEEP,...` (these sweeps contribute theirs). `failed` is what a
+    failed run counts as: `bound` (its cell is no better than with the worst value in its place),
+    `worst` (the worst value) or `drop` (nothing). `by` is a setting each of whose values is judged
+    separately. `relevant` is the smallest difference that matters."""
+
+    name: str
+    goal: Annotated[Literal["minimize", "maximize"], Default("minimize")]
+    at: Annotated[str, Check(is_at, "auto, last, best or mean_of_last=5"), Default("last")] = "auto"
+    noise: Sparse[Annotated[str, Check(is_noise, "auto, pooled, own or from=SWEEP")]] = "auto"
+    failed: Sparse[Annotated[str, Check(FAILED.__contains__, " or ".join(FAILED))]] = "bound"
+    by: Sparse[str | None] = None
+    relevant: Sparse[float | None] = None

@@ -1,9 +1,11 @@
 """A sweep's plan, stored in `sweep.json` when it is launched."""
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Never
+from typing import Annotated, Literal, NamedTuple, Never
 
+from sweeper.common.codec import Check, Default, Key, Sparse, Unstored, Whole, written
 from sweeper.common.document_reader import SCHEMA
 from sweeper.common.html import table, title
 from sweeper.sweep.launch import Launch
@@ -14,6 +16,19 @@ from sweeper.sweep.stage_inputs import Choice, Source
 from sweeper.sweep.usage import Usage
 
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
+_SEEDS = 2**63
+"""Bound of seeds in a table of runs."""
+
+
+def _is_seed(seed: int) -> bool:
+    return -_SEEDS <= seed < _SEEDS
+
+
+# A run's id is part of paths and of job names, so an unchecked one could lead anywhere.
+_Id = Annotated[
+    str, Check(re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}").fullmatch, "letters, digits, _ and -")
+]
+_Seed = Annotated[int, Check(_is_seed, "an integer of 64 bits")]
 
 
 class Run(NamedTuple):
@@ -25,35 +40,37 @@ class Run(NamedTuple):
     it continues from. Its configuration may then hold references to values that are known only
     when the parents have ended."""
 
-    id: str
+    id: _Id
     name: str
     cell: str
-    seed: int | None
+    seed: _Seed | None
     config: dict[str, object]
-    retired: bool = False
-    stage: str | None = None
-    parents: tuple[str, ...] = ()
+    retired: Sparse[bool] = False
+    stage: Sparse[str | None] = None
+    parents: Sparse[tuple[str, ...]] = ()
 
     def document(self) -> dict[str, object]:
         """Return the form in `sweep.json`."""
-        document = self._asdict()
-        document["parents"] = list(self.parents)
-        for key in ("retired", "stage", "parents"):
-            if not document[key]:
-                del document[key]
-        return document
+        return written(self)
 
 
 class Baseline(NamedTuple):
     """What the best cell is compared with: a cell of the sweep, or the best of another sweep (or
     `sweep/stage`)."""
 
-    cell: str | None = None
-    sweep: str | None = None
+    cell: Sparse[str | None] = None
+    sweep: Sparse[str | None] = None
 
     def document(self) -> dict[str, str]:
         """Return the form in `sweep.json`."""
-        return {key: value for key, value in self._asdict().items() if value is not None}
+        return written(self)
+
+
+def _has_origin(source: Source) -> bool:
+    return source.base or bool(source.takes)
+
+
+_Source = Annotated[Source, Check(_has_origin, "base or takes")]
 
 
 class Stage(NamedTuple):
@@ -67,11 +84,11 @@ class Stage(NamedTuple):
     name: str
     recipe: Recipe
     metric: Metric | None
-    axes: dict[str, list[object]]
-    sources: tuple[Source, ...] = ()
+    axes: Annotated[dict[str, list[object]], Default({})]
+    sources: Annotated[tuple[_Source, ...], Key("from")] = ()
     runs: tuple[Run, ...] = ()
-    baseline: Baseline | None = None
-    launch: Mapping[str, object] = _NOTHING
+    baseline: Sparse[Baseline | None] = None
+    launch: Sparse[Mapping[str, object]] = _NOTHING
 
     @property
     def before(self) -> tuple[str, ...]:
@@ -80,16 +97,7 @@ class Stage(NamedTuple):
 
     def document(self) -> dict[str, object]:
         """Return the form in `sweep.json`."""
-        return {
-            "name": self.name,
-            "recipe": self.recipe.document(),
-            "metric": None if self.metric is None else _written(self.metric),
-            "axes": self.axes,
-            "from": [source.document() for source in self.sources],
-            "runs": [run.document() for run in self.runs],
-            **({} if self.baseline is None else {"baseline": self.baseline.document()}),
-            **({"launch": dict(self.launch)} if self.launch else {}),
-        }
+        return written(self)
 
 
 class Wandb(NamedTuple):
@@ -105,7 +113,7 @@ class Wandb(NamedTuple):
 
     def document(self) -> dict[str, object]:
         """Return the form in `sweep.json`."""
-        return {**self._asdict(), "tags": list(self.tags)}
+        return written(self)
 
 
 Alarms = Mapping[str, Mapping[str, float] | None]
@@ -122,17 +130,16 @@ class OnAlarm(NamedTuple):
 
     def document(self) -> dict[str, object]:
         """Return the form in `sweep.json`."""
-        run, rules = (None if v is None else list(v) for v in (self.run, self.rules))
-        return {"run": run, "rules": rules, "stop": self.stop}
+        return written(self)
 
 
 class Budget(NamedTuple):
     """The most that the runs of a sweep may use together; None means no limit. `hours` are those
     of all runs. `on_reach` says whether running runs are then stopped, or continue."""
 
-    usd: float | None = None
-    tokens: float | None = None
-    hours: float | None = None
+    usd: Sparse[float | None] = None
+    tokens: Sparse[float | None] = None
+    hours: Sparse[float | None] = None
     on_reach: Literal["stop", "pause"] = "stop"
 
     @property
@@ -142,7 +149,7 @@ class Budget(NamedTuple):
 
     def document(self) -> dict[str, object]:
         """Return the form in `sweep.json`."""
-        return {key: value for key, value in self._asdict().items() if value is not None}
+        return written(self)
 
 
 class Carried(NamedTuple):
@@ -152,12 +159,28 @@ class Carried(NamedTuple):
 
     archive: str
     hash: str
-    packages: tuple[str, ...]
-    files: Mapping[str, str]
+    packages: Annotated[tuple[str, ...], Default(())]
+    files: Annotated[Mapping[str, str], Default({})]
 
     def document(self) -> dict[str, object]:
         """Return the form in `sweep.json`."""
-        return {**self._asdict(), "packages": list(self.packages), "files": dict(self.files)}
+        return written(self)
+
+
+class Extended(NamedTuple):
+    """A file that the grid extends, with its text."""
+
+    path: Annotated[str, Default("")]
+    grid: Annotated[str, Default("")]
+
+
+def _has_path(provenance: Mapping[str, object]) -> bool:
+    """Return whether the difference from the commit, if there is one, says where it is stored."""
+    match provenance.get("diff"):
+        case None | {"path": str()}:
+            return True
+        case _:
+            return False
 
 
 class Expected(NamedTuple):
@@ -186,35 +209,37 @@ class Plan(NamedTuple):
 
     name: str
     recipe: Recipe
-    service: Literal["local", "tinker", "none"]
+    service: Annotated[Literal["local", "tinker", "none"], Default("none")]
     metric: Metric | None
-    secrets: tuple[str, ...]
+    secrets: Annotated[tuple[str, ...], Default(())]
     launch: Launch
-    axes: dict[str, list[object]]
+    axes: Annotated[dict[str, list[object]], Default({})]
     runs: tuple[Run, ...]
-    grid_text: str
-    grid_path: str
+    grid_text: Annotated[str, Key("grid"), Default("")]
+    grid_path: Annotated[str, Default("")]
     overrides: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    extends: tuple[tuple[str, str], ...] = ()
+    warnings: Unstored[tuple[str, ...]] = ()
+    notes: Unstored[tuple[str, ...]] = ()
+    extends: tuple[Extended, ...] = ()
     wandb: Wandb | None = None
     alarms: Alarms | None = None
     on_alarm: OnAlarm | None = None
-    budget: Budget | None = None
-    notify: Notify | None = None
+    budget: Sparse[Budget | None] = None
+    notify: Sparse[Notify | None] = None
     created: str | None = None
-    provenance: Mapping[str, object] | None = None
-    launches: tuple[Mapping[str, object], ...] = ()
+    provenance: Annotated[
+        Mapping[str, object] | None, Check(_has_path, "an object whose diff has a path")
+    ] = None
+    launches: Sparse[tuple[Mapping[str, object], ...]] = ()
     snapshot: Snapshot | None = None
-    carried: Carried | None = None
-    recorded: Mapping[str, object] = _NOTHING
-    stages: tuple[Stage, ...] = ()
+    carried: Sparse[Carried | None] = None
+    recorded: Whole[Mapping[str, object]] = _NOTHING
+    stages: Sparse[tuple[Stage, ...]] = ()
     order: Literal["depth", "breadth"] = "depth"
-    unknown: Mapping[str, int] = _NOTHING
-    choices: tuple[Choice, ...] = ()
-    baseline: Baseline | None = None
-    expected: tuple[Expected, ...] = ()
+    unknown: Unstored[Mapping[str, int]] = _NOTHING
+    choices: Unstored[tuple[Choice, ...]] = ()
+    baseline: Sparse[Baseline | None] = None
+    expected: Unstored[tuple[Expected, ...]] = ()
 
     def stage(self, name: str | None) -> Stage | None:
         """Return the stage of that name; None if there is none."""
@@ -284,47 +309,17 @@ class Plan(NamedTuple):
     def document(self) -> dict[str, object]:
         """Return the form in `sweep.json`. Values that only a launch knows are left out before
         one."""
-        known: dict[str, object] = {"created": self.created, "provenance": self.provenance}
-        known |= {"snapshot": self.snapshot and self.snapshot.document()}
-        known |= {"carried": self.carried.document()} if self.carried else {}
-        known |= {"launches": list(self.launches)} if self.launches else {}
-        return {
-            "schema": SCHEMA,
-            "name": self.name,
-            "grid": self.grid_text,
-            "grid_path": self.grid_path,
-            "extends": [{"path": path, "grid": text} for path, text in self.extends],
-            "overrides": list(self.overrides),
-            "recipe": self.recipe.document(),
-            "service": self.service,
-            "metric": None if self.metric is None else _written(self.metric),
-            "secrets": list(self.secrets),
-            "launch": self.launch.document(),
-            "wandb": None if self.wandb is None else self.wandb.document(),
-            "alarms": self.alarms or {},
-            "on_alarm": None if self.on_alarm is None else self.on_alarm.document(),
-            **({} if self.budget is None else {"budget": self.budget.document()}),
-            **({} if self.notify is None else {"notify": self.notify.document()}),
-            **({} if self.baseline is None else {"baseline": self.baseline.document()}),
-            "axes": self.axes,
-            **self._staged(),
-            "runs": [run.document() for run in self.runs],
-            **(known if self.created is not None or self.provenance is not None else {}),
-        }
-
-    def _staged(self) -> dict[str, object]:
+        document: dict[str, object] = {"schema": SCHEMA, **written(self)}
+        document["alarms"] = self.alarms or {}
         if not self.stages:
-            return {}
-        return {"stages": [stage.document() for stage in self.stages], "order": self.order}
+            del document["order"]
+        if self.created is None and self.provenance is None:
+            for key in ("created", "provenance", "snapshot", "carried", "launches"):
+                document.pop(key, None)
+        return document
 
 
 def launch_id(provenance: Mapping[str, object] | None) -> str | None:
     """Return the id of the launch with this provenance; None if an older version recorded it."""
     identity = (provenance or {}).get("launch")
     return identity if isinstance(identity, str) else None
-
-
-def _written(metric: Metric) -> dict[str, object]:
-    """Return the metric without values that are the defaults, except `at`."""
-    usual = Metric._field_defaults
-    return {k: v for k, v in metric._asdict().items() if k == "at" or v != usual.get(k)}

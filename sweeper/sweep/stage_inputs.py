@@ -8,9 +8,11 @@ which is no parent.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar, cast
+from typing import Annotated, NamedTuple, TypeVar, cast
 
-from sweeper.common.document_reader import SCHEMA, Part
+from sweeper.common import codec
+from sweeper.common.codec import Check, Key, Time
+from sweeper.common.document_reader import SCHEMA
 from sweeper.sweep.metric import Metric
 
 WORDS = ("best", "best-cell", "each", "top", "run")
@@ -33,8 +35,8 @@ class Take(NamedTuple):
     `each`, the `number` best (`top`), or the one called `run`."""
 
     stage: str
-    how: str
-    number: int = 1
+    how: Annotated[str, Key("take"), Check(WORDS.__contains__, " or ".join(WORDS))]
+    number: Annotated[int, Key("count")] = 1
     run: str | None = None
 
     @property
@@ -113,33 +115,19 @@ class Chosen(NamedTuple):
         return {"schema": SCHEMA, "time": self.time, **about, "taken": taken}
 
 
+class _Taken(NamedTuple):
+    run: str
+    value: float = 0.0
+
+
+class _ChosenDocument(NamedTuple):
+    taken: Annotated[tuple[_Taken, ...], Check(bool, "a run at least")]
+    time: Time
+
+
 def read_chosen(document: object, place: str) -> Chosen:
     """Read the result of a choice from the file `place`. Raises `StoreError`."""
-    top = Part(document, place)
-    taken = [(one.text("run"), one.number_or("value", 0.0)) for one in top.parts("taken")]
-    if not taken:
-        top.refuse("taken", "a run at least")
-    return Chosen(tuple(taken), top.time_or("time", None) or top.text("time"))
-
-
-def read_sources(parts: Sequence[Part]) -> tuple[Source, ...]:
-    """Read the sources of a stage. Raises `StoreError`."""
-    return tuple(_read_source(part) for part in parts)
-
-
-def _read_source(part: Part) -> Source:
-    if part.flag_or("base", False):
-        return Source(base=True)
-    takes = [
-        Take(
-            one.text("stage"),
-            one.one_of("take", WORDS, ""),
-            one.integer_or("count", 1),
-            one.text_or("run", None),
-        )
-        for one in part.parts("takes")
-    ]
-    return Source(tuple(takes))
+    return Chosen(*codec.read(_ChosenDocument, document, place))
 
 
 def run_of_parents(stage: str, template: str, parents: Sequence[str]) -> str:

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from sweeper.common.document_reader import Part
+from sweeper.common.codec import Clamp, Default, Sparse, written
+
+Count = Annotated[int, Clamp(0)]
 
 KINDS = ("prefill", "cached", "sample", "train")
 """The kinds of tokens, each with its own price."""
@@ -15,12 +17,12 @@ class Counts(NamedTuple):
     the `cached` ones. `sample` were sampled, `train` went through forward and backward. `steps`
     are the optimizer's."""
 
-    prefill: int = 0
-    cached: int = 0
-    sample: int = 0
-    train: int = 0
-    requests: int = 0
-    steps: int = 0
+    prefill: Count = 0
+    cached: Count = 0
+    sample: Count = 0
+    train: Count = 0
+    requests: Count = 0
+    steps: Count = 0
 
     @property
     def tokens(self) -> int:
@@ -37,7 +39,7 @@ class Usage(NamedTuple):
     and why (an unexpected SDK); None if everything was counted."""
 
     models: Mapping[str, Counts] = MappingProxyType({})
-    unknown: str | None = None
+    unknown: Sparse[str | None] = None
 
     @property
     def counts(self) -> Counts:
@@ -49,46 +51,25 @@ class Usage(NamedTuple):
 
     def document(self) -> dict[str, object]:
         """Return the value in its stored form."""
-        models: dict[str, object] = {name: counts._asdict() for name, counts in self.models.items()}
-        return {"models": models, **({"unknown": self.unknown} if self.unknown else {})}
+        return written(self)
 
 
 class SweepUsage(NamedTuple):
     """What all runs of a sweep had `used` at a `time`, and the estimate `to_come` for those not
     finished. `untold` is the number of runs about which nothing is known."""
 
-    used: Usage
-    to_come: Usage
+    used: Annotated[Usage, Default(Usage())]
+    to_come: Annotated[Usage, Default(Usage())]
     untold: int = 0
     time: str | None = None
 
     def document(self) -> dict[str, object]:
         """Return the value in its stored form."""
-        document = {"used": self.used.document(), "to_come": self.to_come.document()}
-        return {**document, "untold": self.untold, "time": self.time}
+        return written(self)
 
 
 NO_USAGE = Usage()
 """The usage of a run that has used nothing, or about which nothing is known."""
-
-
-def read(body: Part | None) -> Usage:
-    """Read the form of `Usage.document`. Raises `StoreError`."""
-    if body is None:
-        return NO_USAGE
-    models = {
-        name: Counts(*(max(0, one.integer_or(key, 0)) for key in Counts._fields))
-        for name, one in body.parts_by_key("models").items()
-    }
-    return Usage(models, body.text_or("unknown", None))
-
-
-def read_of_sweep(body: Part | None) -> SweepUsage | None:
-    """Read the form of `SweepUsage.document`. Raises `StoreError`."""
-    if body is None:
-        return None
-    used, to_come = read(body.part_or_none("used")), read(body.part_or_none("to_come"))
-    return SweepUsage(used, to_come, body.integer_or("untold", 0), body.text_or("time", None))
 
 
 def beyond(usage: Usage, known: Usage) -> Usage:

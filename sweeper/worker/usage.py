@@ -3,16 +3,26 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
-from sweeper.common.document_reader import Part
+from sweeper.common import codec
 from sweeper.errors import StoreError
-from sweeper.sweep.usage import Usage, read, total
+from sweeper.sweep.usage import Counts, Usage, total
 
 FOLDER = "usage"
 """The folder in the attempt's folder with one file for each recipe process that uses the SDK."""
 _VOUCHED_SECONDS = 90.0
 """Seconds for which a file that reports a pause is believed if it is not written again."""
+
+
+class _ProcessUsage(NamedTuple):
+    """The fields of `Usage` as a process writes them, and why the service holds it back."""
+
+    models: Mapping[str, Counts] = MappingProxyType({})
+    unknown: str | None = None
+    paused: str | None = None
 
 
 class UsageFiles:
@@ -49,8 +59,8 @@ class UsageFiles:
             if known is not None and known[0] == stamp:
                 return
             with open(entry.path, "rb") as file:
-                part = Part(json.load(file), entry.path)
-            usage, paused = read(part), part.text_or("paused", None)
+                process = codec.read(_ProcessUsage, json.load(file), entry.path)
+            usage, paused = Usage(process.models, process.unknown), process.paused
         except (OSError, ValueError, RecursionError, StoreError):
             return
         self._known[entry.name] = (stamp, usage)

@@ -53,7 +53,7 @@ TYPED = {
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     shutil.copy(GRIDS / "quickstart.yaml", tmp_path / "mine.yaml")
-    runs = [{"id": f"run{n}", "name": f"lr={n},seed=0", "config": {}} for n in (1, 2)]
+    runs = [{"id": f"run{n}", "name": f"lr={n},seed=0", "cell": "a", "config": {}} for n in (1, 2)]
     for sweep in ("sweeps/alpha", "sweeps/beta", "elsewhere/gamma"):
         (tmp_path / sweep).mkdir(parents=True)
         plan = {"schema": 1, "name": sweep, "recipe": {}, "launch": {}, "runs": runs}

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sweeper.common.document_reader import Part
+from sweeper.common.codec import read
 from sweeper.errors import RecipeError
 from sweeper.recipe.command_template import placeholders, render_command
 from sweeper.recipe.reference import (
@@ -16,7 +16,7 @@ from sweeper.recipe.reference import (
     inspect,
 )
 from sweeper.sweep.process import began
-from sweeper.sweep.recipe import read_recipe
+from sweeper.sweep.recipe import Recipe
 
 pytestmark = pytest.mark.e2e
 
@@ -73,7 +73,7 @@ def test_a_module_in_the_current_folder(write, tmp_path):
     assert found.takes["lr"] == {"type": "float", "doc": "step size", "default": 0.5}
     assert found.takes["rank"] == {"type": "int", "doc": "", "required": True}
     assert found.takes["tags"] == {"type": "list[str]", "doc": "", "required": False}
-    assert read_recipe(Part({**found.document(), "newer": 1}, "x")) == found
+    assert read(Recipe, {**found.document(), "newer": 1}, "x") == found
 
 
 def test_a_file_finds_its_neighbours_and_hides_no_module(write, tmp_path):

@@ -159,9 +159,9 @@ def test_a_bad_name_is_not_written(vault, tmp_path):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"created": "x"}, 'created: should be a number, and is "x"'),
+        ({"created": "x"}, 'created: should be a number, not "x"'),
         ({"data": "../../../victim"}, "data: should be the name of a file beside it"),
-        ({"lora": None}, "lora: should be an object, and is null"),
+        ({"lora": None}, "lora: should be an object, not null"),
     ],
 )
 def test_a_damaged_checkpoint_hides_no_other_and_loses_nothing(vault, change, what):

@@ -61,7 +61,9 @@ def test_a_field_of_launch_is_kept_in_the_plan_and_read_back() -> None:
 
 
 def _plan(*runs: tuple[str, str], created: str = "then", **more: Any) -> Plan:
-    entries = [{"id": run, "name": name, "config": {}} for run, name in runs]
+    entries = [
+        {"id": run, "name": name, "cell": name, "seed": None, "config": {}} for run, name in runs
+    ]
     document = {"name": "s", "created": created, "launch": {}, "recipe": {}, "runs": entries}
     return read({**document, **more}, "sweep.json")
 

@@ -109,15 +109,18 @@ def test_a_damaged_plan_is_told_by_every_verb(
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"runs": None}, "runs: should be a list, and is null"),
-        ({"runs": [{"id": "a", "name": "x", "config": {}}, 7]}, "runs[1]: should be an object"),
-        ({"runs": [{"id": "a", "name": 1, "config": {}}]}, "runs[0].name: should be a text, and"),
-        ({"launch": {"retries": -1}}, "launch.retries: should be 0 or more, and is -1"),
+        ({"runs": None}, "runs: should be a list, not null"),
+        (
+            {"runs": [{"id": "a", "name": "x", "cell": "x", "seed": None, "config": {}}, 7]},
+            "runs[1]: should be an object",
+        ),
+        ({"runs": [{"id": "a", "name": 1, "config": {}}]}, "runs[0].name: should be a text, not"),
+        ({"launch": {"retries": -1}}, "launch.retries: should be 0 or more, not -1"),
         (
             {"metric": {"name": "x", "at": "now"}},
-            "metric.at: should be auto, last, best or mean_of_last=5, and is",
+            "metric.at: should be auto, last, best or mean_of_last=5, not",
         ),
-        ({"axes": {"lr": 1}}, "axes.lr: should be a list, and is 1"),
+        ({"axes": {"lr": 1}}, "axes.lr: should be a list, not 1"),
     ],
 )
 def test_a_plan_of_another_shape_is_told_with_its_place(
@@ -229,7 +232,7 @@ def test_an_outcome_of_another_shape_leaves_its_run_and_all_others(root: Path, s
                   "csv", "--table", "runs", "--out", str(root.parent / "x.csv"))):  # fmt: skip
         code, shown, error = say(*words)
         assert code == 6, words
-        assert f'{path}: wall_s: should be a number, and is "long"' in error
+        assert f'{path}: wall_s: should be a number, not "long"' in error
         assert "succeeded" in shown or words[0] == "export"  # its name tells that
 
 
@@ -242,8 +245,8 @@ def test_what_a_launcher_left_damaged_hides_no_run(root: Path, say: Say) -> None
     alarm.write_text('{"message": 7}')
     code, shown, error = say("status", "bad")
     assert code == 6 and "lr=1,seed=0" in shown
-    assert f"{observed}: observed: should be an object, and is a list" in error
-    assert f"{alarm}: message: should be a text, and is 7" in error
+    assert f"{observed}: observed: should be an object, not a list" in error
+    assert f"{alarm}: message: should be a text, not 7" in error
     code, _, error = say("alarms", "bad")
     assert code == 6 and str(alarm) in error
 
@@ -255,9 +258,9 @@ SERVICE = [
     ("[]", "damaged (not a JSON object)"),
     ("7", "damaged (not a JSON object)"),
     ("{", "damaged (Expecting"),
-    ('{"env_file": 7}', "env_file: should be a text, and is 7"),
-    ('{"env_file": "e", "engine": []}', "engine: should be a text, and is a list"),
-    ('{"env_file": "e", "places": 3}', "places: should be a list, and is 3"),
+    ('{"env_file": 7}', "env_file: should be a text, not 7"),
+    ('{"env_file": "e", "engine": []}', "engine: should be a text, not a list"),
+    ('{"env_file": "e", "places": 3}', "places: should be a list, not 3"),
     ('{"env_file": "e", "places": [{}]}', "places[0].backend: should be a text, and is missing"),
     ('{"env_file": "e", "place": {"cluster": "c"}}', "place.backend: should be a text, and is m"),
 ]
@@ -311,7 +314,7 @@ def test_a_damaged_record_of_the_launch_is_written_anew_where_no_job_may_wait(
     typed = [sys.executable, "-P", "-m", "sweeper", *words[verb]]
     done = subprocess.run(typed, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    told = f"{path}: env_file: should be a text, and is 7; nothing of it is needed, and it is writ"
+    told = f"{path}: env_file: should be a text, not 7; nothing of it is needed, and it is writ"
     assert done.stderr.count(told) == 1
     deadline = time.monotonic() + 60
     while lock.is_held(SweepFolder(open_store(str(root)), "done")) and time.monotonic() < deadline:
@@ -343,7 +346,7 @@ def test_a_damaged_record_of_the_launch_ends_who_needs_it(
     monkeypatch.setattr(backends, "open_backend", lambda *_: Clustered())
     words = {"launch": str(launched), "resume": "done", "retry": "done"}
     code, _, error = say(verb, words[verb])
-    told = f"{path}: places: should be a list, and is 3; so where its jobs wait is not known"
+    told = f"{path}: places: should be a list, not 3; so where its jobs wait is not known"
     assert code == 6 and error.count(told) == 1
     assert path.read_text() == '{"env_file": "e", "places": 3}'
 
