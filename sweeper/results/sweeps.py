@@ -5,13 +5,12 @@ import functools
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from sweeper.common.document_reader import Part
+from sweeper.common import codec
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.cache_folder import Folder, Index
 from sweeper.metrics.sources import Files
 from sweeper.results.origins import Launches, Origin
 from sweeper.results.runs import OPEN_DAY, OnError, RecordedRun, Used
-from sweeper.sweep import usage as usages
 from sweeper.sweep.event import NOTHING, Outcome
 from sweeper.sweep.folder import INFORMATIVE, SweepFolder
 from sweeper.sweep.heartbeats import read_heartbeat
@@ -20,7 +19,7 @@ from sweeper.sweep.plan import Run
 from sweeper.sweep.run_record import Times
 from sweeper.sweep.stage_runs import lineage
 from sweeper.sweep.states import OUTCOMES, Event, RunState, State, fold, is_finished
-from sweeper.sweep.usage import NO_USAGE
+from sweeper.sweep.usage import NO_USAGE, Usage
 
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
 _TOLD_BEFORE = (*OUTCOMES, Event.CLAIMED)
@@ -261,7 +260,7 @@ class SweepRun(RecordedRun):
         files = [(f"{attempt}.{event}", stamp(path(self.id, attempt, event))) for event in events]
         recalled = self.index.recall(self.id, f"used {attempt}", files, read)
         if recalled is not None:
-            return Used(usages.read(Part(recalled[0], "cache")), recalled[1])
+            return Used(codec.read(Usage, recalled[0], "cache"), recalled[1])
         if used_of[0].usage != NO_USAGE:
             return used_of[0]
         beat = read_heartbeat(self.store, self.sweep_folder.heartbeat(self.id, attempt))
