@@ -23,7 +23,7 @@ _OPTIONAL = ("sweep", "text", "recipe")
 _GC_THRESHOLD = 50_000
 """Allocations between garbage collections. Python's own threshold is so low that it collects
 dozens of times while modules load, which leaves no garbage."""
-_UNKNOWN_VERB = re.compile(r"argument (VERB|WHAT): invalid choice: '(.*?)'")
+_UNKNOWN_VERB = re.compile(r"argument (VERB|\{.*?\}): invalid choice: '(.*?)'")
 _EPILOG = """\
 exit codes: 0 done, 1 a bug of ours, 2 usage or a bad grid, 3 some runs failed, 4 not finished
 (launch --wait and status), 5 not found, 6 the environment, 130 interrupted"""
@@ -155,6 +155,7 @@ def _add(
         epilog=f"example: {EXAMPLES[whole]}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=wanted,
+        allow_abbrev=False,
     )
     verb.set_defaults(parser=verb)
     return verb
@@ -163,7 +164,10 @@ def _add(
 def _add_parts(verb: argparse.ArgumentParser, name: str) -> None:
     """Add the second words that a verb takes, with their arguments."""
     seconds = verb.add_subparsers(
-        dest="part", required=name in PARENTS, metavar="WHAT", prog=f"sweeper {name}"
+        dest="part",
+        required=name in PARENTS,
+        metavar=f"{{{','.join(parts(name))}}}",
+        prog=f"sweeper {name}",
     )
     before = [action.dest for action in verb._actions]  # pyright: ignore[reportPrivateUsage]
     for second, whole in parts(name).items():
@@ -185,11 +189,11 @@ class _Parser(argparse.ArgumentParser):
         options = [word for action in self._actions for word in action.option_strings]
         if verb is not None:
             names = [name for name in VERBS if " " not in name]
-            if verb[1] == "WHAT":
+            if verb[1] != "VERB":
                 names = list(parts(self.prog.rpartition(" ")[2]))
-            kind = "verb" if verb[1] == "VERB" else f"`{self.prog}`"
+            kind = "verb " if verb[1] == "VERB" else ""
             message = (
-                f"there is no {kind} {verb[2]!r}{nearest(verb[2], names)}; see {self.prog} --help"
+                f"there is no {kind}{verb[2]!r}{nearest(verb[2], names)}; see {self.prog} --help"
             )
         elif message.startswith("unrecognized arguments: "):
             words = [word.partition("=")[0] for word in message.split()[2:] if word[:2] == "--"]

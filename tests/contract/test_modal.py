@@ -160,10 +160,10 @@ def test_a_token_that_is_taken_back(
     fault = modal_support.Fault
     modal.faults += [fault("SandboxListV2", "UNAUTHENTICATED")]
     modal.faults += [fault("SandboxCreateV2", "UNAUTHENTICATED")]
-    with pytest.raises(Unreachable, match="what runs goes on"):
+    with pytest.raises(Unreachable, match="running jobs continue"):
         backend.find([a_job(1).token])
     asked = len(modal.requests)
-    with pytest.raises(Unreachable, match="what runs goes on"):
+    with pytest.raises(Unreachable, match="running jobs continue"):
         backend.find([a_job(1).token])
     assert len(modal.requests) == asked  # it is left alone for a while
 

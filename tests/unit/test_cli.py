@@ -58,14 +58,15 @@ def test_what_nobody_knows_is_refused(given, capsys):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["doctor", "task"], "there is no `sweeper doctor` 'task' (did you mean 'tasks'?)"),
-        (["sweep"], "sweeper sweep: error: the following arguments are required: WHAT\n"),
+        (["doctor", "task"], "sweeper doctor: error: there is no 'task' (did you mean 'tasks'?)"),
+        (["sweep"], "arguments are required: {archive,rename,delete}\n"),
         (["lunch", "g.yaml"], "there is no verb 'lunch' (did you mean 'launch'?)"),
         (
             ["launch", "g.yaml", "--max-paralel", "3"],
             "unrecognized arguments: --max-paralel 3 (did you mean '--max-parallel'?)",
         ),
         (["ls", "--statee=failed"], "--statee=failed (did you mean '--state'?)"),
+        (["costs", "--price"], "unrecognized arguments: --price (did you mean '--prices'?)"),
         (["plan"], "sweeper plan: error: the following arguments are required: grid\n"),
         (["cancel"], "sweeper cancel: error: the following arguments are required: sweep\n"),
     ],
