@@ -238,5 +238,5 @@ def group_failures(runs: Sequence[RunData]) -> list[Failure]:
         if run.state == "failed":
             key = (run.why or "no reason on record", run.last_line[:300])
             groups.setdefault(key, []).append(run)
-    failures = [Failure(why, said, tuple(own)) for (why, said), own in groups.items()]
+    failures = [Failure(why, line, tuple(own)) for (why, line), own in groups.items()]
     return sorted(failures, key=lambda failure: -len(failure.runs))

@@ -222,7 +222,7 @@ def _variances(groups: Sequence[Sequence[float]], unit: float) -> tuple[Floats, 
 def _share(
     own: Mapping[str, Sequence[float]],
     borrowed: Sequence[Sequence[float]],
-    asked: Asked,
+    rule: Asked,
     least: int,
     axes: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Noise | None:
@@ -240,12 +240,12 @@ def _share(
     total = float(dfs.sum())
     trend = _trend(mine, own, variances, dfs, axes or {})
     flat = variances / np.array([trend.of.get(name, 1.0) for name in mine]) if trend else variances
-    p = None if asked == "pooled" or len(repeated) < 2 else equal_variances(flat, dfs)
+    p = None if rule == "pooled" or len(repeated) < 2 else equal_variances(flat, dfs)
     if p is not None and p <= LEVEL and trend is not None:
         trend, flat, p = None, variances, equal_variances(variances, dfs)
     if p is not None and p <= LEVEL:
-        return _each(own, asked, p)
-    moderate = asked != "pooled" and len(repeated) >= MANY
+        return _each(own, rule, p)
+    moderate = rule != "pooled" and len(repeated) >= MANY
     prior, prior_df, drawn = squeeze(flat, dfs) if moderate else pool(flat, dfs)
     own_spreads = dict(
         zip(mine, np.sqrt(drawn).tolist(), strict=False)
@@ -260,9 +260,9 @@ def _share(
         for name, values in own.items()
     }
     kind = "moderated" if math.isfinite(prior_df) else "pooled"
-    made = Noise(kind, spreads, len(mine), total, p, root * unit, prior_df, asked)
+    made = Noise(kind, spreads, len(mine), total, p, root * unit, prior_df, rule)
     made = replace(made, trend=trend.axis if trend is not None else "")
-    if asked == "pooled":
+    if rule == "pooled":
         return made
     noisier = _noisier(list(mine), flat, dfs, unit)
     own_noise = {n: s._replace(sd=s.sd * grown.get(n, 1.0)) for n, s in noisier.items()}
@@ -319,7 +319,7 @@ _COUNTS = 5.0
 def _of_shares(
     own: Mapping[str, Sequence[float]],
     borrowed: Sequence[Sequence[float]],
-    asked: Asked,
+    rule: Asked,
     least: int,
 ) -> Noise | None:
     """Return the noise of shares: p(1 - p) times one factor, a ratio of sums, which cells without
@@ -336,17 +336,17 @@ def _of_shares(
         return None
     total, factor = float(dfs.sum()), float(dfs @ variances) / float(dfs @ expected)
     p = None
-    if asked != "pooled" and len(repeated) >= FEW and float(expected.min()) >= _COUNTS * factor:
+    if rule != "pooled" and len(repeated) >= FEW and float(expected.min()) >= _COUNTS * factor:
         p = equal_variances(np.maximum(variances, 1e-5 * variances.max()) / expected, dfs)
         if p <= LEVEL:
-            return _with_answers(_each(own, asked, p), own)
+            return _with_answers(_each(own, rule, p), own)
     spreads: dict[str, Spread] = {}
     for name, values in own.items():
         answers = len(values) / factor
         share = (math.fsum(values) / len(values) * answers + 1) / (answers + 2)
         spreads[name] = Spread(math.sqrt(factor * share * (1 - share)), total, 1 / factor)
     sd = math.sqrt(factor * float(dfs @ expected) / total)
-    return Noise("pooled", spreads, len(mine), total, p, sd, math.inf, asked, shares=True)
+    return Noise("pooled", spreads, len(mine), total, p, sd, math.inf, rule, shares=True)
 
 
 def _with_answers(noise: Noise, own: Mapping[str, Sequence[float]]) -> Noise:
@@ -373,7 +373,7 @@ def _noisier(
     return noisier
 
 
-def _each(own: Mapping[str, Sequence[float]], asked: Asked, p: float | None) -> Noise:
+def _each(own: Mapping[str, Sequence[float]], rule: Asked, p: float | None) -> Noise:
     """Give each cell the noise of its own runs. A cell whose runs are all equal has none."""
     spreads: dict[str, Spread] = {}
     repeated = total = 0
@@ -384,8 +384,8 @@ def _each(own: Mapping[str, Sequence[float]], asked: Asked, p: float | None) -> 
             unit = unit_of(values)
             [variance], [df] = _variances([values], unit)
             spreads[name] = Spread(math.sqrt(variance) * unit, float(df))
-    noise = Noise("own" if repeated else "none", spreads, repeated, total, p, None, 0.0, asked)
-    if asked == "own" or not spreads:
+    noise = Noise("own" if repeated else "none", spreads, repeated, total, p, None, 0.0, rule)
+    if rule == "own" or not spreads:
         return noise
     unit = unit_of(value for values in own.values() for value in values)
     variances, dfs = _variances([values for values in own.values() if len(values) > 1], unit)

@@ -334,10 +334,10 @@ def _print_conversation(one: Found, conversation: Transcript, run: str) -> None:
     say(f"\u2500\u2500 {head}, trajectory {numbers.get('traj_idx')}: {reward}")
     measured = {key: value for key, value in numbers.items() if key not in COLUMNS}
     repeated = {*measured, "reward"} if conversation.whose == "trajectory" else set[str]()
-    spoken = [said for said in conversation.shown() if said[0] not in repeated]
-    for who, said in (
+    spoken = [message for message in conversation.shown() if message[0] not in repeated]
+    for who, message in (
         *spoken,
         *((key, measurement(key, value)) for key, value in measured.items()),
     ):
-        print_text(who, said)
+        print_text(who, message)
     print()

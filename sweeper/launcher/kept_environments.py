@@ -99,16 +99,16 @@ def unused_files(
     more: their launcher was killed, and nobody launched them again. The file of the sweep at `but`
     is passed over. So are those of sweeps that are away (removed, or on a disk that is not mounted)
     or cannot be read: `unknown` is called with such a file and its sweep's folder."""
-    for kept in _old():
-        if kept.folder == but:
+    for entry in _old():
+        if entry.folder == but:
             continue
         try:
-            if kept.folder and _in_use(SweepFolder.at_address(kept.folder)):
+            if entry.folder and _in_use(SweepFolder.at_address(entry.folder)):
                 continue
         except (SweeperError, OSError):
-            unknown(kept.path, kept.folder)
+            unknown(entry.path, entry.folder)
             continue
-        yield kept.path
+        yield entry.path
 
 
 def refuse_if_folder_missing(folder: SweepFolder) -> None:

@@ -154,8 +154,8 @@ def _estimates(answer: Part) -> list[Usage | None]:
     part = answer.part_or_none("estimates")
     if part is None:
         return []
-    said = enumerate(part.items("said"))
-    usages = [codec.read(Usage, usage, part.place, f"said[{n}]") for n, usage in said]
+    items = enumerate(part.items("said"))
+    usages = [codec.read(Usage, usage, part.place, f"said[{n}]") for n, usage in items]
     return [usages[number] if isinstance(number, int) else None for number in part.items("of")]
 
 

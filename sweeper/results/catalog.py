@@ -57,7 +57,7 @@ class Catalog:
             return None
         return Folder(store.root, self._cache if isinstance(self._cache, str) else None)
 
-    def _told(self, error: StoreError | NotFound) -> None:
+    def _report(self, error: StoreError | NotFound) -> None:
         self.problems.unreadable(error)
 
     def _warn(self, line: str) -> None:
@@ -114,11 +114,11 @@ class Catalog:
                 try:
                     sweeps.append(self._read(store, name))
                 except (NotFound, StoreError) as error:
-                    self._told(error)
+                    self._report(error)
         return sweeps
 
     def _read(self, store: Store, name: str) -> Sweep:
-        return Sweep(SweepFolder(store, name), self._memories[store.root], self._told)
+        return Sweep(SweepFolder(store, name), self._memories[store.root], self._report)
 
     def _of_each_root(
         self, find: Callable[[Store], Iterable[T]], stores: Sequence[Store] | None = None
@@ -133,7 +133,7 @@ class Catalog:
             except StoreError as error:
                 if len(self._stores) == 1:
                     raise
-                self._told(error)
+                self._report(error)
                 continue
             yield from ((store, item) for item in items)
 
@@ -146,11 +146,11 @@ class Catalog:
         if top == open_store(DEFAULT_ROOT).root:
             self.problems.tell_once(f"{top}: nothing has been launched from here yet")
         else:
-            self._told(NotFound(f"{top}: is not there"))
+            self._report(NotFound(f"{top}: is not there"))
         return False
 
     def _folder_runs(self, store: Store) -> list[FolderRun]:
-        return folder_runs(store, self._memories[store.root], self._told)
+        return folder_runs(store, self._memories[store.root], self._report)
 
     def sweep_names(self) -> list[str]:
         """Return the names of all sweeps, including unreadable ones."""
@@ -217,7 +217,7 @@ class Catalog:
             try:
                 runs += self._handles(sweep)
             except StoreError as error:
-                self._told(error)
+                self._report(error)
         return runs
 
     def _handles(
@@ -305,7 +305,7 @@ class Catalog:
             raise UsageError(f"{root} is not a root of this registry")
         memory = self._memories[root]
         if store.exists(f"{sweep}/sweep.json"):
-            return Sweep(SweepFolder(store, sweep), memory, self._told).runs
+            return Sweep(SweepFolder(store, sweep), memory, self._report).runs
         return [run for run in self._folder_runs(store) if run.sweep == sweep]
 
 

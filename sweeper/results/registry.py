@@ -94,9 +94,9 @@ class Registry(Catalog):
 
     def _marks(self, sweep: Sweep) -> Marks:
         try:
-            return marked(sweep.folder, self._told).sweep
+            return marked(sweep.folder, self._report).sweep
         except StoreError as error:
-            self._told(error)
+            self._report(error)
             return NO_MARKS
 
     def sweeps(self, sweep: str | None = None) -> "pandas.DataFrame":

@@ -357,8 +357,8 @@ class SweepRun(RecordedRun):
                 self.sweep_folder.event(self.id, attempt, Event.INTENT)
             )
             files = [(f"{attempt}.{Event.INTENT}", stamp)]
-            found = self.index.recall(self.id, f"backend {attempt}", files, read)
-            return first if found is None else str(found[0])
+            recorded = self.index.recall(self.id, f"backend {attempt}", files, read)
+            return first if recorded is None else str(recorded[0])
 
         return self.readable(recall, first)
 

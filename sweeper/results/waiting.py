@@ -37,10 +37,10 @@ async def wait_async(sweep: str, *, root: str | None = None, timeout: float = ma
     deadline = time.monotonic() + timeout
     while True:
         begun = time.monotonic()
-        found = await asyncio.to_thread(status, sweep, root=root)
+        current = await asyncio.to_thread(status, sweep, root=root)
         left = deadline - time.monotonic()
-        if not found.at_work or left <= 0:
-            return found
+        if not current.at_work or left <= 0:
+            return current
         pause = max(_WAIT_SECONDS, _SHARE * (time.monotonic() - begun))
         await asyncio.sleep(max(0.0, min(pause, left)))
 

@@ -58,21 +58,21 @@ class Quota(NamedTuple):
 def quota_settings() -> Quota:
     """Read the settings. Raises `EnvironmentFailure` for mistakes in the configuration file."""
     node, problems = config_file.table("quota")
-    found = _SECTION.read(node, "quota", problems).values
+    values = _SECTION.read(node, "quota", problems).values
     config_file.refuse(problems)
     if chosen := os.environ.get(PLACE):
         place = _absolute(chosen, os.getcwd())
-    elif found.get("place"):
-        place = _absolute(str(found["place"]), os.path.dirname(config_file.file()))
+    elif values.get("place"):
+        place = _absolute(str(values["place"]), os.path.dirname(config_file.file()))
     else:
         place = os.path.join(home(), "quota")
-    return Quota(place, found.get("slots"), found.get("account"))
+    return Quota(place, values.get("slots"), values.get("account"))
 
 
 def handed_on() -> dict[str, str]:
     """Return the variables that give a launcher elsewhere on this machine the same settings."""
-    found = {name: os.environ[name] for name in (PLACE, _CONFIG) if os.environ.get(name)}
-    return {name: _absolute(value, os.getcwd()) for name, value in found.items()}
+    variables = {name: os.environ[name] for name in (PLACE, _CONFIG) if os.environ.get(name)}
+    return {name: _absolute(value, os.getcwd()) for name, value in variables.items()}
 
 
 def _absolute(place: str, base: str) -> str:
@@ -111,7 +111,7 @@ def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
         return None
     if settings.account is not None:
         return _hash("named", settings.account)
-    given = {**_kept(service), **plan.launch.env}
+    given = {**_environment_of(service), **plan.launch.env}
     capabilities = capabilities_together(plan.launch)
     if plan.service == "local" and _ADDRESS not in plan.launch.env and capabilities.here:
         # The engine's address changes when it is started again.
@@ -120,7 +120,7 @@ def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
     return _hash(given.get(_KEY) or _handed_over(plan), address.rstrip("/"))
 
 
-def _kept(service: Service) -> Mapping[str, str]:
+def _environment_of(service: Service) -> Mapping[str, str]:
     try:
         return read_environment(service.env_file)
     except EnvironmentFailure:

@@ -88,7 +88,7 @@ class AttemptUsage:
             return self._counted(key, _of(beat.body))
         if key in self._seen:  # of a lost one there is nothing new
             return Used()
-        return self._counted(key, self._said(key))
+        return self._counted(key, self._usage_so_far(key))
 
     def _ended(self, key: Attempt, event: Event) -> Used:
         """Return the usage of an ended attempt, from its outcome."""
@@ -100,7 +100,7 @@ class AttemptUsage:
         seconds = max(0.0, (outcome.wall_s or 0.0) - (outcome.paused_s or 0.0))
         used = Used(outcome.usage, seconds)
         if outcome.usage == NO_USAGE and self._recipe_counts():
-            used = self._counted(key, self._said(key)._replace(seconds=seconds))
+            used = self._counted(key, self._usage_so_far(key)._replace(seconds=seconds))
         self._files.pop(key, None)
         return used
 
@@ -125,7 +125,7 @@ class AttemptUsage:
     def _recipe_counts(self) -> bool:
         return any(part.recipe.kind != "command" for part in self._context.plan.parts)
 
-    def _said(self, key: Attempt) -> Used:
+    def _usage_so_far(self, key: Attempt) -> Used:
         """Return the usage that the worker last reported."""
         return _of(read_heartbeat(self._context.store, self._context.folder.heartbeat(*key)))
 

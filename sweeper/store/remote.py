@@ -326,7 +326,7 @@ def _reason(error: BaseException) -> str:
 def _stamp(about: Mapping[str, object]) -> int:
     """Return a number that changes with the content, as far as the listing tells."""
     keys = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "updated")
-    told = [str(about.get(key)) for key in (*keys, "mtime", "created") if key in about]
-    text = "|".join([str(about.get("size")), *told])
+    parts = [str(about.get(key)) for key in (*keys, "mtime", "created") if key in about]
+    text = "|".join([str(about.get("size")), *parts])
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
