@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from sweeper.analysis import labels
 from sweeper.analysis.comparison.cells import Cell, Ranking, rank
 from sweeper.analysis.findings.finding import short_name
-from sweeper.analysis.reading.frames import Metric, RunData, SweepData, differently, load
+from sweeper.analysis.reading.frames import RunData, SweepData, load
 from sweeper.analysis.reading.last_values import settle
+from sweeper.analysis.reading.metric import Metric, differently
 from sweeper.analysis.reading.settings import level
 from sweeper.analysis.statistics.inference import Estimate, contrast, holm, paired
 from sweeper.common.sanitize import sanitize

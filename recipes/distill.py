@@ -291,7 +291,7 @@ class OffPolicy(sft.SupervisedTrainer):
                 max_tokens=config.max_tokens,
                 temperature=config.teacher_temperature,
                 stop=[end],
-                seed=rl.sampling_seed(config.seed, 0, number),
+                seed=policy_gradient.sampling_seed(config.seed, 0, number),
             )
             request = teacher.sampler.sample(tinker.ModelInput.from_ints(prompt), 1, params)
             requests.append((prompt, request))

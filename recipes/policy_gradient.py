@@ -1,13 +1,13 @@
 """Computes a policy-gradient step: token advantages, training data, and the divergence of the
 trainer from the sampler.
 
-All functions are pure.
+Functions are pure; an `Update` waits for the service.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import rollouts
+from . import rollouts, samplers
 from .rollouts import Rollout
 
 if TYPE_CHECKING:
@@ -102,3 +102,49 @@ def discounted(values: Sequence[float], factor: float) -> list[float]:
         after = value + factor * after
         returns.append(after)
     return returns[::-1]
+
+
+def split_evenly(items: list[Any], parts: int) -> list[list[Any]]:
+    """Split items into consecutive parts whose sizes differ by at most one. There are fewer parts
+    if there are fewer items.
+    """
+    parts = min(parts, len(items))
+    return [items[len(items) * n // parts : len(items) * (n + 1) // parts] for n in range(parts)]
+
+
+def sampling_seed(seed: int, step: int, question: int) -> int:
+    """Return the seed for the answers to the nth question of a step."""
+    return samplers.seed_of(f"sample/{seed}/{step}/{question}")
+
+
+class Update(NamedTuple):
+    """The pending requests that train on a batch: two for each substep."""
+
+    rollouts: list[Rollout]
+    passes: list["tinker.APIFuture[tinker.ForwardBackwardOutput]"]
+    steps: list["tinker.APIFuture[tinker.OptimStepResponse]"]
+
+    def metrics(self, wait: Callable[[Any], Any]) -> dict[str, float]:
+        """Wait, and return the KL divergence of trainer and sampler and the optimizer's metrics.
+
+        Later substeps start from the weights that earlier ones have changed.
+        """
+        outputs = [output for request in self.passes for output in wait(request).loss_fn_outputs]
+        sampled: list[float] = []
+        trained: list[float] = []
+        for rollout, output in zip(self.rollouts, outputs, strict=True):
+            sampled += rollout.logprobs
+            new_logprobs = output["logprobs"].to_numpy()
+            every = (
+                new_logprobs[:, 0] if new_logprobs.ndim > 1 else new_logprobs
+            ).tolist()  # the sampled token comes first
+            # The service returns logprobs of all tokens but the first; places counted from the end
+            # do not need the prompt.
+            size, places = rollouts.whole_after(rollout)
+            trained += [every[place - size] for place in places]
+        metrics: dict[str, float] = {"num_sequences": len(outputs), "num_tokens": len(sampled)}
+        if sampled:
+            metrics |= kl_sample_train(sampled, trained)
+        for request in self.steps:  # the last request's values win
+            metrics |= wait(request).metrics or {}
+        return metrics

@@ -22,7 +22,7 @@ last checkpoint: the seed of each sample depends only on the run's seed, the ste
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import chz
 
@@ -39,6 +39,7 @@ from . import (
     settings,
     tasks,
 )
+from .policy_gradient import Update, sampling_seed, split_evenly
 from .rollouts import Group, Problem, Rollout
 from .sandbox import Sandbox
 from .trainer import Trainer, run
@@ -141,58 +142,12 @@ def sampled_size(config: settings.Policy, train: estimates.Sizes) -> float:
     return min(train.answer, config.max_tokens)
 
 
-def split_evenly(items: list[Any], parts: int) -> list[list[Any]]:
-    """Split items into consecutive parts whose sizes differ by at most one. There are fewer parts
-    if there are fewer items.
-    """
-    parts = min(parts, len(items))
-    return [items[len(items) * n // parts : len(items) * (n + 1) // parts] for n in range(parts)]
-
-
-def sampling_seed(seed: int, step: int, question: int) -> int:
-    """Return the seed for the answers to the nth question of a step."""
-    return samplers.seed_of(f"sample/{seed}/{step}/{question}")
-
-
 SampleRequest: TypeAlias = "tinker.APIFuture[tinker.SampleResponse]"
 """A pending request for answers."""
 
 
 class Interrupted(Exception):
     """A signal arrived while a step was sampled; the step is discarded."""
-
-
-class Update(NamedTuple):
-    """The pending requests that train on a batch: two for each substep."""
-
-    rollouts: list[Rollout]
-    passes: list["tinker.APIFuture[tinker.ForwardBackwardOutput]"]
-    steps: list["tinker.APIFuture[tinker.OptimStepResponse]"]
-
-    def metrics(self, wait: Callable[[Any], Any]) -> dict[str, float]:
-        """Wait, and return the KL divergence of trainer and sampler and the optimizer's metrics.
-
-        Later substeps start from the weights that earlier ones have changed.
-        """
-        outputs = [output for request in self.passes for output in wait(request).loss_fn_outputs]
-        sampled: list[float] = []
-        trained: list[float] = []
-        for rollout, output in zip(self.rollouts, outputs, strict=True):
-            sampled += rollout.logprobs
-            new_logprobs = output["logprobs"].to_numpy()
-            every = (
-                new_logprobs[:, 0] if new_logprobs.ndim > 1 else new_logprobs
-            ).tolist()  # the sampled token comes first
-            # The service returns logprobs of all tokens but the first; places counted from the end
-            # do not need the prompt.
-            size, places = rollouts.whole_after(rollout)
-            trained += [every[place - size] for place in places]
-        metrics: dict[str, float] = {"num_sequences": len(outputs), "num_tokens": len(sampled)}
-        if sampled:
-            metrics |= policy_gradient.kl_sample_train(sampled, trained)
-        for request in self.steps:  # the last request's values win
-            metrics |= wait(request).metrics or {}
-        return metrics
 
 
 class GroupTrainer(Trainer):

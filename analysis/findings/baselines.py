@@ -6,7 +6,8 @@ from dataclasses import replace
 from sweeper.analysis import labels
 from sweeper.analysis.comparison.cells import Cell, Ranking, rank
 from sweeper.analysis.findings.finding import behind, short_name
-from sweeper.analysis.reading.frames import Metric, SweepData, load
+from sweeper.analysis.reading.frames import SweepData, load
+from sweeper.analysis.reading.metric import Metric
 from sweeper.errors import NotFound, UsageError
 from sweeper.results.registry import Registry
 

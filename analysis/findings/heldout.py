@@ -13,8 +13,9 @@ from sweeper.analysis.comparison.cells import Cell, Ranking, rank
 from sweeper.analysis.comparison.items import Compared
 from sweeper.analysis.findings.finding import Finding, names_of, short_name
 from sweeper.analysis.findings.verdict import Check, Verdict
-from sweeper.analysis.reading.frames import Metric, RunData, SweepData
+from sweeper.analysis.reading.frames import RunData, SweepData
 from sweeper.analysis.reading.keys import goal_of
+from sweeper.analysis.reading.metric import Metric
 from sweeper.analysis.reading.splits import counterparts, is_held_out, is_training, same_quantity
 from sweeper.analysis.statistics.inference import Estimate, contrast, student
 from sweeper.analysis.statistics.noise import Spread

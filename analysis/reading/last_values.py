@@ -22,7 +22,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from sweeper.analysis.reading.frames import Metric, RunData, SweepData, judged_by
+from sweeper.analysis.reading.frames import RunData, SweepData, judged_by
+from sweeper.analysis.reading.metric import Metric
 from sweeper.analysis.reading.series import Ends, Floats
 
 OF = 5

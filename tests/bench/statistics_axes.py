@@ -18,7 +18,8 @@ import numpy as np
 from sweeper.analysis.comparison.cells import rank
 from sweeper.analysis.comparison.surface import Surface, find_surface
 from sweeper.analysis.findings.study import Study, study
-from sweeper.analysis.reading.frames import Metric, RunData, SweepData
+from sweeper.analysis.reading.frames import RunData, SweepData
+from sweeper.analysis.reading.metric import Metric
 from sweeper.analysis.reading.series import Series
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]

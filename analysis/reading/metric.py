@@ -1,0 +1,77 @@
+"""The metric by which a sweep is judged: the grid's, or one that is found by name. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from sweeper.analysis.reading.keys import goal_of
+from sweeper.errors import UsageError
+from sweeper.metrics.objective import sign_of
+from sweeper.sweep.metric import is_at, value_text
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What cells are compared by: the value of `name` that `at` selects in each run, with the
+    grid's `noise`, `failed`, `by` and `relevant` (see `sweeper.sweep.metric`). `guessed` is true
+    if only the name of the metric tells whether more or less is better."""
+
+    name: str
+    goal: str  # "minimize" or "maximize"
+    at: str = "last"  # or "best", "mean_of_last=5", or "auto" until that is settled
+    guessed: bool = field(default=False, compare=False)
+    noise: str = field(default="auto", compare=False)
+    failed: str = field(default="bound", compare=False)
+    by: str | None = field(default=None, compare=False)
+    relevant: float | None = field(default=None, compare=False)
+
+    @property
+    def sign(self) -> float:
+        """The factor that makes smaller values better: 1 or -1."""
+        return sign_of(self.goal)
+
+
+def find_metric(
+    own: Mapping[str, str] | None, name: str | None, goal: str | None, at: str | None = None
+) -> Metric | None:
+    """Return the metric that was asked for, else the sweep's own. Raises `UsageError` if neither
+    the goal nor the name tells whether more or less is better."""
+    if at is not None and not is_at(at):
+        raise UsageError(f"at {at!r}: say auto, last, best or mean_of_last=5")
+    if goal not in (None, "minimize", "maximize"):
+        raise UsageError(f"goal {goal!r}: say minimize or maximize")
+    if name is None or (own is not None and own["name"] == name):
+        if own is None:
+            return None
+        usual = own.get("goal", "minimize"), own.get("at", "last")
+        rules = own.get("noise", "auto"), own.get("failed", "bound")
+        metric = Metric(own["name"], goal or usual[0], at or usual[1])
+        metric = replace(metric, noise=rules[0], failed=rules[1], by=own.get("by"))
+        return replace(metric, relevant=cast("float | None", own.get("relevant")))
+    metric = goal or goal_of(name)
+    if metric is None:
+        raise UsageError(
+            f"metric {name!r}: say which way is better, --goal minimize or --goal maximize"
+        )
+    return Metric(name, metric, at or "auto", guessed=goal is None)
+
+
+def differently(metrics: Sequence[Metric | None]) -> str | None:
+    """Return a message that the sweeps are judged differently, with the option that makes them
+    alike; None if they are alike."""
+    if all(metric == metrics[0] for metric in metrics):
+        return None
+    texts = dict.fromkeys(
+        f"{value_text(metric.at)} of {metric.name}, {metric.goal}" if metric else "no metric"
+        for metric in metrics
+    )
+    known = [metric for metric in metrics if metric is not None]
+    ways = {
+        "--metric": {metric.name for metric in known},
+        "--goal": {metric.goal for metric in known},
+        "--at": {metric.at for metric in known},
+    }
+    flags = [flag for flag, values in ways.items() if len(values) > 1]
+    if len(known) < len(metrics):
+        flags = ["--metric", *(flag for flag in flags if flag != "--metric")]
+    return f"not judged alike ({'; '.join(texts)}): say {' and '.join(flags)}"
