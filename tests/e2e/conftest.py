@@ -40,10 +40,13 @@ which the contract tests cover too; containers, browsers, S3; long kills; other 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow files. The files that take longest come first, the others as they were."""
+    here = Path(__file__).parent
+    lost = [name for name in (*_SLOW, *_LONGEST) if not (here / f"test_{name}.py").exists()]
+    assert not lost, f"named in {__file__}, and not there: {', '.join(lost)}"
     order = {name: place for place, name in enumerate((*_SLOW, *_LONGEST))}
     items.sort(key=lambda item: order.get(_subject(item), len(order)))
     for item in items:
-        if _subject(item) in _SLOW and "e2e" in item.path.parts:
+        if _subject(item) in _SLOW and item.path.parent == here:
             item.add_marker(pytest.mark.slow)
 
 
