@@ -53,7 +53,7 @@ def test_failures_are_told(local: Shell) -> None:
     said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=4)  # some never began
     assert "failed with the same error (error: RuntimeError: the toy was told to fail)" in said
     assert shell.states()["planned"] > 0
-    assert "held: the first runs to end" in shell.run("status", "toys", code=4)
+    assert "held: the first runs failed" in shell.run("status", "toys", code=4)
     said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
     assert "6 failed" in said
     status = shell.run("status", "toys", code=3)

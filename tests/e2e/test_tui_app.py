@@ -110,7 +110,7 @@ def test_the_list_by_its_keys(drive: Any, monkeypatch: pytest.MonkeyPatch) -> No
     asked: list[Any] = []
     for kind in ("cancel", "retry"):
         monkeypatch.setattr(
-            app_module.actions, kind, lambda _, runs, kind=kind: asked.append((kind, runs)) or "ok"
+            app_module, kind, lambda _, runs, kind=kind: asked.append((kind, runs)) or "ok"
         )
 
     async def script(on: Driven) -> None:

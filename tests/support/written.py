@@ -37,7 +37,12 @@ class Written:
             "grid": f"name: {name}\nrecipe: sft\n",
             "grid_path": f"grids/{name}.yaml",
             "overrides": [],
-            "recipe": {"reference": "sft", "kind": "module", "module": "recipes.sft"},
+            "recipe": {
+                "reference": "sft",
+                "kind": "module",
+                "module": "recipes.sft",
+                "seed_field": "seed",
+            },
             "service": "local",
             "metric": None if metric is None else dict(metric),
             "secrets": [],
