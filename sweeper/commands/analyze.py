@@ -191,8 +191,8 @@ def _cost(registry: "Registry", report: "Report") -> str | None:
         return None
     unpriced = ", ".join(whole.amount.unpriced)
     if unpriced and not whole.amount.usd:
-        return f"{tokens:,} tokens; no price is known of {unpriced}"
-    without = f", without {unpriced}, of which no price is known" if unpriced else ""
+        return f"{tokens:,} tokens; no price known for {unpriced}"
+    without = f", without {unpriced} (no price known)" if unpriced else ""
     return f"{tokens:,} tokens, {prices.money(whole.amount.usd)} dollars by {table.told}{without}"
 
 

@@ -180,7 +180,7 @@ def sentence(forecast: SweepUsage, prices: Prices) -> str:
     unpriced = sorted({*spent.unpriced, *to_come.unpriced})
     text = f"used {forecast.used.counts.tokens:,} tokens"
     if unpriced:
-        text += f" (no price is known of {', '.join(unpriced)})"
+        text += f" (no price known for {', '.join(unpriced)})"
     else:
         text += f", {money(spent.usd)} dollars by {prices.told}"
     if forecast.to_come.models:

@@ -407,7 +407,7 @@ class Spending:
         amount = prices.amount(used.usage, self._prices)
         if amount.unpriced:
             models = ", ".join(amount.unpriced)
-            return f"{what} is in dollars, and no price is known of {models}"
+            return f"{what} is in dollars, and no price known for {models}"
         if amount.usd >= limits.usd:
             spent = f"{prices.money(amount.usd)} of {prices.money(limits.usd)} dollars"
             return f"{what} is spent ({spent}, by {self._prices.told})"

@@ -200,7 +200,7 @@ def test_a_budget_stops_commands_by_what_they_record(shell: Shell) -> None:
     runs = json.loads(shell.run("ls", "cmd", "--json"))["runs"]
     assert sum(run["state"] == "succeeded" for run in runs) < 3
     said = shell.run("launch", "cmd.yaml", "--budget", "usd=5", "--wait", code=4)
-    assert "no price is known of unknown" in said
+    assert "no price known for unknown" in said
     shell.run("launch", "cmd.yaml", "--budget", "tokens=1e6", "--wait")
     assert total(shell, "cmd")["train"] >= 48000
 

@@ -123,7 +123,7 @@ def test_dollars_need_prices(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     written_sweep.run({"lr": 1}, 0, usage=used(2_000_000))
     sweep = Sweep(written_sweep)
-    assert "no price is known of m" in (sweep.reached(sweep.spending(usd=5000)) or "")
+    assert "no price known for m" in (sweep.reached(sweep.spending(usd=5000)) or "")
     (tmp_path / "sweeper").mkdir()
     table = tmp_path / "sweeper" / "prices.json"
     table.write_text(
