@@ -3,7 +3,7 @@ and the folder alone does not distinguish them from jobs of the next sweep launc
 
 import hashlib
 
-from sweeper.sweep.folder import open_sweep
+from sweeper.sweep.folder import SweepFolder
 
 NOT_YET = "made-at-launch"
 """Stands in a manifest for values that are made at submission."""
@@ -15,7 +15,7 @@ class Identity:
 
     def __init__(self, folder: str) -> None:
         self.mark = hashlib.sha256(folder.encode()).hexdigest()[:12]
-        self._folder = open_sweep(folder)
+        self._folder = SweepFolder.at_address(folder)
         self._known = ""
 
     def current(self) -> str:

@@ -16,7 +16,7 @@ import psutil
 from sweeper.common.full_machine import lacking
 from sweeper.errors import NoRoom, Unreachable
 from sweeper.sweep import worker_lock
-from sweeper.sweep.folder import attempt_of, open_sweep
+from sweeper.sweep.folder import SweepFolder, attempt_of
 
 _Identity = tuple[int, int]
 
@@ -46,7 +46,7 @@ class Workers:
         return held | self.find(wanted - held).keys()
 
     def _job(self, token: str) -> str:
-        folder = open_sweep(self._folder)
+        folder = SweepFolder.at_address(self._folder)
         return os.path.join(folder.store.root, folder.job(*attempt_of(token)))
 
     def _look(self, wanted: set[str]) -> dict[str, psutil.Process]:

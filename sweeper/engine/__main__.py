@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 
-from sweeper.engine import lifecycle, server
+from sweeper.engine import foreground, lifecycle
 from sweeper.engine.access_token import TOKEN
 from sweeper.engine.limits import add_limits, limits_of
 from sweeper.errors import EngineError, SweeperError
@@ -109,7 +109,7 @@ def main(
             )
             where = arguments.home, settings
             if arguments.action == "serve":
-                server.serve(arguments.host, arguments.port, *where)
+                foreground.serve(arguments.host, arguments.port, *where)
             else:
                 _start(arguments.host, arguments.port, *where)
             return 0

@@ -321,14 +321,6 @@ class SweepFolder:
         return observations
 
 
-def open_sweep(address: str) -> SweepFolder:
-    """Return the folder of a sweep at its address. Raises `StoreError`."""
-    from sweeper.store.opening import open_store
-
-    root, _, name = address.rpartition("/")
-    return SweepFolder(open_store(root), name)
-
-
 def find_sweeps(store: "Store") -> list[str]:
     """Return the names of the sweeps at the store's root, sorted."""
     return sorted(store.folders_with("sweep.json"))

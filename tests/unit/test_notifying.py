@@ -288,8 +288,8 @@ def test_a_message_whose_sender_died_is_called_cut_off(store: LocalStore) -> Non
     told(store, "one")
     code = (
         "import sys; from sweeper.sweep import messages; "
-        "from sweeper.sweep.folder import open_sweep; "
-        "messages.begin(open_sweep(sys.argv[1]), 'one', 'webhook', 1)"
+        "from sweeper.sweep.folder import SweepFolder; "
+        "messages.begin(SweepFolder.at_address(sys.argv[1]), 'one', 'webhook', 1)"
     )
     subprocess.run([sys.executable, "-c", code, SweepFolder(store, "s").address], check=True)
     (found,) = deliver(sender(store, Notify(webhook="$HOOK")))

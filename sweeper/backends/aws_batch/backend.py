@@ -24,7 +24,7 @@ from sweeper.backends.aws_batch.options import Options, read_options
 from sweeper.backends.base import Backend, JobSpec, JobStatus
 from sweeper.common.backoff import Backoff
 from sweeper.errors import EnvironmentFailure, Unreachable
-from sweeper.sweep.folder import open_sweep
+from sweeper.sweep.folder import SweepFolder
 
 _LOG_GROUP = "/aws/batch/job"
 _REASON = "cancelled by sweeper"
@@ -74,7 +74,7 @@ class AwsBatchBackend(Backend):
     ) -> None:
         self.aws = aws
         self._options = options
-        self._names = Names(open_sweep(folder))
+        self._names = Names(SweepFolder.at_address(folder))
         self._submissions = Submissions(options, sweep, folder, self._names)
         self._jobs = Jobs(aws, self._names, options.queue)
         self._definition: str | None = None

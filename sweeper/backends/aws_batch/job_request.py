@@ -15,7 +15,7 @@ from sweeper.backends.aws_batch.names import Names, as_tag
 from sweeper.backends.aws_batch.options import Options, read_options
 from sweeper.backends.base import Batches, JobSpec, Manifest
 from sweeper.common.sweeper_argv import array_command
-from sweeper.sweep.folder import open_sweep
+from sweeper.sweep.folder import SweepFolder
 
 _MOST_CHILDREN = 10_000
 """Batch's limit on the children of an array job."""
@@ -76,7 +76,7 @@ def manifests(
     those of SubmitJob, without the definition's revision."""
     options = read_options(given)
     region = Aws(options.region, options.profile).region
-    names = Names(open_sweep(folder))
+    names = Names(SweepFolder.at_address(folder))
     names.identity.preview()
     submissions = Submissions(options, sweep, folder, names)
     if options.job_definition is None:
