@@ -47,7 +47,8 @@ def _run(arguments: Namespace) -> int:
     from sweeper.commands.trust_prompt import agreeing, dropping
     from sweeper.launcher.launching import LaunchRequest, User
     from sweeper.launcher.preflight import service_warnings
-    from sweeper.launcher.preview import later_warnings, planned_by
+    from sweeper.launcher.preview import later_warnings
+    from sweeper.planner.arguments import planned_by
 
     planned, store = planned_by(arguments), open_store(arguments.root or default_root())
     arguments.sweep = planned.name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sweeper.commands import arguments as shared
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import SweeperError, UsageError
-from sweeper.launcher.preview import planned_by
+from sweeper.planner.arguments import planned_by
 from sweeper.store.opening import default_root, open_store
 from sweeper.sweep.metric import lenders
 from sweeper.sweep.states import State

@@ -21,7 +21,6 @@ from sweeper.launcher.preview import (
     estimate_of,
     log_path,
 )
-from sweeper.launcher.trust import sentence as sentence_of_dropped
 from sweeper.results.stage_graph import graph, of_stage, size
 from sweeper.sweep.labels import plural
 from sweeper.sweep.plan import Plan
@@ -60,7 +59,9 @@ def short(preview: LaunchPreview) -> Iterator[str]:
     if (use := estimate_of(preview)) is not None:
         yield from _clipped(use, width)
     if preview.dropped:
-        yield from _clipped(f"{sentence_of_dropped(preview.dropped)} (--drop)", width)
+        from sweeper.launcher import trust  # for few plans
+
+        yield from _clipped(f"{trust.sentence(preview.dropped)} (--drop)", width)
     if others := preview.retired - preview.dropped:
         runs = f"{plural(others, 'run')} on record {'is' if others == 1 else 'are'}"
         yield from _clipped(f"{runs} not in this grid: launch leaves them there", width)

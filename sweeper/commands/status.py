@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import shutil
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -96,6 +95,8 @@ def follow(arguments: Namespace) -> int:
 
 def _draw(sweep: "Sweep", seen: Status, arguments: Namespace) -> None:
     screen = _Screen()
+    import shutil  # it loads three compressors
+
     width, height = shutil.get_terminal_size()
     with redirect_stdout(cast(io.StringIO, Writer(screen))):
         print_status(sweep, seen, arguments, max(3, min(50, height - _BELOW)))

@@ -1,15 +1,13 @@
 """Prints the states of a sweep's runs as a table, and then facts about the sweep."""
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import UsageError
-from sweeper.money import prices
-from sweeper.results import forecast
 from sweeper.results.progress import Reached, reached
 from sweeper.results.selectors import pick
 from sweeper.results.stage_graph import of_stage
@@ -17,15 +15,12 @@ from sweeper.results.status import NOBODY, Status, alarms_of
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural
 from sweeper.sweep.run_record import RunRecord
-from sweeper.sweep.usage import SweepUsage
 from sweeper.terminal import duration, print_json, print_table, say, shortened
 
 if TYPE_CHECKING:
     from sweeper.alarms import Alarm
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
-
-T = TypeVar("T")
 
 _SHOWN = 50
 _REASON = 80
@@ -58,7 +53,7 @@ def print_status(
             "schema": 1,
             "sweep": sweep.name,
             **seen.published(),
-            "costs": _costs(seen, forecast.document),
+            "costs": _costs(seen, as_document=True),
             "runs": records,
             "alarms": documents,
         }
@@ -135,18 +130,23 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
         say(f"at most {seen.limit} at once, not {most}: {seen.limit_why}")
     for line in seen.waits:
         say(line)
-    if (costs := _costs(seen, forecast.sentence)) is not None:
-        say(costs if seen.finished or seen.launcher else f"{costs}; as its last launcher knew")
+    if (costs := _costs(seen)) is not None:
+        say(f"{costs}" if seen.finished or seen.launcher else f"{costs}; as its last launcher knew")
     if seen.held:
         say(f"held: {seen.held}")
     if not (seen.launcher or seen.finished):
         say(NOBODY)
 
 
-def _costs(seen: Status, price: Callable[[SweepUsage, prices.Prices], T]) -> T | None:
-    """Describe the usage of a sweep with `told`; None if nothing was counted."""
+def _costs(seen: Status, *, as_document: bool = False) -> object:
+    """Describe what a sweep has used and is expected to use; None if nothing was counted."""
+    if seen.usage is None:
+        return None
+    from sweeper.money import prices
+    from sweeper.results import forecast
+
     with suppress(UsageError):  # an unreadable price table, which `sweeper costs --prices` reports
-        return None if seen.usage is None else price(seen.usage, prices.load())
+        return (forecast.document if as_document else forecast.sentence)(seen.usage, prices.load())
     return None
 
 

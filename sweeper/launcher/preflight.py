@@ -11,11 +11,8 @@ from sweeper.backends import Capabilities, backend_type, capabilities_at, capabi
 from sweeper.backends.base import Backend
 from sweeper.backends.secret_references import where_to_say
 from sweeper.engine.access_token import TOKEN
-from sweeper.engine.lifecycle import client_key
 from sweeper.engine.model_aliases import STAND_INS, TEACHER, TINY
 from sweeper.errors import EnvironmentFailure, GridError, UsageError, is_silence
-from sweeper.provenance.snapshot import CodeCopy
-from sweeper.scheduler.submitter import asked_by
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
@@ -25,6 +22,7 @@ from sweeper.sweep.plan import Plan, Run
 
 if TYPE_CHECKING:
     from sweeper.engine.lifecycle import EngineInfo
+    from sweeper.provenance.snapshot import CodeCopy
 
 
 ENGINE_URL = "SWEEPER_ENGINE_URL"
@@ -94,7 +92,11 @@ def engine_url(capabilities: Capabilities) -> str | None:
 
 def engine_key(capabilities: Capabilities) -> str:
     """Return the key that jobs give the engine at `engine_url`, or the engine of this machine."""
-    return client_key() if capabilities.here else os.environ.get(TOKEN, "")
+    if not capabilities.here:
+        return os.environ.get(TOKEN, "")
+    from sweeper.engine.lifecycle import client_key
+
+    return client_key()
 
 
 def kept_here(capabilities: Capabilities, secrets: Sequence[str]) -> list[str]:
@@ -106,7 +108,7 @@ def has_code(
     capabilities: Capabilities,
     kind: str,
     file: str | None,
-    code: CodeCopy,
+    code: "CodeCopy",
     tell: Callable[[str], None],
 ) -> None:
     """Check that jobs without access to this machine's folders get the recipe, and report to `tell`
@@ -130,6 +132,8 @@ def try_out(
     """Ask each backend whether it would accept the jobs of a plan's runs. Raises
     `EnvironmentFailure` if one refuses or none answers; with `some`, only if every backend refuses
     or does not answer."""
+    from sweeper.scheduler.submitter import asked_by  # `plan` has no use for it
+
     launches = {name: plan.launch_of(name) for name in (None, *(s.name for s in plan.stages))}
     known = [(launches.get(run.stage, plan.launch), run.config) for run in runs]
     wrong: list[EnvironmentFailure] = []

@@ -1,7 +1,6 @@
 """Previews a launch: its plan with overrides from the command line, the jobs that it would submit
 (also in the backend's own format) and the results already stored. Writes nothing."""
 
-import argparse
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,20 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from sweeper.backends import backend_type, capabilities_together, every_backend, options_of
 from sweeper.backends.base import JobSpec, Manifest
-from sweeper.errors import GridError, NotFound, StoreError, SweeperError, UsageError
-from sweeper.fields.data import from_python
-from sweeper.fields.nodes import Problems
-from sweeper.grid.budget import read_caps
+from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
 from sweeper.grid.overrides import flow
 from sweeper.launcher.estimate import Estimate, estimate, sentence, unrecorded_metric
-from sweeper.launcher.manifest import secret_names
 from sweeper.launcher.preflight import admit, service_warnings
-from sweeper.launcher.trust import dropped
-from sweeper.planner.plan import plan, repeats_by_default
+from sweeper.planner.plan import repeats_by_default
 from sweeper.recipe.command_template import render_command
 from sweeper.store.base import Store
-from sweeper.store.opening import default_root, open_store
-from sweeper.store.writable import check_root
 from sweeper.sweep.event import NOTHING
 from sweeper.sweep.folder import Events, SweepFolder
 from sweeper.sweep.plan import Plan, Run
@@ -32,46 +24,6 @@ from sweeper.sweep.tracking import NAMES, SECTION
 
 if TYPE_CHECKING:
     from sweeper.scheduler.submitter import JobBuilder
-
-
-def planned_by(arguments: argparse.Namespace) -> Plan:
-    """Make the plan for the arguments of a command line. Raises `GridError`, and `StoreError` for a
-    root that cannot hold sweeps."""
-    overrides = list(arguments.overrides)
-    if arguments.backend:
-        overrides.append(f"launch.backend={arguments.backend}")
-    if arguments.max_parallel is not None:
-        overrides.append(f"launch.max_parallel={arguments.max_parallel}")
-    store = open_store(arguments.root or default_root())
-    try:
-        planned = plan(arguments.grid, overrides, validate=not arguments.no_validate)
-    except GridError as error:
-        try:
-            check_root(store)
-        except StoreError as other:  # report all problems at once
-            raise GridError([*error.problems, str(other)]) from error
-        raise
-    check_root(store)
-    return _with_budget(planned, arguments.budget) if arguments.budget else planned
-
-
-def _with_budget(planned: Plan, text: str) -> Plan:
-    """Replace limits of the plan's budget by those of `--budget`. Raises `GridError`."""
-    problems = Problems()
-    given = {key.strip(): value for key, _, value in (p.partition("=") for p in text.split(","))}
-    before = {} if planned.budget is None else planned.budget.document()
-    node = from_python(before | {k: _number(v) for k, v in given.items()}, "--budget", problems)
-    budget = read_caps(node, "budget", problems)
-    if problems:
-        raise problems.error()
-    return planned._replace(budget=budget)
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text.strip()
 
 
 GIVEN = (
@@ -126,6 +78,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
     with suppress(NotFound):  # it was never launched
         old = folder.read_plan()
         from sweeper.launcher.manifest import merged  # slow to import
+        from sweeper.launcher.trust import dropped
 
         runs = merged(folder, old, planned).runs
         warnings = (*planned.warnings, *repeats_by_default(planned, old))
@@ -356,6 +309,8 @@ def manifests(preview: LaunchPreview) -> Iterator[Manifest | str]:
     be submitted. If there are several places, each is shown after a remark, as if all runs went
     there, because the place of a run is chosen only when it starts. Raises `UsageError` if no place
     has a format of its own, or if offline checks would refuse the launch."""
+    from sweeper.launcher.manifest import secret_names  # slow to import
+
     plan = preview.plan
     launch = plan.launch
     if all(backend_type(place).manifests is None for place in launch.places):

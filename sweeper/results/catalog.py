@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics.cache_folder import Folder
-from sweeper.metrics.objective import Judged
-from sweeper.results.folders import FolderRun, folder_runs
-from sweeper.results.marks import in_use
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import check_states, current, named, pick, split_root
@@ -21,6 +18,8 @@ from sweeper.sweep.folder import SweepFolder, find_sweeps
 if TYPE_CHECKING:
     import pandas
 
+    from sweeper.metrics.objective import Judged
+    from sweeper.results.folders import FolderRun
     from sweeper.results.metrics_reader import Tabulator
 
     One: TypeAlias = str | RecordedRun | Mapping[str, object]
@@ -149,7 +148,9 @@ class Catalog:
             self._report(NotFound(f"{top}: is not there"))
         return False
 
-    def _folder_runs(self, store: Store) -> list[FolderRun]:
+    def _folder_runs(self, store: Store) -> "list[FolderRun]":
+        from sweeper.results.folders import folder_runs  # only for runs outside any sweep
+
         return folder_runs(store, self._memories[store.root], self._report)
 
     def sweep_names(self) -> list[str]:
@@ -203,7 +204,7 @@ class Catalog:
         if selectors and not fitting:
             return []
         if not (selectors or archived):
-            runs = in_use(runs)
+            runs = without_archived(runs)
         return pick(runs, fitting, states, where, dropped=dropped)
 
     def handles_of(self, sweeps: Sequence[str]) -> list[RecordedRun]:
@@ -241,7 +242,7 @@ class Catalog:
         selected = runs + bare
         tables: list[Tabulator] = []
 
-        def value(run: RecordedRun, key: str, goal: str, at: str) -> Judged | None:
+        def value(run: RecordedRun, key: str, goal: str, at: str) -> "Judged | None":
             from sweeper.results.metrics_reader import Tabulator
 
             tables[:] = tables or [Tabulator(self._memories, Problems())]
@@ -275,7 +276,7 @@ class Catalog:
         """Resolve a `runs` argument: None for all runs except those of archived sweeps, a DataFrame
         of `runs()`, a reference, a handle, a record, or several of these."""
         if runs is None:
-            return in_use(self.handles(None))
+            return without_archived(self.handles(None))
         chosen = [runs] if isinstance(runs, str | RecordedRun) else cast("Iterable[One]", runs)
         if hasattr(runs, "to_dict") and hasattr(runs, "columns"):
             frame = cast("pandas.DataFrame", runs)
@@ -307,6 +308,13 @@ class Catalog:
         if store.exists(f"{sweep}/sweep.json"):
             return Sweep(SweepFolder(store, sweep), memory, self._report).runs
         return [run for run in self._folder_runs(store) if run.sweep == sweep]
+
+
+def without_archived(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """Return the runs without those of archived sweeps."""
+    from sweeper.results.marks import in_use  # most questions are about one sweep
+
+    return in_use(runs)
 
 
 def _states(state: str | Iterable[str] | None) -> set[str] | None:

@@ -11,22 +11,18 @@ DataFrames or by SQL.
 `records()` and `sweep_records()` give the same as plain dicts, and load no pandas.
 """
 
-import difflib
 import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sweeper.common.html import table, title
 from sweeper.errors import StoreError
-from sweeper.results.catalog import Catalog
-from sweeper.results.marks import in_use, marked
+from sweeper.results.catalog import Catalog, without_archived
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import asks_for_dropped, current
 from sweeper.results.sweeps import Sweep
-from sweeper.sweep.mark import NO_MARKS, Marks
 from sweeper.sweep.run_record import RUN_KEY, ItemRow, RunRecord, SweepRecord
 from sweeper.sweep.states import State
 
@@ -37,6 +33,7 @@ if TYPE_CHECKING:
     from sweeper.results.catalog import Runs
     from sweeper.results.metrics_follower import Follower
     from sweeper.results.metrics_reader import Tabulator
+    from sweeper.sweep.mark import Marks
 
 RUN_COLUMNS = (
     *("run", "sweep", "name", "cell", "seed", "state", "attempts", "reason"),
@@ -60,6 +57,8 @@ class Registry(Catalog):
 
     def _repr_html_(self) -> str:
         """Return the sweeps, as a notebook shows them."""
+        from sweeper.common.html import table, title
+
         rows = [
             (
                 record["sweep"],
@@ -92,7 +91,10 @@ class Registry(Catalog):
             if sweep is not None or not marks.archived
         ]
 
-    def _marks(self, sweep: Sweep) -> Marks:
+    def _marks(self, sweep: Sweep) -> "Marks":
+        from sweeper.results.marks import marked
+        from sweeper.sweep.mark import NO_MARKS
+
         try:
             return marked(sweep.folder, self._report).sweep
         except StoreError as error:
@@ -136,7 +138,7 @@ class Registry(Catalog):
         condition = None if where is None else parse_where(where)
         runs = (self.all_handles if asks_for_dropped(where) else self.handles)(sweep, state)
         if sweep is None:
-            runs = in_use(runs)
+            runs = without_archived(runs)
         records = [run.record(values=values) for run in runs]
         save(runs)
         return records if condition is None else select(condition, records)
@@ -219,6 +221,8 @@ class Registry(Catalog):
                 if part.columns.has(key).any()
             }
             recorded_keys.discard("step")
+            import difflib
+
             for key in unknown:
                 near = difflib.get_close_matches(key, recorded_keys, n=1)
                 hint = f": did you mean {near[0]!r}?" if near else ""
@@ -321,7 +325,7 @@ class Registry(Catalog):
         return self._tables().items(self._resolve(runs))
 
 
-def _sweep_record(sweep: Sweep, marks: Marks) -> SweepRecord:
+def _sweep_record(sweep: Sweep, marks: "Marks") -> SweepRecord:
     runs = current(sweep.runs)
     return {
         "sweep": sweep.name,

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
-from sweeper.common.html import table, title
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics.cache_folder import Index
 from sweeper.metrics.files import MetricsFile, metrics_stamp
@@ -343,6 +342,8 @@ class RecordedRun(ABC):
 
     def _repr_html_(self) -> str:
         """Return the run's state and configuration, as a notebook shows them."""
+        from sweeper.common.html import table, title
+
         record = self.record()
         facts = [(key, record[key]) for key in ("state", "reason", "attempts", "wall_s")]
         facts += [(record["metric"], record["value"])] if record["metric"] else []

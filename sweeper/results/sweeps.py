@@ -22,6 +22,7 @@ from sweeper.sweep.states import OUTCOMES, Event, RunState, State, fold, is_fini
 from sweeper.sweep.usage import NO_USAGE, Usage
 
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
+_NO_EVENTS: set[tuple[int, Event]] = set()
 _TOLD_BEFORE = (*OUTCOMES, Event.CLAIMED)
 """Events that tell most about an earlier attempt, the most informative first."""
 
@@ -56,6 +57,7 @@ class Sweep:
             if id(events) not in folded:
                 folded[id(events)] = fold(events)
         self._states = {run: folded[id(events)] for run, events in self.events.items()}
+        self._finished: dict[tuple[int, int, bool], bool] = {}
 
     @property
     def metric(self) -> dict[str, str] | None:
@@ -96,6 +98,15 @@ class Sweep:
             SweepRun(self, planned, self._states.get(planned.id, _PLANNED))
             for planned in self.plan.runs
         )
+
+    def is_finished(self, run: str, stage: str | None, *, retired: bool) -> bool:
+        """Return whether a run is finished (`states.is_finished`). Runs that share their set of
+        events share the answer."""
+        events = self.events.get(run, _NO_EVENTS)
+        key = id(events), self.plan.retries_of(stage), retired
+        if key not in self._finished:
+            self._finished[key] = is_finished(events, key[1], retired=retired)
+        return self._finished[key]
 
     @functools.cached_property
     def _by_id(self) -> dict[str, "SweepRun"]:
@@ -323,8 +334,7 @@ class SweepRun(RecordedRun):
     @property
     def is_finished(self) -> bool:
         """Whether the run is finished (`states.is_finished`)."""
-        events = self._sweep.events.get(self.id, set())
-        return is_finished(events, self._sweep.plan.retries_of(self.stage), retired=self.retired)
+        return self._sweep.is_finished(self.id, self.stage, retired=self.retired)
 
     @property
     def wandb(self) -> str | None:

@@ -1,8 +1,6 @@
 """Finds out whether sweeps can be kept in a root, before anything is written there."""
 
 import os
-import shutil
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from sweeper.common.atomic import nearest_folder, try_to_write
@@ -45,6 +43,8 @@ def make_root(store: Store) -> None:
     except OSError as error:
         raise StoreError(f"the root {root} cannot be made: {error.strerror}") from error
     finally:
+        import shutil  # it loads three compressors
+
         shutil.rmtree(made, ignore_errors=True)
 
 
@@ -59,6 +59,8 @@ def probe(store: Store, folder: str) -> None:
         except AlreadyExists:
             return False
         return True
+
+    from concurrent.futures import ThreadPoolExecutor  # `plan` only wants `check_root`
 
     try:
         create(0)  # reports that it exists if the reply was lost and the request was sent again

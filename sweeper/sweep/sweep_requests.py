@@ -1,7 +1,6 @@
 """Requests to the launcher of a sweep: files beside what it publishes, each replaced as a whole. A
 launcher looks for them in every round, and the next one finds them too."""
 
-import getpass
 import os
 
 from sweeper.store.documents import encode, timestamp
@@ -13,6 +12,8 @@ from sweeper.sweep.request import Asked, Pause, read_asked, read_parallel, read_
 
 def user() -> str:
     """Return who asks: the user of this process, and the machine."""
+    import getpass  # reading requests has no use for it
+
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name

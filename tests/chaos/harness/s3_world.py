@@ -67,7 +67,7 @@ def load() -> None:
 def _shorten() -> None:
     """Shorten waits, for all that is forked from here."""
     from harness.entry import set_everywhere
-    from sweeper.launcher import preview
+    from sweeper.planner import arguments as planner_arguments
     from sweeper.scheduler import failures
     from sweeper.store import remote
     from sweeper.worker import claim, syncing
@@ -84,7 +84,7 @@ def _shorten() -> None:
     ):
         set_everywhere(name, value)
     true_backoff = failures.backoff
-    true_plan = preview.planned_by
+    true_plan = planner_arguments.planned_by
     set_everywhere("planned_by", lambda arguments: _leased(true_plan(arguments)))
     set_everywhere("backoff", lambda *about: 0.1 * true_backoff(*about))
     claim._PAUSES = (0.1, 0.2, 0.4, 0.8)
