@@ -2,6 +2,7 @@
 learns.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -174,11 +175,16 @@ def _check_whole(rendered: str, text: str, what: str) -> None:
 
 def _until_end(tokenizer: Any, tokens: list[int]) -> list[int]:
     """Cut what the template adds after the end token: a sampling model stops there."""
-    special = set(tokenizer.all_special_ids)
+    special = _special_ids(tokenizer)
     for position in reversed(range(len(tokens))):
         if tokens[position] in special:
             return tokens[: position + 1]
     return [*tokens, tokenizer.eos_token_id]
+
+
+@functools.lru_cache(maxsize=4)  # transformers makes the list anew each time
+def _special_ids(tokenizer: Any) -> frozenset[int]:
+    return frozenset(tokenizer.all_special_ids)
 
 
 def _plain_turn(tokenizer: Any, before: Conversation, answer: str) -> tuple[list[int], list[int]]:

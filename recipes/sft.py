@@ -152,7 +152,7 @@ class SupervisedTrainer(Trainer):
 
     def prepare(self, data: tasks.Split) -> None:
         """Render all conversations as tokens."""
-        self.train_data = [chat.to_datum(example) for example in self.render_train(data)]
+        self.train_data = self.render_train(data)
         self.test = chat.render_all(self.tokenizer, data.test, self.config.max_length)
         self.test_data = [chat.to_datum(example) for example in self.test]
 
@@ -198,7 +198,7 @@ class SupervisedTrainer(Trainer):
         """Return the examples of a step."""
         config, count = self.config, len(self.train_data)
         indices = tasks.batch_indices(step, config.batch_size, count, config.seed)
-        return [self.train_data[index] for index in indices]
+        return [chat.to_datum(self.train_data[index]) for index in indices]
 
     def complete(self, submitted: Submitted) -> None:
         """Wait for a step's results and log them."""
