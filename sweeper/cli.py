@@ -5,7 +5,7 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import NoReturn
 
@@ -136,16 +136,14 @@ def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
     names = [name for name in VERBS if " " not in name]
     for name in (first,) if first in names else names:
         wanted = given is None or name in given
-        verb = _add(verbs.add_parser, name, name, wanted)
-        if wanted and name not in PARENTS:
-            load(name).add_arguments(verb)
-        if wanted and parts(name):
-            _add_parts(verb, name)
+        verb = _add(verbs.add_parser, name, name)
+        if wanted:
+            _declare(verb, name)
     return top
 
 
 def _add(
-    add: Callable[..., argparse.ArgumentParser], name: str, whole: str, wanted: bool
+    add: Callable[..., argparse.ArgumentParser], name: str, whole: str
 ) -> argparse.ArgumentParser:
     """Add the parser of a verb, without its arguments."""
     verb = add(
@@ -153,30 +151,58 @@ def _add(
         help=VERBS[whole],
         description=f"{VERBS[whole][0].upper()}{VERBS[whole][1:]}.",
         epilog=f"example: {EXAMPLES[whole]}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=wanted,
+        formatter_class=_Help,
+        add_help=False,
         allow_abbrev=False,
     )
     verb.set_defaults(parser=verb)
     return verb
 
 
+def _declare(verb: argparse.ArgumentParser, whole: str) -> None:
+    """Declare the arguments of a verb."""
+    from sweeper.commands.arguments import help_option
+
+    if whole not in PARENTS:
+        load(whole).add_arguments(verb)
+    if parts(whole):
+        _add_parts(verb, whole)
+    help_option(verb)
+
+
 def _add_parts(verb: argparse.ArgumentParser, name: str) -> None:
     """Add the second words that a verb takes, with their arguments."""
     seconds = verb.add_subparsers(
         dest="part",
+        title="actions",
         required=name in PARENTS,
         metavar=f"{{{','.join(parts(name))}}}",
         prog=f"sweeper {name}",
     )
     before = [action.dest for action in verb._actions]  # pyright: ignore[reportPrivateUsage]
     for second, whole in parts(name).items():
-        part = _add(seconds.add_parser, second, whole, wanted=True)
-        load(whole).add_arguments(part)
+        part = _add(seconds.add_parser, second, whole)
+        _declare(part, whole)
         # What was given before the second word stays: `sweeper doctor --root R notify SWEEP`.
         for action in part._actions:  # pyright: ignore[reportPrivateUsage]
             if action.dest in ("root", "json") and action.dest in before:
                 action.default = argparse.SUPPRESS
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Leaves the options out of the first line, since each has a line below."""
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: object,
+        prefix: str | None = None,
+    ) -> None:
+        """Add the first line."""
+        del groups
+        self._prog += " [options]"
+        super().add_usage(usage, [one for one in actions if not one.option_strings], (), prefix)
 
 
 class _Parser(argparse.ArgumentParser):

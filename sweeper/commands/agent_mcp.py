@@ -20,22 +20,23 @@ _SHORTEST = 16
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper agent mcp`."""
-    shared.root(verb)
-    verb.add_argument(
+    allowed = shared.group(verb, "what agents may do")
+    allowed.add_argument(
         "--grids", default=".", help="the folder with the grids that agents may launch (.)"
     )
-    verb.add_argument(
+    allowed.add_argument(
         "--budget",
         metavar="KEY=VALUE,...",
         help="all that agents may ever launch in this root: runs, tokens, usd, hours, as "
         "runs=50,usd=20 (without: nothing)",
     )
-    verb.add_argument(
+    shared.group(verb, "how to serve").add_argument(
         "--http",
         type=int,
         metavar="PORT",
         help="serve on 127.0.0.1 instead of stdin and stdout; 0: any port",
     )
+    shared.root(verb)
 
 
 def run(arguments: Namespace) -> int:

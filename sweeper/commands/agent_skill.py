@@ -5,6 +5,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from sweeper.agents.skill import NAME, agents_text, skill_text
+from sweeper.commands import arguments as shared
 from sweeper.common.atomic import atomic_write
 from sweeper.errors import UsageError
 from sweeper.terminal import say
@@ -12,13 +13,14 @@ from sweeper.terminal import say
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper agent skill`."""
-    verb.add_argument(
+    install = shared.group(verb, "where to install")
+    install.add_argument(
         "--install",
         metavar="DIR",
         help="install it below this folder, such as .claude/skills (default: print it)",
     )
-    verb.add_argument("--force", action="store_true", help="overwrite a different file")
-    verb.add_argument(
+    install.add_argument("--force", action="store_true", help="overwrite a different file")
+    shared.group(verb, shared.OUTPUT).add_argument(
         "--agents-md", action="store_true", help="print AGENTS.md of sweeper's repository instead"
     )
 

@@ -17,10 +17,10 @@ from sweeper.terminal import print_table, say
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper alarms`."""
+    shared.some_of_its_runs(verb)
+    shared.select(verb)
     shared.root(verb)
     shared.json(verb)
-    shared.select(verb)
-    shared.some_of_its_runs(verb)
 
 
 def run(arguments: Namespace) -> int:

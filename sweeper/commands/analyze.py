@@ -20,63 +20,66 @@ if TYPE_CHECKING:
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper analyze`."""
-    shared.roots(verb)
-    shared.json(verb)
-    shared.judge(verb)
-    verb.add_argument(
+    shared.group(verb, "which sweeps").add_argument(
         "sweeps",
         nargs="*",
         metavar="SWEEP",
         help="a sweep, or a sweep's folder (default: the newest)",
     )
-    verb.add_argument("--out", help="folder for the report (default: the sweep's report/)")
-    verb.add_argument(
-        "--prices", help="dollars per million tokens: train=0.4,sample=0.8,prefill=0.1"
-    )
-    verb.add_argument(
+    shared.judge(verb)
+    compare = shared.group(verb, shared.COMPARE)
+    compare.add_argument(
         "--noise",
         help="whose noise between seeds counts: auto, pooled, own, or from=SWEEP,... for that of "
         "earlier sweeps as well (default: the grid's)",
     )
-    verb.add_argument(
+    compare.add_argument(
         "--failed",
         choices=FAILED,
         help="what a failed run counts as: a bound, the worst value, or nothing (default: the "
         "grid's)",
     )
-    verb.add_argument(
+    compare.add_argument(
         "--by",
         metavar="SETTING",
         action=_OneSetting,
-        help="judge each value of a setting by itself, as each model (default: the grid's, or one "
-        "on which the best value of another is told to depend)",
+        help="compare within each value of a setting, such as each model (default: the grid's, or "
+        "a setting on which the best value of another depends)",
     )
-    verb.add_argument(
+    folders = shared.group(verb, "runs in plain folders")
+    folders.add_argument(
         "--ignore",
         metavar="KEY",
         action="append",
         default=[],
-        help="a configuration key that is no setting, for runs in plain folders (repeatable)",
+        help="a configuration key that is not a setting; repeatable",
     )
-    verb.add_argument(
+    folders.add_argument(
         "--seed",
         metavar="KEY",
         action="append",
         default=[],
-        help="the configuration key that holds the seed, for runs in plain folders (repeatable)",
+        help="the configuration key that holds the seed; repeatable",
     )
-    verb.add_argument(
+    report = shared.group(verb, "the report")
+    report.add_argument("--out", help="folder for the report (default: the sweep's report/)")
+    report.add_argument(
         "--notes",
         metavar="FOLDER",
         help="write SWEEP.md there with what is known, for you to write on, and judge the "
         "criterion of plan.md (default: notes/, where there is one)",
     )
-    verb.add_argument(
+    report.add_argument(
+        "--prices", help="dollars per million tokens: train=0.4,sample=0.8,prefill=0.1"
+    )
+    report.add_argument(
         "--power",
         action="store_true",
         help="print the smallest lead that each number of seeds would find",
     )
-    verb.add_argument("--no-pictures", action="store_true", help="no report.md with its PNGs")
+    report.add_argument("--no-pictures", action="store_true", help="no report.md with its PNGs")
+    shared.roots(verb)
+    shared.json(verb)
 
 
 class _OneSetting(shared.Once):

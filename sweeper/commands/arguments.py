@@ -1,8 +1,23 @@
-"""Arguments that several verbs share. This file imports only argparse, since every command line
-loads it."""
+"""Arguments that several verbs share, and the titles under which `--help` lists options. This file
+imports only argparse, since every command line loads it."""
 
 import os
 from argparse import Action, ArgumentParser, Namespace, _ArgumentGroup  # pyright: ignore[reportPrivateUsage]
+
+RUNS = "which runs"
+SWEEP = "which sweep"
+LAUNCH = "how to launch"
+COMPARE = "how to compare"
+WHERE = "where sweeps are stored"
+OUTPUT = "output"
+
+
+def group(verb: ArgumentParser, title: str) -> _ArgumentGroup:
+    """Return the verb's group of arguments with this title. Help shows groups in the order of their
+    first use."""
+    groups = verb._action_groups  # pyright: ignore[reportPrivateUsage]
+    same = (each for each in groups if each.title == title)
+    return next(same, None) or verb.add_argument_group(title)
 
 
 class Once(Action):
@@ -33,7 +48,7 @@ class OneRoot(Once):
 
 def root(verb: ArgumentParser) -> None:
     """Add `--root`: where sweeps are stored."""
-    verb.add_argument(
+    group(verb, WHERE).add_argument(
         "--root",
         action=OneRoot,
         help="where sweeps are kept (default: $SWEEPER_ROOT, else ./sweeps)",
@@ -42,7 +57,7 @@ def root(verb: ArgumentParser) -> None:
 
 def roots(verb: ArgumentParser) -> None:
     """Add `--root` for a verb that reads from one or several roots."""
-    verb.add_argument(
+    group(verb, WHERE).add_argument(
         "--root",
         action="append",
         help="where sweeps are kept (default: $SWEEPER_ROOT, else ./sweeps); repeatable",
@@ -51,13 +66,22 @@ def roots(verb: ArgumentParser) -> None:
 
 def json(verb: ArgumentParser) -> None:
     """Add `--json`: an answer for programs."""
-    verb.add_argument("--json", action="store_true", help="print one JSON object")
+    group(verb, OUTPUT).add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def select(verb: ArgumentParser | _ArgumentGroup) -> None:
+def help_option(verb: ArgumentParser) -> None:
+    """Add `--help`, as the last option of a verb."""
+    output = group(verb, OUTPUT)
+    groups = verb._action_groups  # pyright: ignore[reportPrivateUsage]
+    groups.append(groups.pop(groups.index(output)))
+    output.add_argument("-h", "--help", action="help", help="print this help")
+
+
+def select(verb: ArgumentParser, title: str = RUNS) -> None:
     """Add `--state` and `--where`, which select runs in addition to their names."""
-    verb.add_argument("--state", action="append", help="only runs in this state; repeatable")
-    verb.add_argument(
+    which = group(verb, title)
+    which.add_argument("--state", action="append", help="only runs in this state; repeatable")
+    which.add_argument(
         "--where",
         help="only runs with this: 'lr < 1e-3 and not (seed = 1 or state in (failed, lost))'",
     )
@@ -65,7 +89,7 @@ def select(verb: ArgumentParser | _ArgumentGroup) -> None:
 
 def some_runs(verb: ArgumentParser, default: str = "all") -> None:
     """Add the names of runs of any sweeps; none means all."""
-    verb.add_argument(
+    group(verb, RUNS).add_argument(
         "runs",
         nargs="*",
         default=[],
@@ -75,70 +99,75 @@ def some_runs(verb: ArgumentParser, default: str = "all") -> None:
     )
 
 
-def sweep(verb: ArgumentParser, default: str = "the newest") -> None:
+def sweep(verb: ArgumentParser, default: str = "the newest", title: str = SWEEP) -> None:
     """Add a sweep that may be left out; `default` says which one that means."""
-    verb.add_argument("sweep", nargs="?", metavar="SWEEP", help=f"a sweep (default: {default})")
+    group(verb, title).add_argument(
+        "sweep", nargs="?", metavar="SWEEP", help=f"a sweep (default: {default})"
+    )
+
+
+def one_sweep(verb: ArgumentParser, about: str = "a sweep", title: str = SWEEP) -> None:
+    """Add a sweep that must be named."""
+    group(verb, title).add_argument("sweep", metavar="SWEEP", help=about)
 
 
 def runs(verb: ArgumentParser) -> None:
     """Add a sweep and the names of some of its runs; none means all."""
-    verb.add_argument("sweep", help="a sweep")
+    one_sweep(verb, title=RUNS)
     _runs(verb)
 
 
 def some_of_its_runs(verb: ArgumentParser, default: str = "the newest") -> None:
     """The same; the sweep may be left out."""
-    sweep(verb, default)
+    sweep(verb, default, RUNS)
     _runs(verb)
 
 
 def _runs(verb: ArgumentParser) -> None:
-    verb.add_argument(
+    group(verb, RUNS).add_argument(
         "runs",
         nargs="*",
         default=[],
         metavar="RUN",
-        help="a name, its beginning, a glob, an id",
+        help="a name, its beginning, a glob, an id (default: all)",
     )
 
 
-def run(verb: ArgumentParser) -> None:
-    """Add the name of one run."""
-    verb.add_argument("run", help="sweep/name, the beginning of one, or an id")
-
-
 def grid(verb: ArgumentParser) -> None:
-    """Add a grid, and the overrides of its values."""
-    verb.add_argument("grid", help="the grid, a YAML file")
-    verb.add_argument(
+    """Add a grid, the overrides of its values, and how to launch it."""
+    grid = group(verb, "the grid")
+    grid.add_argument("grid", metavar="GRID", help="a YAML file")
+    grid.add_argument(
         "overrides",
         nargs="*",
         default=[],
         metavar="key=value",
         help="replace a base value or an axis; 'key=[a,b]' sets an axis, ~key drops one",
     )
-    verb.add_argument("--backend", help="where jobs execute (default: the grid's, else tmux)")
-    verb.add_argument("--max-parallel", type=int, help="most jobs at once")
-    verb.add_argument(
+    grid.add_argument(
+        "--no-validate", action="store_true", help="do not check configurations with the recipe"
+    )
+    launch = group(verb, LAUNCH)
+    launch.add_argument("--backend", help="where jobs execute (default: the grid's, else tmux)")
+    launch.add_argument("--max-parallel", type=int, metavar="N", help="most jobs at once")
+    launch.add_argument(
         "--budget",
         metavar="KEY=VALUE,...",
         help="usd, tokens, hours or on_reach, over the grid's budget: usd=20,on_reach=pause",
-    )
-    verb.add_argument(
-        "--no-validate", action="store_true", help="do not check configurations with the recipe"
     )
 
 
 def wait(verb: ArgumentParser) -> None:
     """Add the options to wait for the launched runs, and to trust their sweep."""
     trust(verb)
-    verb.add_argument(
+    waiting = group(verb, "waiting")
+    waiting.add_argument(
         "--wait", action="store_true", help="run the launcher here, until all runs have ended"
     )
-    verb.add_argument(
+    waiting.add_argument(
         "--plain", action="store_true", help="with --wait: print lines, not the live view"
     )
-    verb.add_argument(
+    waiting.add_argument(
         "-v",
         "--verbose",
         action="store_true",
@@ -157,22 +186,25 @@ def set_log_level(arguments: Namespace) -> None:
             arguments.plain = True
 
 
-def trust(verb: ArgumentParser) -> None:
+def trust(verb: ArgumentParser, title: str = LAUNCH) -> None:
     """Add the option to execute the sweep of another user or machine."""
-    verb.add_argument(
+    group(verb, title).add_argument(
         "--trust",
         action="store_true",
         help="run a plan recorded by another user or machine",
     )
 
 
-def judge(verb: ArgumentParser | _ArgumentGroup) -> None:
+def judge(verb: ArgumentParser, title: str = COMPARE) -> None:
     """Add the metric by which runs are compared."""
-    verb.add_argument("--metric", help="compare by this metric (default: the grid's)")
-    verb.add_argument(
-        "--goal", choices=["minimize", "maximize"], help="default: the grid's, or as its name says"
+    compare = group(verb, title)
+    compare.add_argument("--metric", help="compare by this metric (default: the grid's)")
+    compare.add_argument(
+        "--goal",
+        choices=["minimize", "maximize"],
+        help="which values are better (default: the grid's, or by the metric's name)",
     )
-    verb.add_argument(
+    compare.add_argument(
         "--at",
         help="which value of a run counts: last, best, mean_of_last=5, auto (default: the grid's)",
     )

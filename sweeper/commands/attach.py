@@ -13,8 +13,8 @@ from sweeper.sweep.hint import hint
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper attach`."""
-    shared.root(verb)
     shared.sweep(verb)
+    shared.root(verb)
 
 
 def _why_none(sweep: Sweep) -> str:

@@ -14,11 +14,13 @@ from sweeper.terminal import number, print_table, say
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper best`."""
-    shared.roots(verb)
-    shared.json(verb)
+    shared.one_sweep(verb, "a sweep, a stage (sweep/stage), or a folder with runs")
     shared.judge(verb)
-    verb.add_argument("sweep", help="a sweep, a stage (sweep/stage), or a folder with runs")
-    verb.add_argument("-n", "--limit", type=int, default=5, help="how many cells (5); 0: all")
+    shared.roots(verb)
+    shared.group(verb, shared.OUTPUT).add_argument(
+        "-n", "--limit", type=int, default=5, metavar="N", help="how many cells (5); 0: all"
+    )
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

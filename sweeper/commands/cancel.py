@@ -14,10 +14,10 @@ from sweeper.terminal import print_json, say, warn
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper cancel`."""
+    shared.runs(verb)
+    shared.select(verb)
     shared.root(verb)
     shared.json(verb)
-    shared.select(verb)
-    shared.runs(verb)
 
 
 def run(arguments: Namespace) -> int:

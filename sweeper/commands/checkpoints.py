@@ -26,19 +26,22 @@ Found = tuple[RecordedRun, str, Kept]
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper checkpoints`."""
-    shared.root(verb)
-    shared.json(verb)
-    shared.select(verb)
     shared.some_runs(verb)
-    verb.add_argument("--delete", action="store_true", help="delete them, after asking")
-    verb.add_argument("--ttl", metavar="30d", help="delete them after this time (never: keep them)")
-    verb.add_argument(
+    shared.select(verb)
+    delete = shared.group(verb, "what to delete")
+    delete.add_argument("--delete", action="store_true", help="delete them, after asking")
+    delete.add_argument(
+        "--ttl", metavar="30d", help="delete them after this time (never: keep them)"
+    )
+    delete.add_argument(
         "--keep",
         default="",
         metavar="best,final",
-        help="with --delete or --ttl: leave the best of each run alone, by its metric, or the last",
+        help="with --delete or --ttl: keep the best of each run, by its metric, or the last",
     )
-    verb.add_argument("--yes", action="store_true", help="do not ask")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+    shared.root(verb)
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

@@ -92,38 +92,50 @@ def _shown(value: object) -> object:
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper compare`."""
-    shared.roots(verb)
-    shared.json(verb)
-    verb.add_argument(
+    shared.group(verb, "what to compare").add_argument(
         "runs",
         nargs="*",
         default=[],
         metavar="NAME",
         help="two sweeps, two cells (sweep/cell), or runs: names, globs, ids, a sweep for its runs",
     )
-    shared.judge(verb.add_argument_group("two sweeps, two cells"))
-    differences = verb.add_argument_group("runs")
-    shared.select(differences)
-    differences.add_argument("--all", action="store_true", help="also show what is the same in all")
-    group = verb.add_argument_group("checkpoints side by side")
-    group.add_argument(
+    shared.judge(verb, "two sweeps or two cells")
+    shared.select(verb, "runs")
+    shared.group(verb, "runs").add_argument(
+        "--all", action="store_true", help="also show what is the same in all"
+    )
+    checkpoints = shared.group(verb, "checkpoints side by side")
+    checkpoints.add_argument(
         "--checkpoints",
         nargs="+",
         metavar="CHECKPOINT",
         help="runs, their folders, tinker:// addresses, or base; the others are compared with "
         "the first",
     )
-    group.add_argument("--prompts", metavar="FILE", help="JSONL of prompts, as the eval recipe's")
-    group.add_argument("--model", help="the model that `base` stands for")
-    group.add_argument("--grader", help="grader of prompts that name none (exact)")
-    group.add_argument("--samples", type=int, default=1, help="answers to each prompt (1)")
-    group.add_argument("--temperature", type=float, default=0.0, help="sampling temperature (0)")
-    group.add_argument("--max-tokens", type=int, default=64, help="most tokens in an answer (64)")
-    group.add_argument("-n", "--limit", type=int, default=10, help="how many of each (10); 0: all")
-    group.add_argument(
+    checkpoints.add_argument("--model", help="the model that `base` stands for")
+    checkpoints.add_argument(
+        "--prompts", metavar="FILE", help="JSONL of prompts, as the eval recipe's"
+    )
+    checkpoints.add_argument("--grader", help="grader of prompts that name none (exact)")
+    checkpoints.add_argument(
+        "-n", "--limit", type=int, default=10, metavar="N", help="how many of each (10); 0: all"
+    )
+    checkpoints.add_argument(
         "--full", action="store_true", help="show all prompts, not only those that differ"
     )
-    group.add_argument("--out", metavar="FILE", help="also write an HTML page")
+    checkpoints.add_argument("--out", metavar="FILE", help="also write an HTML page")
+    sampling = shared.group(verb, "how to sample from checkpoints")
+    sampling.add_argument(
+        "--samples", type=int, default=1, metavar="N", help="answers to each prompt (1)"
+    )
+    sampling.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="sampling temperature (0)"
+    )
+    sampling.add_argument(
+        "--max-tokens", type=int, default=64, metavar="N", help="most tokens in an answer (64)"
+    )
+    shared.roots(verb)
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

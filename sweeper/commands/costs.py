@@ -90,22 +90,23 @@ def _sweeps(costs: Sequence[tuple[RecordedRun, Spent]], registry: Registry) -> l
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper costs`."""
-    shared.roots(verb)
-    shared.json(verb)
-    shared.select(verb)
     shared.some_runs(verb)
-    verb.add_argument(
+    shared.select(verb)
+    lines = shared.group(verb, "which lines")
+    lines.add_argument(
         "--by",
         choices=("run", "cell", "day", "model", "stage", "chain"),
         default="cell",
         help="what each line shows (cell); chain: a run with all runs that it started from",
     )
-    verb.add_argument(
+    lines.add_argument(
         "--billing",
         action="store_true",
         help="also show what the service has billed, by run or cell",
     )
     costs_prices.add_arguments(verb)
+    shared.roots(verb)
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import cast
 from urllib.parse import urlsplit
 
+from sweeper.commands import arguments as shared
 from sweeper.common.atomic import atomic_write
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.money import prices
@@ -18,14 +19,14 @@ _LARGEST = 10_000_000
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper costs --prices`."""
-    group = verb.add_argument_group("prices")
-    group.add_argument("--prices", action="store_true", help="show the price of tokens, by model")
-    group.add_argument(
+    table = shared.group(verb, "prices")
+    table.add_argument("--prices", action="store_true", help="show the price of tokens, by model")
+    table.add_argument(
         "--refresh",
         metavar="FILE|URL",
         help="use this table from now on; its format is that of Tinker's models.json",
     )
-    group.add_argument("--reset", action="store_true", help="use the package's own table again")
+    table.add_argument("--reset", action="store_true", help="use the package's own table again")
 
 
 def show_prices(arguments: Namespace) -> int:

@@ -269,26 +269,27 @@ def _seconds(text: str) -> float:
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper doctor`."""
     configuration = config_file.file().replace("%", "%%")
-    shared.root(verb)
-    shared.json(verb)
-    verb.add_argument("--backend", help="also check what this backend needs")
-    verb.add_argument(
+    check = shared.group(verb, "what to check")
+    check.add_argument("--backend", help="also check what this backend needs")
+    check.add_argument(
         "--grid",
         metavar="FILE",
-        help=f"a grid, whose `launch` says how (default: {configuration})",
+        help=f"check what the `launch` section of this grid needs (default: {configuration})",
     )
-    verb.add_argument(
+    check.add_argument(
         "--try",
         dest="tried",
         action="store_true",
         help="try the backend with a job of one second, and remove the job",
     )
-    verb.add_argument(
+    check.add_argument(
         "--timeout",
         type=_seconds,
         default=_TRIAL_SECONDS,
         help="how long that job may wait and run (default: 10m)",
     )
+    shared.root(verb)
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

@@ -18,12 +18,13 @@ from sweeper.terminal import print_json, print_table, say, warn
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper doctor notify`."""
+    shared.one_sweep(verb)
+    send = shared.group(verb, "how to send")
+    send.add_argument("--test", action="store_true", help="send a test message")
+    send.add_argument("--quiet", action="store_true", help="print nothing")
+    shared.trust(verb, "how to send")
     shared.root(verb)
     shared.json(verb)
-    shared.trust(verb)
-    verb.add_argument("sweep", help="a sweep")
-    verb.add_argument("--test", action="store_true", help="send a test message")
-    verb.add_argument("--quiet", action="store_true", help="print nothing")
 
 
 def run(arguments: Namespace) -> int:

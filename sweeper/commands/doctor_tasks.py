@@ -12,23 +12,24 @@ from sweeper.terminal import number, print_json, print_table, say, warn
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper doctor tasks`."""
-    shared.json(verb)
-    verb.add_argument("folder", help="a task (a folder with task.toml), or a folder of tasks")
-    verb.add_argument(
+    shared.group(verb, "which tasks").add_argument(
+        "folder",
+        metavar="FOLDER",
+        help="a task (a folder with task.toml), or a folder of tasks",
+    )
+    how = shared.group(verb, "how to try them")
+    how.add_argument(
         "--environment",
         default="bubblewrap",
         metavar="KIND",
         help=f"the environment to try them in: {', '.join(KINDS)} (bubblewrap)",
     )
-    verb.add_argument(
-        "--unsafe", action="store_true", help="allow an environment without isolation"
-    )
-    verb.add_argument(
+    how.add_argument("--unsafe", action="store_true", help="allow an environment without isolation")
+    how.add_argument(
         "--read-only", action="store_true", help="only read the tasks, do not try them"
     )
-    verb.add_argument(
-        "--at-once", type=int, default=2, metavar="N", help="environments at once (2)"
-    )
+    how.add_argument("--at-once", type=int, default=2, metavar="N", help="environments at once (2)")
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

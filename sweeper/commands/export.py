@@ -46,33 +46,34 @@ class _Table(Protocol):
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper export`."""
-    shared.roots(verb)
-    shared.json(verb)
-    shared.select(verb)
     shared.some_runs(verb)
-    verb.add_argument(
+    shared.select(verb)
+    what = shared.group(verb, "what to write")
+    what.add_argument(
         "--format",
         choices=("csv", "parquet", "wandb"),
-        help="default: by the suffix of --out; csv without --out",
+        help="the format (default: by the suffix of --out; csv without --out)",
     )
-    verb.add_argument(
+    what.add_argument(
         "--table",
         choices=("metrics", "runs", "rollouts", "checkpoints", "items"),
         default="metrics",
         help="the table to write as CSV or Parquet (metrics)",
     )
-    verb.add_argument(
+    what.add_argument(
         "--raw",
         action="store_true",
-        help="CSV for programs: texts as recorded (else an apostrophe is set before each that a "
-        "spreadsheet would compute)",
+        help="CSV for programs: texts as recorded (otherwise an apostrophe precedes each text that "
+        "a spreadsheet would compute)",
     )
-    verb.add_argument(
+    what.add_argument(
         "--out",
         help="the file to write (default, and -: standard output); for wandb the folder of its "
         "files",
     )
-    verb.add_argument("--project", default="sweeper", help="the W&B project (sweeper)")
+    what.add_argument("--project", default="sweeper", help="the W&B project (sweeper)")
+    shared.roots(verb)
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast
 
+from sweeper.commands import arguments as shared
 from sweeper.commands.init_fields import (
     Field,
     as_yaml,
@@ -214,21 +215,25 @@ def _words(flag: str, key: str) -> Iterator[str]:
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the arguments of `sweeper init`."""
-    verb.add_argument(
+    recipe = shared.group(verb, "the recipe")
+    recipe.add_argument(
         "recipe",
         nargs="?",
+        metavar="RECIPE",
         help="a short name, module, module:Class or file.py, or any script (default: sft)",
     )
-    verb.add_argument("--out", help="the file to write (default: <recipe>.yaml; -: print it)")
-    verb.add_argument("--python", help="the recipe's interpreter (default: sweeper's own)")
-    verb.add_argument("--backend", help="write the options of this backend as comments")
-    verb.add_argument("--list", action="store_true", help="list the short names of recipes")
-    verb.add_argument(
+    recipe.add_argument("--python", help="the recipe's interpreter (default: sweeper's own)")
+    grid = shared.group(verb, "the grid")
+    grid.add_argument("--out", help="the file to write (default: <recipe>.yaml; -: print it)")
+    grid.add_argument("--backend", help="write the options of this backend as comments")
+    grid.add_argument(
         "--study",
         action="store_true",
         help="also write notes/plan.md: the question, the baseline, the criterion of success",
     )
-    verb.add_argument("--schema", action="store_true", help="print the JSON Schema of grids")
+    output = shared.group(verb, shared.OUTPUT)
+    output.add_argument("--list", action="store_true", help="list the short names of recipes")
+    output.add_argument("--schema", action="store_true", help="print the JSON Schema of grids")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -21,20 +21,19 @@ if TYPE_CHECKING:
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper launch`."""
     shared.grid(verb)
-    shared.root(verb)
-    shared.json(verb)
-    shared.wait(verb)
-    verb.add_argument(
+    how = shared.group(verb, shared.LAUNCH)
+    how.add_argument(
         "--smoke", action="store_true", help="start one run first, and the others if it succeeds"
     )
-    verb.add_argument(
+    how.add_argument(
         "--drop",
         action="store_true",
         help="let finished runs that are no longer in the grid leave the sweep",
     )
-    verb.add_argument(
-        "--live", action="store_true", help="run the checkout itself, not a copy of it"
-    )
+    how.add_argument("--live", action="store_true", help="run the checkout itself, not a copy")
+    shared.wait(verb)
+    shared.root(verb)
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

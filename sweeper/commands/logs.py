@@ -50,16 +50,19 @@ _OVER = ENDED | {Event.LOST}
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper logs`."""
-    shared.root(verb)
-    shared.json(verb)
-    shared.select(verb)
     shared.some_runs(verb, "the newest sweep; with --state or --where all sweeps")
-    verb.add_argument("-f", "--follow", action="store_true", help="go on until all runs have ended")
-    verb.add_argument("-n", "--lines", type=int, help="only the last LINES lines of each")
-    verb.add_argument(
+    shared.select(verb)
+    lines = shared.group(verb, "which lines")
+    lines.add_argument(
+        "-f", "--follow", action="store_true", help="continue until all runs have ended"
+    )
+    lines.add_argument("-n", "--lines", type=int, metavar="N", help="only the last N lines of each")
+    lines.add_argument(
         "--launcher", action="store_true", help="what the launchers of a sweep did and waited for"
     )
-    verb.add_argument("--grep", metavar="PATTERN", help="only lines that match this pattern")
+    lines.add_argument("--grep", metavar="PATTERN", help="only lines that match this pattern")
+    shared.root(verb)
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

@@ -111,35 +111,39 @@ _LOOKED_AT = 20
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper ls`."""
-    shared.roots(verb)
-    shared.json(verb)
-    shared.select(verb)
     shared.some_runs(verb)
-    verb.add_argument(
-        "--metric", action="append", help="also show the last value of this metric; repeatable"
-    )
-    verb.add_argument(
+    shared.select(verb)
+    which = shared.group(verb, shared.RUNS)
+    which.add_argument(
         "--tag", action="append", default=[], help="only runs with this tag; repeatable"
     )
-    verb.add_argument(
+    which.add_argument("--starred", action="store_true", help="only runs with a star")
+    table = shared.group(verb, "columns and order")
+    table.add_argument(
+        "--metric", action="append", help="also show the last value of this metric; repeatable"
+    )
+    table.add_argument(
         "--by",
         metavar="KEY",
         help="a table of states, with a row for each value of this key and a column for each stage",
     )
-    verb.add_argument(
+    table.add_argument(
         "--code",
         action="store_true",
         help="also show the code that each run executed, and when that was launched "
         "(shown anyway if runs of a sweep differ in it)",
     )
-    verb.add_argument(
+    table.add_argument(
         "--sort",
         metavar="KEY",
         help="order by value (best first), another column, a setting, or a --metric; "
         "--sort=-KEY: the other way round",
     )
-    verb.add_argument("-n", "--limit", type=int, default=0, help="at most this many runs")
-    verb.add_argument("--starred", action="store_true", help="only runs with a star")
+    table.add_argument(
+        "-n", "--limit", type=int, default=0, metavar="N", help="at most this many runs"
+    )
+    shared.roots(verb)
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

@@ -20,19 +20,26 @@ _HINT = "\n# A note about {}. Lines that begin with # are left out; an empty not
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper note`."""
+    shared.group(verb, "which sweep or run").add_argument(
+        "target", metavar="TARGET", help="a sweep, or a run (sweep/name)"
+    )
+    note = shared.group(verb, "the note")
+    note.add_argument(
+        "text",
+        nargs="?",
+        metavar="TEXT",
+        help="the note (without a note or an option: list the notes)",
+    )
+    note.add_argument("--file", help="take the text from a file; -: from standard input")
+    note.add_argument("--edit", action="store_true", help="write the note in $VISUAL or $EDITOR")
+    labels = shared.group(verb, "tags and stars")
+    labels.add_argument("--tag", action="append", default=[], help="add a tag; repeatable")
+    labels.add_argument("--untag", action="append", default=[], help="remove a tag; repeatable")
+    star = labels.add_mutually_exclusive_group()
+    star.add_argument("--star", action="store_true", default=None, help="add a star")
+    star.add_argument("--unstar", dest="star", action="store_false", help="remove the star")
     shared.root(verb)
     shared.json(verb)
-    verb.add_argument("target", help="a sweep, or a run (sweep/name)")
-    verb.add_argument(
-        "text", nargs="?", help="the note (without a note or an option: list the notes)"
-    )
-    verb.add_argument("--file", help="take the text from a file; -: from standard input")
-    verb.add_argument("--edit", action="store_true", help="write the note in $VISUAL or $EDITOR")
-    verb.add_argument("--tag", action="append", default=[], help="give it a tag; repeatable")
-    verb.add_argument("--untag", action="append", default=[], help="take a tag away; repeatable")
-    star = verb.add_mutually_exclusive_group()
-    star.add_argument("--star", action="store_true", default=None, help="star it")
-    star.add_argument("--unstar", dest="star", action="store_false", help="remove the star")
 
 
 def run(arguments: Namespace) -> int:

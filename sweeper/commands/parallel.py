@@ -10,10 +10,12 @@ from sweeper.terminal import say
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper parallel`."""
+    shared.one_sweep(verb)
+    shared.group(verb, "how many").add_argument(
+        "jobs", metavar="JOBS", type=int, help="most jobs at once, until it is launched again"
+    )
     shared.root(verb)
     shared.json(verb)
-    verb.add_argument("sweep", help="a sweep")
-    verb.add_argument("jobs", type=int, help="most jobs at once, until it is launched again")
 
 
 def run(arguments: Namespace) -> int:

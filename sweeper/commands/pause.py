@@ -12,14 +12,14 @@ from sweeper.terminal import say
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper pause`."""
-    shared.root(verb)
-    shared.json(verb)
     shared.sweep(verb, "the only one, or the only one at work")
-    verb.add_argument(
+    shared.group(verb, "what to pause").add_argument(
         "--runs",
         action="store_true",
         help="also stop running jobs, after a checkpoint where possible",
     )
+    shared.root(verb)
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

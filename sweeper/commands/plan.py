@@ -23,8 +23,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the arguments of `sweeper plan`."""
     shared.grid(verb)
     shared.root(verb)
-    shared.json(verb)
-    shape = verb.add_mutually_exclusive_group()
+    shape = shared.group(verb, shared.OUTPUT).add_mutually_exclusive_group()
     shape.add_argument(
         "--manifest",
         action="store_true",
@@ -33,6 +32,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     shape.add_argument(
         "--full", action="store_true", help="show every run with its whole configuration"
     )
+    shared.json(verb)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -11,10 +11,10 @@ from sweeper.terminal import say, warn
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper resume`."""
+    shared.sweep(verb, "the only one")
+    shared.trust(verb)
     shared.root(verb)
     shared.json(verb)
-    shared.trust(verb)
-    shared.sweep(verb, "the only one")
 
 
 def run(arguments: Namespace) -> int:

@@ -17,17 +17,19 @@ from sweeper.terminal import say, warn
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper retry`."""
+    shared.some_of_its_runs(verb, "the only one")
+    shared.select(verb)
+    shared.group(verb, shared.RUNS).add_argument(
+        "--failed", action="store_true", help="failed runs (the default)"
+    )
+    shared.wait(verb)
     shared.root(verb)
     shared.json(verb)
-    shared.select(verb)
-    shared.some_of_its_runs(verb, "the only one")
-    verb.add_argument("--failed", action="store_true", help="failed runs (the default)")
-    shared.wait(verb)
     verb.description = (
         f"{verb.description or ''}\n\n"
-        "A retry runs the code of the last launch, so after a change of the code launch the grid\n"
-        "first. Finished runs start again, from nothing, only with `--state succeeded`; their\n"
-        "earlier attempts stay on record."
+        "A retry runs the code of the last launch: after a change of the code, launch\n"
+        "the grid first. Finished runs start again, from nothing, only with `--state\n"
+        "succeeded`; their earlier attempts stay on record."
     )
 
 

@@ -114,40 +114,52 @@ _LINE = 60
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper rollouts`."""
-    shared.roots(verb)
-    shared.json(verb)
-    shared.select(verb)
-    verb.add_argument("runs", nargs="+", metavar="RUN", help="a sweep, sweep/run, a glob or an id")
-    verb.add_argument("--iteration", type=int, help="only this one; -1 is the last")
-    verb.add_argument("--name", help="only files of this name: train, eval_test, ...")
-    verb.add_argument("--group", type=int, help="only this group")
-    verb.add_argument("--task", metavar="TAG", help="only with this tag: the name of a task")
-    order = verb.add_mutually_exclusive_group()
-    order.add_argument("--best", action="store_true", help="highest reward first")
-    order.add_argument("--worst", action="store_true", help="lowest reward first")
-    for flag, what in (("reward", "total reward"), ("length", "sampled tokens")):
-        verb.add_argument(f"--min-{flag}", type=float, help=f"only with at least this {what}")
-        verb.add_argument(f"--max-{flag}", type=float, help=f"only with at most this {what}")
-    verb.add_argument(
-        "--failed", action="store_true", help="answers of the last evaluations that score below 1"
+    shared.group(verb, shared.RUNS).add_argument(
+        "runs", nargs="+", metavar="RUN", help="a sweep, sweep/run, a glob or an id"
     )
-    verb.add_argument(
+    shared.select(verb)
+    where = shared.group(verb, "which samples")
+    where.add_argument("--iteration", type=int, metavar="N", help="of this iteration; -1: the last")
+    where.add_argument("--name", help="of files with this name: train, eval_test, ...")
+    where.add_argument("--group", type=int, metavar="N", help="of this group")
+    where.add_argument("--task", metavar="TAG", help="with this tag: the name of a task")
+    where.add_argument("--search", metavar="TEXT", help="with this text")
+    where.add_argument(
         "--against",
         metavar="RUN",
         help="items that RUN fails and this run solves, with both answers",
     )
-    verb.add_argument("--search", metavar="TEXT", help="only conversations that contain this text")
-    verb.add_argument("--full", action="store_true", help="also show the conversations")
-    verb.add_argument(
+    score = shared.group(verb, "rewards and lengths")
+    score.add_argument(
+        "--failed", action="store_true", help="answers of the last evaluations that score below 1"
+    )
+    order = score.add_mutually_exclusive_group()
+    order.add_argument("--best", action="store_true", help="highest reward first")
+    order.add_argument("--worst", action="store_true", help="lowest reward first")
+    for flag, least, most in (
+        ("reward", "a total reward of at least N", "a total reward of at most N"),
+        ("length", "at least N sampled tokens", "at most N sampled tokens"),
+    ):
+        score.add_argument(f"--min-{flag}", type=float, metavar="N", help=f"with {least}")
+        score.add_argument(f"--max-{flag}", type=float, metavar="N", help=f"with {most}")
+    shared.roots(verb)
+    output = shared.group(verb, shared.OUTPUT)
+    output.add_argument("--full", action="store_true", help="also show the conversations")
+    output.add_argument(
         "--export",
         metavar="FILE",
-        help="write all chosen trajectories as JSON lines, one a step (-: standard output)",
+        help="write all chosen samples as JSON lines, one per step (-: standard output)",
     )
-    verb.add_argument(
-        "--otlp", metavar="URL", help="send it to a collector of OpenTelemetry (http://HOST:4318)"
+    output.add_argument(
+        "--otlp", metavar="URL", help="send them to an OpenTelemetry collector (http://HOST:4318)"
     )
-    verb.add_argument("-n", "--limit", type=int, default=20, help="how many (20); 0: all")
-    verb.add_argument("--page", type=int, default=1, help="page number, starting at 1")
+    output.add_argument(
+        "-n", "--limit", type=int, default=20, metavar="N", help="how many (20); 0: all"
+    )
+    output.add_argument(
+        "--page", type=int, default=1, metavar="N", help="page number, starting at 1"
+    )
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

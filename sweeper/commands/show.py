@@ -63,9 +63,11 @@ class _Document(TypedDict):
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper show`."""
+    shared.group(verb, "which run").add_argument(
+        "run", metavar="RUN", help="sweep/name, the beginning of one, or an id"
+    )
     shared.roots(verb)
     shared.json(verb)
-    shared.run(verb)
 
 
 def run(arguments: Namespace) -> int:

@@ -14,15 +14,18 @@ from sweeper.terminal import print_table
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper sql`."""
-    shared.roots(verb)
-    shared.json(verb)
-    shared.select(verb)
-    verb.add_argument(
+    shared.group(verb, "the query").add_argument(
         "query",
+        metavar="QUERY",
         help="one SELECT over the tables runs, metrics, rollouts, checkpoints and items, which "
         "have the runs that --run, --state and --where choose",
     )
-    verb.add_argument("--run", action="append", metavar="RUN", help="only these runs; repeatable")
+    shared.group(verb, shared.RUNS).add_argument(
+        "--run", action="append", metavar="RUN", help="only these runs; repeatable"
+    )
+    shared.select(verb)
+    shared.roots(verb)
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

@@ -285,14 +285,16 @@ _RECIPE = 40
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper status`."""
-    shared.root(verb)
-    shared.json(verb)
+    shared.sweep(verb, "a line for each", shared.RUNS)
     shared.select(verb)
-    verb.add_argument("sweep", nargs="?", help="a sweep (default: a line for each)")
-    verb.add_argument("--archived", action="store_true", help="without a sweep: archived ones too")
-    verb.add_argument(
+    shared.group(verb, shared.RUNS).add_argument(
+        "--archived", action="store_true", help="without a sweep: archived ones too"
+    )
+    shared.root(verb)
+    shared.group(verb, shared.OUTPUT).add_argument(
         "--follow", action="store_true", help="keep updating until the sweep has ended"
     )
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

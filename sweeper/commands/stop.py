@@ -12,9 +12,9 @@ from sweeper.terminal import say, warn
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper stop`."""
+    shared.sweep(verb, "the only one, or the only one at work")
     shared.root(verb)
     shared.json(verb)
-    shared.sweep(verb, "the only one, or the only one at work")
 
 
 def run(arguments: Namespace) -> int:

@@ -74,19 +74,20 @@ class Waste(NamedTuple):
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper store gc`."""
-    shared.root(verb)
-    shared.json(verb)
-    shared.select(verb)
     shared.some_runs(verb)
-    verb.add_argument("--delete", action="store_true", help="remove them (without: list them)")
-    verb.add_argument(
+    shared.select(verb)
+    remove = shared.group(verb, "what to remove")
+    remove.add_argument("--delete", action="store_true", help="remove them (without: list them)")
+    remove.add_argument(
         "--attempts",
         action="store_true",
         help="also rollouts and transcripts that a later attempt of the run wrote again",
     )
-    verb.add_argument(
-        "--days", type=float, default=7.0, help="leave what was used in the last DAYS days (7)"
+    remove.add_argument(
+        "--days", type=float, default=7.0, help="keep what was used in the last DAYS days (7)"
     )
+    shared.root(verb)
+    shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:

@@ -13,9 +13,9 @@ from sweeper.terminal import print_json, say, warn
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper store sync`."""
+    shared.sweep(verb, "all")
     shared.root(verb)
     shared.json(verb)
-    verb.add_argument("sweep", nargs="?", help="a sweep (default: all)")
 
 
 def run(arguments: Namespace) -> int:

@@ -9,10 +9,11 @@ from sweeper.terminal import print_json, say
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper sweep archive`."""
+    which = shared.group(verb, "which sweeps")
+    which.add_argument("sweeps", nargs="+", metavar="SWEEP", help="a sweep")
+    which.add_argument("--undo", action="store_true", help="show them in lists again")
     shared.root(verb)
     shared.json(verb)
-    verb.add_argument("sweeps", nargs="+", metavar="SWEEP", help="a sweep")
-    verb.add_argument("--undo", action="store_true", help="remove it")
 
 
 def run(arguments: Namespace) -> int:

@@ -12,10 +12,10 @@ from sweeper.terminal import is_screen, print_json, say
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper sweep delete`."""
+    shared.one_sweep(verb, "a sweep that is not running")
+    shared.group(verb, shared.SWEEP).add_argument("--yes", action="store_true", help="do not ask")
     shared.root(verb)
     shared.json(verb)
-    verb.add_argument("sweep", help="a sweep that is not running")
-    verb.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def run(arguments: Namespace) -> int:

@@ -9,10 +9,10 @@ from sweeper.terminal import print_json, say
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper sweep rename`."""
+    shared.one_sweep(verb, "a sweep that is not running")
+    shared.group(verb, shared.SWEEP).add_argument("name", metavar="NAME", help="the new name")
     shared.root(verb)
     shared.json(verb)
-    verb.add_argument("sweep", help="a sweep that is not running")
-    verb.add_argument("name", help="the new name")
 
 
 def run(arguments: Namespace) -> int:

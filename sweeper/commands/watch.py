@@ -14,16 +14,17 @@ from sweeper.terminal import is_screen
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper watch`."""
-    shared.root(verb)
     shared.sweep(verb)
-    verb.add_argument("--plain", action="store_true", help="print lines, as without a terminal")
-    verb.add_argument(
+    shared.root(verb)
+    output = shared.group(verb, shared.OUTPUT)
+    output.add_argument("--plain", action="store_true", help="print lines, as without a terminal")
+    output.add_argument(
         "--until-ended",
         action="store_true",
         help="exit when the sweep has ended (ten minutes after the last key, if you pressed any)",
     )
     # Set by `launch --wait`, which shows this view and may end before it: its process id.
-    verb.add_argument("--guest", type=int, help=SUPPRESS)
+    output.add_argument("--guest", type=int, help=SUPPRESS)
 
 
 def run(arguments: Namespace) -> int:

@@ -15,38 +15,74 @@ _NAMED = 5  # sweeps to name if they use the engine that is to stop
 _SHOWN = 10  # sessions to show
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sweeper engine", description="the local Tinker-compatible service"
+_ACTIONS = {
+    "start": "start an engine in the background",
+    "serve": "run an engine in the foreground",
+    "status": "show whether an engine runs, and where",
+    "env": "print the variables that a shell sets to use the engine",
+    "stop": "stop the engine",
+}
+EXAMPLES = {
+    "start": "sweeper engine start --model mine=models/mine",
+    "serve": "sweeper engine serve --port 8000",
+    "status": "sweeper engine status --all",
+    "env": 'eval "$(sweeper engine env)"',
+    "stop": "sweeper engine stop",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Make the parser of `sweeper engine`."""
+    top = argparse.ArgumentParser(
+        prog="sweeper engine",
+        description="Start, inspect or stop the local Tinker-compatible service.",
+        epilog="example: sweeper engine status",
+        add_help=False,
     )
-    actions = parser.add_subparsers(dest="action", required=True)
-    _add_settings(actions.add_parser("start", help="start an engine in the background"))
-    _add_settings(actions.add_parser("serve", help="run an engine in the foreground"))
-    status = actions.add_parser("status", help="show whether an engine runs, and where")
-    status.add_argument("--all", action="store_true", help="list all sessions, not the last 10")
-    actions.add_parser(
-        "env", help='print what a shell sets to use it: eval "$(sweeper engine env)"'
+    actions = top.add_subparsers(
+        dest="action", required=True, title="actions", metavar=f"{{{','.join(_ACTIONS)}}}"
     )
-    stop = actions.add_parser("stop", help="stop it")
-    stop.add_argument("--force", action="store_true", help="even if sweeps use it")
-    for action in actions.choices.values():
-        action.add_argument("--home", help="default: $SWEEPER_HOME or the user's data directory")
-    return parser
+    _add_help(top.add_argument_group("output"))
+    for name, about in _ACTIONS.items():
+        action = actions.add_parser(
+            name,
+            help=about,
+            description=f"{about[0].upper()}{about[1:]}.",
+            epilog=f"example: {EXAMPLES[name]}",
+            add_help=False,
+        )
+        if name in ("start", "serve"):
+            _add_settings(action)
+        where = action.add_argument_group("where")
+        where.add_argument("--home", help="default: $SWEEPER_HOME or the user's data directory")
+        output = action.add_argument_group("output")
+        if name == "status":
+            output.add_argument("--all", action="store_true", help="all sessions, not the last 10")
+        if name == "stop":
+            where.add_argument("--force", action="store_true", help="even if sweeps use it")
+        _add_help(output)
+    return top
+
+
+def _add_help(group: "argparse._ArgumentGroup") -> None:  # pyright: ignore[reportPrivateUsage]
+    group.add_argument("-h", "--help", action="help", help="print this help")
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 (the default) is a free one")
-    parser.add_argument(
+    address = parser.add_argument_group("address")
+    address.add_argument("--host", default="127.0.0.1", help="the address (default: 127.0.0.1)")
+    address.add_argument("--port", type=int, default=0, help="the port (default: a free one)")
+    address.add_argument("--token", help=f"what clients must give as their key; better ${TOKEN}")
+    models = parser.add_argument_group("models")
+    models.add_argument(
         "--model", action="append", default=[], metavar="NAME=DIR",
         help="another base model, in Hugging Face's layout",
     )  # fmt: skip
-    parser.add_argument(
+    models.add_argument(
         "--alias", action="append", default=[], metavar="NAME=MODEL",
         help="another name for a model, as org/its-name=tiny/qwen3; names of Qwen's models on the "
         "hosted service stand for tiny/qwen3 anyway",
     )  # fmt: skip
-    parser.add_argument("--token", help=f"what clients must give as their key; better ${TOKEN}")
     add_limits(parser)
 
 
@@ -97,13 +133,13 @@ def main(
 ) -> int:
     """Run the verb. Return the exit code. `users` returns the running sweeps that use an
     engine."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
+    commands = parser()
+    arguments = commands.parse_args(argv)
     try:
         if arguments.action in ("serve", "start"):
             settings = lifecycle.Settings(
-                _pairs(arguments.model, "--model", parser),
-                _pairs(arguments.alias, "--alias", parser),
+                _pairs(arguments.model, "--model", commands),
+                _pairs(arguments.alias, "--alias", commands),
                 limits_of(arguments),
                 arguments.token,
             )

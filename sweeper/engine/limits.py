@@ -59,12 +59,12 @@ class Limits(NamedTuple):
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `Limits` to a parser."""
-    flags = parser.add_argument_group("limits, to rehearse a shared service with")
+    flags = parser.add_argument_group("limits, as a shared service has them")
     for name, kind, meaning in (
-        ("max-sessions", int, "so many sessions have training clients; others wait, paused"),
-        ("max-concurrent-samples", int, "so many samples are drawn at once; others get a 429"),
+        ("max-sessions", int, "sessions with training clients at once; others wait, paused"),
+        ("max-concurrent-samples", int, "samples drawn at once; others get a 429"),
         ("rate-limit", float, "requests a second; others get a 429"),
-        ("latency", float, "seconds that an answer takes at least"),
+        ("latency", float, "least seconds of an answer"),
         ("fail-rate", float, "share of the requests that fail with a 500"),
         ("seed", int, "which requests fail"),
     ):

@@ -1,6 +1,7 @@
 """The command line, parsed."""
 
 import argparse
+import re
 import shlex
 import sys
 import warnings
@@ -9,6 +10,8 @@ import pytest
 
 from sweeper import cli
 from sweeper.commands import EXAMPLES, FORMER, GROUPS, PARENTS, VERBS, load, ls, of_today
+from sweeper.engine.__main__ import EXAMPLES as ENGINE_EXAMPLES
+from sweeper.engine.__main__ import parser as engine_parser
 
 
 def test_overrides_may_stand_behind_flags():
@@ -67,8 +70,8 @@ def test_what_nobody_knows_is_refused(given, capsys):
         ),
         (["ls", "--statee=failed"], "--statee=failed (did you mean '--state'?)"),
         (["costs", "--price"], "unrecognized arguments: --price (did you mean '--prices'?)"),
-        (["plan"], "sweeper plan: error: the following arguments are required: grid\n"),
-        (["cancel"], "sweeper cancel: error: the following arguments are required: sweep\n"),
+        (["plan"], "sweeper plan: error: the following arguments are required: GRID\n"),
+        (["cancel"], "sweeper cancel: error: the following arguments are required: SWEEP\n"),
     ],
 )
 def test_a_mistyped_verb_or_option_is_told_with_the_one_that_was_meant(given, told, capsys):
@@ -118,20 +121,49 @@ def test_help_lists_each_verb_under_a_heading(capsys: pytest.CaptureFixture[str]
         assert f"\n{heading}:\n" in text
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_help_of_a_verb_says_what_it_does_and_gives_an_example(
-    name: str, capsys: pytest.CaptureFixture[str]
+HELP = [*VERBS, *(f"engine {action}" for action in ENGINE_EXAMPLES)]
+MOST = 9
+"""The most arguments below one title."""
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_help_of_a_verb_has_a_sentence_an_example_and_short_groups(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The examples are also run, after the README's tour (e2e/test_readme.py)."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*name.split(), "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    usage, sentence, *middle, example = text.strip().split("\n\n")
+    assert usage.startswith(f"usage: sweeper {name} ")
+    assert sentence[0].isupper() and re.findall(r"\.(?=\s|$)", sentence) == ["."]
+    assert sentence.endswith(".")
+    assert example.startswith("example: ") and f"sweeper {name}" in example
+    groups = {part.partition("\n")[0]: part for part in middle if part.splitlines()[1:]}
+    groups = {title: part for title, part in groups.items() if title.endswith(":")}
+    assert [*groups][-1] == "output:" and "--help" in groups["output:"]
+    assert not {"options:", "positional arguments:"} & {*groups}
+    for title, part in groups.items():
+        arguments = re.findall(r"^ {2}\S", part, re.MULTILINE)
+        assert 0 < len(arguments) <= MOST, title
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_the_example_of_a_verb_can_be_typed(name: str) -> None:
     words = ["sweeper", *name.split()]
     assert shlex.split(EXAMPLES[name])[: len(words)] == words
     cli._parse(shlex.split(EXAMPLES[name])[1:])
-    if name == "engine":  # it has a command line of its own
-        return
-    with pytest.raises(SystemExit):
-        cli.main([*name.split(), "--help"])
-    text = capsys.readouterr().out
-    assert VERBS[name][1:] in " ".join(text.split()) and EXAMPLES[name] in text
+
+
+@pytest.mark.parametrize("action", ENGINE_EXAMPLES)
+def test_the_example_of_an_action_of_the_engine_can_be_typed(action: str) -> None:
+    command = ENGINE_EXAMPLES[action].removeprefix('eval "$(').removesuffix(')"')
+    sweeper, engine, *words = shlex.split(command)
+    assert (sweeper, engine) == ("sweeper", "engine")
+    assert engine_parser().parse_args(words).action == action
 
 
 def test_what_stands_before_a_second_word_counts() -> None:

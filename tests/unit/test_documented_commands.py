@@ -53,7 +53,7 @@ def parse(capsys: pytest.CaptureFixture[str]) -> Parse:
         while True:
             try:
                 if words[0] == "engine":
-                    return engine._parser().parse_args(words[1:])
+                    return engine.parser().parse_args(words[1:])
                 return cli._parse(words)
             except SystemExit as ended:
                 said = capsys.readouterr().err
