@@ -15,7 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sweeper.common.document_reader import SCHEMA, Part
+from sweeper.common import codec
+from sweeper.common.codec import SCHEMA
 from sweeper.errors import NotFound, UsageError
 from sweeper.store.base import Store
 from sweeper.store.documents import encode, read_as, timestamp
@@ -63,6 +64,13 @@ class Entry(NamedTuple):
     sweep: str
     runs: tuple[str, ...]
     budget: Mapping[str, float]
+    life: str = ""
+
+
+class _Record(NamedTuple):
+    sweep: str
+    runs: tuple[str, ...] = ()
+    budget: Limits = Limits()
     life: str = ""
 
 
@@ -121,14 +129,9 @@ def entries(store: Store) -> list[Entry]:
     for path in sorted(store.names(_FOLDER)):
 
         def read(document: object, place: str, path: str = path) -> Entry:
-            top = Part(document, place)
-            budget = top.part_or_none("budget")
-            limits: dict[str, float] = {}
-            if budget is not None:
-                known = {name: budget.number_or(name, None) for name in LIMITS}
-                limits = {name: value for name, value in known.items() if value is not None}
-            life = top.text_or("life", None) or ""
-            return Entry(path, top.text("sweep"), tuple(top.texts_or("runs", ())), limits, life)
+            record = codec.read(_Record, document, place)
+            budget = {k: v for k, v in record.budget._asdict().items() if v is not None}
+            return Entry(path, record.sweep, record.runs, budget, record.life)
 
         try:
             recorded.append(read_as(store, path, read))

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import IO, NamedTuple
 
 from sweeper.alarms.records import Alarm, read_action
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.common.last_line import last_line
 from sweeper.errors import AlreadyExists, SweeperError
 from sweeper.provenance.redaction import Redactor, secret_values

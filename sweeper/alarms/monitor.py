@@ -14,7 +14,7 @@ from sweeper.alarms.records import Alarm, names, put, read
 from sweeper.alarms.rules import ADVICE
 from sweeper.alarms.watcher import Criteria, Found, Seen, Watcher
 from sweeper.common.alarm_thresholds import resolve
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import NotFound, StoreError
 from sweeper.store.documents import encode, read_as, timestamp

@@ -9,9 +9,10 @@ the file there already need not write it.
 import re
 from collections.abc import Callable, MutableMapping
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from sweeper.common.document_reader import SCHEMA, Part
+from sweeper.common import codec
+from sweeper.common.codec import SCHEMA, Default, Parse, Unstored, Wrong
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import AlreadyExists, StoreError
 from sweeper.metrics.rows import as_float
@@ -30,6 +31,18 @@ class Name(NamedTuple):
     rule: str
 
 
+def _number(value: Any) -> float:
+    """Read a number that a recipe recorded, which may be NaN or infinite."""
+    number = _NUMBERS.get(value) if isinstance(value, str) else as_float(value)
+    if number is None:
+        raise Wrong("a number", value)
+    return number
+
+
+_Number = Annotated[float | None, Parse(_number)]
+_Text = Annotated[str, Default("")]
+
+
 class Alarm(NamedTuple):
     """An alarm: something is wrong with a run.
 
@@ -39,17 +52,17 @@ class Alarm(NamedTuple):
     to do. `actions` are those of `on_alarm` that it sets off: "run", "stop run", "stop sweep".
     """
 
-    run: str
-    name: str
-    attempt: int
-    rule: str
-    time: str
+    run: Unstored[str]
+    name: _Text
+    attempt: Unstored[int]
+    rule: Unstored[str]
+    time: _Text
     key: str | None
-    step: float | None
-    value: float | None
-    bound: float | None
-    message: str
-    advice: str
+    step: _Number
+    value: _Number
+    bound: _Number
+    message: _Text
+    advice: _Text
     actions: tuple[str, ...] = ()
 
     def document(self) -> dict[str, object]:
@@ -104,30 +117,12 @@ def _listed(folder: SweepFolder) -> list[tuple[str, Name]]:
 
 def _alarm(name: Name, document: object, place: str) -> Alarm:
     """Read an alarm from the document in the file `place`. Raises `StoreError`."""
-    record = Part(document, place)
-    return Alarm(
-        run=name.run,
-        name=record.text_or("name", None) or name.run,
-        attempt=name.attempt,
-        rule=name.rule,
-        time=record.text_or("time", ""),
-        key=record.text_or("key", None),
-        step=_number(record, "step"),
-        value=_number(record, "value"),
-        bound=_number(record, "bound"),
-        message=record.text_or("message", None) or name.rule,
-        advice=sanitize(record.text_or("advice", "")),
-        actions=tuple(record.texts_or("actions", [])),
+    alarm = codec.read(Alarm, document, place)._replace(**name._asdict())
+    return alarm._replace(
+        name=alarm.name or name.run,
+        message=alarm.message or name.rule,
+        advice=sanitize(alarm.advice),
     )
-
-
-def _number(record: Part, key: str) -> float | None:
-    """Read a number that a recipe recorded, which may be NaN or infinite."""
-    value = record.document.get(key)
-    number = _NUMBERS.get(value) if isinstance(value, str) else as_float(value)
-    if number is None and value is not None:
-        record.refuse(key, "a number")
-    return number
 
 
 class Action(NamedTuple):
@@ -141,9 +136,4 @@ class Action(NamedTuple):
 def read_action(folder: SweepFolder, alarm: Alarm) -> Action:
     """Read what was done about an alarm. Raises `NotFound`, `StoreError`."""
     path = folder.action(alarm.run, alarm.attempt, alarm.rule)
-
-    def read(document: object, place: str) -> Action:
-        record = Part(document, place)
-        return Action(record.text_or("by", None), record.text_or("outcome", None))
-
-    return read_as(folder.store, path, read)
+    return read_as(folder.store, path, partial(codec.read, Action))

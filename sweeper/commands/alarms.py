@@ -7,7 +7,7 @@ from sweeper.alarms import Alarm, read, read_action
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import newest, open_registry, split_sweep
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.errors import NotFound, StoreError
 from sweeper.results.problems import tell_problems
 from sweeper.results.selectors import pick

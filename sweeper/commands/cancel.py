@@ -5,7 +5,7 @@ from collections import Counter
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.launcher.control import cancel_runs
 from sweeper.results.selectors import pick
 from sweeper.sweep.states import fold

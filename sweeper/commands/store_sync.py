@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.errors import EnvironmentFailure
 from sweeper.paths import home
 from sweeper.store.opening import open_store

@@ -1,4 +1,5 @@
-"""Read and write documents by the types of their fields, which are declared as `NamedTuple`s.
+"""Read and write the documents of sweeper by the types of their fields, which are declared as
+`NamedTuple`s.
 
     class Share(NamedTuple):
         backend: str
@@ -11,6 +12,7 @@ A null counts as a missing key. A missing key gets the field's default, or None 
 that. Unknown keys are ignored: a newer version may have written them.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -21,8 +23,17 @@ from typing import get_args as args_of
 from typing import get_origin as origin_of
 from typing import get_type_hints as hints_of
 
-from sweeper.common.document_reader import LARGEST, TIME, shown
 from sweeper.errors import Damaged
+
+SCHEMA = 1
+"""The version of every document that this sweeper writes, and the newest that it reads."""
+
+LARGEST = 1e18
+"""Bound of all numbers in documents (seconds, bytes, counters). NaN and infinity are refused."""
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_LONGEST = 40
+"""Characters of a text that messages show."""
 
 T = TypeVar("T")
 Read = Callable[[Any], Any]
@@ -33,6 +44,13 @@ class Check(NamedTuple):
 
     accepts: Callable[[Any], object]
     expected: str
+
+
+class Parse(NamedTuple):
+    """A function that reads a field's value in place of its type, in `Annotated`. It raises
+    `Wrong`."""
+
+    read: Read
 
 
 class AtLeast(NamedTuple):
@@ -78,7 +96,7 @@ def _is_time(text: str) -> bool:
     from datetime import datetime  # few workers read a time
 
     try:
-        return bool(re.fullmatch(TIME, text) and datetime.fromisoformat(text))
+        return bool(_TIME.fullmatch(text) and datetime.fromisoformat(text))
     except ValueError:
         return False
 
@@ -111,6 +129,11 @@ def read(kind: type[T], document: object, place: str, inside: str = "") -> T:
         path = "".join(part if part[0] == "[" else f".{part}" for part in parts)
         where = f"{place}: {path.removeprefix('.')}: " if path else f"{place}: "
         raise Damaged(f"{where}should be {error.expected}, {error.but}") from None
+
+
+def value_of(kind: type[T], value: object) -> T:
+    """Return a JSON value as `kind`, for functions in `Parse`. Raises `Wrong`."""
+    return cast(T, _reader(kind)(value))
 
 
 def written(value: tuple[Any, ...]) -> dict[str, Any]:
@@ -162,6 +185,9 @@ def _reader(hint: Any) -> Read:  # noqa: PLR0911 (one for each kind of type)
     """Return the function that reads a value of the type `hint`, or raises `Wrong`."""
     origin, args = origin_of(hint), args_of(hint)
     if origin is Annotated:
+        parse = next((mark.read for mark in args[1:] if isinstance(mark, Parse)), None)
+        if parse is not None:
+            return parse
         checks = [mark for mark in args[1:] if isinstance(mark, Check | AtLeast | Clamp)]
         return _checked(_reader(args[0]), checks)
     if (plain := _PLAIN.get(hint)) is not None:
@@ -380,3 +406,16 @@ def _write_fields(value: Any) -> dict[str, Any]:
         else:
             document[field.key] = plain
     return document
+
+
+def shown(value: object) -> str:
+    """Return a value for messages. It may be of any size."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, str):
+        return json.dumps(value[:_LONGEST]) + ("..." if len(value) > _LONGEST else "")
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return "a huge number"
+    return json.dumps(value)

@@ -18,11 +18,13 @@ import time
 import uuid
 import zipfile
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from sweeper.common import codec
 from sweeper.common.atomic import atomic_write
+from sweeper.common.codec import SCHEMA, Check, Default
 from sweeper.common.decoding import decode
 from sweeper.engine.array_types import Arrays
 from sweeper.engine.errors import RequestError, Unknown
@@ -30,8 +32,6 @@ from sweeper.engine.expiry import SureClock
 from sweeper.engine.lora import LoraConfig
 from sweeper.engine.optimizer import Moments
 from sweeper.errors import StoreError
-from sweeper.sweep.checkpoint import Document
-from sweeper.sweep.checkpoint import read as read_checkpoint
 
 log = logging.getLogger("sweeper.engine")
 
@@ -63,6 +63,27 @@ class Checkpoint(NamedTuple):
     moments: Moments | None = None
     user_metadata: dict[str, object] | None = None
     run_metadata: dict[str, object] | None = None
+
+
+def _is_file_name(name: str) -> bool:
+    return "/" not in name and name not in ("", ".", "..")
+
+
+class Document(NamedTuple):
+    """The `.json` document of a checkpoint. `data` is the name of the file with the arrays, and
+    `size` its bytes. `created` and `expires` are seconds since 1970. `steps` are the optimizer's
+    (None without an optimizer)."""
+
+    data: Annotated[str, Check(_is_file_name, "the name of a file beside it")]
+    base: str
+    lora: LoraConfig
+    size: Annotated[int, Default(0)]
+    created: Annotated[float, Default(0.0)]
+    expires: float | None = None
+    steps: int | None = None
+    user_metadata: dict[str, object] | None = None
+    run_metadata: dict[str, object] | None = None
+    public: bool = False
 
 
 class Entry(NamedTuple):
@@ -110,7 +131,7 @@ class Vault:
 
     def _document(self, place: Place) -> Document:
         document = self._read(place)
-        if (expires := document["expires"]) is not None and expires < self._now():
+        if (expires := document.expires) is not None and expires < self._now():
             raise Unknown(f"checkpoint {place} has expired")
         return document
 
@@ -120,7 +141,7 @@ class Vault:
         path = self._document_path(place)
         try:
             with open(path, "rb") as file:
-                return read_checkpoint(decode(file.read()), path)
+                return codec.read(Document, decode(file.read()), path)
         except FileNotFoundError:
             raise Unknown(f"there is no checkpoint {place}") from None
         except (OSError, ValueError, StoreError) as error:
@@ -157,28 +178,27 @@ class Vault:
             file.flush()
             os.fsync(file.fileno())
         now = time.time()
-        document: Document = {
-            "schema": 1,
-            "data": data,
-            "size": os.path.getsize(os.path.join(folder, data)),
-            "created": now,
-            "expires": None if ttl_seconds is None else now + ttl_seconds,
-            "base": checkpoint.base,
-            "lora": checkpoint.config._asdict(),
-            "steps": None if checkpoint.moments is None else checkpoint.moments.steps,
-            "user_metadata": checkpoint.user_metadata,
-            "run_metadata": checkpoint.run_metadata,
-            "public": False,
-        }
+        document = Document(
+            data=data,
+            base=checkpoint.base,
+            lora=checkpoint.config,
+            size=os.path.getsize(os.path.join(folder, data)),
+            created=now,
+            expires=None if ttl_seconds is None else now + ttl_seconds,
+            steps=None if checkpoint.moments is None else checkpoint.moments.steps,
+            user_metadata=checkpoint.user_metadata,
+            run_metadata=checkpoint.run_metadata,
+        )
         with self._lock:
             self._replace(target, document)
 
     def _replace(self, target: str, document: Document) -> None:
         previous = None
         with contextlib.suppress(OSError, ValueError, StoreError), open(target, "rb") as file:
-            previous = read_checkpoint(decode(file.read()), target)["data"]
-        atomic_write(target, json.dumps(document).encode(), durable=True)
-        if previous is not None and previous != document["data"]:
+            previous = codec.read(Document, decode(file.read()), target).data
+        written = {"schema": SCHEMA, **codec.written(document)}
+        atomic_write(target, json.dumps(written).encode(), durable=True)
+        if previous is not None and previous != document.data:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(os.path.join(os.path.dirname(target), previous))
 
@@ -186,7 +206,7 @@ class Vault:
         """Read a checkpoint. Raises Unknown if it does not exist or has expired, and RequestError
         if it is damaged."""
         document = self._document(place)
-        path = os.path.join(self._folder(place.run, place.kind), document["data"])
+        path = os.path.join(self._folder(place.run, place.kind), document.data)
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays: Arrays = {name: file[name] for name in file.files}
@@ -195,14 +215,14 @@ class Vault:
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise RequestError(f"checkpoint {place} cannot be read: {error}") from error
         moments = None
-        if document["steps"] is not None:
+        if document.steps is not None:
             first, second = _unprefixed(_FIRST, arrays), _unprefixed(_SECOND, arrays)
-            moments = Moments(first, second, document["steps"])
-        lora = document["lora"].items()
-        given = {k: v for k, v in lora if k in LoraConfig._fields and v is not None}
-        adapter, config = _unprefixed(_ADAPTER, arrays), LoraConfig(**given)
-        user_metadata = document["user_metadata"], document["run_metadata"]
-        return Checkpoint(document["base"], config, adapter, moments, *user_metadata)
+            moments = Moments(first, second, document.steps)
+        adapter, metadata = (
+            _unprefixed(_ADAPTER, arrays),
+            (document.user_metadata, document.run_metadata),
+        )
+        return Checkpoint(document.base, document.lora, adapter, moments, *metadata)
 
     def entry(self, place: Place) -> Entry:
         """Return a checkpoint's document without reading its arrays. Raises Unknown if there is
@@ -213,25 +233,24 @@ class Vault:
         """Let a checkpoint expire in `ttl_seconds`, or never. Raises Unknown if there is none."""
         with self._lock:
             document = self._document(place)
-            document["expires"] = None if ttl_seconds is None else time.time() + ttl_seconds
-            self._replace(self._document_path(place), document)
+            expires = None if ttl_seconds is None else time.time() + ttl_seconds
+            self._replace(self._document_path(place), document._replace(expires=expires))
 
     def publish(self, place: Place, *, public: bool) -> None:
         """Mark a checkpoint as public or private. Raises Unknown if there is none, and
         RequestError if it is marked so already."""
         with self._lock:
             document = self._document(place)
-            if document["public"] == public:
+            if document.public == public:
                 raise RequestError(
                     f"checkpoint {place} is {'' if public else 'not '}public already"
                 )
-            document["public"] = public
-            self._replace(self._document_path(place), document)
+            self._replace(self._document_path(place), document._replace(public=public))
 
     def delete(self, place: Place) -> None:
         """Delete a checkpoint. Raises Unknown if there is none."""
         with self._lock:
-            self._remove(place, self._document(place)["data"])
+            self._remove(place, self._document(place).data)
 
     def _remove(self, place: Place, data: str) -> None:
         # the document first: without it there is no checkpoint any more
@@ -268,9 +287,9 @@ class Vault:
                     log.warning("%s", error)
                     unread = True
                     continue
-                named.add(document["data"])
-                if (document["expires"] or now) < now:
-                    self._remove(place, document["data"])
+                named.add(document.data)
+                if (document.expires or now) < now:
+                    self._remove(place, document.data)
                     gone.append(place)
         # An unreadable document may refer to any of the arrays, so keep them all.
         for name in () if unread else files:
@@ -306,4 +325,4 @@ class Vault:
                         continue
                     except RequestError as error:  # still list the others
                         log.warning("%s", error)
-        return sorted(out, key=lambda entry: entry.document["created"])
+        return sorted(out, key=lambda entry: entry.document.created)

@@ -13,13 +13,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple
 
 from sweeper import paths
+from sweeper.common import codec
 from sweeper.common.atomic import nearest_folder, try_to_write
+from sweeper.common.codec import Default, Unstored
 from sweeper.common.decoding import decode
-from sweeper.common.document_reader import Part
 from sweeper.common.json_values import is_table, list_of, table_of
 from sweeper.engine import access_token, hub
 from sweeper.engine.access_token import TOKEN
@@ -41,11 +42,11 @@ class EngineInfo(NamedTuple):
     that it serves, and which of these are aliases of others."""
 
     url: str
-    pid: int
+    pid: Annotated[int, Default(0)]
     started: str
     version: str
-    home: str
-    models: Sequence[str] = ()
+    home: Annotated[Unstored[str], Default("")]
+    models: tuple[str, ...] = ()
     aliases: Mapping[str, str] = _NO_MODELS
 
 
@@ -183,22 +184,14 @@ def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo |
     path = os.path.abspath(home or paths.home())
     try:
         with open(record_path(path), "rb") as file:
-            record = Part(decode(file.read()), file.name)
-        info = EngineInfo(
-            url=record.text("url"),
-            pid=record.integer_or("pid", 0),
-            started=record.text("started"),
-            version=record.text("version"),
-            home=path,
-            models=record.texts_or("models", []),
-            aliases=record.texts_by_key("aliases"),
-        )
+            record: object = decode(file.read())
+        info = codec.read(EngineInfo, record, file.name)._replace(home=path)
     except (OSError, ValueError, StoreError):
         return None  # missing or damaged; the engine writes it again at its next start
     challenge, token = secrets.token_hex(16), access_token.read(path)
     answer = _ask(info.url, timeout, f"healthz?challenge={challenge}") or {}
     expected = {"service": SERVICE, "pid": info.pid, "started": info.started}
-    if record.document.get("proves"):
+    if table_of(record).get("proves"):
         expected["proof"] = access_token.proof(token or "", challenge)
     same = os.path.realpath(str(answer.get("home"))) == os.path.realpath(path)
     return info if same and expected.items() <= answer.items() else None

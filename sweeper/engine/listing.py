@@ -38,16 +38,15 @@ def _page(items: Sequence[T], query: Params) -> tuple[list[T], Body]:
 
 def _checkpoint(entry: Entry) -> Body:
     place, document = entry
-    expires = document.get("expires")
     return {
         "checkpoint_id": f"{place.kind}/{place.name}",
         "checkpoint_type": KINDS[place.kind],
-        "time": time_of(document["created"]),
+        "time": time_of(document.created),
         "tinker_path": str(place),
-        "size_bytes": document["size"],
-        "public": document.get("public", False),
-        "user_metadata": document.get("user_metadata"),
-        "expires_at": None if expires is None else time_of(expires),
+        "size_bytes": document.size,
+        "public": document.public,
+        "user_metadata": document.user_metadata,
+        "expires_at": None if document.expires is None else time_of(document.expires),
     }
 
 
@@ -61,8 +60,7 @@ def _training_run(service: Service, name: str) -> Body:
         if not entries:
             raise Unknown(f"there is no training run {name}")
         last = entries[-1].document
-        rank, metadata = last["lora"]["rank"], last.get("run_metadata")
-        summary = RunSummary(last["base"], rank, metadata, last["created"])
+        summary = RunSummary(last.base, last.lora.rank, last.run_metadata, last.created)
     latest: dict[str, Body] = {e.place.kind: _checkpoint(e) for e in entries}
     return {
         "training_run_id": name,
@@ -115,7 +113,7 @@ def run_checkpoints(service: Service, path: Params, _query: Params) -> Body:
 def all_checkpoints(service: Service, _path: Params, query: Params) -> Body:
     """List all checkpoints, newest first."""
     entries = _all_entries(service)
-    entries.sort(key=lambda entry: -entry.document["created"])
+    entries.sort(key=lambda entry: -entry.document.created)
     page, cursor = _page(entries, query)
     return {"checkpoints": [_checkpoint(entry) for entry in page], "cursor": cursor}
 
@@ -139,7 +137,7 @@ def external_addresses(service: Service, path: Params, base: str) -> Body:
 def storage(service: Service, _path: Params, query: Params) -> Body:
     """Return the disk usage of checkpoints. There is one owner and no project."""
     entries = _all_entries(service) if query.get("project_id") in (None, OWNER) else []
-    size = sum(entry.document["size"] for entry in entries)
+    size = sum(entry.document.size for entry in entries)
     item = {"checkpoint_count": len(entries), "size_bytes": size, "size_gigabytes": size / 1e9}
     return {"data": [item] if entries else []}
 
@@ -247,12 +245,13 @@ def sampler(service: Service, path: Params, _query: Params) -> Body:
 def weights_info(service: Service, _path: Params, body: Body) -> Body:
     """Describe a checkpoint's model and LoRA configuration."""
     document = service.vault.entry(parse(body["tinker_path"])).document
-    lora = document["lora"]
     return {
-        "base_model": document["base"],
+        "base_model": document.base,
         "is_lora": True,
-        "lora_rank": lora["rank"],
-        **{key: lora[key] for key in ("train_unembed", "train_mlp", "train_attn")},
+        "lora_rank": document.lora.rank,
+        "train_unembed": document.lora.train_unembed,
+        "train_mlp": document.lora.train_mlp,
+        "train_attn": document.lora.train_attn,
     }
 
 

@@ -18,7 +18,7 @@ def _summary(service: Service, session: Session, active: bool) -> Body:
         "project_id": OWNER,
         "status": {"type": "active"} if active else session.status,
         "checkpoints_count": len(saved),
-        "checkpoint_storage_bytes": sum(entry.document["size"] for entry in saved),
+        "checkpoint_storage_bytes": sum(entry.document.size for entry in saved),
         "display_name": session.display_name,
         "user_metadata": session.user_metadata,
     }

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.backends import Capabilities
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.engine.lifecycle import hub_environment
 from sweeper.errors import NotFound, UsageError
 from sweeper.launcher import preflight

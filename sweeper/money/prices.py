@@ -8,9 +8,11 @@ dollars per million tokens (`"$1.87"`, or a number) as `prefill`, `cached_prefil
 import json
 import os
 from collections.abc import Mapping
-from typing import NamedTuple, cast
+from typing import Annotated, Any, NamedTuple
 
-from sweeper.common.document_reader import Part
+from sweeper.common import codec
+from sweeper.common.codec import Check, Parse, Wrong, value_of
+from sweeper.common.json_values import is_list
 from sweeper.errors import StoreError, UsageError
 from sweeper.sweep.usage import KINDS, Usage
 
@@ -89,6 +91,50 @@ def load() -> Prices:
         raise UsageError(f"{path}: {error.strerror or error}") from error
 
 
+def _dollars(value: Any) -> float | None:
+    if value == "":
+        return None
+    try:
+        number = float(value.removeprefix("$") if isinstance(value, str) else value)
+    except (TypeError, ValueError, OverflowError):
+        number = -1.0
+    if isinstance(value, bool) or not 0 <= number < _LARGEST:
+        raise Wrong('dollars, such as "$1.87"', value)
+    return number
+
+
+_Dollars = Annotated[float | None, Parse(_dollars)]
+
+
+class _Row(NamedTuple):
+    tinker_id: str
+    prefill: _Dollars
+    cached_prefill: _Dollars
+    sample: _Dollars
+    train: _Dollars
+
+
+def _priced(value: Any) -> tuple[str, Price]:
+    row = value_of(_Row, value)
+    if not value.keys() & set(_Row._fields[1:]):
+        expected = "dollars per million tokens (as are cached_prefill, sample, train)"
+        raise Wrong(expected, None, "prefill", missing=True)
+    cached = row.cached_prefill
+    if cached is None and row.prefill is not None:
+        cached = row.prefill * CACHED_SHARE
+    return row.tinker_id, Price(row.prefill, cached, row.sample, row.train)
+
+
+_Rows = tuple[Annotated[tuple[str, Price], Parse(_priced)], ...]
+
+
+class _Table(NamedTuple):
+    models: Annotated[_Rows, Check(bool, "a list with a row for each model")]
+    date: str | None
+    source: str | None
+    storage_gb_month: _Dollars
+
+
 def read(data: bytes, path: str, date: str | None = None) -> Prices:
     """Return the table in a file. `date` is said of one that has none. Raises `UsageError`, with
     the place of what is wrong."""
@@ -97,45 +143,18 @@ def read(data: bytes, path: str, date: str | None = None) -> Prices:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: no JSON ({error})") from error
     try:
-        top = Part(with_rows(document), path)
-        rows = {row.text("tinker_id"): _price(row) for row in top.parts("models")}
-        if not rows:
-            top.refuse("models", "a list with a row for each model")
-        return Prices(
-            date=top.text_or("date", date or "an unknown date"),
-            source=top.text_or("source", path),
-            models=rows,
-            storage_gb_month=_dollars(top, "storage_gb_month"),
-            path=path,
-        )
+        table = codec.read(_Table, with_rows(document), path)
     except StoreError as error:
         raise UsageError(str(error)) from error
+    return Prices(
+        date=date or "an unknown date" if table.date is None else table.date,
+        source=path if table.source is None else table.source,
+        models=dict(table.models),
+        storage_gb_month=table.storage_gb_month,
+        path=path,
+    )
 
 
 def with_rows(document: object) -> object:
     """The published table is a list of rows and nothing else: the same as an object."""
-    return {"models": cast(object, document)} if isinstance(document, list) else document
-
-
-def _price(row: Part) -> Price:
-    known = {"tinker_id", "prefill", "cached_prefill", "sample", "train"}
-    if not row.document.keys() & (known - {"tinker_id"}):
-        row.refuse("prefill", "dollars per million tokens (as are cached_prefill, sample, train)")
-    prefill, cached = _dollars(row, "prefill"), _dollars(row, "cached_prefill")
-    if cached is None and prefill is not None:
-        cached = prefill * CACHED_SHARE
-    return Price(prefill, cached, _dollars(row, "sample"), _dollars(row, "train"))
-
-
-def _dollars(row: Part, key: str) -> float | None:
-    value = cast(object, row.document.get(key))
-    if value is None or value == "":
-        return None
-    if isinstance(value, str):
-        try:
-            value = float(value.removeprefix("$"))
-        except ValueError:
-            row.refuse(key, 'dollars, such as "$1.87"')
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
-        row.refuse(key, 'dollars, such as "$1.87"')
-    return float(value)
+    return {"models": document} if is_list(document) else document

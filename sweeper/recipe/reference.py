@@ -12,10 +12,10 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from sweeper.common import codec
-from sweeper.common.document_reader import Part
+from sweeper.common.codec import Key
 from sweeper.common.json_values import table_of
 from sweeper.errors import RecipeError
 from sweeper.paths import is_utf8
@@ -51,6 +51,22 @@ class Inspected(NamedTuple):
     problems: list[Problem]
     notes: tuple[str, ...] = ()
     estimates: Sequence[Usage | None] = ()
+
+
+class _Estimates(NamedTuple):
+    """Distinct estimates, and the number of its estimate for each configuration."""
+
+    distinct: Annotated[tuple[Usage, ...], Key("said")] = ()
+    of: tuple[int | None, ...] = ()
+
+    @property
+    def by_number(self) -> list[Usage | None]:
+        """The estimate of each configuration."""
+        return [None if number is None else self.distinct[number] for number in self.of]
+
+
+class _Answer(NamedTuple):
+    estimates: _Estimates = _Estimates()
 
 
 class RunProcess(NamedTuple):
@@ -128,7 +144,7 @@ def inspect(
     recipe = _read_recipe(answer, source, interpreter, filled)
     lacks = [Problem(*lack, lacking=True) for lack in answer.get("lacks", ())]
     problems = [*(Problem(*problem) for problem in answer.get("problems", ())), *lacks]
-    estimates = _estimates(Part(answer, "the recipe's answer"))
+    estimates = codec.read(_Answer, answer, "the recipe's answer").estimates.by_number
     return Inspected(recipe, problems, tuple(answer.get("notes", ())), estimates)
 
 
@@ -148,15 +164,6 @@ def _read_recipe(answer: "Answer", source: str, interpreter: str, filled: Filled
         "seed_field": filled.seed if not takes or _is_field(filled.seed, takes) else None,
     }
     return codec.read(Recipe, defaults | {**fields} | given, "the recipe")
-
-
-def _estimates(answer: Part) -> list[Usage | None]:
-    part = answer.part_or_none("estimates")
-    if part is None:
-        return []
-    items = enumerate(part.items("said"))
-    usages = [codec.read(Usage, usage, part.place, f"said[{n}]") for n, usage in items]
-    return [usages[number] if isinstance(number, int) else None for number in part.items("of")]
 
 
 def _is_field(key: str | None, takes: Mapping[str, object]) -> bool:

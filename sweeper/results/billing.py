@@ -7,9 +7,10 @@ which sweep and run it is of, and which attempt. What it lists is some hours old
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import NamedTuple
 
-from sweeper.common.document_reader import Part
+from sweeper.common import codec
 from sweeper.errors import EnvironmentFailure, StoreError
 from sweeper.results.service_requests import Service
 from sweeper.sweep.usage import KINDS, Counts
@@ -18,6 +19,7 @@ _HOUR = timedelta(hours=1)
 _MOST = timedelta(days=14)
 """The longest time that the service answers for at once."""
 _KEPT = timedelta(days=365)
+_NOTHING: Mapping[str, object] = MappingProxyType({})
 
 Owner = tuple[str, str]
 """A sweep's name and a run's id."""
@@ -43,46 +45,64 @@ class Billed(NamedTuple):
         return {**kinds, "usd": None if self.unpriced else self.usd}
 
 
+class _Info(NamedTuple):
+    type: str
+    token_count: int = 0
+    cached: bool = False
+
+
+class _Event(NamedTuple):
+    event_info: _Info
+    session_id: str = ""
+    estimated_cost_usd: float | None = None
+
+
+class _Session(NamedTuple):
+    user_metadata: Mapping[str, object] = _NOTHING
+
+
+class _Answer(NamedTuple):
+    data: tuple[_Event, ...]
+    sessions: Mapping[str, _Session] = MappingProxyType({})
+
+
 def billed(service: Service, since: datetime) -> dict[Owner, Billed]:
     """Return what the service has billed since a moment, by sweep and run. Raises
     `EnvironmentFailure` where it does not answer, or refuses."""
     by_owner: dict[Owner, Billed] = {}
     try:
         for answer in _answers(service, since):
-            sessions = answer.parts_by_key("sessions")
-            about = {name: entry.table("user_metadata") for name, entry in sessions.items()}
-            for event in answer.parts("data"):
-                answer_entry = about.get(event.text_or("session_id", ""), {})
-                owner = str(answer_entry.get("sweeper_sweep")), str(answer_entry.get("sweeper_run"))
-                if "sweeper_run" in answer_entry:
+            for event in answer.data:
+                session = answer.sessions.get(event.session_id, _Session()).user_metadata
+                owner = str(session.get("sweeper_sweep")), str(session.get("sweeper_run"))
+                if "sweeper_run" in session:
                     by_owner[owner] = by_owner.get(owner, Billed()).plus(_of(event))
     except StoreError as error:
         raise EnvironmentFailure(f"the service's billing is not as expected: {error}") from error
     return by_owner
 
 
-def _of(event: Part) -> Billed:
-    info = event.part("event_info")
-    tokens = info.integer_or("token_count", 0)
+def _of(event: _Event) -> Billed:
+    info, tokens = event.event_info, event.event_info.token_count
     kind = {
         "training": "train",
         "sampling_sample": "sample",
-        "sampling_prefill": "cached" if info.flag_or("cached", False) else "prefill",
-    }.get(info.text("type"))
+        "sampling_prefill": "cached" if info.cached else "prefill",
+    }.get(info.type)
     if kind is None:
         return Billed()
-    cost = event.number_or("estimated_cost_usd", None)
+    cost = event.estimated_cost_usd
     return Billed(Counts(**{kind: tokens}), cost or 0.0, unpriced=cost is None and tokens > 0)
 
 
-def _answers(service: Service, since: datetime) -> Iterator[Part]:
+def _answers(service: Service, since: datetime) -> Iterator[_Answer]:
     end = _hour(datetime.now(UTC)) + _HOUR
     begin = max(_hour(since), end - _KEPT)
     while begin < end:
         until = min(end, begin + _MOST)
-        yield service.ask(
-            "billing/usage/events", "billing", starting_on=_text(begin), ending_before=_text(until)
-        )
+        path = "billing/usage/events"
+        answer = service.ask(path, "billing", starting_on=_text(begin), ending_before=_text(until))
+        yield codec.read(_Answer, answer, path)
         begin = until
 
 

@@ -3,9 +3,11 @@ nobody needs: no run goes on from them, and no configuration names them."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from urllib.parse import quote
 
+from sweeper.common import codec
+from sweeper.common.codec import Default, Key
 from sweeper.errors import NotFound
 from sweeper.metrics.rows import Row, as_float, as_number
 from sweeper.results.runs import RecordedRun
@@ -23,14 +25,18 @@ class Kept(NamedTuple):
     """A checkpoint that the service keeps: its `path` (`tinker://...`), size in bytes, when it was
     saved and will be deleted (None: never)."""
 
-    path: str
-    size: int
+    path: Annotated[str, Key("tinker_path")]
+    size: Annotated[int, Key("size_bytes"), Default(0)]
     time: str | None
-    expires: str | None
+    expires: Annotated[str | None, Key("expires_at")]
 
     def record(self) -> dict[str, object]:
         """As plain values."""
         return self._asdict()
+
+
+class _Page(NamedTuple):
+    checkpoints: tuple[Kept, ...]
 
 
 def listed(service: Service) -> dict[str, Kept]:
@@ -38,15 +44,11 @@ def listed(service: Service) -> dict[str, Kept]:
     checkpoints: dict[str, Kept] = {}
     offset = 0
     while True:
-        page = service.ask("checkpoints", "checkpoints", limit=str(_PAGE), offset=str(offset))
-        items = page.parts("checkpoints")
-        for item in items:
-            path = item.text("tinker_path")
-            expires = item.text_or("expires_at", None)
-            size = item.integer_or("size_bytes", 0)
-            checkpoints[path] = Kept(path, size, item.text_or("time", None), expires)
+        answer = service.ask("checkpoints", "checkpoints", limit=str(_PAGE), offset=str(offset))
+        page = codec.read(_Page, answer, f"{service.url}/checkpoints").checkpoints
+        checkpoints |= {checkpoint.path: checkpoint for checkpoint in page}
         offset += _PAGE
-        if len(items) < _PAGE:
+        if len(page) < _PAGE:
             return checkpoints
 
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from sweeper.common.document_reader import Part
-from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
+from sweeper.common.json_values import is_table, table_of
+from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 
 if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep
@@ -36,7 +36,7 @@ class Service(NamedTuple):
         method: str = "GET",
         body: dict[str, object] | None = None,
         **query: str,
-    ) -> Part:
+    ) -> dict[str, object]:
         """Return the answer to a request. `what` is asked for, for people. Raises `NotFound` for a
         thing that is not there, `EnvironmentFailure` where the service refuses or does not
         answer."""
@@ -54,14 +54,17 @@ class Service(NamedTuple):
         opener = build_opener(*([ProxyHandler({})] if here else []))
         try:
             with opener.open(request, timeout=_SECONDS) as answer:
-                return Part(json.loads(answer.read(_LARGEST) or b"{}"), address)
+                document: object = json.loads(answer.read(_LARGEST) or b"{}")
         except HTTPError as error:
             raise self._refusal(error.code, what, _detail(error.read(_LARGEST))) from error
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise EnvironmentFailure(f"{self.url} does not answer: {reason}") from error
-        except (ValueError, StoreError) as error:
-            raise EnvironmentFailure(f"{self.url}: the answer about {what} is no JSON") from error
+        except ValueError:
+            document = None
+        if not is_table(document):
+            raise EnvironmentFailure(f"{self.url}: the answer about {what} is no JSON object")
+        return document
 
     def _refusal(self, status: int, what: str, detail: str) -> Exception:
         if status == 403:
@@ -113,6 +116,6 @@ def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:
 def _detail(data: bytes) -> str:
     """Return what an error's body says, in a line."""
     detail: object = None
-    with suppress(ValueError, StoreError):
-        detail = Part(json.loads(data), "").document.get("detail")
+    with suppress(ValueError):
+        detail = table_of(json.loads(data)).get("detail")
     return " ".join(str(detail or data[:200].decode("utf-8", "replace")).split())[:200]

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from sweeper.backends.base import Backend
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.common.sanitize import raw, sanitize
 from sweeper.errors import SweeperError
 from sweeper.scheduler.context import Context

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TypeVar, cast, overload
 
+from sweeper.common.codec import SCHEMA
 from sweeper.common.decoding import decode
-from sweeper.common.document_reader import SCHEMA
 from sweeper.errors import Damaged, NotFound, StoreError
 from sweeper.store.base import Store
 

@@ -6,8 +6,7 @@ from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
 from sweeper.common import codec
-from sweeper.common.codec import Clamp, Sparse, written
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA, Clamp, Sparse, written
 from sweeper.sweep.usage import NO_USAGE, Usage, beyond, total
 
 

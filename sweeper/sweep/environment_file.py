@@ -13,8 +13,8 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from sweeper.common import codec
 from sweeper.common.atomic import atomic_write
-from sweeper.common.document_reader import read_texts
 from sweeper.errors import EnvironmentFailure, StoreError
 from sweeper.paths import environments
 
@@ -111,7 +111,9 @@ def read_environment(path: str | None) -> dict[str, str]:
         return dict(os.environ)
     try:
         with open(path, encoding="utf-8") as file:
-            return read_texts(json.load(file), path)  # values may be invalid Unicode
+            return codec.read(
+                dict[str, str], json.load(file), path
+            )  # values may be invalid Unicode
     except (OSError, ValueError, RecursionError, StoreError) as error:
         # This process's own environment is no substitute: it may contain another service's address
         # and key.

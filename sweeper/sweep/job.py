@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 
 from sweeper.common import codec
-from sweeper.common.codec import AtLeast, Default, written
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA, AtLeast, Default, written
 from sweeper.common.json_values import table_of
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.recipe import Recipe, Snapshot, runs_anywhere

@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import Annotated, NamedTuple
 
 from sweeper.common import codec
-from sweeper.common.codec import Default, written
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA, Default, written
 from sweeper.errors import Damaged
 
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")

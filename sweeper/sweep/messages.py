@@ -13,7 +13,8 @@ import time
 from functools import partial
 from typing import NamedTuple
 
-from sweeper.common.document_reader import SCHEMA, Part
+from sweeper.common import codec
+from sweeper.common.codec import SCHEMA
 from sweeper.errors import AlreadyExists, Damaged, NotFound
 from sweeper.store.documents import encode, read_as, timestamp
 from sweeper.sweep.folder import SweepFolder
@@ -35,6 +36,15 @@ class Try(NamedTuple):
     delivered: bool | None
     error: str | None = None
     sending: bool = False
+
+
+class _Ended(NamedTuple):
+    delivered: bool = False
+    error: str | None = None
+
+
+class _Begun(NamedTuple):
+    time: str = ""
 
 
 def put(folder: SweepFolder, message: Message) -> bool:
@@ -97,8 +107,7 @@ def end(folder: SweepFolder, key: str, way: str, number: int, error: str | None)
 
 def _outcome(folder: SweepFolder, key: str, way: str, number: int) -> Try:
     def read(document: object, place: str) -> Try:
-        top = Part(document, place)
-        return Try(number, top.flag_or("delivered", False), top.text_or("error", None))
+        return Try(number, *codec.read(_Ended, document, place))
 
     try:
         return read_as(folder.store, _path(folder, key, way, number, "ended"), read)
@@ -111,8 +120,8 @@ def _is_sending(folder: SweepFolder, key: str, way: str, number: int) -> bool:
     process of another machine, but no try takes longer than `_LONGEST_TRY`."""
 
     def read(document: object, place: str) -> bool:
-        begun = Part(document, place).text_or("time", "")
-        return begun > timestamp(time.time() - _LONGEST_TRY) and not is_gone(
+        begun = codec.read(_Begun, document, place)
+        return begun.time > timestamp(time.time() - _LONGEST_TRY) and not is_gone(
             read_who(document, place)
         )
 

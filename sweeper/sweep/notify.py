@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 
 from sweeper.common import codec
-from sweeper.common.codec import Default, Sparse, Unstored, written
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA, Default, Sparse, Unstored, written
 
 KINDS = ("end", "alarm", "budget")
 """The kinds of messages."""

@@ -1,11 +1,10 @@
 """A launcher's observations of runs that are not states: a kind, a reason, a time.
 `sweeper.sweep.labels` turns them into words for people."""
 
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from sweeper.common.document_reader import Part
+from sweeper.common.codec import Parse, Sparse, value_of, written
 
 
 class Kind(StrEnum):
@@ -30,30 +29,31 @@ class Observation(NamedTuple):
     """`time` is the beginning or the end of the observation, in UTC."""
 
     kind: Kind
-    reason: str | None = None
-    time: str | None = None
+    reason: Sparse[str | None] = None
+    time: Sparse[str | None] = None
 
     def document(self) -> dict[str, str]:
         """Return the form in `observations.json`."""
-        document = {"kind": self.kind.value, "reason": self.reason, "time": self.time}
-        return {key: value for key, value in document.items() if value is not None}
+        return written(self)
 
 
-def read_all(top: Part, key: str) -> dict[str, Observation]:
-    """Read the observations under `key`, by run id. Raises `StoreError`."""
-    part = top.part_or_none(key)
-    names: Mapping[str, object] = {} if part is None else part.document
-    return {name: _read(part, name) for name in names if part is not None}
+class _OfAnyVersion(NamedTuple):
+    kind: str
+    reason: str | None
+    time: str | None
 
 
-def _read(part: Part, name: str) -> Observation:
-    if isinstance(part.document[name], str):
-        return _of_words(part.text(name))
-    one = part.part(name)
-    kind, reason = one.text("kind"), one.text_or("reason", None)
+def _read(value: Any) -> Observation:
+    if isinstance(value, str):
+        return _of_words(value)
+    kind, reason, time = value_of(_OfAnyVersion, value)
     if kind in set(Kind):
-        return Observation(Kind(kind), reason, one.text_or("time", None))
+        return Observation(Kind(kind), reason, time)
     return Observation(Kind.OTHER, ": ".join(filter(None, (kind, reason))))
+
+
+Published = Annotated[Observation, Parse(_read)]
+"""An observation in `observations.json`."""
 
 
 _OF_WORDS = {

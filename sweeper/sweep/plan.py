@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple, Never
 
-from sweeper.common.codec import Check, Default, Key, Sparse, Unstored, Whole, written
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA, Check, Default, Key, Sparse, Unstored, Whole, written
 from sweeper.common.html import table, title
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.metric import Metric

@@ -1,13 +1,13 @@
 """The quota that the launchers of an account share: one page of the account's record."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from sweeper.common.document_reader import SCHEMA, Part
-from sweeper.errors import Damaged
-from sweeper.sweep.launcher import Who, read_who
+from sweeper.common import codec
+from sweeper.common.codec import SCHEMA, Clamp, Default, Parse, Unstored, value_of, written
+from sweeper.sweep.launcher import Who
 
 
 class Learned(NamedTuple):
@@ -15,10 +15,18 @@ class Learned(NamedTuple):
     The limit grows by `step` next. `cuts` is how often it was lowered, `why` the last reason, a
     key of `labels.LOWERED`."""
 
-    limit: int | None = None
-    step: int = 1
+    limit: Annotated[int | None, Clamp(1)] = None
+    step: Annotated[int, Clamp(1)] = 1
     cuts: int = 0
     why: str = "service"
+
+
+_Count = Annotated[int, Clamp(0)]
+
+
+def _weight(value: Any) -> float:
+    number = value_of(float, value)
+    return number if number > 0 else 1.0
 
 
 class Member(NamedTuple):
@@ -30,22 +38,31 @@ class Member(NamedTuple):
     root: str
     sweep: str
     who: Who
-    weight: float = 1.0
-    slots: int = 0
-    wants: int = 0
-    paused: int = 0
+    weight: Annotated[float, Parse(_weight)] = 1.0
+    slots: _Count = 0
+    wants: _Count = 0
+    paused: _Count = 0
     turn: float = 0.0
     id: str = ""
+
+
+def _readable(value: Any) -> dict[str, Member]:
+    """Read the members, without those that cannot be read: a live launcher writes its own again."""
+    members: dict[str, Member] = {}
+    for name, member in value_of(dict[str, object], value).items():
+        with suppress(codec.Wrong):
+            members[name] = value_of(Member, member)
+    return members
 
 
 class Page(NamedTuple):
     """All shared knowledge. Each page replaces the one before. `number` is 0 if there is none yet.
     `mark` distinguishes it from any other page."""
 
-    number: int = 0
-    learned: Learned = Learned()
-    members: Mapping[str, Member] = MappingProxyType({})
-    mark: str = ""
+    number: Annotated[Unstored[int], Default(0)]
+    learned: Learned
+    mark: str
+    members: Annotated[Mapping[str, Member], Parse(_readable)] = MappingProxyType({})
 
     @property
     def held(self) -> int:
@@ -54,53 +71,13 @@ class Page(NamedTuple):
 
     def document(self) -> dict[str, object]:
         """Return the value in its stored form; the number is the file's name."""
-        members = {
-            name: {**one._asdict(), "who": one.who._asdict()} for name, one in self.members.items()
-        }
-        head = {"schema": SCHEMA, "mark": self.mark}
-        return {**head, "learned": self.learned._asdict(), "members": members}
+        return {"schema": SCHEMA, **written(self)}
 
 
-BLANK = Page()
+BLANK = Page(0, Learned(), "")
 """The page of an account that is not used yet."""
 
 
 def read(document: object, place: str, number: int) -> Page:
-    """Read the page in the file `place`, without members that cannot be read: a live launcher
-    writes its own again. Raises `Damaged`."""
-    top = Part(document, place)
-    learned = top.part("learned")
-    limit = learned.integer_or("limit", None)
-    return Page(
-        number,
-        Learned(
-            limit=None if limit is None else max(1, limit),
-            step=max(1, learned.integer_or("step", 1)),
-            cuts=learned.integer_or("cuts", 0),
-            why=learned.text_or("why", "service"),
-        ),
-        dict(_members(top.part_or_none("members"))),
-        mark=top.text("mark"),
-    )
-
-
-def _members(part: Part | None) -> Iterator[tuple[str, Member]]:
-    if part is None:
-        return
-    for name in part.document:
-        with suppress(Damaged):
-            yield name, _member(part.part(name))
-
-
-def _member(part: Part) -> Member:
-    counts = {key: max(0, part.integer_or(key, 0)) for key in ("slots", "wants", "paused")}
-    weight = part.number_or("weight", 1.0)
-    return Member(
-        root=part.text("root"),
-        sweep=part.text("sweep"),
-        who=read_who(part.part("who").document, part.place),
-        weight=weight if weight > 0 else 1.0,
-        turn=part.number_or("turn", 0.0),
-        id=part.text_or("id", ""),
-        **counts,
-    )
+    """Read the page in the file `place`. Raises `Damaged`."""
+    return codec.read(Page, document, place)._replace(number=number)

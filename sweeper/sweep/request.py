@@ -1,15 +1,16 @@
 """A user's requests to a sweep's launcher, the running one or the next."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from sweeper.common.document_reader import SCHEMA, Part
+from sweeper.common import codec
+from sweeper.common.codec import SCHEMA, AtLeast, Default
 
 
 class Asked(NamedTuple):
     """Who asks, and since when."""
 
-    by: str
-    time: str
+    by: Annotated[str, Default("somebody")]
+    time: Annotated[str, Default("")]
 
     def document(self, **more: object) -> dict[str, object]:
         """Return the value in its stored form."""
@@ -31,22 +32,24 @@ class Pause(NamedTuple):
 
 def read_asked(document: object, place: str) -> Asked:
     """Read the request in the file `place`. Raises `StoreError`."""
-    top = Part(document, place)
-    return Asked(top.text_or("by", "somebody"), top.text_or("time", ""))
+    return codec.read(Asked, document, place)
+
+
+class _Pause(NamedTuple):
+    on: bool = True
+    runs: bool = False
 
 
 def read_pause(document: object, place: str) -> Pause | None:
     """Read a pause; None if it was ended. Raises `StoreError`."""
-    top = Part(document, place)
-    if not top.flag_or("on", True):
-        return None
-    return Pause(read_asked(document, place), top.flag_or("runs", False))
+    pause = codec.read(_Pause, document, place)
+    return Pause(read_asked(document, place), pause.runs) if pause.on else None
+
+
+class _Parallel(NamedTuple):
+    max_parallel: Annotated[int | None, AtLeast(1)]
 
 
 def read_parallel(document: object, place: str) -> int | None:
     """Read the most jobs at once; None for the plan's own limit. Raises `StoreError`."""
-    top = Part(document, place)
-    count = top.integer_or("max_parallel", None)
-    if count is not None and count < 1:
-        top.refuse("max_parallel", "1 or more")
-    return count
+    return codec.read(_Parallel, document, place).max_parallel

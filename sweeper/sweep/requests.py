@@ -4,7 +4,7 @@ created once: asking twice changes nothing."""
 from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.errors import AlreadyExists
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.folder import SweepFolder

@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.errors import AlreadyExists, Damaged, NotFound, StoreError
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.folder import Events, SweepFolder

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, NamedTuple, TypeVar, cast
 
 from sweeper.common import codec
-from sweeper.common.codec import Check, Key, Time
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA, Check, Key, Time
 from sweeper.sweep.metric import Metric
 
 WORDS = ("best", "best-cell", "each", "top", "run")

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Never, TypeVar
 
 from sweeper.common.backoff import retried
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.errors import AlreadyExists, Damaged, NotFound, StoreError
 from sweeper.store.base import Store
 from sweeper.store.documents import encode, read_as, read_json, timestamp

@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.errors import StoreError
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.usage import NO_USAGE

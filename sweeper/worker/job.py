@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.common.sweeper_argv import BOOTSTRAP
 from sweeper.errors import EnvironmentFailure, StoreError
 from sweeper.recipe.command_template import render_command, with_log_path

@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from sweeper.common.backoff import delays, retried
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.common.full_machine import crowding, when_there_is_room
 from sweeper.common.logs import log_in_a_job
 from sweeper.errors import AlreadyExists, StoreError, SweeperError

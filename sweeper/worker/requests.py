@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.errors import AlreadyExists, StoreError
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.states import Event

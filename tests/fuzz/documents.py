@@ -379,7 +379,7 @@ class World:
         vault = Vault(str(self.top / "vault"))
         for run in vault.runs():
             for entry in vault.entries(run):
-                assert entry.document["size"] >= 0 or entry.document["created"]
+                assert entry.document.size >= 0 or entry.document.created
             place = Place(run, "weights", rng.choice(("000010", "final")))
             for ask in (vault.load, vault.entry, lambda at: vault.expire(at, 1000), vault.delete):
                 with contextlib.suppress(RequestError):

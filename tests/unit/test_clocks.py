@@ -153,8 +153,7 @@ def test_a_clock_set_forward_deletes_no_checkpoint(tmp_path: Path) -> None:
     vault.expire(PLACE, None)
     brief = PLACE._replace(name="brief")
     vault.save(brief, Checkpoint("tiny", LoraConfig(rank=1), {}), ttl_seconds=None)
-    document = vault.entry(brief).document
-    document["expires"] = wall[0] + 7 * HOUR
+    document = vault.entry(brief).document._replace(expires=wall[0] + 7 * HOUR)
     vault._replace(vault._document_path(brief), document)
     saving = tmp_path / "a@train@0" / "weights" / "late.json.1234.npz"  # its document comes next
     saving.write_bytes(b"")

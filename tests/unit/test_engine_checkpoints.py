@@ -122,7 +122,7 @@ def test_what_has_expired_is_deleted_and_nothing_else(vault):
 def test_a_time_to_live_can_be_given_and_taken(vault):
     vault.save(PLACE, checkpoint(), ttl_seconds=100)
     vault.expire(PLACE, None)
-    assert vault.entry(PLACE).document["expires"] is None
+    assert vault.entry(PLACE).document.expires is None
     assert_same(vault.load(PLACE), checkpoint())
     vault.expire(PLACE, -1)
     for attempt in (vault.load, lambda place: vault.expire(place, 100)):

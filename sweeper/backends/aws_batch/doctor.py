@@ -4,6 +4,7 @@ reported as such; they stop nothing if the check is only a hint."""
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from sweeper.backends.aws_batch.answers import ComputeEnvironment, JobQueue
@@ -11,7 +12,7 @@ from sweeper.backends.aws_batch.client import Aws, Refused
 from sweeper.backends.aws_batch.definition import find_definition
 from sweeper.backends.aws_batch.options import PLACE, Options, read_options
 from sweeper.backends.base import Check
-from sweeper.common.document_reader import Part
+from sweeper.common import codec
 from sweeper.errors import UsageError
 
 _ECR = re.compile(
@@ -26,10 +27,14 @@ _QUOTAS = {
 _TASKS = "ecs-tasks.amazonaws.com"
 
 
+class _Account(NamedTuple):
+    region: str | None
+    profile: str | None
+
+
 def checks(given: Mapping[str, object]) -> list[Check]:
     """Return the checks of `sweeper doctor --backend aws-batch`. `given` are a plan's options."""
-    part = Part(dict(given), PLACE)
-    aws = Aws(part.text_or("region", None), part.text_or("profile", None))
+    aws = Aws(*codec.read(_Account, dict(given), PLACE))
     identity = Check("AWS identity", True, lambda: _identity(aws))
     try:
         options = read_options(given)

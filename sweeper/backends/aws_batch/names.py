@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from sweeper.backends.identity import Identity
-from sweeper.common.document_reader import SCHEMA
+from sweeper.common.codec import SCHEMA
 from sweeper.errors import NotFound
 from sweeper.store.documents import encode, read_as
 from sweeper.sweep.folder import SweepFolder

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sweeper.common.document_reader import Part
+from sweeper.common import codec
 from sweeper.errors import UsageError
 from sweeper.fields import config_file
 
@@ -44,41 +44,17 @@ class Options(NamedTuple):
     python: str = "python"
 
 
-_DEFAULT = Options("")
-
-
 def read_options(given: Mapping[str, object]) -> Options:
     """Return the options. Options that are not given are left to the job definition or to AWS.
     Raises `UsageError` without a queue or without exactly one of job definition and image, and
     `Damaged` for an option of another type."""
-    part = Part(dict(given), PLACE)
-    queue = part.text_or("queue", None)
-    if queue is None:
+    if given.get("queue") is None:
         raise UsageError(
             "aws-batch: there is no queue: write `launch: {aws_batch: {queue: NAME, image: IMAGE}}`"
             ' in the grid, or queue = "NAME" below [aws_batch] in '
             f"{config_file.file()}"
         )
-    options = Options(
-        queue=queue,
-        job_definition=part.text_or("job_definition", None),
-        image=part.text_or("image", None),
-        role=part.text_or("role", None),
-        execution_role=part.text_or("execution_role", None),
-        vcpus=part.number_or("vcpus", None),
-        memory=part.integer_or("memory", None),
-        gpus=part.integer_or("gpus", None),
-        timeout_s=part.number_or("timeout_s", None),
-        region=part.text_or("region", None),
-        profile=part.text_or("profile", None),
-        secrets=part.texts_by_key("secrets"),
-        tags=part.texts_by_key("tags"),
-        array=part.integer_or("array", _DEFAULT.array),
-        retries_on_interruption=part.integer_or(
-            "retries_on_interruption", _DEFAULT.retries_on_interruption
-        ),
-        python=part.text_or("python", _DEFAULT.python),
-    )
+    options = codec.read(Options, dict(given), PLACE)
     if options.job_definition is None and options.image is None:
         raise UsageError(
             "aws-batch: nothing says what jobs run in: name an image, as launch.aws_batch.image, "
