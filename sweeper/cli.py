@@ -25,7 +25,7 @@ _GC_THRESHOLD = 50_000
 dozens of times while modules load, which leaves no garbage."""
 _UNKNOWN_VERB = re.compile(r"argument (VERB|\{.*?\}): invalid choice: '(.*?)'")
 _EPILOG = """\
-exit codes: 0 done, 1 a bug of ours, 2 usage or a bad grid, 3 some runs failed, 4 not finished
+exit codes: 0 done, 1 a bug in sweeper, 2 usage or a bad grid, 3 some runs failed, 4 not finished
 (launch --wait and status), 5 not found, 6 the environment, 130 interrupted"""
 
 
@@ -61,7 +61,7 @@ def _main(given: list[str]) -> int:
             raise
         if (failure := _failure_of(error)) is not None:
             return complain(failure)
-        warn(f"a bug of ours: {type(error).__name__}: {error} (SWEEPER_DEBUG=1 shows where)")
+        warn(f"a bug in sweeper: {type(error).__name__}: {error} (SWEEPER_DEBUG=1 shows where)")
         return 1
     return code
 

@@ -236,7 +236,7 @@ def group_failures(runs: Sequence[RunData]) -> list[Failure]:
     groups: dict[tuple[str, str], list[RunData]] = {}
     for run in runs:
         if run.state == "failed":
-            key = (run.why or "no reason on record", run.last_line[:300])
+            key = (run.why or "no reason recorded", run.last_line[:300])
             groups.setdefault(key, []).append(run)
     failures = [Failure(why, line, tuple(own)) for (why, line), own in groups.items()]
     return sorted(failures, key=lambda failure: -len(failure.runs))

@@ -111,7 +111,7 @@ class Sessions:
         session that has spent its budget goes on with the amounts asked for now. Raises
         `UsageError`, and whatever `launch` raises."""
         if _NAME.fullmatch(spec.name) is None:
-            raise UsageError(f"{spec.name!r} is no name: small letters, digits, '.', '_' and '-'")
+            raise UsageError(f"{spec.name!r} is not a valid name: use a-z, digits, '.', '_', '-'")
         if self._store.is_remote:
             raise UsageError(
                 "sessions need a root on this machine: `sweeper agent mcp --root sweeps` (their "

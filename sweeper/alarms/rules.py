@@ -104,7 +104,7 @@ def _nan(history: History, _: Thresholds) -> Evidence | None:
         is_null = series.after > 0 and history.row.get(series.key, 0) is None
         if is_null and series.count >= _FEW and series.after > series.gap:
             text = (
-                f"{series.key} is null{_at(history.step)}, and was {series.values[-1]:.4g} before: "
+                f"{series.key} is null{_at(history.step)}, was {series.values[-1]:.4g} before: "
                 "some programs write null for NaN"
             )
             return Evidence(series.key, history.step, None, None, text)
@@ -125,7 +125,7 @@ def _divergence(history: History, thresholds: Thresholds) -> Evidence | None:
     is_new = now > max(earlier, default=now) and loss.least >= _NEAR_ZERO * start
     bound = thresholds["above"] * start
     if start > 0 and now > bound and (is_new or now - start > rough):
-        text = f"{loss.key} is {now:.4g}{_at(loss.step)}, and was {start:.4g} at the start"
+        text = f"{loss.key} is {now:.4g}{_at(loss.step)}, was {start:.4g} at the start"
         return Evidence(loss.key, loss.step, now, bound, text)
     lost = thresholds["lost"] * (start - loss.low)
     # What has hardly fallen has hardly anything to give back but noise.
@@ -254,7 +254,7 @@ def _length(history: History, thresholds: Thresholds) -> Evidence | None:
         if median(reward.last(steps)) > median(then) + deviation(then):
             return None  # longer, and better for it
     text = (
-        f"{length.key} is {now:.4g} tokens{_at(length.step)}, and was {shortest:.4g} less than "
+        f"{length.key} is {now:.4g} tokens{_at(length.step)}, was {shortest:.4g} less than "
         f"{len(values)} steps before; the reward is no better"
     )
     return Evidence(length.key, length.step, now, bound, text)

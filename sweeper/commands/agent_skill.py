@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> int:
         if os.path.lexists(path) and not arguments.force:
             with open(path, encoding="utf-8", errors="replace") as file:
                 if file.read() == text:
-                    say(f"{path} is there already")
+                    say(f"{path} exists already")
                     return 0
             raise UsageError(f"{path} is there, and is another: --force replaces it")
         os.makedirs(folder, exist_ok=True)

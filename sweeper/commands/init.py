@@ -259,7 +259,7 @@ def run(arguments: argparse.Namespace) -> int:
         _write_study()
     out = arguments.out or f"{name}.yaml"
     if out != "-" and os.path.lexists(out):  # before the recipe's slow import
-        raise UsageError(f"{out} is there already: choose another file with --out")
+        raise UsageError(f"{out} exists already: choose another file with --out")
     given = {"backend": arguments.backend, "python": arguments.python}
     text, lacks = _text(name, reference, given, out)
     for sentence in lacks:
@@ -270,7 +270,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         _create(out, text)
     except FileExistsError:
-        raise UsageError(f"{out} is there already: choose another file with --out") from None
+        raise UsageError(f"{out} exists already: choose another file with --out") from None
     print(f"wrote {out}; look at it with `{hint('plan', out)}`")
     return 0
 

@@ -31,5 +31,5 @@ def run(arguments: Namespace) -> int:
     runs = "running jobs are stopped" if arguments.runs else "running jobs continue"
     also = "" if done.launcher else "; no launcher is at work"
     say(f"{done.sweep}: paused: nothing new is started, {runs}{also}")
-    say(f"`{hint('resume', done.sweep, root=arguments.root)}` goes on")
+    say(f"`{hint('resume', done.sweep, root=arguments.root)}` continues it")
     return 0

@@ -74,7 +74,7 @@ class Document(NamedTuple):
     `size` its bytes. `created` and `expires` are seconds since 1970. `steps` are the optimizer's
     (None without an optimizer)."""
 
-    data: Annotated[str, Check(_is_file_name, "the name of a file beside it")]
+    data: Annotated[str, Check(_is_file_name, "the name of a file in the same folder")]
     base: str
     lora: LoraConfig
     size: Annotated[int, Default(0)]

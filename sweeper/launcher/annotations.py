@@ -56,7 +56,7 @@ def find_subject(target: str, root: str | None = None) -> Subject:
         return Subject(sweep.store, sweep.name, None, sweep.name)
     run = registry.run(target)
     if not isinstance(run, SweepRun):
-        raise UsageError(f"{target}: is in no sweep, which is where notes are kept")
+        raise UsageError(f"{target}: is in no sweep; notes belong to sweeps")
     return Subject(run.store, run.sweep, run.id, f"{run.sweep}/{run.name}")
 
 
@@ -76,7 +76,7 @@ def note(
 
 
 def mark(target: str, noted: Noted, *, root: str | None = None, by: str = "") -> Marks:
-    """Do the same as `note`, in the name of `by` (default: this user)."""
+    """Do the same as `note` in the name of `by` (default: this user)."""
     _check(noted.text, [*noted.tag, *noted.untag])
     store, sweep, run, _ = find_subject(target, root)
     folder = SweepFolder(store, sweep)
@@ -96,18 +96,19 @@ def _check(text: str | None, tags: Sequence[str]) -> None:
         raise UsageError("the note is empty")
     if text is not None and len(text) > MOST_CHARACTERS:
         raise UsageError(
-            f"a note has at most {MOST_CHARACTERS:,} characters, and this one {len(text):,}"
+            f"a note has at most {MOST_CHARACTERS:,} characters; this one has {len(text):,}"
         )
     for one in tags:
         if not is_tag(one):
             raise UsageError(
-                f"{one[:80]!r} is no tag: write letters, digits, '.', '_', '+', '-', at most 64"
+                f"{one[:80]!r} is not a valid tag: use at most 64 letters, digits, '.', '_', "
+                "'+', '-'"
             )
 
 
 def archive(sweep: str, *, root: str | None = None, on: bool = True) -> bool:
-    """Archive a sweep: it is left out wherever no sweep is named. `on=False` restores it. Returns
-    whether that changed anything. Raises `NotFound`, `StoreError`."""
+    """Archive a sweep, so that commands without a sweep's name leave it out. `on=False` restores
+    it. Returns whether that changed anything. Raises `NotFound`, `StoreError`."""
     folder = _existing(sweep, root)
     if fold(mark for mark in read_marks(folder) if mark.run is None).archived == on:
         return False
@@ -116,27 +117,29 @@ def archive(sweep: str, *, root: str | None = None, on: bool = True) -> bool:
 
 
 def rename(sweep: str, name: str, *, root: str | None = None) -> None:
-    """Rename a sweep that has no launcher and no jobs at work. A grid that continues it must have
-    the new name. Raises `NotFound`, `UsageError` for an invalid name or one that another sweep has,
-    `EnvironmentFailure` if something is at work or the store cannot move folders."""
+    """Rename a sweep that has no launcher and no running jobs. A grid that continues it must have
+    the new name. Raises `NotFound`, `UsageError` for an invalid name or one that another sweep
+    has, `EnvironmentFailure` if something is running or the store cannot move folders."""
     from sweeper.sweep.names import is_sweep_name
 
     folder = _existing(sweep, root)
     store = folder.store
     if not is_sweep_name(name):
-        raise UsageError(f"{name[:80]!r} is no name: letters, digits, '.', '_', '-', at most 100")
+        raise UsageError(
+            f"{name[:80]!r} is not a valid name: use at most 100 letters, digits, '.', '_', '-'"
+        )
     top, to = store.local_path(sweep), store.local_path(name)
     if top is None or to is None:
         raise EnvironmentFailure(
-            f"{store.root} moves no folders: launch the grid under the new name instead, and "
-            f"`{hint('sweep archive', sweep, root=store.root)}`"
+            f"{store.root} cannot move folders: launch the grid under the new name instead, "
+            f"and `{hint('sweep archive', sweep, root=store.root)}`"
         )
     with holding_sweep(folder, existing=True):
         _require_rest(folder)
         try:
-            os.mkdir(to)  # only one of two processes gets the name; `rename` replaces the folder
+            os.mkdir(to)  # exclusively, because `rename` would replace another process's folder
         except FileExistsError:
-            raise UsageError(f"{name}: is there already in {store.root}") from None
+            raise UsageError(f"{name}: exists already in {store.root}") from None
         try:
             os.rename(top, to)
         except OSError as error:
@@ -154,21 +157,21 @@ def size_of(sweep: str, *, root: str | None = None) -> tuple[int, int]:
 
 
 def delete(sweep: str, *, root: str | None = None) -> None:
-    """Delete a sweep that has no launcher and no jobs at work, with everything its runs recorded.
-    Checkpoints at a service stay there. If the process is killed, the sweep can only be deleted
-    again: nothing is launched from what is left. Raises `NotFound`, `EnvironmentFailure`."""
+    """Delete a sweep that has no launcher and no running jobs, with everything its runs recorded.
+    Checkpoints at a service stay there. If the process is killed, the only thing left to do
+    with the sweep is to delete it again. Raises `NotFound`, `EnvironmentFailure`."""
     folder = _existing(sweep, root)
     with holding_sweep(folder, existing=True, deletes=True):
         _require_rest(folder)
-        with suppress(StoreError):  # it is there, or the disk is full
+        with suppress(StoreError):  # it exists, or the disk is full
             folder.store.create(folder.deletion, b"")
         clear(folder)
         _forget_environment(folder.address)
 
 
 def clear(folder: SweepFolder) -> None:
-    """Remove the files of a sweep, and its folders. The files of its lock stay: whoever holds it
-    removes them when it lets go. Raises `StoreError`."""
+    """Remove the files of a sweep, and its folders, except for those of its lock, which its holder
+    removes when it lets go. Raises `StoreError`."""
     last: dict[str, list[str]] = {name: [] for name in _LAST}
     first: list[str] = []
     for path in folder.store.names(folder.name):
@@ -196,14 +199,15 @@ def _require_rest(folder: SweepFolder) -> None:
     at_work = sum(fold_events(events).at_work for events in folder.read_events().values())
     if at_work:
         raise EnvironmentFailure(
-            f"{plural(at_work, 'run')} of {folder.name!r} at work: "
+            f"{plural(at_work, 'run')} of {folder.name!r} may be running: "
             f"`{hint('cancel', folder.name, root=folder.store.root)}` stops them"
         )
 
 
 def _forget_environment(folder: str) -> None:
-    """Remove the environment that the last launch kept for the runs of the sweep that was at
-    `folder`. It would make the next launch under that name look for the sweep on a missing disk."""
+    """Remove the environment that the last launch stored for the runs of the sweep that was at
+    `folder`. Otherwise the next launch under that name would look for the sweep on a missing
+    disk."""
     from sweeper.sweep import environment_file
 
     environment_file.forget(environment_file.env_file(folder), folder)

@@ -1,6 +1,6 @@
 """Tests a backend end to end with a one-second job: from the launch to the files that the job
-wrote. The job is in its own sweep, which is removed afterwards. Nothing here depends on a specific
-backend: the sweep is launched, cancelled and deleted like any other."""
+wrote. The job is in its own sweep, which is removed afterwards. Works with any backend: the
+sweep is launched, cancelled and deleted like any other."""
 
 import fcntl
 import gzip
@@ -85,7 +85,7 @@ def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[St
             try:
                 trial.remove()
             except SweeperError as left:
-                raise EnvironmentFailure(f"{error}; what was made is left: {left}") from error
+                raise EnvironmentFailure(f"{error}; its remains stay: {left}") from error
             raise
         except BaseException:  # interrupted
             trial.remove()
@@ -116,7 +116,7 @@ class _Interrupts:
     def __enter__(self) -> "_Interrupts":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # by nohup, say
+                if signal.getsignal(number) is not signal.SIG_IGN:  # for example by nohup
                     self._before[number] = signal.signal(number, self._on)
         return self
 
@@ -161,10 +161,14 @@ def _remove_old(tell: Callable[[Step], None]) -> None:
             try:
                 _remove(SweepFolder.open(root, name))
             except SweeperError as error:
-                tell(Step("left", None, f"{name} in {root}, of an earlier try: {error}"))
+                tell(Step("left", None, f"{name} in {root}, from an earlier test: {error}"))
             else:
                 os.unlink(path)
-                tell(Step("removed", None, f"{name} from {root}, which an earlier try left"))
+                tell(
+                    Step(
+                        "removed", None, (f"{name} from {root}, which an earlier test left behind")
+                    )
+                )
 
 
 def _remove(folder: SweepFolder) -> None:
@@ -192,7 +196,7 @@ def _remove(folder: SweepFolder) -> None:
 
 
 def _plan(request: TrialRequest) -> Plan:
-    """Return the plan of a sweep with one run that is executed like those of the grid."""
+    """Return the plan of a sweep with one run that executes like those of the grid."""
     launch = request.launch._replace(
         backend=request.place, backends=(), max_parallel=1, retries=0, timeout_s=None, window=None,
         resume="never", metrics_dir=None, log_path_field=None, warm=False, priority=1.0,
@@ -276,7 +280,7 @@ class _Trial:
             why = [outcome.reason or state.state.value, outcome.detail or ""]
             last_line = self._last_line()
             why += (
-                [f"it printed last: {last_line}"] if last_line and last_line not in why[1] else []
+                [f"its last output: {last_line}"] if last_line and last_line not in why[1] else []
             )
             raise EnvironmentFailure(f"{self._place}: {': '.join(filter(None, why))}")
         self._tell(Step("began", running - submitted, f"on {outcome.host}"))
@@ -292,15 +296,21 @@ class _Trial:
             document: _Told = json.loads(store.read(path))
         except (NotFound, ValueError) as error:
             raise EnvironmentFailure(f"{self._place}: the store lacks {path}: {error}") from error
-        self._tell(Step("store", None, f"has what the job wrote, by Python {document['version']}"))
+        self._tell(
+            Step(
+                "store",
+                None,
+                (f"has the files that the job wrote with Python {document['version']}"),
+            )
+        )
         snapshot = folder.read_plan().snapshot
         if snapshot is None:
-            self._tell(Step("code", None, "no git checkout here: no copy travels"))
+            self._tell(Step("code", None, "no git checkout here, so no copy was sent"))
         else:
             lacks = _names(store.read(snapshot.archive), snapshot.cwd) - set(document["there"])
             if lacks:
                 some = ", ".join(sorted(lacks)[:3])
-                raise EnvironmentFailure(f"{self._place}: of the code the job lacks {some}")
+                raise EnvironmentFailure(f"{self._place}: the job lacks parts of the code: {some}")
             self._tell(Step("code", None, f"the copy of {snapshot.root} arrived"))
         for name in self._plan.secrets:
             if name not in document["set"]:
@@ -342,7 +352,7 @@ class _Trial:
         folder = self._folder
         while not self._over.wait(1.0):
             with suppress(NotFound, StoreError):
-                folder.read_plan()  # until then there is nothing that could be cancelled
+                folder.read_plan()  # nothing can be cancelled before that
                 happened = folder.read_events().get(self._run, set())
                 request_cancel(folder, self._run, happened, 0)
                 if time.monotonic() > deadline:

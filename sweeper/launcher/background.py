@@ -1,11 +1,12 @@
 """Launchers in the background. Starts one that outlives the command (in a tmux window, or as a
-process with a log file), hands a new plan to the one at work, and uploads what dead workers of a
+process with a log file), passes a new plan to a running one, and uploads what dead workers of a
 remote store left on this machine.
 
 A new plan is stored next to the sweep's after everything was checked and the environment and the
-code were saved. The launcher finds it within a round, makes it the sweep's plan, and starts over
+code were saved. The launcher reads it within a round, makes it the sweep's plan, and starts over
 with it, as after a restart. If either process is killed, the next launcher takes up the stored
-plan."""
+plan.
+"""
 
 import fcntl
 import hashlib
@@ -51,8 +52,8 @@ def check(folder: SweepFolder) -> None:
     process's memory, `StoreError` for one that does not answer or fails the probe."""
     if folder.store.root.startswith("memory://"):
         raise UsageError(
-            f"{folder.store.root}: lies in the memory of one process, where no job finds it: "
-            "use a folder"
+            f"{folder.store.root}: is in the memory of one process, out of reach of jobs: use "
+            "a folder"
         )
     probe(folder.store, folder.launcher)
 
@@ -77,7 +78,7 @@ def messages_file(folder: SweepFolder) -> str:
 
 @contextmanager
 def logging_of(folder: SweepFolder) -> Generator[None]:
-    """Log what a launcher does meanwhile, without secrets."""
+    """Log what a launcher does during the block, without secrets."""
     environment = dict(os.environ)
     secrets: Sequence[str] = ()
     with suppress(SweeperError):
@@ -177,7 +178,7 @@ def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
             log.seek(begin)
             last_line = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise EnvironmentFailure(
-            last_line.removeprefix("sweeper: ") or f"the launcher ended with {process.returncode}"
+            last_line.removeprefix("sweeper: ") or (f"the launcher ended with {process.returncode}")
         )
 
     return start_again_or_raise
@@ -211,7 +212,7 @@ _OF_A_LAUNCH = ("created", "provenance", "launches", "snapshot", "seal", "grid_p
 
 
 def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> bool:
-    """Give a plan to the launcher at work, unless it has the same already, and wait until it takes
+    """Give a plan to the running launcher, unless it has the same already, and wait until it takes
     the plan up. Returns False if the launcher ended instead, so that the sweep is free. Raises
     `AnotherLauncher` if the launcher cannot continue with the plan."""
     try:
@@ -221,7 +222,7 @@ def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str],
     plan = folder.with_chosen(plan)
     if asked_stop(folder) is not None or folder.store.exists(folder.deletion):
         return False  # it is about to end, or a deletion holds the lock
-    if not folder.read_observations().starting:  # a `cancel` is at work
+    if not folder.read_observations().starting:  # a `cancel` is running
         raise AnotherLauncher.at_work(plan.name, folder.store.root)
     is_same_grid = _essence(merged(folder, before, plan)) == _essence(before)
     if not is_same_grid:
@@ -243,7 +244,7 @@ def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str],
             forget(folder, "plan")
             break
         if waited > _QUIET_SECONDS and not is_told:
-            tell("waiting for the launcher at work to continue with this plan")
+            tell("waiting for the running launcher to continue with this plan")
             is_told = True
         time.sleep(_REMOTE_POLL_SECONDS if folder.store.is_remote else _POLL_SECONDS)
     if folder.read_plan().provenance == now.provenance:
@@ -263,14 +264,15 @@ def _essence(plan: Plan) -> dict[str, object]:
 
 
 def _refuse(folder: SweepFolder, plan: Plan, before: Plan, offered: Offer) -> None:
-    """Raise `AnotherLauncher` if the plan changes something that a launcher at work cannot
+    """Raise `AnotherLauncher` if the plan changes something that a running launcher cannot
     change."""
     stop = hint("stop", plan.name, root=folder.store.root)
     try:
         service = folder.read_service()
     except Damaged as error:
         raise Damaged(
-            f"{error}; end the launcher at work with `{stop}`: the next launch writes it anew"
+            f"{error}; end the running launcher with `{stop}`: the next launch writes the "
+            "record again"
         ) from error
     elsewhere = False
     if folder.store.is_remote:
@@ -283,9 +285,9 @@ def _refuse(folder: SweepFolder, plan: Plan, before: Plan, offered: Offer) -> No
     other = (before.launch.backend, before.service) != (plan.launch.backend, plan.service)
     if elsewhere or moved or other or foreign:
         raise AnotherLauncher(
-            f"{AnotherLauncher.at_work(plan.name, folder.store.root)}, or end it with `{stop}`: "
-            "only one on this machine, for the same backend and service, can go on with another "
-            "plan"
+            f"{AnotherLauncher.at_work(plan.name, folder.store.root)}, or end it with "
+            f"`{stop}`: a running launcher can only take up a new plan on the same machine, "
+            "backend and service"
         )
 
 
@@ -295,7 +297,9 @@ def take_up(folder: SweepFolder) -> None:
     proposed = asked_plan(folder)
     if proposed is not None and proposed.name == folder.name and is_ours(proposed.recorded):
         before = folder.read_plan()
-        if before.provenance != proposed.provenance:  # else a killed launcher already took it up
+        if (
+            before.provenance != proposed.provenance
+        ):  # otherwise a killed launcher has already taken it up
             now = merged(folder, before, folder.with_chosen(proposed))
             folder.store.replace(folder.plan, encode(sealed(now.document())))
         forget(folder, "parallel", "cancel")

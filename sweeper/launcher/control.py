@@ -1,7 +1,7 @@
 """Controls launched sweeps: cancel, retry, wait, pause, resume, stop, and the number of parallel
 jobs. Used by the command line, the view and the Python API.
 
-Cancel and retry record a request for every selected run. The launcher at work on the sweep carries
+Cancel and retry record a request for every selected run. The running launcher of the sweep carries
 it out, or else one that they start. A request is a file that is created once, so a killed command
 can simply be repeated.
 """
@@ -54,7 +54,7 @@ def cancel(
     where: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Stop runs of a sweep for good. Returns when none of them is at work, with the request for
+    """Stop runs of a sweep for good. Returns when none of them is running, with the request for
     each run.
 
     `runs` are selectors (default: all runs); `state` and `where` filter them. Progress is reported
@@ -77,10 +77,10 @@ def retry(
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
     """Start runs of a sweep again: the selected `runs`, or those in one of the states `state`, or
-    else all that failed; filtered by `where`. `state=["succeeded"]` trains finished runs once more,
-    from nothing. The launcher at work starts them, or a new detached
-    one: use `wait` to wait for it. Raises as `launch` does, and `UsageError` for a selected run
-    that has succeeded, unless `state` names that state."""
+    else all that failed; filtered by `where`. `state=["succeeded"]` trains finished runs again
+    from nothing. The running launcher starts them, or a new detached one: use `wait` to wait
+    for it. Raises as `launch` does, and `UsageError` for a selected run that has succeeded,
+    unless `state` names that state."""
     opened = find_sweep(sweep, root)
     chosen = to_retry(opened, runs, state, where)
     succeeded = State.SUCCEEDED in (state or ())
@@ -94,10 +94,10 @@ def cancel_runs(
     whole: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Cancel these runs (ids), and wait until none is at work. `whole` says that they are the whole
-    sweep: then no runs are chosen for later stages either, until a launch or a retry. Raises
-    `EnvironmentFailure` if some are still at work some time after their `grace`; the requests stay
-    on record."""
+    """Cancel these runs (ids), and wait until none is running. `whole` says that they are the
+    whole sweep: then no runs are chosen for later stages either, until a launch or a retry.
+    Raises `EnvironmentFailure` if some are still running some time after their `grace`; the
+    requests stay on record."""
     from sweeper.sweep.lock import holding_sweep, is_held
 
     plan = folder.read_plan()
@@ -122,8 +122,8 @@ def cancel_runs(
             last_count = len(left)
         if time.monotonic() > deadline:
             raise EnvironmentFailure(
-                f"{len(left)} runs of {folder.name!r} are still at work after {seconds:g} s; they "
-                "are asked to stop: see "
+                f"{len(left)} runs of {folder.name!r} are still running after {seconds:g} s, "
+                "though they were asked to stop: see "
                 f"`{hint('status', folder.name, root=folder.store.root)}`"
             )
         if not is_held(folder):
@@ -143,8 +143,8 @@ def _tell_damaged(folder: SweepFolder, tell: Callable[[str], None]) -> None:
         folder.read_service()
     except Damaged as error:
         tell(
-            f"{error}; runs are stopped without it, and their environment is left to "
-            "`sweeper store gc`"
+            f"{error}; runs are stopped without it, and `sweeper store gc` removes their "
+            "environment"
         )
     except (NotFound, StoreError):
         pass  # it is not needed
@@ -162,7 +162,7 @@ def _stop(
     deadline: float,
     tell: Callable[[str], None],
 ) -> None:
-    """Act as a launcher that stops runs and starts none."""
+    """Act as a launcher that stops runs and starts no others."""
     from sweeper.backends import open_places
     from sweeper.launcher.placement_guard import located, moved_from
     from sweeper.scheduler.context import Context
@@ -173,7 +173,10 @@ def _stop(
     backends = open_places(plan.launch, folder.name, folder.address, some=True)
     moved = moved_from(folder, plan, located(backends))
     if moved is not None:
-        tell(f"the jobs are at {moved}, out of reach from here: each ends once its worker sees it")
+        tell(
+            f"the jobs are at {moved}, out of reach from here: each ends once its worker "
+            "sees the request"
+        )
     scheduler = Scheduler(Context(folder, backends), starting=False)
     last_unreachable: str | None = None
     while time.monotonic() < deadline:
@@ -187,8 +190,8 @@ def _stop(
 
 
 def _refuse_addresses(plan: Plan, folder: str) -> None:
-    """Raise `UsageError` if another user's plan names the server to talk to, which would get our
-    credentials for such servers."""
+    """Raise `UsageError` if another user's plan names the address of a server, which would get our
+    credentials."""
     from sweeper.backends import options_of
     from sweeper.launcher.trust import is_ours
 
@@ -196,14 +199,14 @@ def _refuse_addresses(plan: Plan, folder: str) -> None:
     if any(named) and not is_ours(plan.recorded):
         raise UsageError(
             f"{folder} was not launched by you from here, and names the address "
-            f"{next(filter(None, named))}: runs stop once their workers see the request; "
-            "what waits at that address is cancelled by who launched it"
+            f"{next(filter(None, named))}: runs stop once their workers see the request; its "
+            "launching user must cancel the queued jobs there"
         )
 
 
 def _forget_environment(folder: SweepFolder) -> None:
-    """Remove the environment of runs if none needs it any more: no run is at work, and no launcher
-    will start one, including a launcher that is just starting."""
+    """Remove the environment of runs if none needs it any more: no run is running, and no launcher
+    will start one, not even one that is just starting."""
     from sweeper.launcher import kept_environments
     from sweeper.sweep import environment_file
 
@@ -215,13 +218,13 @@ def _forget_environment(folder: SweepFolder) -> None:
             return
     if kept_environments.is_needed_later(folder):
         return
-    with suppress(NotFound, StoreError):  # `gc` removes it
+    with suppress(NotFound, StoreError):  # `gc` removes it later
         environment_file.forget(folder.read_service().env_file, folder.address)
 
 
 def _at_work(folder: SweepFolder, runs: Iterable[str], retries: Mapping[str, int]) -> list[str]:
-    """Those of `runs` that may be at work. Repeats the cancel requests, since a launcher may have
-    granted another attempt just when the request was made."""
+    """Return those of `runs` that may be running. Repeats the cancel requests, since a launcher
+    may have granted another attempt at the time of the request."""
     events = folder.read_events()
     left: list[str] = []
     for run in runs:
@@ -258,8 +261,8 @@ def to_retry(
     succeeded = [run for run in chosen if run.state is State.SUCCEEDED]
     if succeeded and runs and State.SUCCEEDED not in (state or ()):
         raise UsageError(
-            f"{succeeded[0].name} of {sweep.name} has succeeded: add --state succeeded to train it "
-            "once more"
+            f"{succeeded[0].name} of {sweep.name} has succeeded: add --state succeeded to "
+            "train it again"
         )
     return chosen
 
@@ -272,7 +275,7 @@ def retry_runs(
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
     """Request another attempt of these runs (ids); of succeeded ones only with `succeeded`. The
-    launcher at work takes them up, or else a new detached one. Raises as `launch` does."""
+    running launcher takes them up, or else a new detached one. Raises as `launch` does."""
     from sweeper.launcher.launching import resume
 
     requests = request_retries(sweep, runs, succeeded=succeeded)
@@ -282,14 +285,14 @@ def retry_runs(
 
 
 class RetryRequests(NamedTuple):
-    """Recorded retry requests; `ready` is set if no launcher was at work to take them up."""
+    """Recorded retry requests; `ready` is set if no launcher was running to take them up."""
 
     done: list[Requested]
     ready: "Ready | None"
 
     @property
     def again(self) -> int:
-        """Return the number of runs that will start again."""
+        """The number of runs that will start again."""
         return sum(request.asked for request in self.done)
 
 
@@ -301,8 +304,8 @@ def request_retries(
     succeeded: bool = False,
 ) -> RetryRequests:
     """Record requests to start these runs again; succeeded ones only with `succeeded`. If no
-    launcher is at work, first checks that one could work, e.g. that the backends accept the jobs.
-    Raises as `launch` does."""
+    launcher is running, first check that one could work, e.g. that the backends accept the
+    jobs. Raises as `launch` does."""
     from sweeper.launcher.launching import ready
     from sweeper.launcher.trust import refuse
     from sweeper.sweep.lock import is_held
@@ -324,8 +327,8 @@ def request_retries(
 
 
 def take_up(sweep: "Sweep", tell: Callable[[str], None] = lambda _: None) -> bool:
-    """Return whether a launcher at work on the sweep takes up the requests. If not, the caller must
-    start one. Reports to `tell` if the code has changed, and what it waits for. Raises
+    """Return whether a running launcher of the sweep takes up the requests. If not, the caller
+    must start one. Reports to `tell` if the code has changed, and what it waits for. Raises
     `EnvironmentFailure` for a launcher that stays held back."""
     _tell_code(sweep, tell)
     return _taken_up(sweep.folder, tell)
@@ -346,7 +349,7 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
     values = hidden_values(secret_names(sweep.plan.secrets, sweep.plan.service))
     if has_changed(sweep.folder, sweep.plan, values):
         tell(
-            "the code has changed since the launch, and what is retried runs it as it was then; "
+            "the code has changed since the launch; retried runs use the old code, and "
             "`sweeper launch` of the grid takes the new"
         )
     else:
@@ -354,10 +357,11 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
 
 
 def _taken_up(folder: SweepFolder, tell: Callable[[str], None] = lambda _: None) -> bool:
-    """Return whether a launcher is at work that will see the recorded requests. A launcher that is
+    """Return whether a launcher is running that will see the recorded requests. A launcher that is
     about to end may have looked before them. With a remote store the launcher may also be dead
-    while its lease lasts, so only a heartbeat shows that it is at work. Waits for a launcher that
-    starts nothing, i.e. a `cancel`. Raises `EnvironmentFailure` for one that stays held back."""
+    while its lease lasts, so only a heartbeat shows that it is running. Waits for a launcher
+    that starts nothing, i.e. a `cancel`. Raises `EnvironmentFailure` for one that stays held
+    back."""
     from sweeper.sweep.lock import is_alive, is_held
 
     began, is_told = time.monotonic(), False
@@ -367,17 +371,17 @@ def _taken_up(folder: SweepFolder, tell: Callable[[str], None] = lambda _: None)
             observed = folder.read_observations()
             if not observed.starting:
                 if not is_told:
-                    tell("waiting for a `sweeper cancel` that is at work on the sweep")
+                    tell("waiting for a running `sweeper cancel` of the sweep")
                 is_told = True
             elif observed.held is None or observed.paused:
                 return True  # the user who paused it can resume it
             elif waited > _HELD_SECONDS:
                 raise EnvironmentFailure(
-                    f"the launcher at work on {folder.name!r} starts nothing "
-                    f"({held_of(observed)}): type it again when that launcher has ended"
+                    f"the running launcher of {folder.name!r} starts no runs "
+                    f"({held_of(observed)}): repeat the command when that launcher has ended"
                 )
         elif waited > _TAKE_OVER_SECONDS and not is_told:
-            tell("waiting for a launcher that gives no sign of life: its lease is about to run out")
+            tell("waiting for a launcher that shows no sign of life: its lease is about to expire")
             is_told = True
         time.sleep(0.1 if not folder.store.is_remote else _POLL_SECONDS)
     return False

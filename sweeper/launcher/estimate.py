@@ -26,9 +26,9 @@ _SHOWN = 6
 
 
 def unrecorded_metric(planned: Plan, store: Store) -> str | None:
-    """Make a warning if a recent succeeded run of the same recipe in this store did not record the
-    plan's metric. None if it did, if there is no such run, or if the store is remote, where the
-    search would take too long."""
+    """Return a warning if a recent succeeded run of the same recipe in this store did not record
+    the plan's metric. None if it did, if there is no such run, or if the store is remote, where
+    the search would take too long."""
     if planned.stages:
         messages = (unrecorded_metric(part, store) for part in planned.parts)
         return next(filter(None, messages), None)
@@ -99,11 +99,12 @@ _MOST = 200
 
 
 class Estimate(NamedTuple):
-    """An estimate for `runs` of the `wanted` runs that are to start; nothing is known about the
-    others. `by_recipe` of them use the recipe's own estimate, the others use `examples` earlier
-    runs. `least` and `most` are the dollars if each run were like the cheapest or dearest of its
-    examples; None if there is only one example each. `hours` is wall-clock time at `abreast` runs
-    at once; None if some run has no example. `prices` describes the price table for people."""
+    """An estimate for `runs` of the `wanted` runs that are to start; the others are unknown.
+    `by_recipe` of them use the recipe's own estimate, the others use `examples` earlier runs.
+    `least` and `most` are the dollars if each run were like the cheapest or dearest of its
+    examples; None if there is only one example each. `hours` is wall-clock time at `abreast`
+    runs at once; None if some run has no example. `prices` describes the price table for
+    people."""
 
     runs: int
     wanted: int
@@ -154,7 +155,7 @@ def sentence(estimate: Estimate | None, service: str) -> str | None:
 
 
 def _known(estimate: Estimate) -> str:
-    """Return the source of the estimate, in words."""
+    """Describe the source of the estimate."""
     if estimate.by_recipe == estimate.runs:
         return "the recipe's estimate"
     runs = f"; the recipe's estimate for {plural(estimate.by_recipe, 'run')}" * bool(

@@ -1,4 +1,5 @@
-"""The environment files that launches left on this machine: which are still needed, and by whom."""
+"""The environment files that launches left on this machine: which are still needed, and by which
+sweeps."""
 
 import json
 import os
@@ -25,8 +26,7 @@ _AGAIN = frozenset({State.PREEMPTED, State.LOST})
 
 
 class _Kept(NamedTuple):
-    """A file that `write` left: its path, when it was written, and what is in it ({} where it
-    cannot be read)."""
+    """A file that `write` left: its path, its time, and its contents ({} if it cannot be read)."""
 
     path: str
     written: float
@@ -53,12 +53,12 @@ def _environments(where: str) -> Iterator[_Kept]:
             with suppress(ValueError, PermissionError), open(entry.path, encoding="utf-8") as file:
                 document = json.load(file)
         except OSError:
-            continue  # gone, or it cannot be read now
+            continue  # removed, or it cannot be read now
         yield _Kept(entry.path, written, table_of(document))
 
 
 def _old() -> Iterator[_Kept]:
-    """Yield the files that `write` left an hour ago or more, in place of a note what it points
+    """Yield the files that `write` left an hour ago or more; for a note, the file that it points
     to."""
     for environment in _environments(home()):
         place = environment.document.get(PLACE)
@@ -68,13 +68,13 @@ def _old() -> Iterator[_Kept]:
             yield environment
         elif os.path.exists(place):
             yield environment._replace(path=place)  # the note itself follows the next time
-        elif os.path.isdir(os.path.dirname(place)):  # else its disk may be away
+        elif os.path.isdir(os.path.dirname(place)):  # otherwise its disk may be unmounted
             yield environment
 
 
 def sweeps_using(info: EngineInfo) -> list[str]:
-    """Return the folders of sweeps that use an engine of this home and may be at work. A sweep that
-    cannot be read counts as at work."""
+    """Return the folders of sweeps that use an engine of this home and may be running. A sweep
+    that cannot be read counts as running."""
     sweeps: list[str] = []
     for entry in _environments(info.home):
         environment = entry.document
@@ -82,7 +82,7 @@ def sweeps_using(info: EngineInfo) -> list[str]:
         if isinstance(place, str):
             with suppress(SweeperError):
                 environment = read_environment(place)
-        # The engine is known by its key, which stays the same when its address changes.
+        # An engine is identified by its key, which stays the same when its address changes.
         if environment.get("TINKER_API_KEY") == client_key(info.home) and entry.folder:
             try:
                 used = _in_use(SweepFolder.at_address(entry.folder))
@@ -95,10 +95,10 @@ def sweeps_using(info: EngineInfo) -> list[str]:
 def unused_files(
     but: str = "", unknown: Callable[[str, str], object] = lambda path, _: path
 ) -> Iterator[str]:
-    """Yield the files that `write` left an hour ago or more for sweeps of which nothing runs any
-    more: their launcher was killed, and nobody launched them again. The file of the sweep at `but`
-    is passed over. So are those of sweeps that are away (removed, or on a disk that is not mounted)
-    or cannot be read: `unknown` is called with such a file and its sweep's folder."""
+    """Yield the files that `write` left an hour ago or more for sweeps without running jobs: their
+    launcher was killed, and they were not launched again. The file of the sweep at `but` is
+    skipped. So are those of sweeps that are missing (removed, or on an unmounted disk) or
+    unreadable: `unknown` is called with such a file and its sweep's folder."""
     for entry in _old():
         if entry.folder == but:
             continue
@@ -112,14 +112,14 @@ def unused_files(
 
 
 def refuse_if_folder_missing(folder: SweepFolder) -> None:
-    """Refuse a sweep that was launched from here, was not over, and is not in the store now: its
-    disk may be away while its jobs are at work, and they would be started again. Raises
+    """Refuse a sweep that was launched from here, was not over, and is missing from the store: its
+    disk may be unmounted while its jobs are running, and they would be started again. Raises
     `StoreError`."""
     path = env_file(folder.address)
     if os.path.exists(path) and not _has_anything(folder):
         raise StoreError(
-            f"{folder.address}: was launched before and was not over, and is not there: is its "
-            f"disk mounted? If you have removed it, remove {path} as well"
+            f"{folder.address}: was launched before and was not over, but does not exist now: "
+            f"is its disk mounted? If you have removed it, remove {path} as well"
         )
 
 
@@ -130,8 +130,8 @@ def _has_anything(folder: SweepFolder) -> bool:
 
 
 def _in_use(folder: SweepFolder) -> bool:
-    """Return whether a job of the sweep may be at work, or its launcher is. Raises `NotFound` where
-    the sweep is not in the store."""
+    """Return whether a job of the sweep, or its launcher, may be running. Raises `NotFound` if the
+    sweep is not in the store."""
     try:
         events = folder.read_events()
     except NotFound:
@@ -175,9 +175,9 @@ def remove_unneeded_environment(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Remove the environment file of the runs of `sweep` on this machine once no job started from
-    here needs it: each has sent a heartbeat or has ended. The file stays if the new launcher is on
-    this machine, since it may use the file, or if the file is no longer ours (`mark` identifies
-    ours: see `mark_of`)."""
+    here needs it: each has sent a heartbeat or has ended. The file stays if the new launcher is
+    on this machine, since it may use the file, or if the file is no longer ours (`mark`
+    identifies ours: see `mark_of`)."""
     path = env_file(folder.address)
     deadline = clock() + _WAIT_SECONDS
     while mark is not None and mark_of(path) == mark:

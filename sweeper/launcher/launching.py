@@ -49,7 +49,7 @@ from sweeper.sweep.sweep_requests import asked_pause, forget
 if TYPE_CHECKING:
     from sweeper.results.status import Status
 
-_LOG = Log("sweeper.launcher.launching")  # also where this file is run as a module
+_LOG = Log("sweeper.launcher.launching")  # also if this file is run as a module
 
 _TAKE_OVER_SECONDS = 120.0
 
@@ -72,7 +72,7 @@ class LaunchRequest(NamedTuple):
 class User(NamedTuple):
     """Callbacks to the user of a launch.
 
-    `agree` is asked before continuing a sweep that this user did not launch from here (see
+    `agree` is called before continuing a sweep that this user did not launch from here (see
     `trust.py`), and `drop` before finished runs leave a sweep that no longer has them. `notify`
     gets each changed summary. `tell` gets sentences for the user, such as what this launch changes
     about an earlier one.
@@ -86,7 +86,7 @@ class User(NamedTuple):
 
 class Launched(NamedTuple):
     """A launched sweep. `summary` is None if the launcher is detached. `taken_up` is true if a
-    launcher was already at work and continues with the new plan."""
+    running launcher continues with the new plan."""
 
     name: str
     root: str
@@ -94,8 +94,8 @@ class Launched(NamedTuple):
     taken_up: bool = False
 
     def __await__(self) -> "Generator[object, None, Status]":
-        """`await sweeper.launch(..., wait=False)` waits until nothing is at work on the sweep, and
-        gives its status."""
+        """Wait until the sweep has ended, and return its status: `await sweeper.launch(...,
+        wait=False)`."""
         from sweeper.results.waiting import wait_async
 
         return wait_async(self.name, root=self.root).__await__()
@@ -194,10 +194,10 @@ def _check_account(plan: Plan) -> None:
 
 
 def _tell_joined(folder: SweepFolder, tell: Callable[[str], None], *, smoke: bool) -> None:
-    """Tell the user why the launcher at work does not do what this launch expects of it."""
+    """Tell the user why the running launcher does not do what this launch expects of it."""
     held = folder.read_observations().held
     if held is not None:
-        tell(f"the launcher at work starts nothing: {held}")
+        tell(f"the running launcher starts no runs: {held}")
     if smoke:
         tell("--smoke has no effect: the sweep has started already")
 
@@ -206,7 +206,7 @@ def _tell_pause(folder: SweepFolder, tell: Callable[[str], None]) -> None:
     """Tell the user if the sweep is paused: a pause outlives its launcher."""
     if asked_pause(folder) is not None:
         again = hint("resume", folder.name, root=folder.store.root)
-        tell(f"the sweep is paused: nothing is started until `{again}`")
+        tell(f"the sweep is paused: no runs are started until `{again}`")
 
 
 class Ready(NamedTuple):
@@ -243,12 +243,12 @@ def _open(
     folder: SweepFolder, plan: Plan, tell: Callable[[str], None]
 ) -> tuple[dict[str, Backend], Located]:
     """Open the places of a plan to launch. Returns them with the recorded places of its sweep. If
-    one of several places does not answer, `tell` gets a sentence, and the place is tried again
+    one of several places does not answer, `tell` gets a message, and the place is tried again
     later. Raises `EnvironmentFailure` if a place cannot be used or none answers."""
     opened = open_places(plan.launch, plan.name, folder.address, quiet=True)
     for place, backend in opened.items():
         if isinstance(backend, Away):
-            tell(f"{place} is away, and is used once it answers: {backend.why}")
+            tell(f"{place} does not answer now, and is used once it does: {backend.why}")
     return opened, _places_on_record(folder)
 
 
@@ -260,7 +260,7 @@ def _places_on_record(folder: SweepFolder) -> Located:
 
 def _open_again(folder: SweepFolder, plan: Plan) -> tuple[dict[str, Backend], Located]:
     """Open the places of a sweep that was launched before. Returns them with their records. Places
-    that are away are tried again later. Raises `EnvironmentFailure` if all are away."""
+    that do not answer are tried again later. Raises `EnvironmentFailure` if none answers."""
     before = _places_on_record(folder)
     accept = partial(refuse_another, before)
     opened = open_places(plan.launch, folder.name, folder.address, some=True, accept=accept)
@@ -278,9 +278,9 @@ def resume(
     known: Ready | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Launched:
-    """Launch the rest of a sweep. `known` is the result of `ready`; `tell` is informed if the
-    record of the last launch is damaged. Raises as `launch` does, and `AnotherLauncher` if a
-    launcher is already at work."""
+    """Launch the rest of a sweep. `known` is the result of `ready`; `tell` is called if the record
+    of the last launch is damaged. Raises as `launch` does, and `AnotherLauncher` if a launcher
+    is already running."""
     plan, capabilities, places = known or ready(folder)
     url = None
     if plan.service == "local":
@@ -304,7 +304,7 @@ def drive(
     """Run as the launcher of the sweep at `address` until the sweep ends. `patience` is the number
     of seconds to wait for the lock."""
     folder = SweepFolder.at_address(address)
-    folder.read_plan()  # whose error names the sweeps that exist
+    folder.read_plan()  # its error names the existing sweeps
     with lock.holding_sweep(folder, patience, existing=True) as check:
         return _drive(folder, notify, smoke, check)
 
@@ -365,7 +365,7 @@ def _drive_plan(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run as a detached launcher, which prints a line at every change."""
+    """Run as a detached launcher, which prints a line for every change."""
     from sweeper.common.sanitize import guarded
     from sweeper.terminal import complain
 
@@ -381,7 +381,7 @@ def main(arguments: Sequence[str]) -> int:
         except SweeperError as error:
             return complain(error)
         except KeyboardInterrupt:
-            print("interrupted: the jobs go on", file=sys.stderr)
+            print("interrupted: running jobs continue", file=sys.stderr)
             return 130
         return exit_code(summary)
 

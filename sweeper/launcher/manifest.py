@@ -1,5 +1,5 @@
 """Records a launch: its runs' environment, their code, and the plan; reports what differs from the
-previous launch; and removes secrets that a launcher kept for a sweep that it lost."""
+previous launch; and removes stored secrets after a launcher has lost its sweep."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def record(
         None,
         plan.launch.max_parallel,
     ):
-        tell(f"max_parallel is {plan.launch.max_parallel} again, and was set to {parallel}")
+        tell(f"max_parallel is {plan.launch.max_parallel} again; it had been set to {parallel}")
     forget(folder, "plan", "parallel", "stop", "cancel")
 
 
@@ -106,11 +106,11 @@ def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[s
             tell(missing)
     if code.live and capabilities.files:  # other jobs do not get these, which `has_code` reports
         tell(
-            "not in the copy of the code, so that later edits reach runs that start after them: "
+            "not in the copy of the code, so later edits reach runs that start after them: "
             f"{first_of(code.live, 3)}"
         )
     if code.why is not None and not live and code.in_checkout:
-        tell(f"runs use the code where it is, as it is when each starts: {code.why}")
+        tell(f"runs use the code in place, as it is when each starts: {code.why}")
     return now
 
 
@@ -147,7 +147,7 @@ def write_environment(
     try:
         folder.store.replace(folder.service, encode(document))
     except BaseException:
-        if is_first:  # or the next launch takes the sweep for one whose disk is away
+        if is_first:  # otherwise the next launch assumes that the sweep's disk is unmounted
             environment_file.forget(path)
         raise
 
@@ -170,7 +170,7 @@ def secret_names(secrets: Sequence[str], service: str) -> list[str]:
 
 
 def secret_values(names: Sequence[str]) -> list[str]:
-    """Return the values of the secrets in this environment, without those too short to distinguish
+    """Return the values of the secrets in this environment, except those too short to distinguish
     from other text."""
     values = (os.environ.get(name, "") for name in names)
     return [value for value in values if len(value) >= _SHORTEST]
@@ -189,8 +189,8 @@ def _refuse_secrets(plan: Plan, names: Sequence[str]) -> None:
         for value in secret_values([name]):
             if json.dumps(value)[1:-1] in text:
                 raise UsageError(
-                    f"the value of the secret {name} stands in the grid or among the overrides: "
-                    f"take it out; runs find it in the variable {name}"
+                    f"the value of the secret {name} is in the grid or among the overrides: "
+                    f"remove it; runs get it as the variable {name}"
                 )
 
 
@@ -207,15 +207,15 @@ def _seeds(plan: Plan) -> int:
 
 
 def _is_nothing(state: RunState | None) -> bool:
-    """Return whether a run has no result, and none to come."""
+    """Return whether a run has no result, and cannot get one."""
     return state is None or state.state in (State.PLANNED, State.FAILED, State.CANCELLED)
 
 
 def merge(old: Plan, new: Plan, free: Collection[str] = ()) -> Plan:
-    """Make the plan of a sweep that is launched again. Runs are matched by id and keep their
-    recorded names; runs that the grid no longer has stay on record as retired. `free` are the ids
-    of recorded runs without a result: if the grid no longer has one, a new run may get its name,
-    since mending a mistake in a command should not change all names for good."""
+    """Merge the recorded plan of a sweep with a new one. Runs are matched by id and keep their
+    recorded names; runs that the grid no longer has stay on record as retired. `free` are the
+    ids of recorded runs without a result: if the grid no longer has one, a new run may get its
+    name, since fixing a mistake in a command should not change all names for good."""
     names = {run.id: run.name for run in old.runs}
     holders = {name: run for run, name in names.items()}
     planned = {run.id for run in new.runs}
@@ -232,7 +232,7 @@ def merge(old: Plan, new: Plan, free: Collection[str] = ()) -> Plan:
     gone = [run for run in old.runs if run.id not in planned]
     runs += [run._replace(retired=True, name=names[run.id]) for run in gone]
     latest, *before = provenance.earlier(old.provenance or {}, old.launches)
-    # A report is stricter about a lead that shows after seeds were added.
+    # A report is stricter about a lead that appears after seeds were added.
     launches = ({**latest, "seeds": _seeds(old)}, *before)
     return new._replace(created=old.created, launches=launches, runs=tuple(runs))
 
@@ -246,26 +246,26 @@ def tell_changes(folder: SweepFolder, old: Plan, new: Plan, tell: Callable[[str]
         running = sum(state.state in OPEN for state in known)
         still = f"; {running} still running, and left to end" if running else ""
         gone = plural(len(known), "run")
-        tell(f"launched before, and no longer in the grid: {gone}{still}")
+        tell(f"launched before, but no longer in the grid: {gone}{still}")
     planned = {run.id for run in old.runs if not run.retired}
     added = sum(run.id not in planned and not run.retired for run in new.runs)
     if added:
         tell(f"new in the grid: {plural(added, 'run')}")
     for line in changes(old, new):
-        note = f"; the {at_work} at work keep what they were started with" if at_work else ""
+        note = f"; the {at_work} running keep their settings" if at_work else ""
         tell(f"{line}{note}")
     changed = code_change(folder, old, new)
     if changed is not None:
         tell(changed)
     if old.metric != new.metric:
         tell(
-            f"the metric is now {_metric(new.metric)}, and was {_metric(old.metric)}: old runs are "
-            "judged by it"
+            f"the metric is now {_metric(new.metric)}, was {_metric(old.metric)}: it also "
+            "applies to old runs"
         )
 
 
 def changes(old: Plan, new: Plan) -> list[str]:
-    """One line for each change that affects future attempts."""
+    """Return one line for each change that affects future attempts."""
     before, after = _options(old), _options(new)
     changed = [
         key
@@ -276,11 +276,11 @@ def changes(old: Plan, new: Plan) -> list[str]:
     ]
     lines = [f"launch options have changed ({', '.join(changed)})"] if changed else []
     if old.budget != new.budget:
-        lines.append(f"the budget is now {_budget(new)}, and was {_budget(old)}")
+        lines.append(f"the budget is now {_budget(new)}, was {_budget(old)}")
     if old.notify != new.notify:
-        lines.append("who is told of the sweep has changed")
+        lines.append("the notification settings have changed")
     if old.wandb != new.wandb:
-        lines.append("what the grid says of W&B has changed")
+        lines.append("the grid's W&B settings have changed")
     return lines
 
 
@@ -291,7 +291,7 @@ def code_change(folder: SweepFolder, old: Plan, new: Plan) -> str | None:
     code = next((each for each in changes if each.kind == "code"), None)
     if code is None:
         return None
-    return f"the code has changed{code.title[4:]}: attempts from now on run it as it is now"
+    return f"the code has changed{code.title[4:]}: attempts from now on use the new code"
 
 
 def _budget(plan: Plan) -> str:
@@ -300,7 +300,7 @@ def _budget(plan: Plan) -> str:
 
 
 def _options(plan: Plan) -> dict[str, object]:
-    """Launch options without empty backend sections. A stage's own options are named
+    """Return the launch options without empty backend sections. A stage's own options are named
     `<stage>.<option>`."""
     own = {f"{stage.name}.{k}": v for stage in plan.stages for k, v in stage.launch.items()}
     return {k: v for k, v in (plan.launch.document() | own).items() if v != {}}

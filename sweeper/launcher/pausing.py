@@ -1,6 +1,6 @@
 """Pauses and resumes a sweep, changes its number of parallel jobs, and stops its launcher.
 
-These are requests to the launcher at work, or to the next. A killed command can be repeated.
+These are requests to the running launcher, or to the next. A killed command can be repeated.
 """
 
 import time
@@ -26,9 +26,8 @@ _MOST = 1_000_000
 
 
 class Steered(NamedTuple):
-    """The result of a request. `launcher`: a launcher is at work and sees the request within a
-    round. `started`: it was started for this request. `changed`: the request is not a
-    repetition."""
+    """The result of a request. `launcher`: a running launcher sees the request within a round.
+    `started`: it was started for this request. `changed`: the request is not a repetition."""
 
     sweep: str
     launcher: bool
@@ -38,9 +37,9 @@ class Steered(NamedTuple):
 
 def pause(sweep: str, *, root: str | None = None, runs: bool = False) -> Steered:
     """Start no new runs of a sweep until `resume`. Running runs continue; with `runs` they are
-    asked to stop, with a checkpoint if they can, and continue from it later. A pause outlives its
-    launcher. With `runs`, a launcher is started if none is at work to stop them. Raises `NotFound`,
-    `StoreError`, and, if it starts a launcher, as `launch` does."""
+    asked to stop, with a checkpoint if they can, and continue from it later. A pause outlives
+    its launcher. With `runs`, a launcher is started if none is running to stop them. Raises
+    `NotFound`, `StoreError`, and, if it starts a launcher, as `launch` does."""
     folder = _existing(sweep, root)
     before = sweep_requests.asked_pause(folder)
     sweep_requests.ask_pause(folder, on=True, runs=runs)
@@ -59,8 +58,8 @@ def resume(
     agree: "Agree | None" = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Steered:
-    """Continue a sweep that was paused, or whose launcher has ended. If no launcher is at work and
-    anything is left to do, starts a detached one. `tell` is informed if the record of the last
+    """Continue a sweep that was paused, or whose launcher has ended. If no launcher is running and
+    anything is left to do, start a detached one. `tell` is called if the record of the last
     launch is damaged. Raises as `launch` does."""
     folder = _existing(sweep, root)
     was_paused = sweep_requests.asked_pause(folder) is not None
@@ -76,11 +75,11 @@ def resume(
 
 
 def parallel(sweep: str, jobs: int, *, root: str | None = None) -> Steered:
-    """Set the number of parallel jobs of a sweep, until it is launched again. Does not stop jobs at
-    work, even if there are more. Raises `UsageError` for an invalid number, `NotFound`,
+    """Set the number of parallel jobs of a sweep, until it is launched again. Does not stop
+    running jobs, even if there are more. Raises `UsageError` for an invalid number, `NotFound`,
     `StoreError`."""
     if not 1 <= jobs <= _MOST:
-        raise UsageError(f"{jobs} jobs at once: write a number from 1 to {_MOST}")
+        raise UsageError(f"{jobs} jobs at once: use a number from 1 to {_MOST}")
     folder = _existing(sweep, root)
     before = sweep_requests.asked_parallel(folder)
     sweep_requests.ask_parallel(folder, jobs)
@@ -103,8 +102,8 @@ def stop(
     while _has_launcher(folder):
         if time.monotonic() > deadline:
             raise EnvironmentFailure(
-                f"the launcher of {sweep!r} has not ended after {_STOP_SECONDS:g} s; it is asked "
-                f"to: see `{hint('status', sweep, root=folder.store.root)}`"
+                f"the launcher of {sweep!r} has not ended after {_STOP_SECONDS:g} s, though "
+                f"it was asked to: see `{hint('status', sweep, root=folder.store.root)}`"
             )
         if tell_at < time.monotonic():
             tell("waiting for the launcher to end")
@@ -128,7 +127,7 @@ def _has_launcher(folder: SweepFolder) -> bool:
 
 
 def _is_over(folder: SweepFolder) -> bool:
-    """Return whether no run of a sweep is at work or left to start."""
+    """Return whether no run of a sweep is running or left to start."""
     plan, events = folder.read_plan(), folder.read_events()
     return all(
         is_finished(events.get(run.id, set()), plan.retries_of(run.stage), retired=run.retired)

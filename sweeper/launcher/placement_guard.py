@@ -1,6 +1,6 @@
 """Refuses to launch a sweep away from the place of its jobs. A launcher that looked in another
-queue or on another cluster would find no jobs, consider the waiting ones lost, and start each a
-second time."""
+queue or cluster would find no jobs, consider the waiting ones lost, and start each a second
+time."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +54,7 @@ def refuse_another(before: Located, name: str, backend: Backend) -> None:
     for place in before:
         if place["backend"] == name and not _is_part(place, here):
             raise EnvironmentFailure(
-                f"jobs are at {_shown(place)}, and from here is {_shown(here)}"
+                f"jobs are at {_shown(place)}, but here it means {_shown(here)}"
             )
 
 
@@ -63,9 +63,9 @@ def refuse_moved_sweep(
 ) -> None:
     """Refuse a launch to `places` while jobs of the sweep may be elsewhere.
 
-    Cancelled jobs may be elsewhere: if one starts, its worker finds the request. If it is unknown
+    Cancelled jobs may be elsewhere: if one starts, its worker sees the request. If it is unknown
     whether runs were submitted, the earlier place is queried. Raises `UsageError` to refuse, and
-    `StoreError` if the record of the earlier places is needed and damaged. `tell` is informed if it
+    `StoreError` if the record of the earlier places is needed and damaged. `tell` is called if it
     is damaged but not needed.
     """
     try:
@@ -95,7 +95,7 @@ def _was_at(
     folder: SweepFolder, one: _Left, before: Located, places: Located
 ) -> Mapping[str, str] | None:
     """Return the place among `before` that has the attempt, if a launch to `places` would not find
-    it there; None if it would."""
+    it there; else None."""
     at = None
     if len(before) > 1 or len(places) > 1:
         try:
@@ -132,15 +132,15 @@ def _refuse_unless_none(
             unknown = error
     if submitted:
         raise UsageError(
-            f"{sweep}: runs that were submitted to {there} are not over, and a launch to {here} "
+            f"{sweep}: unfinished runs were submitted to {there}, and a launch to {here} "
             f"would not find their jobs: launch with the earlier setting, or {_CANCEL} "
             f"({first_of(submitted, _NAMED)})"
         )
     if unknown is not None:
         raise UsageError(
-            f"{sweep}: whether {there} has jobs of runs that are not over cannot be told "
-            f"({unknown}), and a launch to {here} would not find them: launch again when it can "
-            f"be, or {_CANCEL} ({first_of(list(opened.values()), _NAMED)})"
+            f"{sweep}: {there} may have jobs of unfinished runs ({unknown}), and a launch to "
+            f"{here} would not find them: launch again when that is known, or {_CANCEL} "
+            f"({first_of(list(opened.values()), _NAMED)})"
         )
 
 
@@ -160,9 +160,9 @@ def _places_before(
     needed: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Located:
-    """Return the places the sweep was submitted to. If the record cannot be read, raises
-    `StoreError` if it is `needed`, since there may be jobs; otherwise informs `tell` that the
-    record will be rewritten, and returns the plan's places."""
+    """Return the places the sweep was submitted to. If the record cannot be read, raise
+    `StoreError` if it is `needed`, since there may be jobs; otherwise tell the user that the
+    record will be rewritten, and return the plan's places."""
     before = [{"backend": place} for place in plan.launch.places]
     try:
         return folder.read_service().places or before
@@ -171,11 +171,11 @@ def _places_before(
     except StoreError as error:
         if needed:
             raise StoreError(
-                f"{error}; so where its jobs wait is not known: "
-                f"`{hint('cancel', folder.name, root=folder.store.root)}`, "
-                "and launch again when they have ended"
+                f"{error}; so it is unknown where its jobs wait: "
+                f"`{hint('cancel', folder.name, root=folder.store.root)}`, and launch again "
+                "when they have ended"
             ) from error
-        tell(f"{error}; nothing of it is needed, and it is written anew")
+        tell(f"{error}; it is not needed, and is written again")
         return before
 
 
@@ -201,7 +201,7 @@ def _backend_before(folder: SweepFolder, plan: Plan, before: Mapping[str, str]) 
 
 
 def _find(backend: Backend, tokens: Sequence[str]) -> Mapping[str, str]:
-    """Ask a backend which jobs it has. Waits while the backend is not sure of its answer yet."""
+    """Ask a backend which jobs it has. Waits until the backend is sure of its answer."""
     deadline = time.monotonic() + _ANSWER_SECONDS
     while True:
         try:
@@ -234,7 +234,7 @@ def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:
 
 def _is_requeued(folder: SweepFolder, plan: Plan, run: str, state: RunState) -> bool:
     """Return whether the job of a preempted attempt may be queued again at its place. A withdrawn
-    attempt has no job left: if its job still begins, it finds the withdrawal and ends."""
+    attempt has no job left: if its job still begins, it sees the withdrawal and ends."""
     launch = plan.launch
     try:
         if folder.read_outcome(run, state).reason == WITHDRAWN:

@@ -60,16 +60,16 @@ def _admit(
         return
     if not store.is_remote:
         raise UsageError(
-            f"{backend}: its jobs do not see the folder {store.root}: launch with "
-            "`--root s3://bucket/prefix`, or set SWEEPER_ROOT to such an address"
+            f"{backend}: its jobs cannot read the folder {store.root}: launch with `--root "
+            "s3://bucket/prefix`, or set SWEEPER_ROOT to such an address"
         )
     if live:
-        raise UsageError(f"{backend}: --live has no meaning where the checkout is out of reach")
+        raise UsageError(f"{backend}: --live does not work where jobs cannot reach the checkout")
     needed = [*secrets, *([_SERVICE_KEY] if service == "local" else [])]
     for name in needed:
         if name not in capabilities.secrets:
             raise UsageError(
-                f"{backend}: no secret's value travels with a job: say where the job finds "
+                f"{backend}: secrets are not sent with jobs: say where the job finds "
                 f"{name}{where_to_say(backend_type(backend), name)}"
             )
 
@@ -83,9 +83,9 @@ def engine_url(capabilities: Capabilities) -> str | None:
     url, token = os.environ.get(ENGINE_URL, ""), os.environ.get(TOKEN, "")
     if not url.startswith(("http://", "https://")) or not token:
         raise UsageError(
-            "service: local needs an engine that the jobs reach: start one with `sweeper engine "
-            f"start --host ADDRESS`, set {ENGINE_URL} to http://ADDRESS:PORT and {TOKEN} to "
-            "its token; or use `service: tinker`"
+            "service: local needs an engine that the jobs can reach: start one with `sweeper "
+            f"engine start --host ADDRESS`, set {ENGINE_URL} to http://ADDRESS:PORT and "
+            f"{TOKEN} to its token; or use `service: tinker`"
         )
     return url.rstrip("/")
 
@@ -118,10 +118,10 @@ def has_code(
     if code.kept is None:
         if kind == "file":
             raise UsageError(
-                f"{file}: jobs elsewhere get the code by a copy of its git checkout, and there is "
-                f"none ({code.why}): `git init` there, or put the recipe into the image"
+                f"{file}: jobs elsewhere get a copy of the recipe's git checkout, and there "
+                f"is none ({code.why}): run `git init` there, or put the recipe into the image"
             )
-        tell(f"no code travels with the jobs ({code.why}): what they run must be in their image")
+        tell(f"no code is sent with the jobs ({code.why}): their image must contain it")
     if code.linked:
         tell(f"not in the copy of the code that jobs get: {first_of(code.linked, 3)}")
 
@@ -177,15 +177,18 @@ def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], Non
         return url
     info = ensure_engine(plan.launch.places)
     for name in sorted({text for _, text in _texts(plan)} & info.aliases.keys()):
-        tell(f"{info.aliases[name]} stands in for {name}: a rehearsal, which says nothing of it")
+        tell(
+            f"{info.aliases[name]} stands in for {name}: a rehearsal, whose results do not "
+            f"apply to {name}"
+        )
     for line in _missing_models(plan, info.models):
         tell(line)
     return info.url
 
 
 def service_warnings(plan: Plan) -> list[str]:
-    """Return warnings about the service of a plan's models: that there is none, or that the engine
-    of this machine does not have a model. Starts no engine."""
+    """Return warnings about the model service of a plan: that it is missing, or that this
+    machine's engine does not have a model. Starts no engine."""
     if not capabilities_together(plan.launch).here:
         return []
     if plan.service == "local":
@@ -198,8 +201,8 @@ def service_warnings(plan: Plan) -> list[str]:
     if not lacking or os.path.exists(os.path.expanduser("~/.tinker/credentials.json")):
         return []
     return [
-        "the recipe asks a model service, and there is none: write `service: local` in the grid for"
-        " an engine on this machine, or `service: tinker` and set TINKER_API_KEY"
+        "the recipe uses a model service, but none is set up: write `service: local` in the "
+        "grid for an engine on this machine, or `service: tinker` and set TINKER_API_KEY"
     ]
 
 
@@ -217,9 +220,9 @@ def _missing_models(plan: Plan, offered: Collection[str]) -> list[str]:
     own = [model for model in offered if model not in STAND_INS]
     models = {text for key, text in _texts(plan) if key in _MODEL_KEYS and not _PATH.search(text)}
     return [
-        f"the engine has no model {name}, only {', '.join(own)} and stand-ins for Qwen models: name"
-        f" one of these, or `sweeper engine stop`, then"
-        f" `{hint('engine', 'start', '--alias', f'{name}={own[0]}')}`"
+        f"the engine has no model {name}, only {', '.join(own)} and stand-ins for Qwen "
+        "models: use one of these, or `sweeper engine stop`, then "
+        f"`{hint('engine', 'start', '--alias', f'{name}={own[0]}')}`"
         for name in sorted(models - set(offered))
         if own
     ]
@@ -268,7 +271,7 @@ def ensure_engine(places: Collection[str]) -> "EngineInfo":
 
 
 def require_secrets(names: Sequence[str]) -> None:
-    """Raise `EnvironmentFailure` when one of these variables is not set here."""
+    """Raise `EnvironmentFailure` if one of these variables is not set here."""
     missing = [name for name in names if not os.environ.get(name)]
     if missing:
         raise EnvironmentFailure(

@@ -42,7 +42,7 @@ _SERVICE = {
 class RunPreview(NamedTuple):
     """What a launch would do with a run.
 
-    `run` has its name on record, or the name it would get; `attempt` is the number of the attempt
+    `run` has its recorded name, or the name it would get; `attempt` is the number of the attempt
     that would be submitted, 0 if the run is left alone.
     """
 
@@ -66,8 +66,7 @@ class LaunchPreview(NamedTuple):
 
 
 def survey(planned: Plan, store: Store) -> LaunchPreview:
-    """Compare a plan with the store. Adds warnings to the plan that follow from earlier
-    records."""
+    """Compare a plan with the store. Add warnings to the plan that follow from earlier records."""
     folder = SweepFolder(store, planned.name)
     planned = folder.with_chosen(planned)
     events: Events = {}
@@ -115,12 +114,12 @@ def estimate_of(preview: LaunchPreview) -> str | None:
 
 
 def later_warnings(planned: Plan, store: Store) -> list[str]:
-    """Make the warnings that follow from the store and the configuration, not from the grid."""
+    """Return the warnings that follow from the store and the configuration, not from the grid."""
     return [*gone_baselines(planned, store), *_uncounted(planned)]
 
 
 def _uncounted(planned: Plan) -> list[str]:
-    """Make a warning if a budget depends on what commands record of their tokens."""
+    """Return a warning if a budget depends on what commands record of their tokens."""
     if not planned.has_commands:
         return []
     from sweeper.scheduler.budgets import configured_budget  # slow to import
@@ -134,14 +133,14 @@ def _uncounted(planned: Plan) -> list[str]:
     if not named:
         return []
     return [
-        f"budget: {', '.join(named)}: a command is counted by the tokens in its metrics file "
-        "(num_tokens, tokens/sampled, ...): one that records none is not stopped; `hours` limits "
-        "every program"
+        f"budget: {', '.join(named)}: a command's tokens are counted from its metrics file "
+        "(num_tokens, tokens/sampled, ...), and one that records none is not stopped; "
+        "`hours` limits every program"
     ]
 
 
 def gone_baselines(planned: Plan, store: Store) -> list[str]:
-    """Make a warning for each baseline sweep or stage that does not exist."""
+    """Return a warning for each baseline sweep or stage that does not exist."""
     baselines = (part.baseline.sweep for part in planned.parts if part.baseline is not None)
     messages: list[str] = []
     for other in dict.fromkeys(one for one in baselines if one is not None):
@@ -151,12 +150,10 @@ def gone_baselines(planned: Plan, store: Store) -> list[str]:
         try:
             recorded = SweepFolder(store, sweep).read_plan()
         except NotFound:
-            messages.append(
-                f"baseline: there is no sweep {sweep!r} in {store.root} to compare with"
-            )
+            messages.append(f"baseline: no sweep {sweep!r} in {store.root} to compare with")
             continue
         except StoreError:
-            continue  # the report says so
+            continue  # the report shows this
         if stage and recorded.stage(stage) is None:
             messages.append(f"baseline: {sweep} has no stage {stage!r} to compare with")
     return messages
@@ -297,7 +294,8 @@ def counts(preview: LaunchPreview) -> str:
 
 
 _SEVERAL = (
-    "as if all runs went there; a launch gives each place its share (`--backend` shows one alone)"
+    "as if all runs went there; a launch gives each place its share (`--backend` shows a "
+    "single place)"
 )
 _NONE = "its jobs have no manifests"
 
@@ -316,8 +314,8 @@ def manifests(preview: LaunchPreview) -> Iterator[Manifest | str]:
     if all(backend_type(place).manifests is None for place in launch.places):
         others = ", ".join(one.name for one in every_backend() if one.manifests is not None)
         raise UsageError(
-            f"--manifest: jobs of {' and '.join(launch.places)} have no manifests: `--json` shows "
-            f"each job; {others} have some"
+            f"--manifest: jobs of {' and '.join(launch.places)} have no manifests: `--json` "
+            f"shows each job; {others} have some"
         )
     admit(
         launch,

@@ -1,11 +1,12 @@
-"""Makes sure that users execute only sweeps that they trust, and drop finished runs only knowingly.
-A launch or a retry executes the commands in `sweep.json` with the user's environment, so the user
-must have written the document or have agreed to it.
+"""Makes sure that users execute only sweeps that they trust, and drop finished runs only
+knowingly. A launch or a retry executes the commands in `sweep.json` with the user's
+environment, so the user must have written the document or have agreed to it.
 
-Documents written from this home carry a seal: a keyed hash of the whole document. The key is in the
+Documents written from this home have a seal: a keyed hash of the whole document. The key is in the
 home, or in $SWEEPER_IDENTITY, so that one person can use several machines. A sealed document stays
 trusted if its folder is moved, but not if anybody else changes it. If a user agrees to another
-user's document, the home remembers this for as long as the document stays the same."""
+user's document, the home remembers this for as long as the document stays the same.
+"""
 
 import hashlib
 import hmac
@@ -34,7 +35,7 @@ _SHORTEST = 16
 
 
 def refuse(lines: Sequence[str]) -> bool:
-    """Agree to nothing: for callers that cannot ask a user."""
+    """Agree to nothing: used where no user can be asked."""
     del lines
     return False
 
@@ -61,8 +62,8 @@ def require(document: Mapping[str, object], where: str, agree: Agree) -> None:
         return
     if not agree([f"{where} was not launched by you from here:", *_executed(document)]):
         raise UsageError(
-            f"{where} was not launched by you from here, and would execute what it says with your "
-            "environment: look at it with `sweeper show`, then say --trust"
+            f"{where} was not launched by you from here, and would execute its commands with "
+            "your environment: read it with `sweeper show`, then add --trust"
         )
     _remember(document)
 
@@ -127,7 +128,7 @@ def _digest(document: Mapping[str, object]) -> str:
 
 
 def _key(*, make: bool) -> bytes:
-    """This user's secret key; empty if there is none and `make` is false."""
+    """Return this user's secret key; empty if there is none and `make` is false."""
     given = os.environ.get(_VARIABLE, "")
     if given:
         if len(given) < _SHORTEST:
@@ -140,12 +141,12 @@ def _key(*, make: bool) -> bytes:
         if not make:
             return b""
         os.makedirs(home(), mode=0o700, exist_ok=True)
-        with suppress(FileExistsError):  # another launch was first: its key is the key
+        with suppress(FileExistsError):  # another launch was first, and its key is used
             atomic_create(path, os.urandom(32).hex().encode(), mode=0o600)
         return _read(path)
     except OSError as error:
         raise EnvironmentFailure(
-            f"{path}: {error.strerror}; set SWEEPER_HOME to a folder that can be written"
+            f"{path}: {error.strerror}; set SWEEPER_HOME to a writable folder"
         ) from error
 
 
@@ -165,7 +166,7 @@ def _agreed() -> set[str]:
 def _remember(document: Mapping[str, object]) -> None:
     """Remember that the user agreed to a document. The line is appended in one write, so that the
     lines of two processes do not mix."""
-    with suppress(OSError):  # then the user is asked again
+    with suppress(OSError):  # the user is asked again then
         os.makedirs(home(), mode=0o700, exist_ok=True)
         with open(os.path.join(home(), "trusted"), "a", encoding="ascii") as file:
             file.write(f"{_digest(document)}\n")
@@ -181,8 +182,8 @@ def dropped(folder: SweepFolder, old: Plan, remaining: Container[str]) -> list[R
 def sentence(count: int) -> str:
     """Say that a launch would drop finished runs."""
     return (
-        f"{plural(count, 'finished run')} of this sweep not in the grid now:"
-        " a launch drops them from its status and its report"
+        f"{plural(count, 'finished run')} of this sweep not in the grid now: a launch drops "
+        "them from its status and its report"
     )
 
 
@@ -194,6 +195,6 @@ def require_consent(folder: SweepFolder, new: Plan, agree: Agree) -> None:
         gone = dropped(folder, old, remaining)
         if gone and not agree([f"{new.name}: {sentence(len(gone))}"]):
             raise UsageError(
-                f"{new.name}: {sentence(len(gone))}. Launch with --drop if you mean that; else"
-                " keep their values in the grid, or give the grid another name"
+                f"{new.name}: {sentence(len(gone))}. Launch with --drop if you mean that; "
+                "otherwise keep their values in the grid, or give the grid another name"
             )

@@ -44,8 +44,7 @@ class Problem(NamedTuple):
 
 class Inspected(NamedTuple):
     """The recipe, the problems of the configurations, the recipe's notes for people, and its
-    estimates of the use by each run: an empty sequence, or None for runs without an estimate.
-    """
+    estimates of the use by each run: an empty sequence, or None for runs without an estimate."""
 
     recipe: Recipe
     problems: list[Problem]
@@ -112,7 +111,9 @@ def inspect(
     if not os.path.isdir(folder):
         raise RecipeError("cwd", f"launch.cwd: there is no folder {folder}")
     if not is_utf8(folder):
-        raise RecipeError("cwd", f"{folder}: this path is not UTF-8: rename it, or use another")
+        raise RecipeError(
+            "cwd", f"{folder}: this path is not UTF-8: rename the folder, or use another"
+        )
     interpreter = find_python(process.python)
     if not isinstance(source, str):
         recipe = Recipe(

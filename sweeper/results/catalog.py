@@ -145,7 +145,7 @@ class Catalog:
         if top == open_store(DEFAULT_ROOT).root:
             self.problems.tell_once(f"{top}: nothing has been launched from here yet")
         else:
-            self._report(NotFound(f"{top}: is not there"))
+            self._report(NotFound(f"{top}: does not exist"))
         return False
 
     def _folder_runs(self, store: Store) -> "list[FolderRun]":

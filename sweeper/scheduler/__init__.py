@@ -1,1 +1,1 @@
-"""Drives a sweep: starts runs, follows them, retries them."""
+"""Drives a sweep: starts, monitors and retries its runs."""

@@ -1,13 +1,14 @@
-"""The record that the launchers of an account share, and the arithmetic on it: the learned limit of
+"""The record that an account's launchers share, and the arithmetic on it: the learned limit of
 jobs at once and the division of its slots.
 
-`<account>/pages/<number>.json` is created exclusively: if two launchers write a page, one comes
-first, and the other reads it and decides again. Only the newest page counts.
+`<account>/pages/<number>.json` is created exclusively: if two launchers write a page at once, one
+is first, and the other reads it and decides again. Only the newest page counts.
 `<account>/beats/<member>` is replaced every few seconds by each launcher.
 
 Each page is made from the one before it, so the newest is correct after a kill at any time, in a
-folder as well as on S3. Older pages are removed except for a few, since another launcher may be
-reading them, and if the newest is damaged, the one before it counts."""
+folder and on S3. Older pages are removed except for a few, which another launcher may be reading;
+if the newest is damaged, the one before it counts.
+"""
 
 import hashlib
 import math
@@ -40,15 +41,16 @@ _CONFIG = "XDG_CONFIG_HOME"
 _KEY, _ADDRESS = "TINKER_API_KEY", "TINKER_BASE_URL"
 
 _SECTION = Section(
-    Field("place", Text(), "A folder, or a store that all launchers reach (s3://bucket/quota)."),
-    Field("slots", Integer(1), "What the service takes at once, where that is known."),
-    Field("account", Text(), "A name for the account, where launchers do not see the same key."),
+    Field(
+        "place", Text(), ("A folder, or a store that all launchers can reach (s3://bucket/quota).")
+    ),
+    Field("slots", Integer(1), "How many jobs the service takes at once, if you know it."),
+    Field("account", Text(), ("A name for the account, if launchers do not all use the same key.")),
 )
 
 
 class Quota(NamedTuple):
-    """The quota settings of the user's configuration: where quotas are shared, and how large they
-    are."""
+    """The quota settings of the user's configuration: where quotas are shared, and their sizes."""
 
     place: str
     slots: int | None = None
@@ -70,7 +72,7 @@ def quota_settings() -> Quota:
 
 
 def handed_on() -> dict[str, str]:
-    """Return the variables that give a launcher elsewhere on this machine the same settings."""
+    """Return the variables that give another launcher on this machine the same settings."""
     variables = {name: os.environ[name] for name in (PLACE, _CONFIG) if os.environ.get(name)}
     return {name: _absolute(value, os.getcwd()) for name, value in variables.items()}
 
@@ -98,7 +100,7 @@ def check_place(plan: Plan) -> None:
 
 
 def _source() -> str:
-    """Return the names, for people, the setting that says where quotas are shared."""
+    """Return the name of the setting for where quotas are shared, for people."""
     if os.environ.get(PLACE):
         return f"${PLACE}"
     return f"quota.place in {config_file.file()}, or else in sweeper's home"
@@ -158,16 +160,17 @@ class Limiter:
     """One launcher's view of how a limit developed. `clock` gives monotonic seconds.
 
     While some jobs are held back (a recipe is paused, a run failed by its quota, the machine has no
-    process left), the limit is lowered to the jobs at work that are not held back, but to at least
-    half of those at work, and once in a window. Running jobs are left alone, so more may be held
-    back for a while, which says nothing new. When nothing was held back for a window and more is
-    wanted, the limit grows: by 1, then by 2, 4 and so on, until something is held back again. So it
-    stays within one or two of a constant limit, and follows a changing one within a few windows.
-    (Chiu and Jain 1989, "Analysis of the increase and decrease algorithms for congestion avoidance
-    in computer networks", explain why several limiters come to equal parts.)
+    process left), the limit is lowered, once per window, to the running jobs that are not held
+    back, but at least to half of the running jobs. Running jobs are left alone, so more may be held
+    back for a while without lowering the limit again. If nothing was held back for a window and
+    more jobs are wanted, the limit grows by 1, then by 2, 4 and so on, until something is held back
+    again. So it stays within one or two of a constant limit, and follows a changing one within a
+    few windows. (Chiu and Jain 1989, "Analysis of the increase and decrease algorithms for
+    congestion avoidance in computer networks", explain why several limiters come to equal parts.)
 
     What was learned may be shared: each launcher measures time by its own clock, from when it saw a
-    change."""
+    change.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -185,14 +188,14 @@ class Limiter:
             return _cut(learned, load) if now - self._cut_at >= _WINDOW_SECONDS else learned
         limit = learned.limit
         if limit is None or not load.wanted or load.busy < limit:
-            return learned  # nothing is kept from starting by it
+            return learned  # it keeps no job from starting
         if now - self._quiet_since < _WINDOW_SECONDS:
             return learned
         step = min(learned.step, limit)
         return learned._replace(limit=limit + step, step=2 * step)
 
     def _note(self, learned: Learned, now: float) -> None:
-        """Records when the limit was changed, by any launcher."""
+        """Record when the limit was changed, by any launcher."""
         before, self._seen = self._seen, learned
         if before is None or before == learned:
             return
@@ -252,10 +255,11 @@ def shares(limit: float, claims: Mapping[str, Claim]) -> dict[str, float]:
 def grant(limit: int | None, claims: Mapping[str, Claim], who: str) -> Grant:
     """Return how many of `limit` slots (None: unlimited) the member `who` may take now.
 
-    Shares are weighted max-min fair. A member owns the whole part of a fractional share. The
-    remaining slots rotate: the member with the lowest `turn` gets the next one, and its turn rises
-    by one over its missing fraction (stride scheduling, Waldspurger 1995), so that in time each
-    member has its share."""
+    Shares are weighted max-min fair. Each member has the whole part of its share. The remaining
+    slots rotate: the member with the lowest `turn` gets the next one, and its turn rises by one
+    over its missing fraction (stride scheduling, Waldspurger 1995), so that over time each member
+    has its share.
+    """
     own = claims[who]
     if limit is None:
         return Grant(own.wants, own.turn)
@@ -318,12 +322,12 @@ class AccountRecord(Protocol):
         ...
 
     def stamps(self) -> dict[str, int]:
-        """Return the stamps of all members' heartbeats at the last look."""
+        """Return the stamps of all members' heartbeats at the last check."""
         ...
 
 
 class PrivateRecord:
-    """The record of a launcher that shares its quota with nobody."""
+    """The record of a launcher that shares its quota with no other."""
 
     is_remote = False
     is_shared = False
@@ -366,7 +370,7 @@ class StoredRecord:
         self._stamps = {entry.path.rpartition("/")[2]: entry.stamp for entry in beats}
         numbers = self._numbers()
         if numbers and numbers[-1] != self._page.number:
-            with suppress(NotFound):  # it is so old by now that it was removed
+            with suppress(NotFound):  # it is so old that it was removed
                 self._page = self._newest(numbers)
         return self._page
 
@@ -400,20 +404,20 @@ class StoredRecord:
         raise StoreError(f"{place_of(self._store, self._pages)}: too many launchers write at once")
 
     def _add(self, page: Page) -> bool:
-        """Write the next page. Return whether it is known to count; if not, the newest page is read
-        again."""
+        """Write the next page. Return whether it is certain to count; if not, the newest page is
+        read again."""
         try:
             self._store.create(self._path(page.number), encode(page.document()))
         except AlreadyExists:
             if self._mark_of(page.number) != page.mark:  # else it is ours: the reply was lost
                 return False
-        # We may have slept so long that the page which had this number was removed meanwhile.
+        # We may have slept so long that the page with this number was removed.
         numbers = self._numbers()
         if numbers and numbers[-1] > page.number:
             return False
         self._page = page
         old = [number for number in numbers if number <= page.number - _KEPT]
-        with suppress(StoreError):  # the next page is soon to come
+        with suppress(StoreError):  # the next page should follow soon
             self._store.remove([self._path(number) for number in old])
         return True
 

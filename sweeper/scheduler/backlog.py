@@ -11,8 +11,8 @@ from sweeper.sweep.states import State
 
 
 class Backlog:
-    """The runs that are not over, and are not at work. With `starting=False` only those count of
-    which an earlier launcher may have submitted an attempt."""
+    """The runs that are neither over nor running. With `starting=False`, only those that an
+    earlier launcher may have submitted."""
 
     def __init__(
         self,
@@ -42,22 +42,22 @@ class Backlog:
         return held if held is not None and self.wanting() else None
 
     def left(self, unsubmitted: Collection[str]) -> int:
-        """Count the runs that are still to be started, or may have been. `unsubmitted` are runs of
-        which an attempt was opened, and is at no backend."""
+        """Count the runs that are still to be started, or may have been. `unsubmitted` are runs
+        with an opened attempt that is at no backend."""
         unknown = self._run_table.unacknowledged().keys()
         if not self._starting or (self.held is not None and self._requests.pause is None):
             return len(unknown - set(unsubmitted))
-        return self.wanting()  # who has paused it may go on at any time
+        return self.wanting()  # the user may resume it at any time
 
     def wanting(self) -> int:
-        """Count the runs that are neither over nor at work."""
+        """Count the runs that are neither over nor running."""
         vain = self._stages.in_vain
         wanting = sum(view.wants and not vain(run) for run, view in self._run_table.views.items())
         unknown = self._run_table.unacknowledged().keys() - self._run_table.retired
         return wanting + self._stages.to_come + len(unknown)
 
     def again(self) -> Iterator[State]:
-        """Yield the states of the runs that were started before and are to be started again."""
+        """Yield the states of runs that have run and will be started again."""
         if (self.held is None or self._requests.pause is not None) and self._starting:
             unknown = self._run_table.unacknowledged().keys() - self._run_table.retired
             for run, view in self._run_table.views.items():

@@ -57,8 +57,8 @@ class AttemptUsage:
         self._records: dict[Attempt, tuple[float, AttemptRecords]] = {}
 
     def look(self, most: int | None = None) -> Mapping[Attempt, Used]:
-        """Return the current usage of each attempt. Reads at most `most` unknown attempts; the
-        others are missing from the result."""
+        """Return the current usage of each attempt. Reads at most `most` new attempts; the others
+        are missing from the result."""
         for run, view in self._run_table.views.items():
             for attempt in range(1, view.state.opened + 1):
                 key = run, attempt
@@ -86,7 +86,7 @@ class AttemptUsage:
         beat = self._heartbeats.known.get(key)
         if beat is not None:
             return self._counted(key, _of(beat.body))
-        if key in self._seen:  # of a lost one there is nothing new
+        if key in self._seen:  # a lost one reports nothing new
             return Used()
         return self._counted(key, self._usage_so_far(key))
 
@@ -106,12 +106,12 @@ class AttemptUsage:
 
     def _recorded(self, key: Attempt, *, ended: bool) -> Usage:
         """Return what an attempt without a meter has recorded. On a remote store it is read every
-        few seconds, and once more when the attempt has ended."""
+        few seconds, and again when the attempt has ended."""
         now, store = self._context.clock(), self._context.store
         records = AttemptRecords(self._context.folder, *key)
         at, records = self._records.get(key, (now - _SUM_SECONDS, records))
         if store.is_remote and not ended and now - at < _SUM_SECONDS:
-            return NO_USAGE  # what was read before counts
+            return NO_USAGE  # the last value that was read counts
         try:
             usage = records.read(self._run_table.runs[key[0]].config)
         except StoreError:
@@ -130,8 +130,8 @@ class AttemptUsage:
         return _of(read_heartbeat(self._context.store, self._context.folder.heartbeat(*key)))
 
     def _counted(self, key: Attempt, recorded: Used) -> Used:
-        """Return what the recipe has counted, where its files can be read here: a heartbeat is some
-        seconds old."""
+        """Return what the recipe has counted, if its files can be read here: they are newer than
+        the heartbeat."""
         files = self._files.get(key)
         if files is None:
             folder = self._context.store.local_path(self._context.folder.attempt(*key))
@@ -157,8 +157,8 @@ class SweepUsageWatch:
         self._known: SweepUsage | None = None
 
     def look(self, plan: Plan) -> SweepUsage | None:
-        """Return the sum; as it was a moment ago where runs are at work, or nothing has happened
-        since. None while nothing was counted, or not all is known."""
+        """Return the sum. It may be some seconds old while runs are active, or if nothing has
+        happened since. None before anything was counted, or if some usage is unknown."""
         now, views = self._context.clock(), self._run_table.views.values()
         events = sum(view.size for view in views)
         happened = events != self._events or self._known is None
@@ -196,15 +196,15 @@ _REMOTE_SECONDS = 5.0
 
 
 class Limits(NamedTuple):
-    """The limits, and the period that they apply to: `day`, `month` or `all`."""
+    """The limits, and their period: `day`, `month` or `all`."""
 
     budget: Budget
     per: str = "all"
 
 
 def configured_budget() -> Limits | None:
-    """Return the table `budget` of the configuration; None without one. Raises `EnvironmentFailure`
-    for mistakes in it."""
+    """Return the table `budget` of the configuration; None if there is none. Raises
+    `EnvironmentFailure` for mistakes in it."""
     node, problems = config_file.table("budget")
     if not node.entries:
         return None
@@ -260,16 +260,16 @@ class AccountBudget:
         return self.spent
 
     def exchange(self, now: Spent) -> None:
-        """Write our own usage, and reads that of other sweeps."""
+        """Write our own usage, and read that of other sweeps."""
         self.trouble = None
         try:
             self._write(now)
         except StoreError as error:
-            self.trouble = f"spending of this sweep cannot be told to the account: {error}"
+            self.trouble = f"cannot report this sweep's spending to the account: {error}"
         try:
             self._read()
         except StoreError as error:
-            self.trouble = f"spending of the account cannot be read: {error}"
+            self.trouble = f"cannot read the account's spending: {error}"
 
     def _with_ours(self, now: Spent) -> SweepSpent:
         """Return the usage of this sweep, including what is not written yet."""
@@ -294,7 +294,7 @@ class AccountBudget:
             )
         except NotFound:
             fresh = SweepSpent(self._context.sweep, identity=self._identity)
-        with suppress(StoreError):  # of those that cannot be read `exchange` tells
+        with suppress(StoreError):  # `exchange` reports unreadable ones
             self._read()
         lines = [
             one.counted
@@ -304,7 +304,7 @@ class AccountBudget:
         ]
         if not lines:
             return fresh
-        # Of several copies that went on each by itself, this one comes from one that had less.
+        # Of several copies that continued separately, this one is from a copy with less usage.
         before = [one for one in lines if _tokens(one) <= _tokens(now)] or lines
         counted = daily_spending.least(now, max(before, key=_tokens))
         return fresh._replace(created=self._created, counted=counted)
@@ -340,7 +340,7 @@ class AccountBudget:
 
 _SECONDS_AN_HOUR = 3600.0
 _PER = {"all": "", "month": " for this month", "day": " for today"}
-_RAISED = "a relaunch with more in {}"
+_RAISED = "relaunch with more in {}"
 
 
 class Spending:
@@ -363,7 +363,7 @@ class Spending:
         """Whether running jobs are to be stopped."""
 
     def look(self) -> None:
-        """Add up the usage and compares it with the limits. Raises `Unreachable` if the account's
+        """Add up the usage and compare it with the limits. Raises `Unreachable` if the account's
         usage is unknown; then nothing more may start."""
         used = self._used()
         self.reached, self.is_over = None, False
@@ -378,7 +378,7 @@ class Spending:
     def end(self) -> None:
         """Report the final usage to the account."""
         if self._account is not None:
-            with suppress(OSError):  # then what was told before holds
+            with suppress(OSError):  # the last report remains
                 self._account.exchange(self._used())
 
     def _used(self) -> Spent:
@@ -393,7 +393,7 @@ class Spending:
             return
         self.is_over = limits.on_reach == "stop"
         stopped = ", and running jobs are stopped" if self.is_over else ""
-        self.reached = f"{why}: nothing else is started{stopped}; {how} goes on"
+        self.reached = f"{why}: no more runs are started{stopped}; {how} to continue"
 
     def _over(self, limits: Budget, used: Spent, what: str) -> str | None:
         """Return the reached limit, for people; None if there is none."""

@@ -1,4 +1,4 @@
-"""The parts of a scheduler: each is made once, and is given the parts that it uses."""
+"""The parts of a scheduler: each is made once, and gets the parts that it uses."""
 
 from sweeper.alarms.actions import Watched
 from sweeper.alarms.monitor import AlarmMonitor
@@ -22,7 +22,7 @@ from sweeper.sweep.run_table import RunTable
 
 
 class Components:
-    """The parts of the scheduler of one sweep. With `starting=False` nothing is started, and there
+    """The parts of the scheduler of one sweep. With `starting=False` no run is started, and there
     is no `spending`, no `notifier` and no `alarm_monitor`."""
 
     def __init__(self, context: Context, *, starting: bool, smoke: bool) -> None:
@@ -86,7 +86,7 @@ class Components:
 
 
 def _service(context: Context, *, needed: bool) -> Service:
-    """Read which service the runs get. A launcher that starts none can do without it."""
+    """Read which service the runs use. A launcher that starts no runs does not need it."""
     try:
         return context.folder.read_service()
     except (NotFound, StoreError):
@@ -96,7 +96,6 @@ def _service(context: Context, *, needed: bool) -> Service:
 
 
 def _spending(context: Context, service: Service, attempts: AttemptUsage) -> Spending | None:
-    """Return what is watched of the budgets of a sweep and of its account; None where there is
-    neither."""
+    """Return the monitor of a sweep's budget and its account's; None if there is neither."""
     budget, account = context.plan.budget, account_budget(context, service)
     return None if budget is None and account is None else Spending(budget, attempts, account)

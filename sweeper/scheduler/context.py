@@ -25,22 +25,22 @@ class Context:
 
     @cached_property
     def plan(self) -> Plan:
-        """Return the sweep's plan, read once. Raises `NotFound`, `StoreError`."""
+        """The sweep's plan, read once. Raises `NotFound`, `StoreError`."""
         return self.folder.read_plan()
 
     @cached_property
     def backends(self) -> Mapping[str, Backend]:
-        """Return the backends of the plan's places, in the order in which they are filled."""
+        """The backends of the plan's places, in the order in which they are filled."""
         if isinstance(self.backend, Backend):
             return {self.plan.launch.places[0]: self.backend}
         return {place: self.backend[place] for place in self.plan.launch.places}
 
     @property
     def store(self) -> Store:
-        """Return the store of the sweep."""
+        """The sweep's store."""
         return self.folder.store
 
     @property
     def sweep(self) -> str:
-        """Return the name of the sweep."""
+        """The sweep's name."""
         return self.folder.name

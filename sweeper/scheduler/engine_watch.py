@@ -1,5 +1,5 @@
-"""Tracks the engine that runs use. It may be killed, stopped and started again, on the same port
-if that is free, otherwise on another. While no engine answers, nothing is started.
+"""Tracks the engine that runs use. It may be killed, stopped and restarted, on the same port if
+that is free, otherwise on another. While no engine answers, no runs are started.
 
 When an engine ends, the state of its training clients is lost. A running attempt then fails, its
 worker knows the reason (`worker.engine`), and the run starts again from its last checkpoint.
@@ -55,12 +55,11 @@ class EngineWatch:
 
     @property
     def away(self) -> bool:
-        """Return whether the engine was gone at the last look, so that nothing should be
-        started."""
+        """Whether the engine was missing at the last check, so that no run should be started."""
         return self._silent is not None and not (self._fixed and self._where is None)
 
     def look(self) -> None:
-        """Look for the engine. Raises `Unreachable`, with a line for people, if it has been gone
+        """Check the engine. Raises `Unreachable`, with a line for people, if it has been missing
         for a while, or if its new address cannot be recorded."""
         now = self._clock()
         engine = self._find()
@@ -77,12 +76,11 @@ class EngineWatch:
         self._silent = now if self._silent is None else self._silent
         if self.away and now - self._silent >= SILENT_SECONDS:
             raise Unreachable(
-                f"no engine answers at {self._url}: `sweeper engine start` starts it again"
+                f"no engine answers at {self._url}: start it with `sweeper engine start`"
             )
 
     def _tell(self, engine: Engine) -> None:
-        """Gives the engine's address and key to attempts that start from now on, and records
-        them."""
+        """Give the engine's address and key to attempts that start from now on, and record them."""
         if self._fixed:
             return
         service = self._folder.read_service()
@@ -102,8 +100,8 @@ class EngineWatch:
         return where
 
     def orphaned(self, run: str, attempt: int) -> bool:
-        """Return whether an attempt still uses the old address of a moved engine, and has had time
-        to end by itself."""
+        """Return whether an attempt uses the old address of a moved engine, and has had time to
+        end by itself."""
         if self._where is None or self._silent is not None:
             return False
         if self._clock() - self._since < ORPHAN_SECONDS:
@@ -118,14 +116,14 @@ class EngineWatch:
 
 
 def watch(context: Context, service: Service) -> EngineWatch | None:
-    """Make the watch of a sweep; None if its runs use no engine of ours. `service` is what the
+    """Return the watch of a sweep; None if its runs do not use our engine. `service` is what the
     launch recorded."""
     plan, url = context.plan, service.engine
     here_too = capabilities_together(plan.launch).here
     if plan.service != "local" or url is None:
         return None
     if "TINKER_BASE_URL" in plan.launch.env:
-        return None  # another one, which the grid names
+        return None  # another service, named by the grid
 
     def here() -> Engine | None:
         engine = lifecycle.find(service.home, _ASK_SECONDS)

@@ -1,5 +1,5 @@
 """How attempts ended and what follows: when a run is retried, which failures are excused, and when
-so many first runs fail alike that nothing more is started."""
+the first runs have all failed with the same error, so that no more are started."""
 
 import calendar
 import hashlib
@@ -24,7 +24,7 @@ from sweeper.worker.outcome import LIMIT
 
 _LOG = Log(__name__)
 
-EXCUSED = {"quota": "of the quota", "service": "its engine went away"}
+EXCUSED = {"quota": "of the quota", "service": "its engine ended or restarted"}
 """Reasons of failures that are the service's fault and cost no retry, with words for people."""
 SERVICE_TRIES = 20
 """How often a run is started again after such failures, before it counts as failed."""
@@ -69,7 +69,8 @@ _PATH = re.compile(r"(?:[A-Za-z]+:/)?(?:/[^\s/'\":,;()<>]+)+/?")
 
 
 class Failure(NamedTuple):
-    """Why a run failed: two runs failed alike when these are equal but for numbers and paths."""
+    """Why a run failed. Two runs failed with the same error if these are equal except for numbers
+    and paths."""
 
     reason: str | None
     code: int | None
@@ -85,8 +86,8 @@ class Failure(NamedTuple):
 
 
 class CircuitBreaker:
-    """Remembers how the first runs of a launch ended, and their first attempts. A failure of None
-    stands for an end without one."""
+    """Tracks how the first runs of a launch and their first attempts ended. A failure of None
+    stands for any other end."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Failure | None] = {}
@@ -106,15 +107,15 @@ class CircuitBreaker:
             self._runs.setdefault(run, failure)
 
     def suspects(self) -> Collection[str]:
-        """Return the runs that will stop the sweep unless a retry of theirs succeeds: their
-        attempts were the first to end, and all failed alike."""
+        """Return the runs that will stop the sweep unless one of their retries succeeds: their
+        attempts were the first to end, and all failed with the same error."""
         if len(self._attempts) < NEEDED or _common(self._attempts.values()) is None:
             return ()
         return self._attempts.keys()
 
     def tripped(self, runs: int) -> Failure | None:
-        """Return the common failure, once enough of the sweep's `runs` runs have ended by it; else
-        None."""
+        """Return the common failure once enough of the sweep's `runs` runs have ended with it;
+        else None."""
         return None if len(self._runs) < min(NEEDED, runs) else _common(self._runs.values())
 
     def reset(self) -> None:
@@ -124,7 +125,7 @@ class CircuitBreaker:
 
 
 def _common(failures: Iterable[Failure | None]) -> Failure | None:
-    """Return the last of failures that are all alike; None where one is not."""
+    """Return the last of the failures if all have the same cause; else None."""
     last: Failure | None = None
     for failure in failures:
         if failure is None or (last is not None and not failure.alike(last)):
@@ -134,13 +135,13 @@ def _common(failures: Iterable[Failure | None]) -> Failure | None:
 
 
 def normalised(line: str) -> str:
-    """Strip a line of a log of what differs from run to run: numbers, hashes, folders."""
+    """Replace the parts of a log line that differ between runs: numbers, hashes, folders."""
     return _NUMBER.sub("#", _PATH.sub("/", line)).strip()
 
 
 def failure_of(outcome: Outcome, line: str) -> Failure:
     """Make a `Failure` of a failed attempt's outcome, and of the last line that it printed, which
-    counts where the outcome gives no details."""
+    is used if the outcome gives no details."""
     return Failure(outcome.reason, outcome.code, outcome.detail or line)
 
 
@@ -151,8 +152,8 @@ _SET_SECONDS = 2.0
 
 
 def last_words(backend: Backend, token: str) -> str:
-    """Return the last line that a job printed, from its backend. A job whose worker never began has
-    no other log. Empty if there is none."""
+    """Return the last line that a job printed, from its backend; the only log of a job whose
+    worker never began. Empty if there is none."""
     lines: deque[str] = deque(maxlen=_LAST_LINES)
     with suppress(EnvironmentFailure):
         lines.extend(backend.logs(token))
@@ -174,7 +175,7 @@ class Outcomes:
     """Reads each outcome once.
 
     The times in outcomes come from workers, whose clocks may be wrong by hours. So an attempt is
-    taken to have ended after the last look that saw it running.
+    assumed to have ended after the last check that saw it running.
     """
 
     def __init__(self, context: Context) -> None:
@@ -189,7 +190,7 @@ class Outcomes:
         self._unread: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Begin a look at all runs. Attempts that it finds ended have ended since the look
+        """Begin a check of all runs. Attempts that it finds ended have ended since the check
         before."""
         self._looks = (self._looks[1], self._clock())
 
@@ -200,7 +201,7 @@ class Outcomes:
             return False
         outcome = NOTHING
         if state.state in (State.FAILED, State.PREEMPTED, State.LOST):
-            with suppress(StoreError):  # unreadable for a moment, or damaged: it is tried again
+            with suppress(StoreError):  # unreadable for a moment, or damaged: retry later
                 outcome = self._folder.read_outcome(run, state)
             tries = self._unread.pop(run, 0)
             if outcome is NOTHING and tries < _TRIES:
@@ -217,7 +218,7 @@ class Outcomes:
         left = delay - self._passed(outcome, most)
         self._ends[run] = End(state, reason, outcome, self._clock() + left, self._wall() + left)
         if state.state in (State.FAILED, State.PREEMPTED, State.LOST):
-            ended = f"{run}-a{state.attempt}", state.state.value, reason or "no reason on record"
+            ended = f"{run}-a{state.attempt}", state.state.value, reason or ("no reason recorded")
             _LOG.info("%s: %s (%s); another attempt would wait %.0f s", *ended, max(0.0, left))
         return run not in self._unread
 
@@ -232,19 +233,19 @@ class Outcomes:
         if end is None or left <= 0.0:
             return None
         until = self._wall() + left
-        if abs(until - end.until) > _SET_SECONDS:  # somebody has set the clock
+        if abs(until - end.until) > _SET_SECONDS:  # the system clock was changed
             end = self._ends[run] = end._replace(until=until)
         return end
 
     def hurry(self, run: str) -> None:
         """End a run's wait because a user wants it started now. A run that the service stopped
-        waits anyway."""
+        still waits."""
         end = self._ends.get(run)
         if end is not None and end.reason not in EXCUSED and end.due > self._clock():
             self._ends[run] = end._replace(due=self._clock())
 
     def failure(self, run: str) -> Failure:
-        """Why a run failed: from its outcome, or else from the last lines of its log."""
+        """Return why a run failed, from its outcome or else from the last lines of its log."""
         end = self._ends[run]
         log = self._folder.log(run, end.state.attempt)
         line = "" if end.outcome.detail else cause(self._tail(log))
@@ -276,11 +277,11 @@ class Outcomes:
 
 
 class FailurePolicy:
-    """Judges ended attempts once per step.
+    """A policy that judges ended attempts once per step.
 
-    `held` says, in a line for people, why nothing more is started; None if there is no problem.
-    With `smoke` only the run `first` may start until it succeeds; then `smoke` becomes false.
-    Attempts that had ended before the first look belong to an earlier launch and do not count.
+    `held` is the reason why no more runs are started, as one line for people; None if there is
+    none. With `smoke` only the run `first` may start until it succeeds; then `smoke` becomes false.
+    Attempts that had ended before the first step belong to an earlier launch and do not count.
     """
 
     def __init__(self, run_table: RunTable, outcomes: Outcomes, *, smoke: bool) -> None:
@@ -289,7 +290,8 @@ class FailurePolicy:
         self._breaker = CircuitBreaker()
         self._begun = False
         self._known: set[tuple[str, int]] = set()
-        # Outcomes in this launch after which the run was to be started again, until a user says no.
+        # Outcomes in this launch after which the run was to be started again, until a user cancels
+        # it.
         self._open: dict[str, RunState] = {}
         self.smoke = smoke
         self.first: str | None = None
@@ -301,8 +303,9 @@ class FailurePolicy:
             self.first = runs[0]
 
     def look(self) -> str | None:
-        """Judge the attempts that ended since the last look. Return what stopped one of them
-        through no fault of its own, as a key of `labels.LOWERED`; None if nothing did."""
+        """Judge the attempts that ended since the last step. Return what stopped one of them
+        through no fault of its own, as a key of `labels.LOWERED`; None if there was no such
+        attempt."""
         refused: str | None = None
         self._outcomes.begin()
         for run, view in self._run_table.views.items():
@@ -353,8 +356,8 @@ class FailurePolicy:
 
     @property
     def waiting_for_retries(self) -> bool:
-        """Return whether the first attempts failed alike and their retries are still to come. Until
-        then no new run is started."""
+        """Whether the first attempts failed with the same error and their retries are still to
+        come. Until then no new run is started."""
         suspects = self._breaker.suspects() if self.held is None else ()
         unknown = self._run_table.unacknowledged()
         views = {run: self._run_table.views[run] for run in suspects}
@@ -368,7 +371,7 @@ class FailurePolicy:
             self._breaker.attempt_ended(run, self._outcomes.failure(run))
 
     def _learn(self, run: str, state: State) -> None:
-        """Tell the circuit breaker that a run has ended for good in this launch, and checks whether
+        """Tell the circuit breaker that a run has ended for good in this launch, and check whether
         it was the one that had to succeed first."""
         if state is State.SUCCEEDED:
             self.smoke, self.first = False, None
@@ -379,7 +382,7 @@ class FailurePolicy:
             failure = self._outcomes.failure(run) if state is State.FAILED else None
             why = f" ({failure.line or _cause(failure)})" if failure else ""
             name = self._run_table.runs[run].name
-            self.held = f"the first run, {name}, is {state.value}{why}: nothing else is started"
+            self.held = f"the first run, {name}, is {state.value}{why}: no more runs are started"
 
     def _go_on(self) -> None:
         """Reset the judgement if a user has asked for a retry since the last look."""
@@ -400,8 +403,8 @@ class FailurePolicy:
         cause = self._breaker.tripped(alive)
         if cause is not None and self.held is None and self._left():
             self.held = (
-                f"the first runs failed with the same error ({_cause(cause)}), so no other run is "
-                "started: `sweeper logs` shows more; fix it, then run `sweeper retry`"
+                f"the first runs failed with the same error ({_cause(cause)}), so no other "
+                "run is started: see `sweeper logs`, fix it, then run `sweeper retry`"
             )
 
     def _left(self) -> bool:
@@ -414,4 +417,4 @@ def _cause(failure: Failure) -> str:
     """Describe a failure briefly. Its last line says more than its exit code."""
     if failure.line or failure.code is None:
         return ": ".join(filter(None, (failure.reason, failure.line)))
-    return f"{failure.reason}: exit code {failure.code}, and nothing printed"
+    return f"{failure.reason}: exit code {failure.code}, no output"

@@ -34,9 +34,10 @@ class _StageRoom:
 
 
 class JobStarter:
-    """Starts the jobs of one sweep. `check` raises if another launcher has the sweep by now.
+    """Starts the jobs of one sweep. `check` raises if another launcher has taken over the sweep.
 
-    `unsubmitted` has the runs whose opened attempt is at no backend, according to the backend.
+    `unsubmitted` has the runs with an opened attempt that is at no backend, according to the
+    backend.
     """
 
     def __init__(self, parts: Components, check: Callable[[], None]) -> None:
@@ -65,12 +66,12 @@ class JobStarter:
         engine_away: bool,
         spending_unknown: bool,
     ) -> None:
-        """Start what may start now, and adds to `observed` why other runs wait. `refused` says what
-        rejected a job. While the engine is away, or the spending is unknown, nothing new is
+        """Start what may start now, and add to `observed` why other runs wait. `refused` says what
+        rejected a job. If the engine is missing, or the spending is unknown, no new run is
         started."""
         self._engine_away, self._spending_unknown = engine_away, spending_unknown
         try_call(lambda: self._take_slots(observed, refused))
-        # What may be at work counts as such: only the room beside it is given to others.
+        # What may be running counts as running: only the room besides it is free.
         self._acknowledge(try_call)
         self._start(try_call, observed)
 
@@ -126,17 +127,17 @@ class JobStarter:
         return _StageRoom(self._stages.plan, (self._run_table.runs[run] for run in self._at_work()))
 
     def _acknowledge(self, try_call: TryCall) -> None:
-        """Submit again what an earlier launcher meant to submit, unless its place has it."""
+        """Submit again what an earlier launcher may not have submitted, unless its place has it."""
         self.unsubmitted = set()
         opened = self._places.of_each(self._run_table.unacknowledged())
         for place, jobs in opened.items():
             if jobs and not try_call(partial(self._acknowledge_at, place, jobs)):
-                unknown = self._run_table.unacknowledged()  # but for those found since
+                unknown = self._run_table.unacknowledged()  # except those found since
                 runs = [run for run in jobs.values() if run in unknown]
                 self._withdrawals.look(place, runs, self.unsubmitted)
 
     def _acknowledge_at(self, place: str, opened: Mapping[str, str]) -> None:
-        """The same at one place, for these jobs (token -> run). Raises `Unreachable`."""
+        """Submit these jobs (token -> run) again at one place. Raises `Unreachable`."""
         jobs = self._places.ask(place, lambda backend: backend.find(list(opened)))
         for job in jobs:
             self._run_table.add(*attempt_of(job), Event.SUBMITTED)
@@ -156,7 +157,8 @@ class JobStarter:
                 again.append(run)
         self.unsubmitted -= set(again)
         for run in again:
-            # What lies beside the intent may be of another plan, damaged, or anybody's.
+            # The files next to the intent may belong to another plan, be damaged, or come from
+            # anybody.
             attempt = self._run_table.views[run].state.opened
             self._submitter.describe(run, attempt, place, again=True)
         self._submit(place, again)
@@ -166,7 +168,7 @@ class JobStarter:
         self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", "before it was submitted")
 
     def _start(self, try_call: TryCall, observed: dict[str, Observation]) -> None:
-        """Open attempts for runs that want one, while there is room, and submits them."""
+        """Open attempts for runs that want one, while there is room, and submit them."""
         room = min(self._free(), sum(self._places.room(self.unsubmitted).values()))
         retries_first, held = self._policy.waiting_for_retries, self._backlog.held
         stage_room = self._stage_room()
@@ -182,7 +184,7 @@ class JobStarter:
             elif end is not None:
                 observed[run] = Observation(Kind.LATER, None, timestamp(end.until))
             elif (attempt, Event.CANCEL) in self._run_table.events(run):
-                # A cancel that was taken back names this attempt: the next is the one to start.
+                # A revoked cancel names this attempt: the next one is started.
                 self._run_table.add(run, attempt, Event.INTENT)
                 self._end_cancelled(run, attempt)
             elif wait is not None:
@@ -199,7 +201,7 @@ class JobStarter:
         self._open(chosen, try_call)
 
     def _open(self, runs: Iterable[str], try_call: TryCall) -> None:
-        """Open the next attempt of each of these runs at a place with room, and submits them."""
+        """Open the next attempt of each of these runs at a place with room, and submit them."""
         rooms = self._places.room(self.unsubmitted)
         opened: dict[str, list[str]] = {}
         for run in runs:

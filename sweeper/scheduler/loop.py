@@ -1,13 +1,12 @@
-"""The reconcile loop: decides what should run, finds out what runs, and starts what is missing.
+"""The reconcile loop: decides what should run, checks what runs, and starts what is missing.
 
-Each step reads the store, asks each backend once, and moves every run at most one step along
+Each step reads the store, queries each backend once, and moves every run at most one step along
 
 intent -> (find) -> submit -> acknowledge -> the worker's own events
 
-Memory holds nothing that a restart could miss. Only the clocks of leases and of waits start
-again, and what this launch has seen of runs that all fail alike. So the launcher may be killed
-anywhere and started again: an attempt with a recorded intent is looked up by its token before it
-is submitted a second time.
+A restart loses nothing in memory except the clocks of leases and of waits, and the memory of runs
+that failed with the same error. So the launcher may be killed at any point and started again: an
+attempt with a recorded intent is looked up by its token before it is submitted a second time.
 
 At most `max_parallel` jobs run at once, and no more than the sweep has slots of its account
 (`governor.py`). An attempt counts from its intent until an event ends it or the backend says that
@@ -41,7 +40,7 @@ from sweeper.sweep.states import OPEN, State
 
 _LOG = Log(__name__)
 
-REPLANNED = "the grid was launched again: going on with its new plan"
+REPLANNED = "the grid was launched again: continuing with its new plan"
 """The reason of a launcher that ends because it is to continue with a new plan."""
 
 POLL_SECONDS = 0.5
@@ -52,11 +51,11 @@ REMOTE_POLL_SECONDS = 2.0
 class Scheduler:
     """Drives one sweep to its end. The caller holds the sweep's lock.
 
-    `notify` is called with each changed summary. With `smoke` one run goes first, and the others
-    when it has succeeded. With `starting=False` nothing is started: running jobs are followed,
-    and stopped on request. `check` is called before each submission, and raises if another
-    launcher has the sweep by now. `ending` is called when all is over. It may take long, so the
-    sweep is looked at once more after it.
+    `notify` gets each changed summary. With `smoke` one run goes first, and the others when it has
+    succeeded. With `starting=False` no runs are started: running jobs are followed, and stopped on
+    request. `check` is called before each submission, and raises if another launcher has taken
+    over. `ending` is called when all runs are over. It may take long, so the sweep is checked once
+    more after it.
     """
 
     def __init__(
@@ -79,10 +78,10 @@ class Scheduler:
         self._observed: dict[str, Observation] = {}
         self._last_summary: Summary | None = None
         self._changes = {
-            "unreachable": Changes(_LOG, "no answer, asked again", "everything answers again"),
-            "held": Changes(_LOG, "nothing is started", "runs are started again"),
+            "unreachable": Changes(_LOG, "no answer, asking again", "everything answers again"),
+            "held": Changes(_LOG, "no runs are started", "runs are started again"),
             "waits": Changes(_LOG, "stages wait", "no stage waits"),
-            "limit": Changes(_LOG, "fewer jobs at once", "as many jobs at once as asked for"),
+            "limit": Changes(_LOG, "fewer jobs at once", ("the requested number of jobs at once")),
         }
 
     def run(self) -> Summary:
@@ -108,11 +107,11 @@ class Scheduler:
             parts.display.show(summary, parts.run_table.views, self._observed)
             self._log_changes(summary)
             if summary != self._last_summary:
-                with suppress(OSError, ValueError):  # a full disk, a terminal that has gone
+                with suppress(OSError, ValueError):  # such as a full disk, or a closed terminal
                     self._notify(summary)
                 self._last_summary = summary
             if summary.ends is not None:
-                return summary  # what runs keeps its slots
+                return summary  # running jobs keep their slots
             if summary.finished:
                 parts.parallelism.leave()
                 return summary
@@ -135,7 +134,7 @@ class Scheduler:
             _LOG.info("runs: %s", ", ".join(f"{n} {state.value}" for state, n in counts if n))
 
     def _step_or_unreachable(self) -> Summary:
-        """Do a step. If the store or the machine fails after an earlier step worked, returns the
+        """Do a step. If the store or the machine fails after an earlier step worked, return the
         last summary with what is unreachable."""
         try:
             self._check()
@@ -144,7 +143,7 @@ class Scheduler:
                 monitor = self._parts.alarm_monitor
                 alarms = summary.alarms if monitor is None else monitor.finish()
                 self._ending()
-                # That may have taken minutes, in which somebody asked for a retry.
+                # That may have taken minutes, in which a user may have requested a retry.
                 summary = self.step()._replace(alarms=alarms)
         except (StoreError, OSError, RuntimeError) as error:
             message = lacking(error) or (str(error) if isinstance(error, StoreError) else None)
@@ -153,11 +152,11 @@ class Scheduler:
                     raise
                 raise EnvironmentFailure(message) from error
             summary = self._last_summary._replace(unreachable=message)
-            with suppress(StoreError):  # what was observed before holds no more
+            with suppress(StoreError):  # earlier observations may be outdated
                 self._observed = {}
                 self._publish(message)
         except AnotherLauncher:
-            raise  # what readers see is the other's to say
+            raise  # readers see what the other launcher publishes
         except EnvironmentFailure as error:
             with suppress(StoreError):
                 self._parts.publisher.publish(
@@ -238,12 +237,12 @@ class Scheduler:
         )
 
     def _reconcile(self) -> list[str]:
-        """Do everything that needs the backends. Return a line for each question that one did not
-        answer.
+        """Do everything that needs the backends. Return a line for each query that a backend did
+        not answer.
 
-        An unanswered question says nothing about any job, and is repeated in the next round.
-        Nothing is started at a place while its running jobs are unknown. A job that cannot be
-        stopped, found or submitted delays no other job, and no other place.
+        An unanswered query says nothing about any job, and is repeated in the next round. No run is
+        started at a place while its running jobs are unknown. A job that cannot be stopped, found
+        or submitted delays no other job, and no other place.
         """
         parts = self._parts
         missing: list[str] = []
@@ -254,7 +253,7 @@ class Scheduler:
             except Unreachable as error:
                 _LOG.debug("no answer: %s", error)
                 missing.append(str(error))
-                # A place that is full is left alone, where there are others.
+                # A full place gets no jobs if there are others.
                 self._machine_full |= isinstance(error, NoRoom) and not parts.places.several
                 return False
             return True
@@ -282,7 +281,7 @@ class Scheduler:
         return [*missing, *parts.places.damaged.values()]
 
     def _poll_jobs(self, try_call: TryCall) -> bool:
-        """Poll the places for the running jobs, and finds lost workers (`lost_workers.py`). Return
+        """Poll the places for the running jobs, and find lost workers (`lost_workers.py`). Return
         whether any place answered."""
         parts = self._parts
         if parts.places.several:

@@ -59,13 +59,13 @@ class LostWorkers:
     def look(
         self, statuses: Mapping[str, JobStatus], stopping: Collection[str]
     ) -> dict[str, Observation]:
-        """Judge the running jobs by what their backends say. `stopping` are jobs that were told to
-        stop. Both are keyed by token. Return observations of runs that are neither over nor
+        """Judge the running jobs by what their backends say. `stopping` are jobs that were asked
+        to stop. Both are keyed by token. Return observations of runs that are neither over nor
         healthy. Raises `StoreError`."""
         self._kernel.look(statuses)
         if any(status.state in _GONE for status in statuses.values()):
-            # A worker records its outcome before it exits: only what is missing after the
-            # backend's answer is missing.
+            # A worker records its outcome before it exits, so only an outcome that is missing after
+            # the backend's answer is really missing.
             self._run_table.read()
         observations: dict[str, Observation] = {}
         for job, status in statuses.items():
@@ -79,13 +79,13 @@ class LostWorkers:
         return observations
 
     def _is_over(self, run: str, attempt: int, status: JobStatus, stopped: bool) -> bool:
-        """Record the outcome of an attempt whose worker will not, if it is known by now. `stopped`:
-        it was told to stop."""
+        """Record the outcome of an attempt whose worker will not, if it is known now. `stopped`:
+        it was asked to stop."""
         view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
         if view.cancel and status.state in _GONE:
-            # No worker that has not claimed it by now will: it looks for the request first.
+            # A worker that has not claimed it yet will not: it checks for the request first.
             if view.state.state is State.SUBMITTED or quiet > SETTLE_SECONDS:
-                detail = "the worker was gone before it could say so"
+                detail = "the worker ended before it could record that"
                 self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", detail)
             return True
         if status.state is JobState.ENDED and quiet > SETTLE_SECONDS:
@@ -106,7 +106,7 @@ class LostWorkers:
     ) -> Observation | None:
         """Return the observation of an attempt that may be running. None if it is healthy."""
         stopping = stopped or self._run_table.views[run].cancel
-        if status.state is JobState.PENDING:  # nothing can beat yet, however long it waits
+        if status.state is JobState.PENDING:  # no heartbeat is possible yet, however long it waits
             kind = Kind.STOPPING if stopping else Kind.QUEUED
             return Observation(kind, status.reason or None, status.since)
         if self._heartbeats.quiet(run, attempt) > self._lease_s:
@@ -135,15 +135,15 @@ class LostWorkers:
         event = Event.PREEMPTED if status.preempted else Event.FAILED
         reason = status.reason or reason
         if stopped and reason != "oom":
-            # We stopped it, before its worker could say so: it is to go on.
+            # We stopped it before its worker could record that: it will continue.
             event, reason = Event.PREEMPTED, "terminated"
-            detail = "it was stopped before its worker could say so"
+            detail = "it was stopped before its worker could record that"
         _LOG.warning("%s: %s (%s): %s", token(run, attempt), event.value, reason, detail)
         known = {"code": status.code, "host": status.node}
         self._run_table.end(run, attempt, event, reason, detail, known)
 
     def _last_words(self, run: str, attempt: int) -> str:
-        """Return the last line that a job printed whose worker never began; empty if there is
+        """Return the last line printed by a job whose worker never began; empty if there is
         none."""
         backends, place = self._context.backends, next(iter(self._context.backends), None)
         if len(backends) > 1:
@@ -158,11 +158,11 @@ class _KernelKills:
 
     def __init__(self) -> None:
         self._counter = MemoryKills()
-        self._counts = (0, 0)  # of the last two looks: a job ends a moment after its kill
+        self._counts = (0, 0)  # from the last two checks: a job ends a moment after its kill
         self._ended: dict[str, bool] = {}
 
     def look(self, statuses: Mapping[str, JobStatus]) -> None:
-        """Record the jobs that ended since the last look, according to the backend."""
+        """Record the jobs that ended since the last check, according to the backend."""
         count = self._counter.count()
         ended = {job: s for job, s in statuses.items() if s.state is JobState.ENDED}
         for job, status in ended.items():

@@ -1,13 +1,14 @@
-"""Decides how many jobs of a sweep may run: the number asked for, or less if the account's quota or
-this machine requires it.
+"""Decides how many jobs of a sweep may run: the requested number, or fewer if the account's quota
+or this machine requires it.
 
 The launchers of an account share its slots through one record (`account.py`). Each takes slots
-before it starts runs, and gives them back when runs have ended, in the same write in which it
-reports its load. The learned limit of the service (`Limiter`) belongs to all of them.
+before it starts runs, and gives them back when runs have ended, in the same write that reports its
+load. The learned limit of the service (`Limiter`) is shared by all.
 
-A sweep whose launcher was killed keeps its slots while its runs are at work, which any other
-launcher of the account may find out; its next launcher takes them over. A slot that is in use is
-never taken by waiting."""
+A sweep whose launcher was killed keeps its slots while its runs are running, which any other
+launcher of the account can check; its next launcher takes them over. Waiting never takes a slot
+that is in use.
+"""
 
 import hashlib
 import math
@@ -84,8 +85,8 @@ def name_of(root: str, sweep: str, identity: str = "") -> str:
 
 class Governor:
     """Decides for the launcher of one sweep how many slots it holds. `own` is its first entry in
-    the record. `most` is how many jobs the service takes at once, where the user knows it; None
-    lets the launchers learn it."""
+    the record. `most` is how many jobs the service takes at once, if the user knows it; with
+    None the launchers learn it."""
 
     def __init__(
         self,
@@ -129,11 +130,11 @@ class Governor:
 
     def _keep(self, ended: threading.Event) -> None:
         while not ended.wait(BEAT_SECONDS):
-            with suppress(StoreError):  # the next may get through
+            with suppress(StoreError):  # the next beat may succeed
                 self._record.beat(self._name)
 
     def look(self, jobs: Jobs) -> Allowance:
-        """Report the load of the sweep, and takes the slots that it may have. Raises
+        """Report the load of the sweep, and take the slots that it may have. Raises
         `StoreError`."""
         now = self._clock()
         self._refused |= jobs.refused
@@ -147,7 +148,7 @@ class Governor:
         self._entered = True
         page = self._record.write(lambda page: self._changed(page, jobs))
         self._joined, self._refused = True, False
-        self._look_at = now + _REMOTE_SECONDS  # not before: a look that failed allows nothing
+        self._look_at = now + _REMOTE_SECONDS  # set only now, because a failed check allows nothing
         self._allowance = self._allowed(page, jobs)
         self._forget(page)
         return self._allowance
@@ -155,7 +156,7 @@ class Governor:
     def leave(self) -> None:
         """Give all slots back when nothing of the sweep is running."""
         self._joined = self._entered = False
-        with suppress(StoreError):  # then others find out that nothing runs
+        with suppress(StoreError):  # other launchers notice that nothing runs
             page = self._record.write(self._without_us)
             if self._name not in page.members:
                 self._record.forget([self._name])
@@ -171,7 +172,7 @@ class Governor:
         self._seen = {name: seen for name, seen in self._seen.items() if name in page.members}
 
     def _let_go(self) -> None:
-        """Record that the sweep has no launcher, if this process may go on living."""
+        """Record that the sweep has no launcher, if this process may continue to exist."""
         if not self._entered:
             return
         self._entered = self._joined = False
@@ -188,7 +189,7 @@ class Governor:
     def _without_us(self, page: Page) -> Page:
         own = page.members.get(self._name)
         if own is None or own.who != self._own.who:
-            return page  # another launcher has the sweep by now
+            return page  # another launcher has taken over the sweep
         return page._replace(members={k: v for k, v in page.members.items() if k != self._name})
 
     def _changed(self, page: Page, jobs: Jobs) -> Page:
@@ -211,8 +212,8 @@ class Governor:
         return page._replace(learned=learned, members=members)
 
     def _turn(self, members: Mapping[str, Member], gone: set[str], jobs: Jobs) -> float:
-        """Our turn. A member that was away does not catch up on its turns, which would block all
-        others."""
+        """Return our turn. A member that was away does not catch up on its turns, which would
+        block all others."""
         before = members.get(self._name)
         if before is not None and (before.slots or before.wants or not jobs.wanted):
             return before.turn
@@ -273,8 +274,8 @@ class Governor:
         return gone
 
     def _seek(self) -> None:
-        """Look at sweeps without a launcher from time to time. This is not done while a page is
-        written, since each look may take long."""
+        """Check sweeps without a launcher from time to time, but never while writing a page,
+        because each check may take long."""
         now = self._clock()
         if now < self._seek_at:
             return
@@ -297,7 +298,7 @@ class Governor:
         for name in gone:
             member, abandoned = page.members[name], self._abandoned.get(name)
             if abandoned is None or abandoned.member.who != member.who:
-                continue  # nobody has looked yet
+                continue  # not checked yet
             if abandoned.at_work < member.slots or not abandoned.at_work:
                 jobs[name] = min(member.slots, abandoned.at_work)
         return jobs
@@ -348,12 +349,12 @@ class _Abandoned:
         """Return whether the sweep found under that name is a different one. Raises
         `StoreError`."""
         if folder.store.is_remote or self._is_here:
-            return 0  # it took the place of this one
+            return 0  # it replaced this one
         raise StoreError(f"{folder.address}: is another sweep")
 
 
 def governor_of(context: Context, service: Service) -> Governor:
-    """Make the governor of a sweep's launcher. Raises `EnvironmentFailure`, `StoreError`."""
+    """Return the governor of a sweep's launcher. Raises `EnvironmentFailure`, `StoreError`."""
     plan = context.plan
     settings = Quota("") if plan.service == "none" else quota_settings()
     account = account_of(plan, service, settings)
@@ -371,15 +372,16 @@ def governor_of(context: Context, service: Service) -> Governor:
 
 
 class Lowered(NamedTuple):
-    """`limit` jobs at once are fewer than were asked for. `why` is a key of `labels.LOWERED`."""
+    """The limit when it is below the requested number of jobs at once. `why` is a key of
+    `labels.LOWERED`."""
 
     limit: int
     why: str
 
 
 class Parallelism:
-    """The limits of one launcher. `most` is what the plan or a later request asks for. `needed`:
-    whether the launcher starts anything; if not, it takes no slots."""
+    """The limits of one launcher. `most` is the number in the plan or in a later request.
+    `needed`: whether the launcher starts anything; if not, it takes no slots."""
 
     def __init__(self, context: Context, service: Service, *, needed: bool) -> None:
         self._planned = self.most = context.plan.launch.max_parallel
@@ -391,12 +393,12 @@ class Parallelism:
 
     @property
     def here(self) -> int:
-        """Return how many jobs this launcher would run, regardless of the quota."""
+        """The number of jobs that this launcher would run, regardless of the quota."""
         return self.most if self._borne.limit is None else min(self.most, self._borne.limit)
 
     @property
     def jobs(self) -> int:
-        """Return how many jobs may run, as of the last look."""
+        """The number of jobs that may run, as of the last check."""
         return min(self.here, self._slots)
 
     def ask(self, most: int | None) -> None:
@@ -433,7 +435,7 @@ class Parallelism:
 
     @contextmanager
     def kept(self) -> Generator[None]:
-        """Keep the slots meanwhile, however long a step takes."""
+        """Hold the slots meanwhile, however long a step takes."""
         with nullcontext() if self._governor is None else self._governor.kept():
             yield
 

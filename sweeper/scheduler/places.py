@@ -1,10 +1,11 @@
 """The places of a sweep: at which backend each attempt is, where the next ones go, and which
 attempts leave a place that keeps them waiting.
 
-An attempt's intent names its place, and is on record before that backend is asked for anything. So
-after a kill at any instruction, the attempt is looked up and submitted at that place and at no
-other. A run goes to another place only by another attempt: after one that was preempted, lost, or
-withdrawn because its place did not take it (`RunTable.withdraw`)."""
+An attempt's intent names its place, and is recorded before that backend is called. So after a kill
+at any point, the attempt is looked up and submitted at that place and at no other. A run changes
+its place only with a new attempt: after one that was preempted, lost, or withdrawn because its
+place did not take it (`RunTable.withdraw`).
+"""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ _AGAIN = (State.PREEMPTED, State.LOST)
 
 class Places:
     """The backends of one sweep, by the names of its places, in the order in which they are
-    filled. With only one place, all of this makes no difference."""
+    filled."""
 
     def __init__(self, context: Context, run_table: RunTable) -> None:
         self._folder, self._clock = context.folder, context.clock
@@ -45,16 +46,16 @@ class Places:
         self.damaged: dict[str, str] = {}
         """Damaged records about where runs are, since this was last cleared."""
         self._silent: dict[str, float] = {}  # since when a place has not answered
-        self._refusals: dict[str, int] = {}  # how often in a row it took no job
+        self._refusals: dict[str, int] = {}  # how many times in a row it took no job
         self._until: dict[str, float] = {}
-        self._full: set[str] = set()  # it has said so, of the last
-        self._closed: dict[str, EnvironmentFailure] = {}  # it never will
+        self._full: set[str] = set()  # when it last refused one
+        self._closed: dict[str, EnvironmentFailure] = {}  # places that will never take a job
 
     def at(self, run: str, attempt: int) -> str | None:
         """Return the place of an attempt. If the grid no longer has the place, the attempt was
         cancelled. An attempt of a sweep that once had one place is at the first
-        (`placement_guard.py`). None if the record is damaged, which is added to `damaged`: then no
-        place is asked for it, since any might have it. Raises `StoreError`."""
+        (`placement_guard.py`). None if the record is damaged, which is added to `damaged`; then
+        no place is queried for it, since it may be at any. Raises `StoreError`."""
         if not self.several:
             return self.names[0]
         known = self._at.get((run, attempt))
@@ -69,7 +70,7 @@ class Places:
         return known
 
     def of_each(self, attempts: Mapping[str, int]) -> dict[str, dict[str, str]]:
-        """For every place its attempts among these (run -> attempt), as token -> run."""
+        """Return for every place its attempts among these (run -> attempt), as token -> run."""
         jobs: dict[str, dict[str, str]] = {place: {} for place in self.names}
         for run, attempt in attempts.items():
             place = self.at(run, attempt)
@@ -78,8 +79,8 @@ class Places:
         return jobs
 
     def ask(self, place: str, question: Callable[[Backend], T]) -> T:
-        """Ask the backend of a place. Raises `Unreachable` if it does not answer, or if it cannot
-        be opened while there are other places."""
+        """Query the backend of a place. Raises `Unreachable` if it does not answer, or if it
+        cannot be opened while there are other places."""
         try:
             answer = self._put(place, question)
         except Unreachable:
@@ -89,7 +90,7 @@ class Places:
         return answer
 
     def _put(self, place: str, question: Callable[[Backend], T]) -> T:
-        """Return the same, without recording whether there was an answer."""
+        """Query the backend like `ask`, without recording whether it answered."""
         try:
             return question(self.backends[place])
         except (StoreError, Unreachable):
@@ -100,12 +101,13 @@ class Places:
             raise Unreachable(str(error)) from error
 
     def look_where_nothing_is(self, place: str) -> None:
-        """Let a place without running attempts forget the jobs that have ended. That asks the
-        backend nothing. So a place that was silent is asked for some job, to see whether it
-        answers, unless it will be asked anyway. Raises `Unreachable` if it does not answer."""
+        """Let a place without running attempts forget the jobs that have ended, which does not
+        query the backend. So if the place did not answer before, query it about some job to see
+        whether it answers, unless it will be queried anyway. Raises `Unreachable` if it does
+        not answer."""
         try:
             self._put(place, lambda backend: backend.poll([]))
-        except Unreachable:  # as of one that could not be opened
+        except Unreachable:  # as for one that could not be opened
             self._silent.setdefault(place, self._clock())
             raise
         unknown = self.of_each(self._run_table.unacknowledged())[place]
@@ -114,7 +116,7 @@ class Places:
             self.ask(place, lambda backend: backend.find([job]))
 
     def is_reached(self, place: str) -> bool:
-        """Return whether the place answered the last question."""
+        """Return whether the place answered the last query."""
         return place not in self._silent
 
     def submit(self, place: str, jobs: Sequence[JobSpec]) -> None:
@@ -163,7 +165,7 @@ class Places:
         busy = Counter(self.at(run, n) for run, n in (*opened.items(), *unsure))
         rooms: dict[str, int] = {}
         for place, most in self._most.items():
-            # An attempt whose place is not known may be at any.
+            # An attempt whose place is unknown may be at any.
             left = (everywhere if most is None else most) - busy[place] - busy[None]
             left = min(left, 1) if place in self._refusals else left
             usable = self.takes(place) and self.is_reached(place)
@@ -183,8 +185,8 @@ class Places:
         return next((place for place in order if room[place] > 0), None)
 
     def why_leave(self, place: str, room: Mapping[str, int]) -> str | None:
-        """Why attempts that a place does not have should go elsewhere: it takes none, or does not
-        answer for long, and another place has room. None if they should stay."""
+        """Return why attempts that a place does not have should go elsewhere: it takes none, or
+        has not answered for long, and another place has room. None if they should stay."""
         others = any(left > 0 for other, left in room.items() if other != place)
         if not self.several or not others:
             return None
@@ -194,14 +196,14 @@ class Places:
         waited = 0.0 if since is None else self._clock() - since
         if waited > self._patience_s:
             return f"no answer for {waited:.0f} s"
-        # Of one that is silent since, what it said last still holds.
+        # The last answer of a place that no longer answers remains valid.
         refused = not self.takes(place) and (since is None or place in self._full)
         return "it took no more jobs" if refused else None
 
 
 class Withdrawals:
-    """Withdraws attempts, and has their runs started again at another place. With
-    `starting=False` none is withdrawn."""
+    """Withdraws attempts, and has their runs started again at another place. With `starting=False`
+    none is withdrawn."""
 
     def __init__(
         self, run_table: RunTable, places: Places, policy: FailurePolicy, *, starting: bool
@@ -235,8 +237,8 @@ class Withdrawals:
         return staying
 
     def finish(self) -> None:
-        """End the attempts that a killed launcher was withdrawing. No worker has them, and none
-        will."""
+        """End the attempts that a killed launcher was withdrawing. No worker has claimed them or
+        can."""
         for run, view in self._run_table.views.items():
             claimed = view.state.event is Event.CLAIMED and self._starting
             if claimed and self._run_table.finish_withdrawal(run, view.state.attempt):
@@ -245,4 +247,4 @@ class Withdrawals:
     def start_elsewhere(self, run: str, attempt: int) -> None:
         """Start a run again whose attempt was withdrawn, unless a user has cancelled it since."""
         if not self._run_table.is_cancelled(run, attempt):
-            self._policy.excuse(run, attempt, "since its place did not take it")
+            self._policy.excuse(run, attempt, "because its place did not take it")

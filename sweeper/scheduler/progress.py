@@ -37,13 +37,12 @@ class Summary(NamedTuple):
     """The state of a sweep: `counts` of its runs by state, and how many the launcher will still
     start.
 
-    `unreachable` says what does not answer. `held` says why nothing new is started, and
-    `held_back` counts the runs that therefore wait for another launch. `limit` is the number of
-    jobs at once if that is less than `max_parallel`, and `limit_by` the reason, a key of
-    `labels.LOWERED`. `alarms` are lines for people. `again` counts, by state, the runs to start
-    that were started before. `waits` says which runs depend on others that did not succeed.
-    `ends` says why the launcher ends although not all is over. `to_come` counts the runs of stages
-    that are not known before others have ended.
+    `unreachable` says what does not answer. `held` says why no runs are started, and `held_back`
+    counts the runs that therefore wait for another launch. `limit` is the number of jobs at once if
+    that is less than `max_parallel`, and `limit_by` the reason, a key of `labels.LOWERED`. `alarms`
+    are lines for people. `again` counts, by state, the runs to start that have run before. `waits`
+    says which runs depend on others that did not succeed. `ends` says why the launcher ends before
+    the sweep is over. `to_come` counts the runs of stages that are unknown until others have ended.
     """
 
     counts: Counter[State]
@@ -61,22 +60,22 @@ class Summary(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Return the number of runs, also of those that are not known yet."""
+        """The number of runs, including those that are not known yet."""
         return self.counts.total() + self.to_come
 
     @property
     def open(self) -> int:
-        """Return the number of runs with a job."""
+        """The number of runs with a job."""
         return sum(self.counts[state] for state in OPEN)
 
     @property
     def finished(self) -> bool:
-        """Return whether nothing runs and nothing is left to start."""
+        """Whether nothing runs and nothing is left to start."""
         return self.open == 0 and self.to_start == 0
 
 
 def line(summary: Summary) -> str:
-    """`12:01:03  7/18 succeeded, 4 running, 1 failed, 6 to start`."""
+    """Describe a summary in a line: `12:01:03  7/18 succeeded, 4 running, 1 failed, 6 to start`."""
     return f"{time.strftime('%H:%M:%S')}  {_sentence(summary)}"
 
 
@@ -110,7 +109,7 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    # A reason is text, and no markup.
+    # the reason is plain text, not markup
     columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=Console(file=raw(sys.stderr))) as bar:
         task = bar.add_task("starting")
@@ -130,7 +129,8 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
 
 
 def _news(summary: Summary, printed: set[str]) -> list[str]:
-    """Return the lines of a summary that are printed once and were not yet; adds them to `said`."""
+    """Return the lines of a summary that are printed only once and have not been yet; add them to
+    `printed`."""
     held = [f"held: {summary.held}"] if summary.held is not None else []
     lines = [*held, *summary.waits, *summary.alarms]
     lines += [] if summary.ends is None else [summary.ends]
@@ -164,7 +164,7 @@ _SECONDS = 1.0
 
 
 class Publisher:
-    """Writes the observations of a sweep beside its events when they change. `starting` says
+    """Writes the observations of a sweep next to its events when they change. `starting` says
     whether this launcher starts runs."""
 
     def __init__(self, context: Context, *, starting: bool) -> None:
@@ -173,9 +173,9 @@ class Publisher:
         self._published: dict[str, object] | None = None
 
     def publish(self, observations: Observations) -> None:
-        """Write observations that are no states: runs whose worker is silent or waits, a backend
-        that does not answer, the reason why nothing is started. Adds whether this launcher starts
-        runs, and its process."""
+        """Write observations that are not states: runs whose worker is silent or waits, a backend
+        that does not answer, the reason why no runs are started. Adds whether this launcher
+        starts runs, and its process."""
         observed = {run: seen.document() for run, seen in observations.observed.items()}
         usage = None if observations.usage is None else observations.usage.document()
         fields: dict[str, object] = {
@@ -204,8 +204,7 @@ class StatusDisplay:
     def show(
         self, summary: Summary, views: Mapping[str, "View"], observed: Mapping[str, Observation]
     ) -> None:
-        """Show the state of the sweep and its runs. If that fails, it is tried again the next
-        time."""
+        """Show the state of the sweep and its runs. If that fails, it is retried the next time."""
         if self._display is None or (self._clock() < self._next and not summary.finished):
             return
         words = {
@@ -220,7 +219,7 @@ class StatusDisplay:
         try:
             self._display.show(line(summary), news)
         except SweeperError:
-            return  # nothing depends on it, and what does not answer is told elsewhere
+            return  # nothing depends on it, and unreachable backends are reported elsewhere
         self._words, self._summary = words, summary
 
 

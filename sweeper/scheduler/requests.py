@@ -1,5 +1,5 @@
-"""What users ask of a launcher (pause, stop, parallel, a new plan, cancel), read from the store so
-that the next launcher reads it too; and the jobs that backends are told to stop."""
+"""The requests of users to a launcher (pause, stop, parallel, a new plan, cancel), read from the
+store so that the next launcher reads them too; and the jobs that backends are asked to stop."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ _NAMES = ("pause", "parallel", "stop", "plan", "cancel")
 
 
 class Requests:
-    """The requests to a launcher, as of the last look. `stop`: a user wants it to end.
+    """The requests to a launcher, as of the last check. `stop`: a user wants it to end.
     `replanned`: there is another plan. `parallel`: the requested number of jobs at once.
     `cancel`: a user has cancelled the whole sweep."""
 
@@ -35,12 +35,12 @@ class Requests:
 
     @property
     def held(self) -> str | None:
-        """Why a user's request keeps anything new from starting, for people; None if there is no
-        such request."""
+        """Why a user's request keeps runs from starting, for people; None if there is no such
+        request."""
         return None if self.pause is None else self.pause.told(self._folder.name)
 
     def look(self) -> None:
-        """Read what has changed since the last look. Raises `StoreError`."""
+        """Read what has changed since the last check. Raises `StoreError`."""
         names = {self._folder.request(name): name for name in _NAMES}
         listed = self._folder.store.list(self._folder.launcher)
         stamps = {names[entry.path]: entry.stamp for entry in listed if entry.path in names}
@@ -62,8 +62,8 @@ NOT_YET_SECONDS = 5.0
 
 
 class Cancellations:
-    """Has jobs stopped. `stopping`: the tokens of those whose backend was told so. `spending` and
-    `engine` are None where no job is stopped for their sake."""
+    """Has jobs stopped. `stopping` has the tokens of those that their backend was asked to stop.
+    `spending` and `engine` are None if no job is stopped because of them."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class Cancellations:
         self.stopping: set[str] = set()
 
     def look(self, try_call: TryCall, *, away: bool) -> None:
-        """Tell the backends of the jobs that are to be stopped: once, but for those that they
-        cannot stop yet. Their workers look for the request as well. While the engine is `away`
-        nobody knows which jobs have lost it."""
+        """Tell the backends which jobs to stop: each once, except those that they cannot stop yet.
+        Their workers check for the request as well. While the engine is `away` it is unknown
+        which jobs have lost it."""
         opened = self._run_table.open()
         tokens = {token(run, n) for run, n in opened.items() if self._run_table.views[run].cancel}
         if self._engine is not None and not away:

@@ -35,8 +35,8 @@ def choose(
     choice: Choice, runs: Mapping[str, RecordedRun], succeeded: Collection[str]
 ) -> tuple[tuple[str, float], ...]:
     """Return the chosen runs, best first, each with its value. Among equal values the first in the
-    plan wins. Runs without a finite value are left out. Runs of which the metric is missing at the
-    end come after all others, since they may have diverged. Empty if no run has a value."""
+    plan wins. Runs without a finite value are left out. Runs that lack the metric at the end
+    come after all others, since they may have diverged. Empty if no run has a value."""
     metric = choice.metric._asdict()
     values: dict[str, float] = {}
     missing: set[str] = set()
@@ -48,7 +48,7 @@ def choose(
     sign = sign_of(choice.metric.goal)
     if choice.take.how == "best-cell":
         return _of_best_cell(choice, runs, values, missing, sign)
-    # `best` is the first of these, `top` so many of them.
+    # `best` takes the first of these, `top` the first few.
     ordered = sorted(values, key=lambda run: (run in missing, sign * values[run]))
     return tuple((run, values[run]) for run in ordered[: choice.take.number])
 
@@ -60,9 +60,9 @@ def _of_best_cell(
     missing: Collection[str],
     sign: float,
 ) -> tuple[tuple[str, float], ...]:
-    """Return all runs of the cell with the best mean. A cell with a run that has no value comes
-    after complete cells, unless failures count for nothing; before it come those with a run whose
-    metric is missing at the end."""
+    """Return all runs of the cell with the best mean. Cells with runs that lack the metric at the
+    end come after complete cells, and cells with runs without a value last, unless failures
+    count for nothing."""
     planned: dict[str, list[str]] = {}
     for run in choice.candidates:
         if run in runs:
@@ -93,7 +93,7 @@ Pinned = Literal["kept", "gone", "unknown"]
 
 class Pins:
     """The checkpoints that the service was asked to keep. `service` is its name, and `env_file`
-    has the environment of the launch. A service that cannot be asked is not asked again."""
+    has the environment of the launch. A service that cannot be called is not tried again."""
 
     def __init__(self, service: str, env_file: str | None) -> None:
         self._name, self._env_file = service, env_file
@@ -102,7 +102,7 @@ class Pins:
 
     def keep(self, path: str) -> Pinned:
         """Ask the service to keep a checkpoint for good. `gone`: the service has no such
-        checkpoint. `unknown`: the service cannot be asked, or the path belongs to no service."""
+        checkpoint. `unknown`: the service cannot be called, or the path belongs to no service."""
         if not path.startswith(_SCHEME):
             return "unknown"
         if path not in self._found and not self._away:
@@ -161,45 +161,45 @@ class Stages:
 
     @property
     def plan(self) -> Plan:
-        """Return the plan with all runs that are known by now."""
+        """The plan with all runs that are known now."""
         return self._plan
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """Return the runs that wait in vain, one line per reason; and checkpoints that may be
-        deleted before runs have started from them."""
+        """The runs that wait in vain, one line per reason; and checkpoints that may be deleted
+        before runs have started from them."""
         held = told_of(self._plan, self._runs, self._stages)
         return (*held, *dict.fromkeys(self._expiring.values()))
 
     @property
     def to_come(self) -> int:
-        """Return the number of runs that are not known yet but will be."""
+        """The number of runs that are not known yet but will be."""
         return sum(self._plan.unknown[name] for name, w in self._stages.items() if not w.vain)
 
     @property
     def held_back(self) -> int:
-        """Return the number of runs that wait in vain, including those not known yet."""
+        """The number of runs that wait in vain, including those not known yet."""
         unknown = sum(self._plan.unknown[name] for name, w in self._stages.items() if w.vain)
         return unknown + sum(wait.vain for wait in self._runs.values())
 
     def in_vain(self, run: str) -> bool:
-        """Return whether a run waits for something that will not come."""
+        """Return whether a run waits for something that cannot happen."""
         return run in self._runs and self._runs[run].vain
 
     def look(self, cancelled: Asked | None = None) -> None:
-        """Find what has ended, and makes the choices of finished stages; none if the sweep was
+        """Check what has ended, and make the choices of finished stages; none if the sweep was
         `cancelled`. Files that cannot be read are `trouble`, and are read again at the next
-        look."""
+        check."""
         if not self._plan.stages:
             return
         self._recorded = None
         trouble: list[str] = []
-        # What stays so is not asked again: it takes reading the whole sweep.
+        # Do not ask again about what stays so: it takes reading the whole sweep.
         lacking = self._lacking.items()
         self._lacking = {key: one for key, one in lacking if one.size == self._size(one.runs)}
         self._away = {}
         self._halted = halted(self._plan, cancelled)
-        while True:  # what one run waits for in vain, those do too that go on from it
+        while True:  # what one run waits for in vain, its descendants do too
             self._wait()
             before = self._known()
             if any(self._try(choice, trouble) for choice in self._plan.choices):
@@ -215,8 +215,8 @@ class Stages:
             self._cancel_fresh(cancelled)
 
     def _cancel_fresh(self, cancelled: Asked) -> None:
-        """Cancel the runs that were created while the sweep was being cancelled, since its user
-        does not know them: a choice may just have been made."""
+        """Cancel the runs that were created by a choice while the user was cancelling the sweep
+        and did not know them."""
         for run, view in self._run_table.views.items():
             at_work = view.wants or view.state.state in OPEN or view.state.unacknowledged
             fresh = view.state.opened <= 1 and self._run_table.runs[run].parents
@@ -304,7 +304,7 @@ class Stages:
         def find(stage: str, key: str) -> object:
             above = by_stage.get(stage)
             if above is None:
-                raise Missing(f"a run of {stage}, from which it does not come")
+                raise Missing(f"a run of {stage}, which is not among its ancestors")
             return self._late(above, key) if key in LATE else self._early(above, key)
 
         return filled(run.config, find)
@@ -313,7 +313,7 @@ class Stages:
         try:
             return value_of(self._plan, run, key)
         except KeyError:
-            raise Missing(f"{key} of {run.name}, which has none") from None
+            raise Missing(f"{key} of {run.name}, which has no such value") from None
 
     def _late(self, run: Run, key: str) -> object:
         from sweeper.results.checkpoints import last, may_expire, when_expired
@@ -336,7 +336,7 @@ class Stages:
         if pinned == "gone" or (pinned == "unknown" and past):
             raise Missing(f"{key} of {run.name}, which has expired")
         if pinned == "unknown":
-            what = f"the checkpoint of {run.name} that others go on from"
+            what = f"the checkpoint of {run.name} from which other runs start"
             names = f"{self._context.sweep}/{run.name}", "--ttl", "never"
             mend = f"`{hint('checkpoints', *names, root=self._context.store.root)}` keeps it"
             known = self._plan.service != "none"
@@ -356,12 +356,14 @@ class Stages:
         recorded = {run.id: run for run in self._sweep().runs}
         taken = choose(choice, recorded, [run for run, one in fates.items() if one == "succeeded"])
         if not taken:
-            reason = f"{choice.take.words}, of which none has recorded {choice.metric.name}"
+            reason = f"{choice.take.words}, but none has recorded {choice.metric.name}"
             self._lacks(choice.key, choice.candidates, reason)
             return False
         path = self._context.folder.chosen(choice.take.stage, choice.key)
         document = Chosen(taken, timestamp()).document(choice)
-        with suppress(AlreadyExists):  # an earlier launcher's, or ours whose reply was lost
+        with suppress(
+            AlreadyExists
+        ):  # recorded by an earlier launcher, or by us when the reply was lost
             self._context.store.create(path, encode(document))
         return True
 

@@ -1,5 +1,5 @@
-"""Submits runs as jobs: builds the job descriptions for backend and worker, records what an attempt
-is to do, then hands it to the backend."""
+"""Submits runs as jobs: builds the job descriptions for backend and worker, records what an
+attempt is to do, then passes it to the backend."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -43,14 +43,14 @@ def asked_by(launch: Launch, place: str, config: Mapping[str, object]) -> Mappin
 def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:
     """Adapt a job's description to where the backend runs it. `engine` is the address of the
     engine, if runs use one."""
-    if not capabilities.here:  # a job's processes may be those alone that its scheduler started
+    if not capabilities.here:  # a job may only contain the processes that its scheduler started
         job = job._replace(warm=False)
     if capabilities.python is not None:
         job = job._replace(recipe=job.recipe._replace(python=capabilities.python))
     if capabilities.files:
         return job._replace(requirements=None)
     given = {"TINKER_BASE_URL": engine} if engine is not None else {}
-    # Without a copy of the code a program starts where its image says.
+    # Without a copy of the code a program starts in its image's folder.
     cwd = job.cwd if job.snapshot is not None else "."
     return job._replace(env={**job.env, **given}, env_file=None, cwd=cwd)
 
@@ -63,8 +63,8 @@ def worker_argv(
     carried: Carried | None = None,
 ) -> list[str]:
     """Return the command line of a job. `env_file`, the file with the runs' environment on this
-    machine, is passed on if the store is remote: without it the store may be unreachable. `carried`
-    is what a job brings along if it shares no files with this machine."""
+    machine, is passed on if the store is remote, since workers may need it to reach the store.
+    `carried` is what a job needs if it shares no files with this machine."""
     return worker_command(
         folder.address,
         token,
@@ -76,8 +76,8 @@ def worker_argv(
 
 
 def _bare(capabilities: Capabilities, store: Store, carried: Carried | None) -> list[str]:
-    """Return the beginning of the command line of a job that must first install everything but
-    Python; empty for other jobs."""
+    """Return the beginning of the command line of a job whose machine has only Python; empty for
+    other jobs."""
     if carried is None or capabilities.files:
         return []
     from sweeper.provenance.job_bundle import bare_command
@@ -96,8 +96,8 @@ class JobBuilder:
         """The capabilities of jobs, by place."""
 
     def bare(self, place: str) -> list[str]:
-        """Return the beginning of the command lines of jobs at a place that bring along what they
-        need; empty if none does."""
+        """Return the beginning of the command lines of jobs at a place whose machines have only
+        Python; empty if there are none."""
         return _bare(self.capabilities[place], self._folder.store, self._plan.carried)
 
     def spec(self, run: Run, attempt: int, place: str) -> JobSpec:
@@ -137,7 +137,7 @@ class Submitter:
         self._engine = engine
         self._builder = JobBuilder(context.plan, context.folder, service.env_file)
         self._diff: bytes | None = None
-        self._described: dict[str, bytes] = {}  # what is known to be on record, by its path
+        self._described: dict[str, bytes] = {}  # documents known to be recorded, by path
 
     def open(self, run: str, attempt: int, place: str) -> str | None:
         """Record what the attempt is to do, then that it is about to be submitted to `place`.
@@ -188,7 +188,7 @@ class Submitter:
         data = encode(described.document())
         if again:
             if self._described.get(path) == data:
-                return  # while a queue is closed this comes every round
+                return  # while a queue is closed this happens in every round
             with suppress(NotFound, StoreError):
                 if folder.store.read(path) == data:
                     self._described[path] = data
@@ -215,7 +215,7 @@ class Submitter:
         return self._diff
 
     def submit(self, place: str, runs: Sequence[str]) -> None:
-        """Submit the newest opened attempt of each run to its place, and acknowledges it."""
+        """Submit the newest opened attempt of each run to its place, and acknowledge it."""
         if not runs:
             return
         attempts = {run: self._run_table.views[run].state.opened for run in runs}

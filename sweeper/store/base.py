@@ -1,11 +1,9 @@
-"""What a store is: the place where a sweep's state and results lie. Every write is whole or did not
-happen.
+"""What a store is: the place of sweeps' state and results. A write either happens completely or
+not at all.
 
-Durable when a call returns: `create` and `replace` (file and directory entry synced to disk).
-Not durable until the operating system gets round to it: `append`, and `replace(durable=False)`,
-which is for heartbeats.
-
-The stores are in `local.py` and `remote.py`; `opening.py` chooses between them.
+`create` and `replace` are durable when they return (file and directory entry are synced to disk).
+`append` and `replace(durable=False)`, which is for heartbeats, become durable when the operating
+system writes them out.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,36 +20,36 @@ class Entry(NamedTuple):
 
 
 class Store(Protocol):
-    """What sweeper asks of a place to keep things. Paths are relative, with `/`.
+    """A place for files. Paths are relative and use `/`.
 
-    Raises `StoreError` when the place does not answer or refuses.
+    All methods raise `StoreError` if the place does not answer or refuses.
     """
 
     root: str
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is elsewhere: not on this machine's disk, so that each look at it costs."""
+        """Whether the store is not on this machine's disk, so that each access is slow."""
         ...
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a new file; `AlreadyExists` when there is one, however close the race."""
+        """Write a new file. Raises `AlreadyExists` if there is one, even if two callers race."""
         ...
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a file, new or not; a reader sees the old or the new content, never a mixture."""
+        """Write a file, new or not. A reader sees the old or the new content, never a mixture."""
         ...
 
     def append(self, path: str, data: bytes) -> None:
-        """Add to the end of a file, made when missing. One writer a file."""
+        """Add to the end of a file, which is created if it is missing. A file has one writer."""
         ...
 
     def read(self, path: str) -> bytes:
-        """Return the whole file; `NotFound` when there is none."""
+        """Return the whole file. Raises `NotFound` if there is none."""
         ...
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        """Return bytes `start` to `end` (exclusive), fewer where the file is shorter."""
+        """Return bytes `start` to `end` (exclusive), fewer if the file is shorter."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -59,22 +57,23 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[Entry]:
-        """Return every file below the folder `prefix`, at any depth, in no order; none when
-        missing."""
+        """Return every file below the folder `prefix`, at any depth, in no order; empty if there
+        is no such folder."""
         ...
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Return paths of every file below the folder `prefix`, as `list` without a look at
-        each."""
+        """Return the paths of every file below the folder `prefix`, like `list`, without reading
+        the properties of each."""
         ...
 
     def folders_with(self, name: str) -> Iterator[str]:
-        """Name of the folders right below the root that hold a file called `name`, or of which
-        that cannot be told: one that may not be looked into, a link to a disk that is away."""
+        """Return the folders directly below the root that hold a file called `name`, and those
+        where this cannot be determined (no permission, or a link to an unmounted disk)."""
         ...
 
     def upload(self, path: str, source: str) -> None:
-        """`replace` with what the file `source` of this machine holds; `NotFound` without it."""
+        """Write the local file `source` to `path`, like `replace`. Raises `NotFound` if there is
+        none."""
         ...
 
     def remove(self, paths: Iterable[str]) -> None:
@@ -82,6 +81,6 @@ class Store(Protocol):
         ...
 
     def local_path(self, path: str) -> str | None:
-        """Return where the path lies on this machine's disk, for programs that need a real one;
-        None on a store that is elsewhere."""
+        """Return where the path is on this machine's disk, for programs that need a real file;
+        None for a remote store."""
         ...

@@ -1,4 +1,4 @@
-"""The JSON documents that sweeper keeps in a store: one object, with the version of its shape."""
+"""The JSON documents in a store: each is one object with the version of its schema."""
 
 import json
 import math
@@ -20,7 +20,8 @@ def encode(document: Mapping[str, object]) -> bytes:
 
 
 def read_json(store: Store, path: str) -> dict[str, object]:
-    """Read a document of ours. Raises `NotFound`, `Damaged`, `StoreError` when it is newer."""
+    """Read a document written by sweeper. Raises `NotFound`, `Damaged`, or `StoreError` if a newer
+    version wrote it."""
     data, place = store.read(path), place_of(store, path)
     try:
         document: object = decode(data)
@@ -37,8 +38,8 @@ def read_json(store: Store, path: str) -> dict[str, object]:
 
 
 def read_as(store: Store, path: str, read: Callable[[object, str], T]) -> T:
-    """Read a document of ours with the reader of its kind (`sweeper.sweep`). Raises `NotFound`, or
-    `StoreError` when it is damaged, of another shape, or newer."""
+    """Read a document with the reader of its kind (`sweeper.sweep`). Raises `NotFound`, or
+    `StoreError` if it is damaged, has unexpected fields, or is from a newer version."""
     return read(read_json(store, path), place_of(store, path))
 
 
@@ -48,9 +49,9 @@ def read_each(
     known: MutableMapping[str, T] | None = None,
     on_error: Callable[[StoreError], None] | None = None,
 ) -> list[T]:
-    """Read documents that never change, each path with its reader. Who reads again and again passes
-    the same `known`, empty at first: what is in it is not read again. What is gone is passed over;
-    so is what is damaged, and `told` is called with its error."""
+    """Read documents that never change, given the reader of each path. Missing and damaged ones
+    are skipped; `on_error` gets the errors of the damaged. Callers that read repeatedly pass
+    the same `known`, empty at first: documents in it are not read again."""
     known = {} if known is None else known
     documents: list[T] = []
     for path, read in readers.items():
@@ -91,8 +92,8 @@ def strict(value: object) -> object: ...
 
 
 def strict(value: object) -> object:
-    """Copy a document so that any JSON reader takes it: numbers that are not finite, which JSON
-    does not have, become their names ("NaN", "Infinity", "-Infinity"), keys become text."""
+    """Copy a document so that any JSON reader accepts it: numbers that are not finite become their
+    names ("NaN", "Infinity", "-Infinity"), and keys become text."""
     if isinstance(value, Mapping):
         table = cast(Mapping[object, object], value)
         return {str(key): strict(inner) for key, inner in table.items()}
@@ -104,5 +105,5 @@ def strict(value: object) -> object:
 
 
 def timestamp(seconds: float | None = None) -> str:
-    """Return a time in UTC, as in all documents: `seconds` since 1970, or else the present."""
+    """Return a time in UTC as in all documents: `seconds` since 1970, by default now."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

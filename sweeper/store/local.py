@@ -1,6 +1,6 @@
 """A store that is a folder, and how its files are opened and written.
 
-Standard library only, and little of it: the worker loads this for every job.
+Every worker loads this module: it imports little, and only from the standard library.
 """
 
 import errno
@@ -18,18 +18,20 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class LocalStore:
-    """A folder on a local disk (or a shared one with working `link` and `rename`).
+    """A folder on a local disk, or on a shared one with working `link` and `rename`.
 
-    A writer that is killed may leave a small file `.tmp-...` behind. Listings pass over it, nothing
-    ever reads it, and nobody needs to remove it.
+    A killed writer may leave a small file `.tmp-...` behind. It is never listed or read, and does
+    no harm.
     """
 
     is_remote = False
 
     def __init__(self, root: str) -> None:
-        self.root = os.path.realpath(root)  # one place has one name, whatever links lead there
+        self.root = os.path.realpath(root)  # one place gets one name, whatever links lead to it
         if not is_utf8(self.root):
-            raise StoreError(f"{self.root}: this path is not UTF-8: rename it, or use another")
+            raise StoreError(
+                f"{self.root}: this path is not UTF-8: rename the folder, or use another"
+            )
         self._inode = 0
 
     def _full(self, path: str) -> str:
@@ -40,14 +42,14 @@ class LocalStore:
         full = os.path.normpath(os.path.join(self.root, path))
         if full != self.root and not full.startswith(self.root + os.sep):
             raise StoreError(f"{path}: outside the store {self.root}")
-        if "\0" in full:  # a name from a document; no file has it
-            raise NotFound(f"{path!r}: no name of a file")
+        if "\0" in full:  # a name from a document that no file can have
+            raise NotFound(f"{path!r}: not a valid file name")
         return full
 
     def _for_writing(self, path: str, *, itself: bool = False) -> str:
-        """Return the same for what is written or removed: not through a link within a sweep's
-        folder, which whoever made the folder may have laid to anywhere. The folder itself may be
-        one. `itself`: nor is there a link at `path`, which would be followed."""
+        """Return the local path for writing or removing. Refuses links within a sweep's folder,
+        which may lead anywhere; the folder itself may be a link. With `itself`, `path` must not
+        be a link either."""
         full = self._full(path)
         sweep, _, inside = full[len(self.root) + 1 :].partition(os.sep)
         if inside:
@@ -55,8 +57,8 @@ class LocalStore:
         return full
 
     def _see_root(self) -> None:
-        """Once it was there, the root is never made again. A disk that was unmounted leaves no
-        folder behind, or an empty one: that is no store without sweeps, but no store."""
+        """Raise `StoreError` if the root existed before and is now missing or empty: its disk was
+        probably unmounted. The root is not created a second time."""
         try:
             inode = os.stat(self.root).st_ino
         except OSError as error:
@@ -65,7 +67,9 @@ class LocalStore:
             return
         if inode != self._inode:
             if self._inode and not os.listdir(self.root):
-                raise StoreError(f"{self.root}: is empty, and was not: is its disk mounted?")
+                raise StoreError(
+                    f"{self.root}: is empty now, but had files before: is its disk mounted?"
+                )
             self._inode = inode
 
     def create(self, path: str, data: bytes) -> None:
@@ -76,10 +80,12 @@ class LocalStore:
         except FileExistsError as error:
             raise AlreadyExists(f"{full}: exists already") from error
         except OSError as error:
-            if error.errno in _NO_LINKS and error.filename2 is not None:  # it was to be a link
+            if (
+                error.errno in _NO_LINKS and error.filename2 is not None
+            ):  # the root is a dangling link
                 raise StoreError(
-                    f"{full}: there are no hard links on this disk, by which sweeper creates a "
-                    "file that nobody else has: choose a folder on another (--root)"
+                    f"{full}: this disk has no hard links, which sweeper needs to create "
+                    "files exclusively: choose a folder on another disk (--root)"
                 ) from error
             raise _store_error(full, error) from error
 
@@ -101,7 +107,9 @@ class LocalStore:
                 try:
                     _write_all(descriptor, data)
                 except OSError:
-                    os.ftruncate(descriptor, size)  # not half of it: the disk is full, say
+                    os.ftruncate(
+                        descriptor, size
+                    )  # leave no partial file, for example if the disk is full
                     raise
             finally:
                 os.close(descriptor)
@@ -185,9 +193,9 @@ class LocalStore:
 
 
 def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file, for `open(..., opener=open_regular)` too; a descriptor. Anything may lie
-    where one is looked for: a pipe would let us wait for a writer for ever, a device may have no
-    end. Raises `OSError` for those, and as `os.open` does."""
+    """Open a regular file and return its descriptor; also usable as `open(...,
+    opener=open_regular)`. Refuses pipes, which could block forever, and devices, which may have
+    no end. Raises `OSError`."""
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -195,19 +203,18 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
     os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise OSError(errno.EINVAL, "is a pipe or a device, and no regular file", path)
+    raise OSError(errno.EINVAL, "is a pipe or a device, not a regular file", path)
 
 
 def refuse_links(top: str, path: str) -> None:
-    """Raise `StoreError` where a link stands on the way from the folder `top` to `path`, that
-    included: what lies beyond is somewhere else."""
+    """Raise `StoreError` if `path`, or a folder between `top` and it, is a symbolic link."""
     at = top
     for part in path[len(top) + 1 :].split(os.sep):
         at = os.path.join(at, part)
         if os.path.islink(at):
             raise StoreError(
-                f"{at}: is a symbolic link: nothing is written or removed beyond it; make it a "
-                "folder, or a mount"
+                f"{at}: is a symbolic link, and nothing is written or removed behind it: make "
+                "it a folder or a mount"
             )
 
 
@@ -225,7 +232,7 @@ def _may_hold(item: "os.DirEntry[str]", name: str) -> bool:
 
 
 def _make_folder(folder: str) -> None:
-    """Make a folder and those above it, durably."""
+    """Make a folder and its parents, durably."""
     if os.path.isdir(folder):
         return
     parent = os.path.dirname(folder)
@@ -233,13 +240,13 @@ def _make_folder(folder: str) -> None:
     try:
         os.mkdir(folder)
     except FileExistsError as error:
-        if not os.path.isdir(folder):  # a file is in the way: no race that was lost
+        if not os.path.isdir(folder):  # a file is in the way: this is not a lost race
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
     sync_folder(parent)
 
 
 def _content(full: str, start: int = 0, size: int = -1) -> bytes:
-    """Return the bytes of a file from `start` on: `size` of them, or all."""
+    """Return `size` bytes of a file from `start` on; all remaining bytes by default."""
     try:
         with open(full, "rb", opener=open_regular) as file:
             file.seek(start)

@@ -1,8 +1,8 @@
-"""A store behind fsspec: S3 and its like, Google's and Microsoft's, or this process's memory.
+"""A store behind fsspec: S3 and compatible stores, Google Cloud Storage, Azure, or this process's
+memory.
 
-Loaded only for a root with such a scheme. A create is a conditional PUT, an update a plain one:
-either is there as a whole or is not. Both are durable when the call returns. Nothing is cached:
-every listing asks again.
+Loaded only for such a root. A create is a conditional PUT, a replace a plain one; both happen
+completely or not at all, and are durable when they return. Listings are not cached.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class _Listed(TypedDict, total=False):
-    """What a listing tells of a file or a folder, beside what only `_stamp` looks at."""
+    """An entry of a listing, without the fields that only `_stamp` uses."""
 
     name: Required[str]
     type: str
@@ -37,7 +37,7 @@ class _Listed(TypedDict, total=False):
 
 
 class _Kind(NamedTuple):
-    """A filesystem that can create exclusively: the package that has it, fsspec's options."""
+    """A filesystem that can create files exclusively: its package and its options for fsspec."""
 
     package: str
     options: dict[str, object]
@@ -47,8 +47,9 @@ _S3 = _Kind(
     "s3fs",
     {
         "use_listings_cache": False,
-        # A store that does not answer is told within a minute; who must not lose anything asks
-        # again. Not every S3 knows the checksums that AWS's client adds unasked.
+        # The timeouts report a store that does not answer within a minute; callers that must not
+        # lose data retry. Not every S3 store supports the checksums that AWS's client adds by
+        # default.
         "config_kwargs": {
             "connect_timeout": 5,
             "read_timeout": 30,
@@ -84,42 +85,42 @@ _memory = threading.RLock()
 
 
 def open_remote(root: str) -> "RemoteStore":
-    """Return the store at the URL `root`. Raises `StoreError` for a kind that cannot be used, a
-    package that is missing, or an address with credentials in it."""
+    """Return the store at the URL `root`. Raises `StoreError` for an unsupported scheme, a missing
+    package, or credentials in the address."""
     scheme, _, rest = root.partition("://")
     kind = _KINDS.get(scheme)
     if kind is None:
         raise StoreError(
-            f"{scheme}://...: there is no store for {scheme}://; use a folder, s3://, gs:// or az://"
+            f"{scheme}://...: no store for {scheme}://; use a folder, s3://, gs:// or az://"
         )
     authority = rest.partition("/")[0]
     if ":" in authority.rpartition("@")[0] or (scheme in ("s3", "s3a") and "@" in authority):
         raise StoreError(
-            f"{scheme}://***@...: credentials do not belong into an address, which is written down "
-            "in many places: use AWS_PROFILE, the variables of your provider, or its files"
+            f"{scheme}://***@...: remove the credentials from the address, which is recorded "
+            "in many places: use AWS_PROFILE, your provider's variables, or its files"
         )
     if "?" in rest or "#" in rest or "::" in rest:
-        raise StoreError(f"{scheme}://{authority}/...: an address with ?, # or :: is no root")
+        raise StoreError(f"{scheme}://{authority}/...: a root cannot contain ?, # or ::")
     if not authority and scheme != "memory":
-        raise StoreError(f"{root}: names no bucket")
+        raise StoreError(f"{root}: has no bucket")
     path = rest.strip("/")
     parts = path.split("/")
     if path and not {"", ".", ".."}.isdisjoint(parts):
-        # Clients and stores disagree on what such a key is called: what was written is not found.
+        # Clients and stores interpret such keys differently, so a written file would not be found.
         clean = "/".join(part for part in parts if part not in ("", "."))
         hint = "" if ".." in parts else f": write {scheme}://{clean}"
-        raise StoreError(f"{root}: an address with //, /./ or /../ is no root{hint}")
+        raise StoreError(f"{root}: a root cannot contain //, /./ or /../{hint}")
     return RemoteStore(scheme, path, kind)
 
 
 def packages_of(root: str) -> list[str]:
-    """Return the packages by which the store at the URL `root` is reached."""
+    """Return the packages needed for the store at the URL `root`."""
     kind = _KINDS.get(root.partition("://")[0])
     return [] if kind is None else list(dict.fromkeys(("fsspec", kind.package)))
 
 
 class RemoteStore:
-    """See `sweeper.store.base.Store`. May be used by several threads."""
+    """A store behind fsspec (see `sweeper.store.base.Store`). Threads may share it."""
 
     is_remote = True
 
@@ -130,8 +131,8 @@ class RemoteStore:
             if not logger.handlers:
                 logger.addHandler(logging.NullHandler())
         try:
-            fsspec = import_module("fsspec")  # has no types
-            # Not one from fsspec's own cache: it may have another endpoint's, or a closed session.
+            fsspec = import_module("fsspec")  # fsspec has no types
+            # Do not use fsspec's cached instance: it may have another endpoint or a closed session.
             self._fs = fsspec.filesystem(
                 scheme, skip_instance_cache=scheme != "memory", **kind.options
             )
@@ -144,7 +145,9 @@ class RemoteStore:
         self._whole: dict[str, int] = {}
         if kind is _S3:
             self._fs.retries = 2
-            self._whole = {"max_concurrency": 1}  # else it asks for the size first, each time
+            self._whole = {
+                "max_concurrency": 1
+            }  # without a size fsspec would ask for it before each read
         self._base: str = self._fs._strip_protocol(self.root)
         self._bucketed = scheme != "memory"
 
@@ -159,20 +162,21 @@ class RemoteStore:
                     raise AlreadyExists(f"{self._shown(path)}: exists already") from error
                 if _code(error) not in ("ConditionalRequestConflict", "OperationAborted"):
                     self._refuse(path, error, writing=True)
-                time.sleep(0.05)  # another create of the same is just being decided
+                time.sleep(0.05)  # another create of the same file is being decided
             else:
                 return
-        raise StoreError(f"{self._shown(path)}: too many creates at once")
+        raise StoreError(f"{self._shown(path)}: too many processes create this file at once")
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        del durable  # it always is
+        del durable  # Azure's listing always has it
         full = self._full(path)
         self._do(path, lambda: self._fs.pipe_file(full, data), writing=True)
 
     def append(self, path: str, data: bytes) -> None:
-        """Not here: it would send the whole file again. What grows goes by the spool."""
+        """Raise an error: appending would send the whole file again. Growing files go through the
+        spool."""
         del data
-        raise StoreError(f"{self._shown(path)}: nothing can be appended to on {self.root}")
+        raise StoreError(f"{self._shown(path)}: cannot append to a file on {self.root}")
 
     def upload(self, path: str, source: str) -> None:
         full = self._full(path)
@@ -229,7 +233,7 @@ class RemoteStore:
             listed = self._do("", lambda: self._fs.ls(self._base, detail=True, **self._fresh()))
         except NotFound:
             if self._bucketed and not self.exists(""):
-                # A root that nobody has written to yet is fine; a bucket that is not there is not.
+                # A root without files is fine, a missing bucket is not.
                 bucket = self._base.partition("/")[0]
                 if not self._do("", lambda: self._fs.exists(bucket)):
                     raise StoreError(f"{self.root}: no such bucket") from None
@@ -287,7 +291,7 @@ class RemoteStore:
 
 
 def _code(error: BaseException) -> str:
-    """Return what S3 calls the error; nothing for others."""
+    """Return S3's code for the error; empty for other errors."""
     for one in (error, error.__cause__):
         response: object = getattr(one, "response", None)
         if isinstance(response, dict):
@@ -296,8 +300,8 @@ def _code(error: BaseException) -> str:
 
 
 def _is_taken(error: Exception) -> bool:
-    """Return whether a create lost. Ceph's answer lacks what would make a FileExistsError of it;
-    Google's client has the number of the answer."""
+    """Return whether a create lost to another. Ceph's reply is not mapped to FileExistsError;
+    Google's client gives the status code."""
     return (
         isinstance(error, FileExistsError)
         or _code(error) in ("PreconditionFailed", "412")
@@ -312,19 +316,19 @@ def _reason(error: BaseException) -> str:
     if name in _NO_CREDENTIALS:
         return "no credentials: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     if _code(error) in _SKEWED:
-        return f"refused by the time: is the clock of this machine right? ({error})"
+        return f"refused because of the time: is this machine's clock right? ({error})"
     if isinstance(error, PermissionError):
         return f"not allowed ({error})"
     line = " ".join(str(error).split())
     code = _code(error)
     if code and not code.isdecimal():
-        # What the store says (SlowDown, InternalError), not the nearest number of an OSError.
+        # Report the store's own code (SlowDown, InternalError), not the errno it was mapped to.
         name, line = code, re.sub(r"^\[Errno \d+\] ", "", line)
     return f"{name}: {line}"[:300] if line else name
 
 
 def _stamp(about: Mapping[str, object]) -> int:
-    """Return a number that changes with the content, as far as the listing tells."""
+    """Return a number that changes with the content, as far as the listing shows."""
     keys = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "updated")
     parts = [str(about.get(key)) for key in (*keys, "mtime", "created") if key in about]
     text = "|".join([str(about.get("size")), *parts])

@@ -1,4 +1,4 @@
-"""Finds out whether sweeps can be kept in a root, before anything is written there."""
+"""Check that sweeps can be stored in a root, before anything is written there."""
 
 import os
 from contextlib import suppress
@@ -11,8 +11,8 @@ _IGNORE = "# Made by sweeper: results are not for git. Remove this file to commi
 
 
 def check_root(store: Store) -> None:
-    """Raise `StoreError` if the root is a folder that cannot be written to or made. Nothing is left
-    behind. A remote store says so itself when it is used."""
+    """Raise `StoreError` if the root is a folder that cannot be written to or created. Leaves
+    nothing behind. Remote stores report this themselves when they are used."""
     root = store.local_path("")
     if root is None:
         return
@@ -26,8 +26,8 @@ def check_root(store: Store) -> None:
 
 
 def make_root(store: Store) -> None:
-    """Make the folder of a local root, if it does not exist, so that git ignores it: `git add -A`
-    must not take results. A folder that exists is left as it is. Raises `StoreError`."""
+    """Make the folder of a local root if it does not exist, with a `.gitignore` so that `git add
+    -A` does not add results. An existing folder is left as it is. Raises `StoreError`."""
     root = (store.local_path("") or "").rstrip("/")
     if not root or os.path.lexists(root):
         return
@@ -41,7 +41,7 @@ def make_root(store: Store) -> None:
         with suppress(FileExistsError, OSError):  # another launch was first
             os.rename(made, root)
     except OSError as error:
-        raise StoreError(f"the root {root} cannot be made: {error.strerror}") from error
+        raise StoreError(f"cannot make the root {root}: {error.strerror}") from error
     finally:
         import shutil  # it loads three compressors
 
@@ -49,8 +49,8 @@ def make_root(store: Store) -> None:
 
 
 def probe(store: Store, folder: str) -> None:
-    """Do in `folder` what every sweep relies on: create a file exclusively, find it in a listing,
-    read it back. Leave nothing behind. Raises `StoreError` if one of them does not work."""
+    """Check in `folder` what every sweep relies on: create a file exclusively, list it, read it.
+    Removes what it wrote. Raises `StoreError` if a step does not work."""
     path = f"{folder}/.probe-{os.urandom(8).hex()}"
 
     def create(number: int) -> bool:
@@ -63,7 +63,7 @@ def probe(store: Store, folder: str) -> None:
     from concurrent.futures import ThreadPoolExecutor  # `plan` only wants `check_root`
 
     try:
-        create(0)  # reports that it exists if the reply was lost and the request was sent again
+        create(0)  # a create reports this if the reply was lost and the request was sent again
         with ThreadPoolExecutor(4) as pool:
             again = list(pool.map(create, range(1, 5)))
         listed, content = path in set(store.names(folder)), store.read(path)
@@ -72,11 +72,11 @@ def probe(store: Store, folder: str) -> None:
             store.remove([path])
     if any(again) or content != b"0":
         raise StoreError(
-            f"{store.root}: cannot create a file exclusively (it accepts a second create of the "
-            "same name), so two launchers or workers could not be kept apart: use another store"
+            f"{store.root}: accepts a second create of the same file, so it cannot keep two "
+            "launchers or workers apart: use another store"
         )
     if not listed:
         raise StoreError(
-            f"{store.root}: a file that was just created is not in the listing of its folder, so "
-            "a sweep would not see its own events: use another store"
+            f"{store.root}: a new file is missing from the listing of its folder, so a sweep "
+            "would not see its own events: use another store"
         )

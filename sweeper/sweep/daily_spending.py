@@ -1,5 +1,4 @@
-"""The daily use of an account's budget by one sweep. Each sweep has such a file next to the
-account's record."""
+"""The daily use of an account's budget by one sweep, in a file next to the account's record."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,7 +10,7 @@ from sweeper.sweep.usage import NO_USAGE, Usage, beyond, total
 
 
 class Spent(NamedTuple):
-    """Tokens, and seconds of runs without their pauses."""
+    """Tokens, and seconds of runs without pauses."""
 
     usage: Usage = NO_USAGE
     seconds: Annotated[float, Clamp(0.0)] = 0.0
@@ -27,8 +26,8 @@ _NO_DAYS: Mapping[str, Spent] = MappingProxyType({})
 
 class SweepSpent(NamedTuple):
     """Use by one sweep. `counted` is the total since the sweep was `created`. `days` has the use
-    by the day (UTC) on which it was first seen, including use by earlier sweeps of the same name.
-    `identity` stays with the sweep's folder when that is moved."""
+    by the day (UTC) on which it was first seen, including earlier sweeps of the same name.
+    `identity` stays with the sweep's folder when it is moved."""
 
     sweep: str
     created: str | None = None
@@ -37,7 +36,7 @@ class SweepSpent(NamedTuple):
     identity: Sparse[str | None] = None
 
     def plus(self, now: Spent, created: str | None, day: str) -> "SweepSpent":
-        """Return the updated value: use that is new in `now` counts for `day`."""
+        """Return the updated value: the increase to `now` counts for `day`."""
         before = self.counted if created == self.created else NOTHING
         more = Spent(beyond(now.usage, before.usage), max(0.0, now.seconds - before.seconds))
         if not more.usage.models and not more.seconds:

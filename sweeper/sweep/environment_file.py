@@ -1,10 +1,9 @@
-"""The file with the environment that runs get: the one `sweeper launch` was typed in, whatever the
-backend.
+"""The file with the environment of the runs: that of `sweeper launch`, on every backend.
 
-A file of mode 0600 outside the store hands it to the workers: a tmux server or a batch scheduler
-has an environment of its own, and secrets must not appear on a command line, in a configuration or
-in a log. The file is removed when the sweep has ended. If a launcher was killed and never came
-back, a later launch of any other sweep removes its file, once nothing of the sweep runs.
+It has mode 0600 and lies outside the store, because tmux servers and schedulers have environments
+of their own, and secrets must not appear on a command line, in a configuration or in a log. It is
+removed when the sweep has ended. If its launcher was killed for good, a later launch of another
+sweep removes it once no job of the sweep runs.
 """
 
 import hashlib
@@ -20,7 +19,7 @@ from sweeper.paths import environments
 
 _NOT_OURS = (
     *("TMUX", "TMUX_PANE", "SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_ATTEMPT"),
-    "SWEEPER_IDENTITY",  # by which plans are sealed: a run seals none
+    "SWEEPER_IDENTITY",  # recorded in each plan; runs do not need it
 )
 
 OWNER = "SWEEPER_FOLDER"
@@ -42,9 +41,9 @@ def env_file(folder: str) -> str:
 def write(
     folder: str, extra: Mapping[str, str], place: str | None = None, without: Sequence[str] = ()
 ) -> str:
-    """Keep this process's environment, with `extra` over it and `without` some variables, for the
-    workers of a sweep. Returns the file's path: `place`, if there is one. Then the usual file is
-    only a note of that place, by which it is found and removed when nobody needs it any more."""
+    """Write this process's environment, updated by `extra` and without the variables in `without`,
+    for the workers of a sweep. Returns the file's path, `place` if it is given. The usual file
+    is then only a note with that path, so that it can be found and removed later."""
     environment = {k: v for k, v in os.environ.items() if k not in (*_NOT_OURS, *without)}
     environment |= {**extra, OWNER: folder, _MARK: os.urandom(8).hex()}
     path = env_file(folder)
@@ -57,8 +56,8 @@ def write(
             _keep(path, environment)
     except OSError as error:
         raise EnvironmentFailure(
-            f"cannot keep the runs' environment in {path}: {error.strerror}; "
-            "set SWEEPER_HOME to a folder that can be written"
+            f"cannot write the runs' environment to {path}: {error.strerror}; set "
+            "SWEEPER_HOME to a writable folder"
         ) from error
     return path
 
@@ -69,7 +68,7 @@ def _keep(path: str, environment: Mapping[str, str]) -> None:
 
 
 def change(path: str, values: Mapping[str, str]) -> None:
-    """Update variables in a kept environment; workers that start from now on get them. Raises
+    """Update variables in a stored environment, for workers that start from now on. Raises
     `StoreError`."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -77,20 +76,20 @@ def change(path: str, values: Mapping[str, str]) -> None:
         if not values.items() <= environment.items():
             _keep(path, {**environment, **values})
     except (OSError, ValueError, AttributeError) as error:
-        raise StoreError(f"the runs' environment in {path} cannot be changed: {error}") from error
+        raise StoreError(f"cannot change the runs' environment in {path}: {error}") from error
 
 
 def mark_of(path: str) -> str | None:
-    """The mark that tells the environment kept at `path` from any other; None without one."""
+    """Return the mark that identifies the environment at `path`; None if it has none."""
     with suppress(EnvironmentFailure):
         return read_environment(path).get(_MARK)
     return None
 
 
 def forget(path: str | None, folder: str | None = None) -> None:
-    """Remove what `write` kept, if it is there. `folder` is given for a path that was read from a
-    store, where anything may stand: the file is removed only if it names that sweep's folder. `gc`
-    finds a file that cannot be removed now."""
+    """Remove the file that `write` made, if it exists. Give `folder` for a path that was read from
+    a store and cannot be trusted: the file is then removed only if it names that sweep's
+    folder. `gc` removes a file that cannot be removed now."""
     if path is None:
         return
     if folder is not None:
@@ -105,8 +104,7 @@ def forget(path: str | None, folder: str | None = None) -> None:
 
 
 def read_environment(path: str | None) -> dict[str, str]:
-    """Read the environment of `sweeper launch` from a private file. A backend would pass on its
-    own environment at best, and secrets must not appear on a command line."""
+    """Read the environment of `sweeper launch` from its private file."""
     if path is None:
         return dict(os.environ)
     try:
@@ -115,8 +113,8 @@ def read_environment(path: str | None) -> dict[str, str]:
                 dict[str, str], json.load(file), path
             )  # values may be invalid Unicode
     except (OSError, ValueError, RecursionError, StoreError) as error:
-        # This process's own environment is no substitute: it may contain another service's address
-        # and key.
+        # This process's environment is no substitute: it may have another service's address and
+        # key.
         raise EnvironmentFailure(
-            f"the environment kept for this run cannot be read: {error}"
+            f"cannot read the environment stored for this run: {error}"
         ) from error

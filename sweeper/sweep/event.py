@@ -12,11 +12,11 @@ class Outcome(NamedTuple):
 
     `code` is the recipe's exit code, or `signal` the name of the signal that ended it. `reason` is
     one word, `detail` a sentence. `time` is when the event was written, `started` and `ended` when
-    the worker was (UTC), `wall_s` is in seconds. `nonce` distinguishes claims, `submitted` is the
-    attempt whose job made the claim. `place` is the backend that an attempt is submitted to; only
-    an intent has it. `launch` is the id of the launch whose code and packages the attempt ran, and
-    `program` the digest of its source files if it ran them in place, without a copy. `usage` is
-    the recipe's use of its service.
+    the worker started and ended (UTC), `wall_s` is in seconds. `nonce` distinguishes claims,
+    `submitted` is the attempt whose job made the claim. `place` is the backend that an attempt is
+    submitted to (only in an intent). `launch` is the id of the launch whose code and packages the
+    attempt ran, and `program` the digest of its source files if it ran them in place, without a
+    copy. `usage` is the recipe's use of its service.
     """
 
     time: Sparse[Time | None] = None

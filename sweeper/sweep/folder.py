@@ -1,10 +1,9 @@
-"""The folder of one sweep in a store: where everything in it lies, and what its documents say.
+"""The folder of one sweep in a store: the paths and documents in it.
 
-The files under `runs/` belong to the recipe and have tinker-cookbook's names and shapes. All other
-files are ours. One listing of `state/` tells the state of every run, since the names of its files
-carry the events.
+The files under `runs/` belong to the recipe and follow tinker-cookbook. The names of the files
+under `state/` carry the events, so one listing gives the state of every run.
 
-The worker loads this module for every job: what it does not need is imported where it is used.
+Every worker loads this module: it imports rarely used modules where they are used.
 """
 
 import os
@@ -14,7 +13,7 @@ from contextlib import suppress
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.sweep.states import ENDED, Event, RunState, fold, parse_name
 
-TYPE_CHECKING = False  # importing typing costs each start some milliseconds
+TYPE_CHECKING = False  # importing typing takes some milliseconds at each start
 if TYPE_CHECKING:
     from typing import TypeVar
 
@@ -32,15 +31,15 @@ INFORMATIVE = ENDED | {Event.LOST, Event.CLAIMED}
 Events = dict[str, set[tuple[int, Event]]]
 """Run id -> what happened to it, as pairs of attempt and event."""
 
-_NAMED = 5  # how many sweeps a message names
+_NAMED = 5  # how many sweeps an error names
 
 _LOG_PATH = "{log_path}"
 
 
 class SweepFolder:
-    """The folder of the sweep `name` in `store`. Its paths are relative to the store's root.
-    `inner` is the folder inside a run's own where its metrics lie, "" for that itself (see
-    `with_metrics_in`)."""
+    """The folder of the sweep `name` in `store`. Paths are relative to the store's root. `inner`
+    is the folder inside a run's folder where its metrics lie, "" for the run's folder itself
+    (see `with_metrics_in`)."""
 
     def __init__(self, store: "Store", name: str, inner: str = "") -> None:
         self.store = store
@@ -78,37 +77,37 @@ class SweepFolder:
         return cls.open(root, name)
 
     def request(self, name: str) -> str:
-        """Return what a user asks of the launcher: `pause`, `parallel`, `stop`, `plan`,
-        `cancel`."""
+        """Return the path of a user's request to the launcher: `pause`, `parallel`, `stop`,
+        `plan`, `cancel`."""
         return f"{self.launcher}/{name}.request.json"
 
     def code(self, name: str) -> str:
-        """Return a file with code as it was at a launch, named by its hash."""
+        """Return the path of the code of a launch, which is named by its hash."""
         return f"{self.name}/code/{name}"
 
     def launch(self, identity: str) -> str:
-        """Return the immutable record of a launch: the provenance of the attempts that it
-        starts."""
+        """Return the path of a launch's record, which never changes: the provenance of its
+        attempts."""
         return self.code(f"{identity}.launch.json")
 
     def chosen(self, stage: str, key: str) -> str:
-        """Return what was chosen of the runs of a stage."""
+        """Return the path of the choice among the runs of a stage."""
         return f"{self.name}/chosen/{stage}.{key}.json"
 
     def event(self, run: str, attempt: int, event: Event) -> str:
-        """Return the immutable record of something that happened to an attempt."""
+        """Return the path of an event of an attempt, which never changes."""
         return f"{self.state}/{run}/{attempt}.{event.value}.json"
 
     def alarm(self, run: str, attempt: int, rule: str) -> str:
-        """Return the immutable record of an alarm."""
+        """Return the path of an alarm, which never changes."""
         return f"{self.alarms}/{run}.{attempt}.{rule}.json"
 
     def action(self, run: str, attempt: int, rule: str) -> str:
-        """Return the record of what `on_alarm` did about an alarm."""
+        """Return the path of the record of what `on_alarm` did about an alarm."""
         return f"{self.alarms}/{run}.{attempt}.{rule}.action.json"
 
     def heartbeat(self, run: str, attempt: int) -> str:
-        """Return the heartbeat of an attempt, overwritten by its worker."""
+        """Return the path of an attempt's heartbeat, overwritten by its worker."""
         return f"{self.heartbeats}/{run}.{attempt}"
 
     def log_path(self, run: str, attempt: int) -> str:
@@ -116,25 +115,25 @@ class SweepFolder:
         return f"{self.runs}/{run}.{attempt}"
 
     def recorded(self, run: str, attempt: int) -> str:
-        """Return where an attempt's metrics, checkpoints and iterations lie."""
+        """Return the folder with an attempt's metrics, checkpoints and iterations."""
         folder = self.log_path(run, attempt)
         return f"{folder}/{self.inner}" if self.inner else folder
 
     def attempt(self, run: str, attempt: int) -> str:
-        """Return what the launcher and the worker keep about one attempt."""
+        """Return the folder of what the launcher and the worker record about an attempt."""
         return f"{self.name}/attempts/{run}.{attempt}"
 
     def job(self, run: str, attempt: int) -> str:
-        """Return what the worker is to do, written before the attempt is submitted."""
+        """Return the path of the worker's job, which is written before the attempt is submitted."""
         return f"{self.attempt(run, attempt)}/job.json"
 
     def log(self, run: str, attempt: int) -> str:
-        """Standard output and error of the recipe."""
+        """Return the path of the recipe's standard output and error."""
         return f"{self.attempt(run, attempt)}/stdout.log"
 
     def with_metrics_in(self, folder: str | None) -> "SweepFolder":
-        """Return the same, with the runs' metrics where `launch.metrics_dir` says: `{log_path}/run`
-        is "run" in a run's own folder, None that folder itself."""
+        """Return a folder whose runs have their metrics in `launch.metrics_dir`: `{log_path}/run`
+        is "run" in a run's folder, None the run's folder itself."""
         inner = folder.removeprefix(_LOG_PATH).strip("/") if folder else ""
         return SweepFolder(self.store, self.name, inner)
 
@@ -144,12 +143,12 @@ class SweepFolder:
 
     @property
     def address(self) -> str:
-        """The full address of the folder, for messages and for what is keyed by sweep."""
+        """The full address of the folder, used in messages and as a key."""
         return f"{self.store.root}/{self.name}"
 
     def read_plan(self) -> "Plan":
-        """Read the plan as launched, with the runs that stages have chosen since. Raises `NotFound`
-        with a hint, or `StoreError` if it is damaged or a link to a place that is away."""
+        """Read the plan as launched, with the runs that stages have chosen since. Raises
+        `NotFound` with a hint, or `StoreError` if it is damaged or a dangling link."""
         from sweeper.store.documents import read_as
         from sweeper.sweep import plan_file
 
@@ -161,18 +160,18 @@ class SweepFolder:
     def _missing(self) -> StoreError | NotFound:
         sweeps = find_sweeps(self.store)
         if self.name in sweeps:
-            return StoreError(f"{self.address}: a link that leads nowhere: is its disk mounted?")
+            return StoreError(f"{self.address}: is a dangling link: is its disk mounted?")
         from sweeper.sweep.hint import hint
 
-        there = f"there is {', '.join(sweeps[:_NAMED])}" if sweeps else "there is none"
+        there = f"there is {', '.join(sweeps[:_NAMED])}" if sweeps else "it has no sweeps"
         if len(sweeps) > _NAMED:
             status = hint("status", root=self.store.root)
             there += f" and {len(sweeps) - _NAMED} more (`{status}`)"
         return NotFound(f"no sweep {self.name!r} in {self.store.root}: {there}")
 
     def with_chosen(self, plan: "Plan") -> "Plan":
-        """Return a plan with all runs of its stages that are known by the choices on record. The
-        folder may have another name than the plan once it was moved. Raises `StoreError`."""
+        """Return a plan with all runs of its stages that follow from the recorded choices. A moved
+        folder may have another name than the plan. Raises `StoreError`."""
         if not plan.stages:
             return plan
         from sweeper.sweep.stage_runs import grown
@@ -184,7 +183,7 @@ class SweepFolder:
         return grown(plan, runs_of)
 
     def read_chosen(self, choice: "Choice") -> "Chosen | None":
-        """Read what a choice between runs of a stage came to. None if it is still open. Raises
+        """Read the result of a choice between runs of a stage. None if it is still open. Raises
         `StoreError`."""
         from sweeper.store.documents import read_as
         from sweeper.sweep.stage_inputs import read_chosen
@@ -195,15 +194,15 @@ class SweepFolder:
             return None
 
     def read_identity(self) -> str | None:
-        """Read what tells this sweep from others of the same name. None until a launcher has made
-        it. Raises `StoreError`."""
+        """Read the identity, which distinguishes this sweep from others of the same name. None
+        before the first launcher. Raises `StoreError`."""
         try:
             return self.store.read(self.identity).decode("ascii", "replace").strip()
         except NotFound:
             return None
 
     def ensure_identity(self) -> str:
-        """Read the identity, and make it if there is none. Raises `StoreError`."""
+        """Read the identity, or create it. Raises `StoreError`."""
         identity = self.read_identity()
         if identity:
             return identity
@@ -215,23 +214,23 @@ class SweepFolder:
         return identity
 
     def read_service(self) -> "Service":
-        """Read what the last launch gave to the runs. Raises `NotFound`, `StoreError`."""
+        """Read the data of the last launch that runs use. Raises `NotFound`, `StoreError`."""
         from sweeper.store.documents import read_as
         from sweeper.sweep import launcher
 
         return read_as(self.store, self.service, launcher.read_service)
 
     def read_events(self) -> Events:
-        """Read the events of every run that has any. Raises `NotFound` if there is no such sweep:
-        if it was removed, or its disk is away, no run is known to have ended."""
+        """Read the events of every run that has any. Raises `NotFound` if the sweep's folder is
+        missing (removed, or on an unmounted disk)."""
         events = _events_in(self.store.names(self.state))
         if not events and not self.store.exists(self.plan):
-            raise NotFound(f"{self.address}: is not there")
+            raise NotFound(f"{self.address}: does not exist")
         return events
 
     def peek_events(self, listed: Iterable[str] | None = None) -> Events:
-        """Read all events in half the time, for callers that do not change them: runs with the same
-        events share one set. `listed`: the paths of the files, if they are known."""
+        """Read all events in half the time, for callers that do not change them: runs with the
+        same events share one set. `listed` are the paths of the files if they are known."""
         top = self.store.local_path(self.state)
         if listed is not None:
             return _events_in(listed)
@@ -287,8 +286,8 @@ class SweepFolder:
         return None
 
     def read_request(self, name: str, read: "Callable[[object, str], T]") -> "T | None":
-        """Read what a user asks of the launcher. None without a request, or if it is damaged: it
-        must not end a launcher. Raises `StoreError`."""
+        """Read a user's request to the launcher. None if there is none or it is damaged, so that
+        it cannot end a launcher. Raises `StoreError`."""
         from sweeper.store.documents import read_as
 
         path = self.request(name)
@@ -302,8 +301,8 @@ class SweepFolder:
             raise
 
     def read_observations(self) -> "Observations":
-        """Read what a launcher last published, some of which holds only while it is at work. A
-        pause that was requested or withdrawn since then counts."""
+        """Read what a launcher last published, some of which is valid only while the launcher
+        runs. A pause that was requested or withdrawn later is included."""
         from sweeper.store.documents import read_as
         from sweeper.sweep import launcher
         from sweeper.sweep.request import read_pause
@@ -328,7 +327,7 @@ def find_sweeps(store: "Store") -> list[str]:
 
 def _events_in(paths: Iterable[str]) -> Events:
     events: Events = {}
-    parsed: dict[str, tuple[int, Event] | None] = {}  # there are few names, and many files
+    parsed: dict[str, tuple[int, Event] | None] = {}  # names are few, files many
     for path in paths:
         folder, _, name = path.rpartition("/")
         if name not in parsed:
@@ -353,7 +352,7 @@ def token(run: str, attempt: int) -> str:
 
 
 def attempt_of(token: str) -> tuple[str, int]:
-    """The run's id and the number of the attempt that a token names. Raises `ValueError` for what
-    is no token."""
+    """Return the run's id and the attempt that a token names. Raises `ValueError` for another
+    text."""
     run, _, attempt = token.rpartition("-a")
     return run, int(attempt)

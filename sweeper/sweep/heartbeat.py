@@ -17,10 +17,10 @@ class Paused(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """A heartbeat. `time` is the worker's clock, `up_s` the seconds that it has worked on the
-    attempt, `paused_s` the seconds of these in which the service held it back. `usage` is the
-    recipe's use of its service in this attempt. `document` is the whole document, with the
-    machine's free disk space and memory."""
+    """A heartbeat. `time` is the worker's clock, `up_s` the seconds since it began the attempt,
+    `paused_s` those during which the service held it back. `usage` is the recipe's use of its
+    service in this attempt. `document` is the whole document, with the machine's free disk
+    space and memory."""
 
     time: Time | None = None
     up_s: float | None = None

@@ -1,5 +1,4 @@
-"""Reads the heartbeats of workers again and again: how long they are quiet, and what they said
-last. Only heartbeats that have changed are read."""
+"""Polls workers' heartbeats, reading only those that have changed."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -21,10 +20,9 @@ Attempt = tuple[str, int]
 
 
 class Beat(NamedTuple):
-    """What is known of an attempt's heartbeat: its stamp (0: there is none yet); when it was seen
-    to change, or first asked for, by our monotonic clock; its contents; when the attempt began by
-    our clock, if known; and how much older it may be than our first look, by the worker's own
-    time."""
+    """An attempt's heartbeat: its stamp (0 before the first); when it was seen to change, or first
+    polled, by our monotonic clock; its contents; when the attempt began by our clock, if known;
+    and how much older than our first poll it may be, by the worker's clock."""
 
     stamp: int
     seen: float
@@ -34,8 +32,8 @@ class Beat(NamedTuple):
 
 
 class Heartbeats:
-    """The heartbeats of attempts that may be at work, timed by our clock, since a worker's may
-    differ by hours. An attempt counts as alive when it is first asked for."""
+    """The heartbeats of attempts that may be running, timed by our clock, because a worker's may
+    differ by hours. An attempt counts as alive when it is first polled."""
 
     def __init__(
         self,
@@ -45,9 +43,10 @@ class Heartbeats:
         wall: Callable[[], float] | None = None,
         most: int | None = None,
     ) -> None:
-        """`wall` gives seconds since 1970: with it the worker's own time counts for a heartbeat
-        that we have not seen change for so long that nobody seems to be there. `most` limits how
-        many are read in one look, where each costs; of the others only the change is known."""
+        """Set the clocks and the limit. `wall` gives seconds since 1970: with it the worker's time
+        counts for a heartbeat that has not changed for so long that the worker seems dead.
+        `most` limits how many heartbeats are read per poll of a remote store; of the others
+        only changes are noticed."""
         self._store, self._folder = folder.store, folder
         self._clock, self._wall = clock, wall
         self._most = most
@@ -55,7 +54,7 @@ class Heartbeats:
         self.known: dict[Attempt, Beat] = {}
 
     def look(self, attempts: Iterable[Attempt]) -> None:
-        """Look at these attempts, and forget all others. Raises `StoreError`."""
+        """Poll these attempts, and forget all others. Raises `StoreError`."""
         now, wanted = self._clock(), list(attempts)
         stamps = self._stamps(wanted)
         reads = self._most if self._top is None else None
@@ -72,17 +71,17 @@ class Heartbeats:
         self.known = beats
 
     def quiet(self, run: str, attempt: int) -> float:
-        """Seconds since the heartbeat was last seen to change."""
+        """Return the seconds since the heartbeat was last seen to change."""
         return self._clock() - self.known[run, attempt].seen
 
     def of(self, run: str, attempt: int) -> tuple[float, Mapping[str, object]]:
         """Return the seconds since the heartbeat changed, and its contents (`paused`, `machine`,
-        `host`), empty while there is none."""
+        `host`), empty before the first."""
         beat = self.known.get((run, attempt))
         return (0.0, {}) if beat is None else (self._clock() - beat.seen, beat.body.document)
 
     def paused(self, run: str, attempt: int) -> Paused | None:
-        """Return why and since when the service holds the run back, if it does."""
+        """Return why and since when the service holds the run back; None if it does not."""
         return self.known[run, attempt].body.paused
 
     def _stamps(self, attempts: Iterable[Attempt]) -> dict[Attempt, int]:
@@ -91,7 +90,7 @@ class Heartbeats:
         if self._top is None:
             listed = {entry.path: entry.stamp for entry in self._store.list(folder)}
             return {one: listed.get(self._folder.heartbeat(*one), 0) for one in attempts}
-        self._store.exists(folder)  # raises where the whole store is gone
+        self._store.exists(folder)  # raises if the whole store is missing
         return {one: _stamp(f"{self._top}/{one[0]}.{one[1]}") for one in attempts}
 
     def _read(self, attempt: Attempt, stamp: int, known: Beat | None, now: float) -> Beat:
@@ -105,7 +104,7 @@ class Heartbeats:
         return known
 
     def _since(self, written: str | None) -> float:
-        """Return the seconds since a time that the worker wrote."""
+        """Return the seconds since a time written by the worker."""
         if written is None or self._wall is None:
             return 0.0
         return max(0.0, self._wall() - datetime.fromisoformat(written).timestamp())
@@ -122,7 +121,7 @@ def _stamp(path: str) -> int:
 
 
 def read_heartbeat(store: Store, path: str) -> Heartbeat:
-    """Read the heartbeat in a file. One that cannot be read still counts as a heartbeat."""
+    """Read the heartbeat in a file. An unreadable one still counts as a heartbeat."""
     try:
         return read_as(store, path, heartbeat.read)
     except (NotFound, StoreError):

@@ -1,4 +1,4 @@
-"""Writes commands of ours that a user copies into a shell."""
+"""Build sweeper commands for users to copy into a shell."""
 
 import os
 import shlex
@@ -8,8 +8,7 @@ from sweeper.store.opening import default_root
 
 
 def hint(verb: str, *words: str, root: str | None = None) -> str:
-    """Return `sweeper VERB WORDS`, quoted for a shell, with `--root` unless the sweeps of `root`
-    are found without it."""
+    """Return `sweeper VERB WORDS`, quoted for a shell; with `--root` unless that is the default."""
     where = [] if root is None or _is_default(root) else ["--root", root]
     return shlex.join(["sweeper", *verb.split(), *words, *where])
 

@@ -80,6 +80,5 @@ class _Tokens(NamedTuple):
 
 
 def read_tokens(document: object, place: str) -> list[str]:
-    """Read the table of a job array in the file `place`: the token of each job. Raises
-    `StoreError`."""
+    """Read a job array's table, the file `place`: the token of each job. Raises `StoreError`."""
     return codec.read(_Tokens, document, place).tokens

@@ -1,4 +1,4 @@
-"""Words for people, for what documents hold as kinds: one place, so that all say the same."""
+"""The words shown to people for the kinds in documents, in one place so that all commands agree."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,9 +7,9 @@ from sweeper.sweep.observation import Kind, Observation
 
 LOWERED = {
     "service": "the service holds runs back",
-    "machine": "this machine has no room for more",
-    "quota": "so large is the quota, as your configuration says",
-    "asked": "as `sweeper parallel` asked",
+    "machine": "this machine cannot run more",
+    "quota": "the quota in your configuration",
+    "asked": "requested with `sweeper parallel`",
     "shared": "other sweeps share the quota",
 }
 """Why a launcher's limit is lowered, by the word that it publishes."""
@@ -20,23 +20,23 @@ _WORDS = {
     Kind.HELD: "held back",
     Kind.ENGINE: "waits for the engine",
     Kind.ORPHAN: "held back",
-    Kind.DOUBTED: "waits: the first runs failed alike, and are tried again",
+    Kind.DOUBTED: "waits: the first runs failed with the same error and are retried",
 }
 
 
 def plural(count: int, noun: str, several: str | None = None) -> str:
-    """`1 seed`, `3 seeds`."""
+    """Return a count with its noun: `1 seed`, `3 seeds`."""
     return f"{count} {noun if count == 1 else several or noun + 's'}"
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """`a, b, c and 4 more`: at most so many of the names."""
+    """Return at most `most` of the names: `a, b, c and 4 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
 
 
 def observed(observation: Observation) -> str:
-    """`stale`, `queued: Priority`, `next attempt at 12:01:03Z`."""
+    """Describe an observation: `stale`, `queued: Priority`, `next attempt at 12:01:03Z`."""
     if observation.kind is Kind.PAUSED:
         return f"paused: {pause_of(observation.reason, observation.time)}"
     if observation.kind is Kind.LATER:
@@ -53,20 +53,20 @@ def observed(observation: Observation) -> str:
 
 
 def pause_of(reason: str | None, since: str | None) -> str:
-    """`rate limit since 12:01:03Z`: why the service holds a run back."""
+    """Describe why the service holds a run back: `rate limit since 12:01:03Z`."""
     word = _PAUSES.get(reason or "", reason or "by the service")
     return f"{word} since {_clock(since)}" if since else word
 
 
 def held_of(observations: Observations) -> str | None:
-    """Return why nothing is started; None where nothing is held."""
+    """Return why no runs are started; None if they are."""
     if observations.held is None or not observations.gave_up:
         return observations.held
     return f"the launcher gave up: {observations.held}"
 
 
 def shown_marks(tags: Iterable[str], *, starred: bool, archived: bool = False) -> str:
-    """`* baseline, archived`: what a sweep or a run is marked with, in few words."""
+    """Return the marks of a sweep or run in short: `* baseline, archived`."""
     words = ", ".join([*tags, *(["archived"] if archived else [])])
     return f"* {words}".rstrip() if starred else words
 

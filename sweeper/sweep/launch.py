@@ -11,8 +11,7 @@ _NOTHING: Mapping[str, Never] = MappingProxyType({})
 
 
 class Share(NamedTuple):
-    """One of a sweep's backends, by name, and the most jobs at once there (None: the sweep's
-    limit)."""
+    """A backend of a sweep, by name, and the most jobs at once there (None: the sweep's limit)."""
 
     backend: str
     max_parallel: Annotated[int | None, AtLeast(1)] = None
@@ -21,13 +20,13 @@ class Share(NamedTuple):
 class Launch(NamedTuple):
     """How the runs are executed. Durations are in seconds; None means no limit, or not given.
 
-    `backends` are the backends of a sweep that has several, in the order in which they are filled.
-    `backend` is then their names joined for people (`tmux+slurm`), and not the name of a backend:
-    use `places` to find where jobs go.
+    If a sweep has several backends, `backends` has them in the order in which they are filled.
+    `backend` is then their names joined for people (`tmux+slurm`), not the name of a backend: use
+    `places` to find where jobs go.
 
-    `python`, `requirements` and `cwd` are as written. Relative paths start at the folder in which
-    `sweeper launch` is run, not at the grid's. `requirements` is a file of the recipe's packages
-    for machines that do not see this machine's folders (None: their image has them). `warm` says
+    `python`, `requirements` and `cwd` are as written. Relative paths start at the folder where you
+    run `sweeper launch`, not at the grid's. `requirements` is a file with the recipe's packages for
+    machines that do not see this machine's folders (None: their image has them). `warm` says
     whether a recipe may be forked from a process that has already imported its packages. `options`
     are those of backends, by the key of their section (`aws_batch`).
     """
@@ -54,7 +53,7 @@ class Launch(NamedTuple):
 
     @property
     def shares(self) -> tuple[Share, ...]:
-        """The backends with their limits; for a sweep with one backend, only that one."""
+        """The backends with their limits."""
         return self.backends or (Share(self.backend),)
 
     @property
@@ -63,13 +62,12 @@ class Launch(NamedTuple):
         return tuple(share.backend for share in self.shares)
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`, where backends' options stand next to the other
-        keys."""
+        """Return the form in `sweep.json`, where backends' options are among the other keys."""
         return written(self)
 
     def under(self, own: Mapping[str, object]) -> "Launch":
-        """Return these settings overridden by a stage's own, in the form of `Stage.launch`.
-        Variables are overridden one by one."""
+        """Return these settings overridden by a stage's settings, given in the form of
+        `Stage.launch`. Environment variables are overridden one by one."""
         given = {key: value for key, value in own.items() if key in Launch._fields}
         options = {key: mine for key, mine in own.items() if key not in Launch._fields}
         env = {**self.env, **table_of(own.get("env"))}

@@ -1,4 +1,4 @@
-"""Documents that a launcher writes in addition to events: where the runs' environment is, its
+"""Documents that a launcher writes besides events: where the runs' environment is, its
 observations, the attempts whose alarms are complete, and its own identity."""
 
 from collections.abc import Mapping
@@ -44,8 +44,8 @@ class _OfOldVersion(NamedTuple):
 
 
 def read_service(document: object, place: str) -> Service:
-    """Read `service.json`, the file `place`. Every version has written `env_file`, so a document
-    without it is damaged. Raises `StoreError`."""
+    """Read `service.json`, the file `place`. A document without `env_file`, which every version
+    has written, is damaged. Raises `StoreError`."""
     service = codec.read(Service, document, place)
     if "env_file" not in service.document:
         raise Damaged(f"{place}: env_file: should be a text, and is missing")
@@ -57,10 +57,10 @@ def read_service(document: object, place: str) -> Service:
 
 class Observations(NamedTuple):
     """The launcher's last published observations: `observed` (by run id), what does not answer
-    (`unreachable`), why nothing is started (`held`). `gave_up` says that the launcher has ended
-    for this reason, `paused` that a user has paused the sweep. `limit` is the number of jobs at
-    once if it is below `max_parallel`, `limit_by` the reason in a word. `usage` is the use by the
-    runs. `starting` is False for a launcher that only stops runs."""
+    (`unreachable`), why no runs are started (`held`). `gave_up` says that the launcher has
+    ended for this reason, `paused` that a user has paused the sweep. `limit` is the number of
+    jobs at once if it is below `max_parallel`, `limit_by` the reason as one word. `usage` is
+    the use by the runs. `starting` is False for a launcher that only stops runs."""
 
     observed: Mapping[str, Published] = MappingProxyType({})
     unreachable: str | None = None

@@ -1,14 +1,12 @@
-"""Makes sure that a sweep on a remote store has one launcher.
-
-    launcher/<epoch>            who: created exclusively, so that of two only one has the epoch
+"""Make sure that a sweep on a remote store has one launcher.
+    launcher/<epoch>            who: created exclusively, so that only one launcher gets the epoch
     launcher/<epoch>.beat       replaced every few seconds by the holder
     launcher/<epoch>.released   written when the holder lets go
-
-The holder of the highest epoch is the launcher, until it lets go, or its beat does not change for
-`LEASE_SECONDS` by the clock of whoever looks; then the next epoch may be created. A launcher looks
-for the next epoch before it submits anything, and stops when it is there. If it slept between that
-look and the submission, no harm is done: both launchers meant the same attempt, and of two workers
-one claims it.
+The holder of the highest epoch is the launcher until it lets go, or until another process has seen
+no change of its beat for `LEASE_SECONDS`; then the next epoch may be created. A launcher checks for
+the next epoch before it submits anything, and stops if there is one. If it slept between the check
+and the submission, no harm is done: both launchers submit the same attempt, and only one of the two
+workers can claim it.
 """
 
 import contextlib
@@ -34,7 +32,7 @@ _FILE = re.compile(r"[^/]+/launcher/[0-9]+(\.beat|\.released)?")
 
 
 class _Held(NamedTuple):
-    """The newest epoch; the stamp of its beat (0 without); whether it has ended."""
+    """The newest epoch; the stamp of its beat (0 if it has none); whether it has ended."""
 
     epoch: int
     beat: int
@@ -47,8 +45,8 @@ change: then the launcher is alive."""
 
 
 def is_leased(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Return whether a launcher holds the sweep, as far as one look can tell: one that died on
-    another machine counts as alive for `LEASE_SECONDS` after the first look."""
+    """Return whether a launcher holds the sweep, as far as one check can show: one that died on
+    another machine counts as alive for `LEASE_SECONDS` after the first check."""
     held = _look(folder)
     return held.epoch > 0 and not held.released and not _is_over(folder, held, clock)
 
@@ -65,15 +63,15 @@ def _is_over(folder: SweepFolder, held: _Held, clock: Callable[[], float]) -> bo
 
 
 def is_alive(folder: SweepFolder, since: float = -math.inf) -> bool:
-    """Return whether we have seen the holder's beat change, `since` a moment of our clock. To be
-    called after `is_leased`."""
+    """Return whether the holder's beat has changed since the time `since` of our clock. Call it
+    after `is_leased`."""
     _, changed, before_us = _seen[folder.store.root, folder.name]
     return before_us and changed >= since
 
 
 def is_elsewhere(folder: SweepFolder) -> bool:
-    """Return whether the last launcher that held the sweep is, or was, on another machine. Raises
-    `StoreError` if that cannot be told."""
+    """Return whether the last launcher of the sweep is, or was, on another machine. Raises
+    `StoreError` if that is unknown."""
     held = _look(folder)
     try:
         return read_as(folder.store, _path(folder, held.epoch), read_who).host != machine()
@@ -91,11 +89,12 @@ def holding_lease(
     sleep: Callable[[float], None] = time.sleep,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep once nobody else does. Waits until the other launcher is seen to beat, and
-    then for `patience` seconds, or until its lease has run out. Yield a function that raises
-    `AnotherLauncher` when another has taken the sweep over. A lease of a sweep that is not there
-    when the block ends leaves no files behind. `tell` gets a sentence if this waits for a lease to
-    run out. Raises `AnotherLauncher`; with `existing` also `NotFound` if there is no such sweep."""
+    """Hold the sweep's lease. Waits until the other launcher is seen to be alive and then for
+    `patience` seconds, or until its lease has expired. Yields a function that raises
+    `AnotherLauncher` after another launcher has taken over. If the sweep does not exist when
+    the block ends, the lease leaves no files behind. `tell` gets a message if this waits for a
+    lease to expire. Raises `AnotherLauncher`, and with `existing` also `NotFound` if there is
+    no such sweep."""
     deadline, is_told = clock() + patience, False
     while True:
         if existing and not folder.store.exists(folder.plan):
@@ -109,8 +108,8 @@ def holding_lease(
             raise AnotherLauncher.at_work(folder.name, folder.store.root)
         elif clock() > deadline and not is_told:
             tell(
-                f"waiting for the last launcher of {folder.name!r}: it gives no sign of life, and "
-                f"has the sweep until it has been silent for {LEASE_SECONDS:g} s"
+                f"waiting: the last launcher of {folder.name!r} shows no sign of life; its "
+                f"lease expires after {LEASE_SECONDS:g} s of silence"
             )
             is_told = True
         sleep(_LOOK_SECONDS)
@@ -122,8 +121,8 @@ def holding_lease(
 
 
 def _take(folder: SweepFolder, before: int) -> bool:
-    """Create the epoch after `before`. Return whether it is ours, also if the reply to the create
-    was lost and our own is found at the second try."""
+    """Create the epoch after `before`. Return whether it is ours, also if the reply was lost and
+    the second try finds our own."""
     who, path = _who(), _path(folder, before + 1)
     try:
         folder.store.create(path, who)
@@ -131,16 +130,18 @@ def _take(folder: SweepFolder, before: int) -> bool:
         try:
             if folder.store.read(path) != who:
                 return False
-        except NotFound:  # its sweep was deleted, with all epochs
+        except NotFound:  # the sweep was deleted with all its epochs
             return False
     if before and not folder.store.exists(_path(folder, before)):
-        folder.store.remove([path])  # the same: another may have begun with epoch 1 since
+        folder.store.remove(
+            [path]
+        )  # deleted as well: another launcher may have begun with epoch 1 since
         return False
     return True
 
 
 class _Lease:
-    """An epoch that is ours, kept by a thread that beats."""
+    """An epoch that is ours, kept alive by a thread."""
 
     def __init__(self, folder: SweepFolder, epoch: int, clock: Callable[[], float]) -> None:
         self._folder, self._store = folder, folder.store
@@ -151,14 +152,14 @@ class _Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise `AnotherLauncher` if another launcher has the sweep by now."""
+        """Raise `AnotherLauncher` if another launcher has taken over."""
         if self._store.exists(_path(self._folder, self._epoch + 1)):
             raise AnotherLauncher(
                 f"another launcher has taken over {self._folder.name!r}: this one ends"
             )
 
     def release(self) -> None:
-        """Let go of the lease; if that does not reach the store, the lease runs out."""
+        """Let go of the lease. If the store does not answer, the lease expires instead."""
         self._ended.set()
         self._thread.join()
         own = _path(self._folder, self._epoch)
@@ -167,13 +168,16 @@ class _Lease:
                 self._store.create(f"{own}.released", b"")
                 return
             earlier = (_path(self._folder, number) for number in range(1, self._epoch))
-            for path in (*earlier, own):  # ours is the last: nobody else takes the sweep until then
+            for path in (
+                *earlier,
+                own,
+            ):  # ours is the highest: the sweep stays ours until it expires
                 self._store.remove([f"{path}.beat", f"{path}.released", path])
 
     def _keep(self) -> None:
         while True:
             self._beats += 1
-            with contextlib.suppress(StoreError):  # the next may get through
+            with contextlib.suppress(StoreError):  # the next beat may succeed
                 beat = f"{_path(self._folder, self._epoch)}.beat"
                 self._store.replace(beat, b"%d\n" % self._beats, durable=False)
             if self._ended.wait(BEAT_SECONDS):
@@ -206,14 +210,13 @@ def _path(folder: SweepFolder, epoch: int) -> str:
 
 
 def _who() -> bytes:
-    """Describe this process, so that others on this machine need not wait for its lease to run
-    out."""
+    """Describe this process, so that others on this machine need not wait for its lease."""
     own = {**this_process()._asdict(), "nonce": os.urandom(8).hex()}
     return json.dumps(own).encode() + b"\n"
 
 
 def _died_here(folder: SweepFolder, held: _Held) -> bool:
-    """Return whether the holder was a process of this machine that is gone."""
+    """Return whether the holder was a process of this machine that has ended."""
     try:
         return is_gone(read_as(folder.store, _path(folder, held.epoch), read_who))
     except (NotFound, StoreError):

@@ -1,5 +1,5 @@
-"""Makes sure that a sweep has one launcher: by a lock of the kernel's where the store is a folder,
-by a lease (`lease.py`) where it is remote."""
+"""Make sure that a sweep has one launcher: with a kernel lock if the store is a folder, with a
+lease (`lease.py`) if it is remote."""
 
 import contextlib
 import fcntl
@@ -31,13 +31,13 @@ def holding_sweep(
     existing: bool = False,
     deletes: bool = False,
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep's lock, as `_holding` does. Raises `StoreError` as well if a deletion of the
-    sweep was cut off, unless the caller `deletes` it."""
+    """Hold the sweep's lock, as `_holding` does. Also raises `StoreError` if a deletion of the
+    sweep was interrupted, unless the caller `deletes` it."""
     with _holding(folder, patience, tell, existing=existing) as check:
         if not deletes and folder.store.exists(folder.deletion):
             finish = hint("sweep delete", folder.name, root=folder.store.root)
             raise StoreError(
-                f"{folder.address}: its deletion was cut off, and some of it is gone: "
+                f"{folder.address}: its deletion was interrupted, and some files are gone: "
                 f"`{finish}` removes the rest"
             )
         yield check
@@ -47,15 +47,15 @@ def holding_sweep(
 def _holding(
     folder: SweepFolder, patience: float, tell: Callable[[str], None], *, existing: bool
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep's lock. The kernel releases it when the process ends, however it ends. Yields
-    a function that raises `AnotherLauncher` once the sweep is not ours any more, which can only
-    happen to a lease.
+    """Hold the sweep's lock. The kernel releases it when the process ends in any way. Yields a
+    function that raises `AnotherLauncher` once the sweep is not ours any more, which can only
+    happen with a lease.
 
-    If there is no `sweep.json` when the block ends, because the sweep was deleted or its launch
-    failed, the lock leaves no files behind. `existing`: make no lock for a sweep that is not there.
+    If there is no `sweep.json` when the block ends (the sweep was deleted or its launch failed),
+    the lock leaves no files behind. `existing`: do not lock a sweep that does not exist.
 
-    Raises `AnotherLauncher` if a launcher has it, and still does after `patience` seconds;
-    `NotFound` with `existing`. `tell` gets a sentence while it waits for a lease to run out.
+    Raises `AnotherLauncher` if a launcher still has the lock after `patience` seconds, and with
+    `existing` `NotFound`. `tell` gets a message while this waits for a lease to expire.
     """
     if folder.store.is_remote:
         from sweeper.sweep.lease import holding_lease
@@ -70,7 +70,7 @@ def _holding(
     descriptor = _lock(folder, path, patience)
     try:
         if existing:
-            _require_sweep(folder)  # it may have been deleted before we had the lock
+            _require_sweep(folder)  # it may have been deleted before we got the lock
         yield _ours
     finally:
         with contextlib.suppress(OSError, StoreError):
@@ -80,13 +80,13 @@ def _holding(
 
 
 def _require_sweep(folder: SweepFolder) -> None:
-    """Raise `NotFound` if there is no such sweep, or none any more."""
+    """Raise `NotFound` if there is no such sweep."""
     if not folder.store.exists(folder.plan):
         raise NotFound(f"no sweep {folder.name!r} in {folder.store.root}")
 
 
 def is_of_lock(store: Store, path: str) -> bool:
-    """Return whether a file of a sweep belongs to its lock, which removes it by itself."""
+    """Return whether a file of a sweep belongs to its lock, which removes the file itself."""
     if store.is_remote:
         from sweeper.sweep.lease import is_of_lease
 
@@ -95,9 +95,9 @@ def is_of_lock(store: Store, path: str) -> bool:
 
 
 def _lock(folder: SweepFolder, path: str, patience: float) -> int:
-    """Lock the file at `path`, and return its descriptor. A process that deletes the sweep holds
-    the lock and removes the file. A lock of the removed file means nothing: then lock the file
-    that is there now."""
+    """Lock the file at `path`, and return its descriptor. A process that deletes the sweep removes
+    the file while it holds the lock; the lock of a removed file has no effect, so lock the new
+    file at the path."""
     begun = time.monotonic()
     while True:
         descriptor = _open(path)
@@ -116,20 +116,20 @@ def _lock(folder: SweepFolder, path: str, patience: float) -> int:
 
 
 def _open(path: str) -> int:
-    """Open the lock's file, made if it is missing. Raises `StoreError`."""
+    """Open the lock's file, creating it if it is missing. Raises `StoreError`."""
     for left in reversed(range(_OPENINGS)):
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            # The folder may have been removed with its sweep meanwhile.
+            # The folder may have been removed with its sweep.
             if not left or not isinstance(error, FileNotFoundError):
                 raise StoreError(f"{path}: {error.strerror}") from error
     raise AssertionError
 
 
 def _is_at(descriptor: int, path: str) -> bool:
-    """Return whether `path` still leads to the open file."""
+    """Return whether `path` still names the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -137,8 +137,8 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def _remove(path: str) -> None:
-    """Remove the lock's file, and its folders if nothing else is in them: another process may have
-    begun a new sweep there."""
+    """Remove the lock's file and its empty folders; another process may have begun a new sweep in
+    one."""
     os.unlink(path)
     folder = os.path.dirname(path)
     os.rmdir(folder)
@@ -150,8 +150,8 @@ def _remove(path: str) -> None:
 
 
 def is_held(folder: SweepFolder) -> bool:
-    """Return whether a launcher holds the sweep now. Leave nothing behind. Raises `StoreError` if
-    that cannot be told."""
+    """Return whether a launcher holds the sweep now. Leaves nothing behind. Raises `StoreError` if
+    that is unknown."""
     if folder.store.is_remote:
         from sweeper.sweep.lease import is_leased
 
@@ -170,8 +170,8 @@ def is_held(folder: SweepFolder) -> bool:
 
 
 def is_alive(folder: SweepFolder, since: float) -> bool:
-    """Return whether the holder of the sweep, by `is_held`, is known to have lived at `since` or
-    later, by the monotonic clock. The kernel keeps no lock for a dead process."""
+    """Return whether the holder of the sweep, according to `is_held`, has lived at `since` or
+    later, by the monotonic clock. The kernel keeps no lock of a dead process."""
     if not folder.store.is_remote:
         return True
     from sweeper.sweep import lease
@@ -180,7 +180,7 @@ def is_alive(folder: SweepFolder, since: float) -> bool:
 
 
 def _ours() -> None:
-    """The check of a kernel lock, which is never taken away."""
+    """Do nothing: a kernel lock is never taken away."""
 
 
 def _try(descriptor: int, kind: int) -> bool:
@@ -192,7 +192,7 @@ def _try(descriptor: int, kind: int) -> bool:
 
 
 def _is_shared(descriptor: int) -> bool:
-    """Return whether those who hold the lock only look: a launcher shares it with nobody."""
+    """Return whether the lock's holders only check it: a launcher never shares the lock."""
     shared = _try(descriptor, fcntl.LOCK_SH)
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     return shared

@@ -1,6 +1,6 @@
-"""What people and agents add to a sweep and its runs: notes, tags, stars, and the archived flag. A
-mark is an event: it is created once and never changed. The current state follows from all marks in
-their order."""
+"""Marks that people and agents add to a sweep and its runs: notes, tags, stars, and the archived
+flag. Each is created once and never changed; the current state follows from all of them in
+order."""
 
 import re
 from collections.abc import Iterable

@@ -1,11 +1,9 @@
-"""Messages on record, and what became of each on its way to each receiver.
-
-    notify/<key>.json                          what is to be told: created once, by whoever is first
-    notify/<key>.<receiver>.<n>.begun.json     somebody began to send it, for the n-th time
-    notify/<key>.<receiver>.<n>.ended.json     and what came of that
-
-The process that creates the `begun` file, exclusively, sends the message. A message that was begun
-and has no end was cut off: it may have arrived, and is not sent again.
+"""Recorded messages and their delivery to each receiver.
+    notify/<key>.json                          the message: created once, by the first process
+    notify/<key>.<receiver>.<n>.begun.json     a process began to send it, for the n-th time
+    notify/<key>.<receiver>.<n>.ended.json     the result
+The process that creates the `begun` file, exclusively, sends the message. A message with a `begun`
+file and no `ended` file was interrupted: it may have arrived, and is not sent again.
 """
 
 import re
@@ -29,8 +27,8 @@ _LONGEST_TRY = 300.0
 
 
 class Try(NamedTuple):
-    """The last time that somebody sent a message to a receiver. `delivered`: it arrived; None while
-    that is not known. `error` says why it did not. `sending`: its sender may still be at work."""
+    """The last try to send a message to a receiver. `delivered` is None while the result is
+    unknown. `error` says why it failed. `sending`: its sender may still be running."""
 
     number: int
     delivered: bool | None
@@ -48,7 +46,7 @@ class _Begun(NamedTuple):
 
 
 def put(folder: SweepFolder, message: Message) -> bool:
-    """Put a message on record; returns whether it was new. Raises `StoreError`."""
+    """Record a message. Return whether it was new. Raises `StoreError`."""
     try:
         folder.store.create(f"{folder.notify}/{message.key}.json", encode(message.document()))
     except AlreadyExists:
@@ -68,8 +66,7 @@ def read(folder: SweepFolder, key: str) -> Message:
 
 
 def tries(folder: SweepFolder) -> dict[tuple[str, str], Try]:
-    """Return the last try of each message (its key) and receiver that there was any of. Raises
-    `StoreError`."""
+    """Return the last try of each pair of message (its key) and receiver. Raises `StoreError`."""
     begun: dict[tuple[str, str], int] = {}
     ended: set[tuple[str, str, int]] = set()
     for path in folder.store.names(folder.notify):
@@ -89,7 +86,7 @@ def tries(folder: SweepFolder) -> dict[tuple[str, str], Try]:
 
 
 def begin(folder: SweepFolder, key: str, way: str, number: int) -> bool:
-    """Take it upon oneself to send a message; False where somebody else does. Raises
+    """Claim the sending of a message. Return False if another process has claimed it. Raises
     `StoreError`."""
     try:
         document = {"schema": SCHEMA, "time": timestamp(), **this_process()._asdict()}
@@ -100,7 +97,8 @@ def begin(folder: SweepFolder, key: str, way: str, number: int) -> bool:
 
 
 def end(folder: SweepFolder, key: str, way: str, number: int, error: str | None) -> None:
-    """Record what came of it: `error` is None where it has arrived. Raises `StoreError`."""
+    """Record the result of sending: `error` is None if the message has arrived. Raises
+    `StoreError`."""
     document = {"schema": SCHEMA, "time": timestamp(), "delivered": error is None, "error": error}
     folder.store.replace(_path(folder, key, way, number, "ended"), encode(document))
 
@@ -116,8 +114,8 @@ def _outcome(folder: SweepFolder, key: str, way: str, number: int) -> Try:
 
 
 def _is_sending(folder: SweepFolder, key: str, way: str, number: int) -> bool:
-    """Return whether the sender of a try without an end may still be at work. Nothing is known of a
-    process of another machine, but no try takes longer than `_LONGEST_TRY`."""
+    """Return whether the sender of a try without a result may still be running. A process on
+    another machine is assumed to run for at most `_LONGEST_TRY`."""
 
     def read(document: object, place: str) -> bool:
         begun = codec.read(_Begun, document, place)

@@ -1,5 +1,5 @@
-"""The settings for comparing runs and cells, as text: which value of a run counts, whose noise is
-used, and what a failed run counts as.
+"""The settings for comparing runs and cells, as text: which value of a run counts, which noise
+estimate is used, and how a failed run counts.
 
 Each setting is a word, or a word with a value after `=`, on the command line and in documents. A
 grid may write a mapping: `{mean_of_last: 5}` is `mean_of_last=5`.
@@ -38,7 +38,7 @@ def value_text(at: str) -> str:
 
 
 def lenders(noise: str) -> tuple[str, ...]:
-    """Return the sweeps that contribute their noise: a and b for `from=a,b`."""
+    """Return the sweeps whose noise estimates are used: a and b for `from=a,b`."""
     word, _, names = noise.partition("=")
     return tuple(dict.fromkeys(filter(None, names.split(",")))) if word == "from" else ()
 
@@ -50,12 +50,13 @@ def is_noise(noise: str) -> bool:
 
 class Metric(NamedTuple):
     """Decides which cell is best. `at` is the value of a run that counts: `last`, `best`,
-    `mean_of_last=5`, or `auto`, which is the last, and in a report a mean if the last values are
-    noisy. `noise` says whether cells share their noise estimate: `auto` (if a test allows it),
-    `pooled`, `own`, or `from=SWEEP,...` (these sweeps contribute theirs). `failed` is what a
-    failed run counts as: `bound` (its cell is no better than with the worst value in its place),
-    `worst` (the worst value) or `drop` (nothing). `by` is a setting each of whose values is judged
-    separately. `relevant` is the smallest difference that matters."""
+    `mean_of_last=5`, or `auto`, which is the last, or in a report a mean if the last values are
+    noisy. `noise` says whether cells share a noise estimate: `auto` (if a test allows it),
+    `pooled`, `own`, or `from=SWEEP,...` (use the estimates of these sweeps). `failed` is how a
+    failed run counts: `bound` (its cell is at best as good as with the worst value in its
+    place), `worst` (the worst value) or `drop` (not at all). `by` is a setting: cells are
+    compared separately for each of its values. `relevant` is the smallest difference that
+    matters."""
 
     name: str
     goal: Annotated[Literal["minimize", "maximize"], Default("minimize")]

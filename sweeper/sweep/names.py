@@ -8,13 +8,12 @@ STAGE_NAME = r"[A-Za-z][A-Za-z0-9_]{0,39}"
 
 
 def is_sweep_name(text: str) -> bool:
-    """Return whether the text is a valid name of a sweep: safe as a folder and as a tmux
-    session."""
+    """Return whether the text is a valid sweep name, safe as a folder and as a tmux session."""
     return re.fullmatch(SWEEP_NAME, text) is not None
 
 
 def shorten(name: str, limit: int = MAX_NAME) -> str:
-    """Return `name`, or if it is longer than `limit` its beginning and a hash of the whole."""
+    """Return `name`, or its beginning and a hash of the whole if it is longer than `limit`."""
     if len(name) <= limit:
         return name
     import hashlib  # rarely needed, and it loads OpenSSL

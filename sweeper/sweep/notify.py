@@ -1,5 +1,5 @@
-"""Notification settings, as a grid or the user's configuration has them, and recorded messages. A
-value that is a secret is given as `$NAME`, the variable that holds it."""
+"""Notification settings, as in a grid or the user's configuration, and recorded messages. A secret
+value is given as `$NAME`, the variable that holds it."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
@@ -23,7 +23,7 @@ class Email(NamedTuple):
 
 
 class Notify(NamedTuple):
-    """The kinds of messages to send (`on`), and the ways to send them; None for an unused way."""
+    """The kinds of messages to send (`on`), and the ways to send them (None: not used)."""
 
     on: tuple[str, ...] = KINDS
     command: Sparse[tuple[str, ...] | None] = None

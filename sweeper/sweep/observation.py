@@ -1,4 +1,4 @@
-"""A launcher's observations of runs that are not states: a kind, a reason, a time.
+"""A launcher's observations of runs, which are not states: a kind, a reason, a time.
 `sweeper.sweep.labels` turns them into words for people."""
 
 from enum import StrEnum
@@ -19,10 +19,10 @@ class Kind(StrEnum):
     HELD = "held"  # nothing is started any more
     LATER = "later"  # the next attempt starts at `time`
     ENGINE = "engine"  # waits until the engine answers
-    DOUBTED = "doubted"  # waits for a retry of the first runs, which failed alike
+    DOUBTED = "doubted"  # waits for a retry of the first runs, which failed with the same error
     PARENT = "parent"  # waits until its parent has succeeded
-    ORPHAN = "orphan"  # the parent will not succeed unless somebody intervenes
-    OTHER = "other"  # an observation of another version, in its words
+    ORPHAN = "orphan"  # the parent cannot succeed without a user's action
+    OTHER = "other"  # an observation by another version, in its words
 
 
 class Observation(NamedTuple):
@@ -69,7 +69,7 @@ _OF_WORDS = {
 
 
 def _of_words(text: str) -> Observation:
-    """Parse the words published until version 0.1: a launcher of that version may still run."""
+    """Parse the words that version 0.1 and older published: such a launcher may still run."""
     begins, _, reason = text.partition(": ")
     if begins.startswith("next attempt at "):
         return Observation(Kind.LATER, None, begins.rpartition(" ")[2])

@@ -23,21 +23,22 @@ def _is_seed(seed: int) -> bool:
     return -_SEEDS <= seed < _SEEDS
 
 
-# A run's id is part of paths and of job names, so an unchecked one could lead anywhere.
+# Ids are part of paths and job names, so an unchecked one could lead anywhere.
 _Id = Annotated[
     str, Check(re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}").fullmatch, "letters, digits, _ and -")
 ]
-_Seed = Annotated[int, Check(_is_seed, "an integer of 64 bits")]
+_Seed = Annotated[int, Check(_is_seed, "a 64-bit integer")]
 
 
 class Run(NamedTuple):
-    """A cell with a seed. `config` has the explicitly given values by dotted keys, with the seed
-    field, without the fields that the worker fills in (`log_path`). `retired` runs are no longer
+    """A cell with a seed. `config` has the explicitly given values by dotted keys, including the
+    seed, without the fields that the worker fills in (`log_path`). `retired` runs are no longer
     in the grid.
 
-    In a grid with stages, `stage` is the run's stage, and `parents` are the ids of the runs that
-    it continues from. Its configuration may then hold references to values that are known only
-    when the parents have ended."""
+    In a grid with stages, `stage` is the run's stage, and `parents` are the ids of the runs that it
+    continues from. Its configuration may then hold references to values that are known only after
+    the parents have ended.
+    """
 
     id: _Id
     name: str
@@ -54,7 +55,7 @@ class Run(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What the best cell is compared with: a cell of the sweep, or the best of another sweep (or
+    """The comparison for the best cell: a cell of the sweep, or the best of another sweep (or
     `sweep/stage`)."""
 
     cell: Sparse[str | None] = None
@@ -74,11 +75,10 @@ _Source = Annotated[Source, Check(_has_origin, "base or takes")]
 
 class Stage(NamedTuple):
     """A part of a sweep with its own recipe. `sources` say where the parents of its runs come
-    from. The runs of a stage without sources are in the plan. Otherwise `runs` are templates: each
+    from. Without sources, `runs` are the stage's runs. With sources, they are templates: each
     parent makes one run from each. `launch` is the stage's own section in the form of
     `Launch.document`; the options of a backend are complete, with the stage's merged over the
-    sweep's.
-    """
+    sweep's."""
 
     name: str
     recipe: Recipe
@@ -91,7 +91,7 @@ class Stage(NamedTuple):
 
     @property
     def before(self) -> tuple[str, ...]:
-        """The stages that it takes from."""
+        """The stages whose runs it takes."""
         return tuple(dict.fromkeys(take.stage for one in self.sources for take in one.takes))
 
     def document(self) -> dict[str, object]:
@@ -100,8 +100,8 @@ class Stage(NamedTuple):
 
 
 class Wandb(NamedTuple):
-    """Where the runs log to. None for an entity or a mode means W&B's own settings, None for a
-    group the sweep's name. `app` is the address of W&B's pages, known at a launch."""
+    """Where the runs log to. An entity or a mode of None means W&B's setting, a group of None the
+    sweep's name. `app` is the address of W&B's pages, known from the launch on."""
 
     project: str
     entity: str | None = None
@@ -120,8 +120,8 @@ Alarms = Mapping[str, Mapping[str, float] | None]
 
 
 class OnAlarm(NamedTuple):
-    """Reaction to an alarm: the command to run, and what to stop. `rules` are the alarms that it
-    is for (None: all)."""
+    """The reaction to an alarm: the command to run, and what to stop. `rules` are its alarms
+    (None: all)."""
 
     run: tuple[str, ...] | None = None
     stop: Literal["run", "sweep"] | None = None
@@ -133,8 +133,8 @@ class OnAlarm(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """The most that the runs of a sweep may use together; None means no limit. `hours` are those
-    of all runs. `on_reach` says whether running runs are then stopped, or continue."""
+    """The most that the runs of a sweep may use together; None means no limit. `hours` is the sum
+    over all runs. `on_reach` says whether running runs are then stopped or continue."""
 
     usd: Sparse[float | None] = None
     tokens: Sparse[float | None] = None
@@ -143,7 +143,7 @@ class Budget(NamedTuple):
 
     @property
     def of_tokens(self) -> tuple[str, ...]:
-        """The limits that depend on tokens, which somebody must count."""
+        """The limits that depend on tokens, which must be counted."""
         return tuple(key for key in ("tokens", "usd") if getattr(self, key) is not None)
 
     def document(self) -> dict[str, object]:
@@ -152,9 +152,9 @@ class Budget(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """What jobs need on machines that have only Python: sweeper's own source, an `archive` in the
-    store with its `hash`, and the lines of a requirements file for the `packages` of its workers.
-    `files` maps `Launch.requirements`, as written, to paths in the copy of the code."""
+    """The needs of jobs on machines that have only Python: sweeper's source, an `archive` in the
+    store with its `hash`, and the lines of a requirements file for the `packages` of its
+    workers. `files` maps `Launch.requirements`, as written, to paths in the copy of the code."""
 
     archive: str
     hash: str
@@ -174,7 +174,7 @@ class Extended(NamedTuple):
 
 
 def _has_path(provenance: Mapping[str, object]) -> bool:
-    """Return whether the difference from the commit, if there is one, says where it is stored."""
+    """Return whether the difference from the commit, if there is one, has a path."""
     match provenance.get("diff"):
         case None | {"path": str()}:
             return True
@@ -197,13 +197,13 @@ class Plan(NamedTuple):
 
     In a grid with `stages`, each stage has its own recipe, metric and axes (see `of`). `recipe` is
     then that of the first stage, `metric` that of the last stage with one, and `axes` is empty.
-    `unknown` counts, by stage, the runs that are not known before others have ended. `choices` are
-    the choices among those others that are still to be made.
+    `unknown` counts, by stage, the runs that depend on runs still to end. `choices` are the choices
+    that are still to be made.
 
-    `warnings` and `notes` (from recipes about their runs) are for people, a line each. They are
-    not stored, and neither is `expected`. Only a launched sweep has the rest: `created`, the
-    origin of its code (`provenance`; `launches` has those of earlier launches, `snapshot` is the
-    copy that runs, `carried` is what else jobs need), and `recorded`, the whole document.
+    `warnings` and `notes` (of recipes about their runs) are lines for people. They are not stored,
+    and neither is `expected`. Only a launched sweep has the rest: `created`, the origin of its code
+    (`provenance`; `launches` has those of earlier launches, `snapshot` is the copy that runs,
+    `carried` is what else jobs need), and `recorded`, the whole document.
     """
 
     name: str
@@ -278,7 +278,7 @@ class Plan(NamedTuple):
 
     @property
     def has_commands(self) -> bool:
-        """Whether some runs execute a command, whose use of the service has no meter."""
+        """Whether some runs execute a command, whose use of the service cannot be counted."""
         return any(part.recipe.kind == "command" for part in self.parts)
 
     @property
@@ -287,7 +287,7 @@ class Plan(NamedTuple):
         return tuple(self.only(stage.name) for stage in self.stages) or (self,)
 
     def __repr__(self) -> str:
-        """Name the plan; its runs would fill screens."""
+        """Name the plan without its runs, which would fill screens."""
         recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in self.parts))
         return f"<plan {self.name}: {len(self.runs)} runs of {recipes}>"
 
@@ -306,8 +306,8 @@ class Plan(NamedTuple):
         return self.recipe.seed_field is None and any(run.seed is not None for run in self.runs)
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`. Values that only a launch knows are left out before
-        one."""
+        """Return the form in `sweep.json`, before a launch without the values that only a launch
+        knows."""
         document: dict[str, object] = {"schema": SCHEMA, **written(self)}
         document["alarms"] = self.alarms or {}
         if not self.stages:

@@ -32,5 +32,5 @@ def _check_ids(runs: tuple[Run, ...], place: str, inside: str) -> None:
     for number, run in enumerate(runs):
         if run.id in seen:
             path = f"{inside}[{number}].id"
-            raise Damaged(f"{place}: {path}: should be another than those before it")
+            raise Damaged(f"{place}: {path}: should be unique")
         seen.add(run.id)

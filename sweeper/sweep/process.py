@@ -1,5 +1,5 @@
-"""Which process of which machine holds something, and whether it is gone: then nobody on that
-machine has to wait for a lease to run out."""
+"""Identifies processes across machines, and tells whether one has ended, so that others on its
+machine need not wait for a lease to expire."""
 
 import os
 
@@ -7,7 +7,7 @@ from sweeper.sweep.launcher import Who
 
 
 def this_process() -> Who:
-    """This process, as others may look for it."""
+    """Return the identity of this process, for other processes to check."""
     return Who(machine(), os.getpid(), began(os.getpid()))
 
 
@@ -18,8 +18,7 @@ def is_gone(who: Who) -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether there is such a process of another user, of which /proc shows nothing
-    (`hidepid`)."""
+    """Return whether another user has such a process, of which /proc shows nothing (`hidepid`)."""
     try:
         with open(f"/proc/{pid}/stat", "rb"):
             return False
@@ -35,13 +34,13 @@ def _is_hidden(pid: int) -> bool:
 
 
 def machine() -> str:
-    """Identify this machine since it was booted, when process numbers begin anew."""
+    """Identify this machine since its last boot, when process ids start anew."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
-        space = os.readlink("/proc/self/ns/pid")  # a container has numbers of its own
+        space = os.readlink("/proc/self/ns/pid")  # a container has its own process ids
     except OSError:
-        return f"{os.uname().nodename}#{os.urandom(8).hex()}"  # cannot be told: nobody's
+        return f"{os.uname().nodename}#{os.urandom(8).hex()}"  # unknown: matches no other
     return f"{os.uname().nodename}/{boot}/{space}"
 
 

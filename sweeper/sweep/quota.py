@@ -1,4 +1,4 @@
-"""The quota that the launchers of an account share: one page of the account's record."""
+"""The quota that an account's launchers share: one page of the account's record."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,8 +12,8 @@ from sweeper.sweep.launcher import Who
 
 class Learned(NamedTuple):
     """What the service sustains: `limit` jobs at once, None until the service has held a job back.
-    The limit grows by `step` next. `cuts` is how often it was lowered, `why` the last reason, a
-    key of `labels.LOWERED`."""
+    The limit grows by `step` next. `cuts` counts how often it was lowered, `why` is the last
+    reason, a key of `labels.LOWERED`."""
 
     limit: Annotated[int | None, Clamp(1)] = None
     step: Annotated[int, Clamp(1)] = 1
@@ -56,8 +56,8 @@ def _readable(value: Any) -> dict[str, Member]:
 
 
 class Page(NamedTuple):
-    """All shared knowledge. Each page replaces the one before. `number` is 0 if there is none yet.
-    `mark` distinguishes it from any other page."""
+    """All shared knowledge. Each page replaces the one before. `number` is 0 if there is no page
+    yet. `mark` distinguishes the page from any other."""
 
     number: Annotated[Unstored[int], Default(0)]
     learned: Learned

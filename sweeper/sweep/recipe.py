@@ -12,7 +12,7 @@ def _are_described(takes: Mapping[str, Mapping[str, object]]) -> bool:
 
 
 class Recipe(NamedTuple):
-    """A recipe as found. Paths are absolute.
+    """A recipe. Paths are absolute.
 
     `on_path` says whether `cwd` goes on the module path, as with `python -m`. `forms` has the
     fields whose values are written in an unusual form on chz's command line. `function` is the
@@ -59,7 +59,7 @@ class Snapshot(NamedTuple):
 
 
 class _Runnable(NamedTuple):
-    """What running a recipe needs of its description."""
+    """The parts of a description that running a recipe needs."""
 
     cwd: str
     kind: str
@@ -74,6 +74,6 @@ def runs_anywhere(document: object, place: str, inside: str) -> None:
     recipe = read(_Runnable, document, place, inside)
     if recipe.kind == "command":
         if not recipe.command:
-            raise Damaged(f"{place}: {inside}.command: should be a list of texts, and is empty")
+            raise Damaged(f"{place}: {inside}.command: should be a list of texts that is not empty")
     elif recipe.python is None:
-        raise Damaged(f"{place}: {inside}.python: should be a text, and is missing")
+        raise Damaged(f"{place}: {inside}.python: should be a text, but is missing")

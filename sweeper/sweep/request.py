@@ -7,7 +7,7 @@ from sweeper.common.codec import SCHEMA, AtLeast, Default
 
 
 class Asked(NamedTuple):
-    """Who asks, and since when."""
+    """The author and the time of a request."""
 
     by: Annotated[str, Default("somebody")]
     time: Annotated[str, Default("")]
@@ -18,8 +18,7 @@ class Asked(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """A request to start nothing new. With `runs`, running runs are stopped, and continue
-    later."""
+    """A request to start no more runs. With `runs`, running runs stop, and continue later."""
 
     asked: Asked
     runs: bool = False
@@ -27,7 +26,7 @@ class Pause(NamedTuple):
     def told(self, sweep: str) -> str:
         """Return the reason why nothing is started, for people."""
         by, since = self.asked
-        return f"paused by {by} at {since}: `sweeper resume {sweep}` goes on"
+        return f"paused by {by} at {since}: `sweeper resume {sweep}` continues it"
 
 
 def read_asked(document: object, place: str) -> Asked:

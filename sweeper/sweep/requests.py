@@ -1,5 +1,5 @@
-"""Records what users ask of a run: that it be stopped, or started again. Each request is an event,
-created once: asking twice changes nothing."""
+"""Records users' requests to stop a run or start it again. Each request is an event, created once:
+repeating it changes nothing."""
 
 from contextlib import suppress
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from sweeper.sweep.states import (
 )
 from sweeper.sweep.sweep_requests import user
 
-_OPENED = "opened already, and no job is known of: a launcher looks for one, and else submits"
+_OPENED = "opened already, and no job is known: a launcher looks for one, or else submits it"
 """Said of runs whose next attempt is on record and no more: there is nothing left to ask."""
 
 Happened = set[tuple[int, Event]]
@@ -28,8 +28,8 @@ Happened = set[tuple[int, Event]]
 
 
 class Requested(NamedTuple):
-    """The result of a request. `asked` is False if there was nothing to ask; `why` says why, for
-    people. `waits`: the run's next attempt is on record already."""
+    """The result of a request. `asked` is False if there was nothing to request; `why` says why,
+    for people. `waits`: the run's next attempt is already recorded."""
 
     run: str
     asked: bool
@@ -40,8 +40,8 @@ class Requested(NamedTuple):
 def request_cancel(
     folder: SweepFolder, run: str, happened: Happened, retries: int, by: str | None = None
 ) -> Requested:
-    """Ask that a run be stopped and not started again, if there is anything to stop. `by` is who
-    asks (None: the user of this process)."""
+    """Request that a run is stopped and not started again, if possible. `by` is the user (None:
+    the user of this process)."""
     state = fold(happened)
     at_work = state.at_work
     waits = state.state in (State.PLANNED, State.PREEMPTED, State.LOST)
@@ -54,15 +54,15 @@ def request_cancel(
         _request(folder, run, (attempt, Event.CANCEL), happened, by)
     last = last_retry(happened)
     if last >= attempt or not at_work:
-        # A retry of the same attempt would take the request back: name the attempt after it.
+        # A retry of the same attempt would revoke the request: name the attempt after it.
         after = max(attempt, last + 1)
         _request(folder, run, (after, Event.CANCEL), happened, by)
     return Requested(run, True, "cancelled")
 
 
 def asked_again(run: str, happened: Happened, *, succeeded: bool = False) -> Requested:
-    """Return what asking for another attempt of a run would result in. `succeeded`: also if the run
-    has succeeded."""
+    """Return the result of requesting another attempt of a run. `succeeded`: even if the run has
+    succeeded."""
     state = fold(happened)
     if state.state is State.SUCCEEDED and not succeeded:
         return Requested(run, False, "succeeded already")
@@ -72,14 +72,14 @@ def asked_again(run: str, happened: Happened, *, succeeded: bool = False) -> Req
         return Requested(run, False, "still at work")
     if state.unacknowledged:
         return Requested(run, True, _OPENED, waits=True)
-    return Requested(run, True, "asked for already" if retry_asked(happened) else "asked for")
+    return Requested(run, True, "requested already" if retry_asked(happened) else "asked for")
 
 
 def request_retry(
     folder: SweepFolder, run: str, happened: Happened, *, succeeded: bool = False
 ) -> Requested:
-    """Ask for another attempt of a run that has ended without success, or, with `succeeded`, in
-    whatever way."""
+    """Request another attempt of a run that has ended without success or, with `succeeded`, in any
+    way."""
     request = asked_again(run, happened, succeeded=succeeded)
     if request.asked and not request.waits and not retry_asked(happened):
         last = max((n for n, event in happened if event is Event.CANCEL), default=0)
@@ -93,7 +93,7 @@ def request_retry(
 def _request(
     folder: SweepFolder, run: str, attempt: tuple[int, Event], happened: Happened, by: str | None
 ) -> None:
-    """Record a request, an attempt and an event, unless it is on record already."""
+    """Record a request, an attempt and an event, unless it is already recorded."""
     body = {"schema": SCHEMA, "time": timestamp(), "by": by or user()}
     with suppress(AlreadyExists):
         folder.store.create(folder.event(run, *attempt), encode(body))

@@ -18,9 +18,9 @@ class Times(TypedDict):
 
 class RunRecord(Times):
     """A run as plain values. Only sweeps with stages have `stage` and `parents`, only those with
-    several backends have `backend`. `metric` is the metric's name, `value` the value that the run
-    is judged by; both are left out if metrics were not read. `code` is a short name of the code
-    that the run executed, `commit` and `launched` are the commit and the time of its launch."""
+    several backends have `backend`. `metric` is the metric's name, `value` the run's value of
+    it; both are left out if metrics were not read. `code` is a short name of the code that the
+    run executed, `commit` and `launched` are the commit and the time of its launch."""
 
     id: str
     sweep: str

@@ -29,8 +29,8 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 class View(NamedTuple):
     """The state of a run, from its events. `wants`: the run is to be started, or started again.
-    `cancel`, `retry`: a user has asked for that, and it is not done yet. `size` is the number of
-    events, which never shrinks."""
+    `cancel`, `retry`: a user has requested that, and it is not done yet. `size` is the number
+    of events, which never shrinks."""
 
     size: int
     state: RunState
@@ -51,11 +51,11 @@ class RunTable:
         self.retired: set[str] = set()
         self.views: dict[str, View] = {}
         self._events: Events = {}
-        self._with_worker: set[tuple[str, int]] = set()  # claimed, and not by a launcher
+        self._with_worker: set[tuple[str, int]] = set()  # claimed by a worker, not by a launcher
         self.grow(plan)
 
     def grow(self, plan: Plan) -> None:
-        """Adds the runs of a plan that has more than before."""
+        """Add the runs of a plan that has more than before."""
         known = bool(self.views)
         back = self.retired - {run.id for run in plan.runs if run.retired}
         self.runs = {run.id: run for run in plan.runs}
@@ -67,18 +67,18 @@ class RunTable:
             self._look(run)
 
     def retries(self, run: str) -> int:
-        """How many failures of a run are retried."""
+        """Return how many times a run is retried after failures."""
         return self._retries[run]
 
     def read(self) -> None:
-        """Reads all events again. Views change only if there are new events.
+        """Read all events again. Views change only if there are new events.
 
         Events are never removed. If there are fewer, somebody is deleting the sweep, and its runs
         must not be taken for new ones. Raises `NotFound` if its plan is gone too, else
         `StoreError`.
         """
         where = self._folder.address
-        removed = f"{where}: was removed while its launcher was at work, which ends"
+        removed = f"{where}: was removed while its launcher was running; the launcher ends"
         try:
             events = self._folder.read_events()
         except NotFound as error:
@@ -86,32 +86,34 @@ class RunTable:
         if any(len(events.get(run, ())) < view.size for run, view in self.views.items()):
             if not self._store.exists(self._folder.plan):
                 raise NotFound(removed)
-            raise StoreError(f"{where}: events that were on record are gone: is its disk mounted?")
+            raise StoreError(f"{where}: recorded events are gone: is its disk mounted?")
         self._events = events
         for run in self.runs:
             self._look(run)
 
     def events(self, run: str) -> set[tuple[int, Event]]:
-        """The events of a run, each with its attempt."""
+        """Return the events of a run, each with its attempt."""
         return self._events.get(run, set())
 
     def open(self) -> dict[str, int]:
-        """The runs that may be running, with their attempts."""
+        """Return the runs that may be running, with their attempts."""
         return {r: v.state.attempt for r, v in self.views.items() if v.state.state in OPEN}
 
     def unacknowledged(self) -> dict[str, int]:
-        """The runs, with their attempts, of which only the backend knows whether they were
+        """Return the runs, with their attempts, of which only the backend knows whether they were
         submitted."""
         return {r: v.state.opened for r, v in self.views.items() if v.state.unacknowledged}
 
     def add(
         self, run: str, attempt: int, event: Event, body: Mapping[str, object] | None = None
     ) -> bool:
-        """Records an event. It is no error if the event is already recorded. Returns whether it
-        was new."""
+        """Record an event. An event that is already recorded is no error. Return whether it was
+        new."""
         document = {"schema": SCHEMA, "time": timestamp()} | dict(body or {})
         fresh = False
-        with suppress(AlreadyExists):  # an earlier launcher's, or ours whose reply was lost
+        with suppress(
+            AlreadyExists
+        ):  # recorded by an earlier launcher, or by us when the reply was lost
             self._store.create(self._folder.event(run, attempt, event), encode(document))
             fresh = True
         self._events.setdefault(run, set()).add((attempt, event))
@@ -127,25 +129,24 @@ class RunTable:
         detail: str,
         known: Mapping[str, object] = _NOTHING,
     ) -> None:
-        """Records the outcome of an attempt whose worker cannot. `known` is what the backend
-        knows: `code`, `host`."""
+        """Record the outcome of an attempt whose worker cannot. `known` is what the backend knows:
+        `code`, `host`."""
         body = dict.fromkeys(
             ("code", "signal", "started", "ended", "wall_s", "max_rss_bytes", "host")
         )
         self.add(run, attempt, event, {**body, **known, "reason": reason, "detail": detail})
 
     def withdraw(self, run: str, attempt: int, why: str) -> bool:
-        """Ends an attempt that no worker has claimed, by claiming it: if a job of it starts
-        anyway, it finds the claim and does not train. Returns False if a worker claimed it first.
-        """
+        """End an attempt that no worker has claimed, by claiming it: if its job starts anyway, it
+        finds the claim and does not train. Return False if a worker claimed it first."""
         body = {"nonce": os.urandom(8).hex(), "submitted": attempt, "by": "the launcher"}
         self.add(run, attempt, Event.CLAIMED, body | {"reason": WITHDRAWN, "detail": why})
         return self.finish_withdrawal(run, attempt)
 
     def finish_withdrawal(self, run: str, attempt: int) -> bool:
-        """Ends an attempt that a launcher claimed in order to withdraw it: this launcher, whose
-        reply may have been lost, or an earlier one that was killed. Returns False if a worker has
-        the claim. Raises `StoreError`."""
+        """End an attempt that a launcher claimed in order to withdraw it: this launcher, if the
+        reply was lost, or an earlier one that was killed. Return False if a worker has the
+        claim. Raises `StoreError`."""
         if (run, attempt) in self._with_worker:
             return False
         try:
@@ -159,7 +160,8 @@ class RunTable:
         return True
 
     def is_cancelled(self, run: str, attempt: int) -> bool:
-        """Whether a user has asked to cancel this attempt, read again. Raises `StoreError`."""
+        """Return whether a user has requested to cancel this attempt, read again. Raises
+        `StoreError`."""
         if (attempt, Event.CANCEL) not in self.events(run):
             if not self._store.exists(self._folder.event(run, attempt, Event.CANCEL)):
                 return False

@@ -2,7 +2,7 @@
 
 A source says where the parents of a run come from. Each of its takes gives some runs of one stage.
 A run has one parent from each take, in every combination. A source may also be the base model,
-which is no parent.
+which is not a parent.
 """
 
 import json
@@ -40,7 +40,7 @@ class Take(NamedTuple):
 
     @property
     def chooses(self) -> bool:
-        """Whether the stage must have ended before it is known what is taken."""
+        """Whether the stage must have ended before the taken runs are known."""
         return self.how in ("best", "best-cell", "top")
 
     @property
@@ -50,10 +50,10 @@ class Take(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Describes it for people: `the best of sft`."""
+        """The take in words for people: `the best of sft`."""
         if self.how == "run":
             return f"{self.run} of {self.stage}"
-        how = {"top": f"the {self.number} best", "best": "the best", "best-cell": "the best cell"}
+        how = {"top": f"the {self.number} best", "best": "the best", "best-cell": ("the best cell")}
         return f"{how.get(self.how, self.how)} of {self.stage}"
 
     def document(self) -> dict[str, object]:
@@ -64,7 +64,7 @@ class Take(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The origin of parents: one of each take; or `base`, the base model."""
+    """The origin of parents: a run from each take, or `base`, the base model."""
 
     takes: tuple[Take, ...] = ()
     base: bool = False
@@ -78,8 +78,8 @@ class Source(NamedTuple):
 
 class Choice(NamedTuple):
     """A choice among the runs of a stage (`candidates`, their ids), all of which are known. `key`
-    identifies it by what is taken, by which metric, from which runs. If the stage gets more runs,
-    it becomes another choice."""
+    identifies it by what is taken, by which metric, from which runs. A stage with more runs
+    makes another choice."""
 
     take: Take
     metric: Metric
@@ -88,22 +88,22 @@ class Choice(NamedTuple):
 
 
 def choice_of(take: Take, metric: Metric, candidates: Sequence[str]) -> Choice:
-    """Make the choice of what to take from these runs."""
+    """Return the choice of what to take from these runs."""
     judged = [metric.name, metric.goal, metric.at, metric.failed]
     key = _digest([take.document(), judged, sorted(candidates)])
     return Choice(take, metric, tuple(candidates), key)
 
 
 class Chosen(NamedTuple):
-    """The result of a choice, which is final: the runs (ids), best first, with the values that
-    they were judged by, and the `time` (UTC)."""
+    """The result of a choice, which is final: the runs (ids), best first, with their values, and
+    the `time` (UTC)."""
 
     taken: tuple[tuple[str, float], ...]
     time: str
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """The ids alone."""
+        """The ids of the runs."""
         return tuple(run for run, _ in self.taken)
 
     def document(self, choice: Choice) -> dict[str, object]:
@@ -120,7 +120,7 @@ class _Taken(NamedTuple):
 
 
 class _ChosenDocument(NamedTuple):
-    taken: Annotated[tuple[_Taken, ...], Check(bool, "a run at least")]
+    taken: Annotated[tuple[_Taken, ...], Check(bool, "at least one run")]
     time: Time
 
 
@@ -130,7 +130,7 @@ def read_chosen(document: object, place: str) -> Chosen:
 
 
 def run_of_parents(stage: str, template: str, parents: Sequence[str]) -> str:
-    """Return the id of a run with parents. It is made from the id that it would have without them
+    """Return the id of a run with parents: a digest of the id that it would have without them
     (`template`), their ids, and the name of its stage, since another stage may do the same with
     the same run. A run of the base model has `base:<model>` in place of parents."""
     return _digest({"parents": list(parents), "run": template, "stage": stage})
@@ -145,11 +145,11 @@ def _digest(value: object) -> str:
 
 
 class Dropped(Exception):
-    """Raised for a reference that a base model has no value for: its key is left out."""
+    """Raised for a reference that has no value for a base model: its key is left out."""
 
 
 def references(value: object) -> Iterator[tuple[str, str]]:
-    """Yield the references to stages in a value: the stage, and the key of it."""
+    """Yield the references to stages in a value, as pairs of stage and key."""
     if isinstance(value, str):
         if "${" in value:
             for match in REFERENCE.finditer(value):
@@ -163,8 +163,8 @@ def references(value: object) -> Iterator[tuple[str, str]]:
 
 
 def filled(config: Mapping[str, object], find: Callable[[str, str], object]) -> dict[str, object]:
-    """Replace references to stages in a configuration by the values that `find` returns. Leaves
-    out a key for which `find` raises `Dropped`."""
+    """Replace references to stages in a configuration by the values that `find` returns. Leave out
+    a key for which `find` raises `Dropped`."""
     made: dict[str, object] = {}
     for key, value in config.items():
         try:

@@ -1,9 +1,9 @@
 """Makes the runs of a sweep with stages. Each run of a later stage is made from the stage's own
 configuration and from its parents.
 
-Some parents are known from the plan (`each`, a run by its name). Others are chosen once a stage
-has ended (the best). Choices are recorded, and everything else follows from them, so every reader
-of the plan, and a restarted launcher, sees the same runs.
+Some parents are known from the plan (`each`, a run by its name). Others are chosen once a stage has
+ended (the best). Choices are recorded, and everything else follows from them, so every reader of
+the plan, and a restarted launcher, sees the same runs.
 """
 
 import itertools
@@ -37,8 +37,8 @@ Taken = Callable[[Choice], Sequence[str] | None]
 
 class Growth(NamedTuple):
     """The known runs of a plan, in the order of its stages, followed by those that the grid no
-    longer has; the `choices` that are still to be made; and the number of `unknown` runs of each
-    stage until then."""
+    longer has; the `choices` still to be made; and how many runs of each stage are `unknown`
+    until then."""
 
     runs: tuple[Run, ...]
     choices: tuple[Choice, ...]
@@ -46,7 +46,7 @@ class Growth(NamedTuple):
 
 
 def grown(plan: Plan, taken: Taken) -> Plan:
-    """Return the plan with all runs that are known from the choices made."""
+    """Return the plan with all runs that follow from the choices made."""
     if not plan.stages:
         return plan
     growth = grow(plan, taken)
@@ -138,7 +138,7 @@ class _Growing:
     def _taken_by(self, take: Take) -> list[Run] | None:
         """Return the runs that a take gives, as far as they are known; None if nothing is chosen
         yet."""
-        if take not in self._taken_of:  # its stage has all its runs by now
+        if take not in self._taken_of:  # its stage has all its runs now
             self._taken_of[take] = self._take(take)
         return self._taken_of[take]
 
@@ -168,8 +168,8 @@ class _Growing:
         return math.prod(map(self._expected_of, source.takes)) - known
 
     def _expected_of(self, take: Take) -> int:
-        """Return how many runs a take gives in the end: the number of chosen runs, or, before the
-        choice, the number asked for."""
+        """Return how many runs a take gives in the end: the number of chosen runs, or before the
+        choice the requested number."""
         taken, runs = self._taken_by(take), self._of[take.stage]
         if take.how == "each":
             return len(runs) + self._unknown[take.stage]
@@ -228,7 +228,7 @@ class _Growing:
                 if len(stage.sources) > 1:  # only the name shows which source it is
                     pieces.append(parent.name if take.how == "run" else f"{take.stage}-{take.how}")
                 continue
-            # A run without a seed of its own takes over its parent's.
+            # A run without its own seed takes its parent's.
             takes_seed = seed is None and parent.seed is not None
             seed = parent.seed if takes_seed else seed
             whose = parent.cell if takes_seed or parent.seed is None else parent.name
@@ -253,7 +253,7 @@ class _Growing:
         known = self._known.get(run.id)
         if known is not None:
             name = known.name
-        elif name in self._names:  # of an earlier grid, or of a parent chosen before
+        elif name in self._names:  # from an earlier grid, or from a parent chosen before
             name = f"{name}~{run.id[:6]}"
         self._names.add(name)
         return run._replace(name=name, cell=cell)

@@ -1,4 +1,4 @@
-"""Determines what runs of later stages wait for, and whether it can still happen. Pure."""
+"""Determines what runs of later stages wait for, and whether it can still happen. Does no I/O."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -14,7 +14,7 @@ Fate = Literal["succeeded", "failed", "cancelled", "open"]
 
 class Wait(NamedTuple):
     """What a run, or the unknown runs of a stage, wait for: `on` in words. `vain` means that it
-    will not happen unless somebody intervenes; `fate` is then that of the run that causes it."""
+    cannot happen without a user's action; `fate` is then that of the run that causes it."""
 
     on: str
     vain: bool
@@ -27,9 +27,9 @@ NO_WAITS: Mapping[str, Wait] = MappingProxyType({})
 def waits(
     plan: Plan, fate: Callable[[str], Fate], lacking: Mapping[str, Wait] = NO_WAITS
 ) -> tuple[dict[str, Wait], dict[str, Wait]]:
-    """Return what each run waits for whose parents have not all succeeded (by run id), and what
-    the unknown runs wait for (by stage). `lacking` adds waits of runs (by id) and of choices (by
-    key) whose parents have ended without something that is needed from them."""
+    """Return what each run whose parents have not all succeeded waits for (by run id), and what
+    the unknown runs wait for (by stage). `lacking` adds waits of runs (by id) and of choices
+    (by key) whose parents have ended without something that is needed from them."""
     runs: dict[str, Wait] = {}
     names = {run.id: run.name for run in plan.runs}
     for run in plan.runs:  # parents come before their children
@@ -65,7 +65,7 @@ def halted(plan: Plan, cancelled: Asked | None) -> dict[str, Wait]:
     chosen."""
     if cancelled is None:
         return {}
-    advice = f"but {cancelled.by} has cancelled the sweep: it goes on with the next launch or retry"
+    advice = f"but {cancelled.by} has cancelled the sweep: the next launch or retry continues it"
     waits = {c.key: Wait(f"{c.take.words}, {advice}", vain=True) for c in plan.choices}
     return {key: wait._replace(fate="cancelled") for key, wait in waits.items()}
 
@@ -86,9 +86,9 @@ def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fat
 def _choosing(
     choice: Choice, fate: Callable[[str], Fate], runs: dict[str, Wait], names: dict[str, str]
 ) -> Wait:
-    """Return what a choice waits for: all candidates must end. A cancelled one blocks it, because
-    a user who cancels runs does not want the sweep to go on. A failed one blocks it unless the
-    metric allows failures."""
+    """Return what a choice waits for: all candidates must end. A cancelled candidate blocks it,
+    because a user who cancels runs does not want the sweep to continue. A failed one blocks it
+    unless the metric allows failures."""
     fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
     what = choice.take.words
     for fault, one, several in _FAULTS:
@@ -99,7 +99,7 @@ def _choosing(
             which = names.get(wrong[0], wrong[0])
             return Wait(f"{what}, of which {which}{more} {verb}", vain=True, fate=fault)
     if "open" not in fates.values() and "succeeded" not in fates.values():
-        return Wait(f"{what}, of which none has succeeded", vain=True)
+        return Wait(f"{what}, none of which has succeeded", vain=True)
     return Wait(what, vain=False)
 
 
@@ -120,7 +120,7 @@ def _is_held(choice: Choice, fates: Mapping[str, Fate], fault: Fate) -> bool:
 
 
 def told_of(plan: Plan, runs: dict[str, Wait], stages: dict[str, Wait]) -> tuple[str, ...]:
-    """Return a line for each reason why runs are held back in vain."""
+    """Return a line for each reason why runs cannot start without a user's action."""
     held: dict[str, dict[str, int]] = {}
     stage_of = {run.id: run.stage or "" for run in plan.runs}
     waiting = [(stage_of[run], 1, wait) for run, wait in runs.items()]

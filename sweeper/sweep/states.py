@@ -65,7 +65,7 @@ class Event(StrEnum):
     RETURNED = "returned"  # the worker was declared lost, and is alive
     PREEMPTED = "preempted"  # stopped from outside; may be resumed
     FAILED = "failed"
-    CANCELLED = "cancelled"  # stopped because a user asked
+    CANCELLED = "cancelled"  # stopped because a user requested it
     SUCCEEDED = "succeeded"
 
 
@@ -150,13 +150,13 @@ def fold(events: Iterable[tuple[int, Event]]) -> RunState:
 
 
 def cancel_asked(events: Collection[tuple[int, Event]]) -> bool:
-    """Return whether a user wants the run stopped, and has not asked for a retry since."""
+    """Return whether a user wants the run stopped, and has not requested a retry since."""
     last = _last(events, Event.CANCEL)
     return last > last_retry(events) and last >= max(fold(events).opened, 1)
 
 
 def retry_asked(events: Collection[tuple[int, Event]]) -> bool:
-    """Return whether another attempt is asked for that is not opened yet."""
+    """Return whether another attempt is requested that is not opened yet."""
     return last_retry(events) >= max(fold(events).opened, 1) and not cancel_asked(events)
 
 
@@ -184,8 +184,8 @@ def is_finished(
     events: Collection[tuple[int, Event]], retries: int, *, retired: bool = False
 ) -> bool:
     """Return whether a run with these events is finished: it has no running job, and no launcher
-    would start or look for one. A `retired` run is no longer in the grid; an attempt of it that was
-    only about to be submitted is ignored."""
+    would start or look for one. If a `retired` run (no longer in the grid) has an attempt that
+    was only about to be submitted, that attempt is ignored."""
     state = fold(events)
     if state.state in OPEN:
         return False
@@ -193,13 +193,13 @@ def is_finished(
 
 
 def last_retry(events: Iterable[tuple[int, Event]]) -> int:
-    """Return the highest attempt after which another was asked for; 0 for none."""
+    """Return the highest attempt after which another was requested; 0 for none."""
     return max((attempt for attempt, event in events if event in RETRIES), default=0)
 
 
 def begun_anew(events: Iterable[tuple[int, Event]], attempt: int) -> int:
-    """Return the first attempt whose files `attempt` may start from: the one that was last asked
-    for by `again`, or else 1."""
+    """Return the first attempt whose files `attempt` may start from: the one last requested by
+    `again`, or else 1."""
     attempts = (n for n, event in events if event is Event.AGAIN and n < attempt)
     return max(attempts, default=0) + 1
 
@@ -210,8 +210,8 @@ def _last(events: Iterable[tuple[int, Event]], kind: Event) -> int:
 
 
 def parse_name(name: str) -> tuple[int, Event] | None:
-    """Parse `"2.claimed.json"` to `(2, Event.CLAIMED)`. Return None for a name that is no event
-    (of a newer version, or a stray file): readers skip it."""
+    """Parse `"2.claimed.json"` to `(2, Event.CLAIMED)`. Return None for a name that is not an
+    event (of a newer version, or a stray file), which readers skip."""
     parts = name.split(".")
     if len(parts) != 3 or parts[2] != "json" or not parts[0].isdecimal():
         return None

@@ -1,10 +1,8 @@
-"""Connects runs to Weights & Biases if the grid has `wandb:`: the id of each run's W&B run, the
-variables with which any `wandb.init` joins it, and its address. Pure functions that never import
-W&B.
+"""Connects runs to Weights & Biases if the grid has `wandb:`: the id of each W&B run, the
+variables with which any `wandb.init` joins it, and its address. Never imports W&B.
 
 All attempts of a run share one W&B run. Its id is made of the sweep's name, the time of the sweep's
-first launch, and the run's id: it is the same for every attempt and launch, and differs for a sweep
-that was removed and made again.
+first launch, and the run's id, so it differs if a sweep is removed and made again.
 """
 
 import hashlib
@@ -46,7 +44,7 @@ def recorded(section: Wandb, environment: Mapping[str, str]) -> Wandb:
 
 
 def run_id(plan: Plan, run: str) -> str:
-    """W&B's id of the run with the id `run` of the sweep with this plan."""
+    """Return W&B's id for the run `run` of the sweep with this plan."""
     sweep = f"{plan.name}\n{plan.created}"
     return f"{run}-{hashlib.sha256(sweep.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
@@ -76,15 +74,16 @@ def variables(plan: Plan, run: Run) -> dict[str, str]:
     config = run.config | {"sweeper": about}
     text = json.dumps(config)
     if len(text) <= _LONGEST:
-        # W&B's own jobs get their configuration so; it is the only way from outside a program.
+        # W&B's own jobs get their configuration this way; it is the only one from outside a
+        # program.
         values |= {"WANDB_LAUNCH": "true", "WANDB_CONFIG": text}
     return values
 
 
 def fields(plan: Plan, run: Run) -> dict[str, str]:
     """Return the W&B fields to add to a recipe's configuration: recipes of tinker-cookbook, and
-    ours, log to W&B only if `wandb_project` is set, and some invent a `wandb_name`. Only fields
-    that the recipe has as strings and the grid does not set."""
+    ours, log to W&B only if `wandb_project` is set, and some invent a `wandb_name`. Returns
+    only fields that the recipe has as strings and the grid does not set."""
     if plan.wandb is None:
         return {}
     takes = plan.recipe.takes
@@ -97,8 +96,8 @@ def fields(plan: Plan, run: Run) -> dict[str, str]:
 
 
 def link(plan: Plan, run: str) -> str | None:
-    """Return the W&B address of the run with the id `run`. None if there is none (no `wandb:`, or
-    an offline mode), or if the project's owner (`entity`) is unknown."""
+    """Return the W&B address of the run `run`. None if there is none (no `wandb:`, or an offline
+    mode), or if the project's owner (`entity`) is unknown."""
     section = plan.wandb
     if section is None or section.mode in _HERE_ONLY or not section.entity:
         return None
@@ -111,8 +110,7 @@ def link(plan: Plan, run: str) -> str | None:
 
 
 def keyless(section: Wandb, environment: Mapping[str, str]) -> str | None:
-    """Return a warning if runs would find no W&B key in this environment; None if they need none or
-    there is one."""
+    """Return a warning if runs would find no W&B key in this environment; None if all is well."""
     if section.mode in _HERE_ONLY or environment.get("WANDB_API_KEY"):
         return None
     import netrc
@@ -128,6 +126,6 @@ def keyless(section: Wandb, environment: Mapping[str, str]) -> str | None:
         except (OSError, netrc.NetrcParseError):
             continue  # W&B cannot read it either
     return (
-        f"W&B has no key here for {host}: `export WANDB_API_KEY=...` (and name it in secrets), "
-        "`wandb login`, or `wandb: {mode: offline}`"
+        f"no W&B key for {host}: `export WANDB_API_KEY=...` (and name it in secrets), `wandb "
+        f"login`, or set `wandb: {{mode: offline}}`"
     )

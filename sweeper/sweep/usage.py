@@ -14,8 +14,8 @@ KINDS = ("prefill", "cached", "sample", "train")
 
 class Counts(NamedTuple):
     """Counts of one model. `prefill` are tokens of prompts, read once for each request, without
-    the `cached` ones. `sample` were sampled, `train` went through forward and backward. `steps`
-    are the optimizer's."""
+    the `cached` ones. `sample` were sampled, `train` went through forward and backward passes.
+    `steps` are the optimizer's."""
 
     prefill: Count = 0
     cached: Count = 0
@@ -55,8 +55,8 @@ class Usage(NamedTuple):
 
 
 class SweepUsage(NamedTuple):
-    """What all runs of a sweep had `used` at a `time`, and the estimate `to_come` for those not
-    finished. `untold` is the number of runs about which nothing is known."""
+    """What all runs of a sweep had `used` at a `time`, and the estimate `to_come` for unfinished
+    runs. `untold` is the number of runs without data."""
 
     used: Annotated[Usage, Default(Usage())]
     to_come: Annotated[Usage, Default(Usage())]

@@ -1,9 +1,9 @@
-"""Lets others see that a worker lives. From before its claim to its end, however it ends, a worker
-holds a kernel lock on its job's description. The lock belongs to the file, not to its name, so it
-does not matter by which path, mount, home, user or process namespace either side comes. On a disk
-without locks nothing is known.
+"""Shows other processes that a worker is alive. From before its claim until its process ends, a
+worker holds a kernel lock on its job's description. The lock belongs to the file, so it works
+across paths, mounts, homes, users and process namespaces. It does not work on a disk without
+locks.
 
-Standard library only, and little of it: the worker loads this for every job.
+Every worker loads this module: it imports little, and only from the standard library.
 """
 
 import fcntl
@@ -16,10 +16,10 @@ _PAUSE = 0.05
 
 
 def hold(path: str) -> None:
-    """Hold the file at `path` until this process ends. Copies of a job hold it together. A program
+    """Lock the file at `path` until this process ends. Copies of a job share the lock. A program
     executed from here, or a process that closes its descriptors, does not hold it."""
     try:
-        # It may be a pipe. It stays open: closing it would let go.
+        # It may be a pipe. Keep it open: closing would release the lock.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return
@@ -35,8 +35,8 @@ def hold(path: str) -> None:
 
 
 def is_held(path: str) -> bool:
-    """Return whether a living process holds the file; False also if that cannot be known."""
-    for mode in (os.O_RDWR, os.O_RDONLY):  # a network disk wants to write where it locks
+    """Return whether a living process holds the file; False also if that is unknown."""
+    for mode in (os.O_RDWR, os.O_RDONLY):  # a network disk locks only files open for writing
         with suppress(OSError):
             descriptor = os.open(path, mode | os.O_NONBLOCK)  # it may be a pipe
             break

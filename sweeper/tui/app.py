@@ -113,10 +113,10 @@ _DEBUG = bool(os.environ.get("SWEEPER_DEBUG"))
 
 
 def _describe(error: Exception) -> str:
-    """Describe an error in a sentence: the view goes on, even after a bug of ours."""
+    """Describe an error in a sentence: the view goes on, even after a bug in sweeper."""
     if isinstance(error, SweeperError | OSError):
         return str(error)
-    return f"a bug of ours: {type(error).__name__}: {error} (SWEEPER_DEBUG=1 shows where)"
+    return f"a bug in sweeper: {type(error).__name__}: {error} (SWEEPER_DEBUG=1 shows where)"
 
 
 class WatchApp(App[int]):

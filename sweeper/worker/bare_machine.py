@@ -62,7 +62,7 @@ _SHORTEST = 4
 
 
 class BuildError(Exception):
-    """An environment or the source cannot be made. The message is one line."""
+    """Raised when an environment or the source cannot be made. The message is one line."""
 
 
 def say(line: str) -> None:
@@ -117,9 +117,9 @@ def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]
 
 
 def _hold(top: str) -> None:
-    """Hold an environment or a source until this process ends, whatever program it executes by
-    then, so that `sweeper store gc` leaves it alone. On a disk without locks only its age protects
-    it."""
+    """Hold an environment or a source until this process ends, even if it executes another
+    program, so that `sweeper store gc` leaves it alone. A disk without locks relies on its age
+    alone."""
     descriptor = os.open(f"{top}.use", os.O_RDWR | os.O_CREAT, 0o600)
     os.set_inheritable(descriptor, True)
     try:
@@ -161,12 +161,12 @@ def _make(top: str, requirements: str, installer: "_Installer") -> bool:
             [*pip, "install", "--no-input", "--disable-pip-version-check", "-r", part],
         ]
     name = "uv" if uv else "pip"
-    say(f"makes an environment with {name}: {top}")
+    say(f"building an environment with {name}: {top}")
     for step in steps:
         if not installer.run(step):
             return False
     os.rename(part, os.path.join(top, "requirements.txt"))
-    say(f"made it in {time.monotonic() - begun:.0f} s")
+    say(f"built in {time.monotonic() - begun:.0f} s")
     return True
 
 
@@ -258,7 +258,7 @@ def _locked(lock: "IO[bytes]", goes_on: "Callable[[], bool]") -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not announced:
-                say(f"waits for another job that makes {os.path.basename(lock.name)[:-5]}")
+                say(f"waiting for another job that builds {os.path.basename(lock.name)[:-5]}")
             announced = True
             if not goes_on():
                 return False
@@ -268,7 +268,7 @@ def _locked(lock: "IO[bytes]", goes_on: "Callable[[], bool]") -> bool:
 
 
 def _source(folder: str, python: str, url: str, digest: str) -> str:
-    """Download the source from `url` with `python`, whose packages can reach the store. Returns
+    """Download the source from `url` with `python`, which has the packages for the store. Returns
     its folder. Raises `BuildError` and `OSError`."""
     top = os.path.join(folder, digest)
     os.makedirs(folder, mode=0o700, exist_ok=True)

@@ -95,7 +95,7 @@ def read_records(path: str) -> list[dict[str, object]]:
 
 
 def copy(source: str, target: str, *, lines: bool = False) -> None:
-    """Copy a small file. With `lines`, leaves out a torn last line."""
+    """Copy a small file. With `lines`, leave out a torn last line."""
     with open(source, "rb", opener=open_regular) as file:
         data = file.read()
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)

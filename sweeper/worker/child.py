@@ -12,8 +12,8 @@ from sweeper.errors import EnvironmentFailure
 
 
 class Guard:
-    """Kills a process group when this process dies. Create it while there is only one thread,
-    because it forks. Processes that leave the group (daemons) escape it."""
+    """Kills a process group when this process dies. It forks: create it while there is only one
+    thread. Processes that leave the group (daemons) escape it."""
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
@@ -108,7 +108,7 @@ def spawn(command: Sequence[str], cwd: str, environment: Mapping[str, str], guar
         _become(command, cwd, environment, guard, writing, failing)
     os.close(writing)
     os.close(failing)
-    # The exec closes this pipe. Text that arrives before is the reason why the exec failed.
+    # The exec closes this pipe. Text that arrives before gives the reason why the exec failed.
     with os.fdopen(failed, "rb") as file:
         reason = file.read()
     if reason:

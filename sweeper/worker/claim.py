@@ -1,10 +1,11 @@
 """Claims an attempt for one of its workers (a backend may start several), and opens the next
 attempt when the backend itself has restarted a job.
 
-A restarted job's token still names the submitted attempt: it executes that number plus one for each
-restart. The worker opens this attempt with the same description, and records the end of the
-previous one, since nothing else will. If the launcher has opened the same attempt for its own
-reasons, one of the two jobs claims it, as always."""
+A restarted job's token still names the submitted attempt; the job executes that number plus one for
+each restart. The worker opens this attempt with the same description, and records the end of the
+previous one, because no other process will. If the launcher has also opened this attempt, one of
+the two jobs claims it, as usual.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -111,7 +112,7 @@ def reopen(folder: SweepFolder, run: str, submitted: int, attempt: int) -> bool:
         # Its worker died without recording an outcome. If it is alive after all, it finds a newer
         # attempt and stops. Its own outcome then takes precedence over this one, or is the same.
         body = {"schema": SCHEMA, "time": timestamp(), "reason": "restarted"}
-        body |= {"detail": "the backend started the job again", "code": None, "signal": None}
+        body |= {"detail": "the backend restarted the job", "code": None, "signal": None}
         body |= dict.fromkeys(("started", "ended", "wall_s", "max_rss_bytes", "host"))
         with_retries(
             lambda: _create(folder.store, folder.event(run, attempt - 1, Event.PREEMPTED), body)
@@ -138,7 +139,7 @@ def _anothers(
 
 def _open(folder: SweepFolder, run: str, submitted: int, attempt: int) -> None:
     launch = with_retries(lambda: _describe(folder, run, submitted, attempt))
-    body = {"schema": SCHEMA, "time": timestamp(), "by": "the backend, which started it again"}
+    body = {"schema": SCHEMA, "time": timestamp(), "by": "the backend, which restarted it"}
     place = with_retries(lambda: _place(folder, run, submitted))
     body |= {} if place is None else {"place": place}  # the job's place has not changed
     body |= {} if launch is None else {"launch": launch}
@@ -176,4 +177,4 @@ def _create(store: Store, path: str, body: Mapping[str, object]) -> None:
     try:
         store.create(path, encode({**body}))
     except AlreadyExists:
-        return  # ours, whose reply was lost, or one by somebody who knew more
+        return  # ours, if the reply was lost, or one by a process that knew more

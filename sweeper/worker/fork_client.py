@@ -259,7 +259,7 @@ class _Server:
                 time.sleep(0.01)
 
     def is_slow(self) -> bool:
-        """Return whether somebody recently waited for the server in vain."""
+        """Return whether a client recently waited for the server in vain."""
         try:
             age = time.time() - os.stat(self._path("slow")).st_mtime
         except OSError:
@@ -267,7 +267,7 @@ class _Server:
         return 0 <= age < _AGAIN_SECONDS
 
     def tell_slow(self) -> None:
-        """Mark the server as slow, so that others do not wait for it."""
+        """Mark the server as slow, so that other clients do not wait for it."""
         with suppress(OSError):
             os.close(os.open(self._path("slow"), os.O_CREAT | os.O_WRONLY, 0o600))
             os.utime(self._path("slow"))
@@ -286,7 +286,7 @@ class _Server:
             with self._short_path() as path:
                 connection.connect(path)
             if user_of(connection) != os.getuid():
-                raise ConnectionRefusedError("it is another user's")
+                raise ConnectionRefusedError("it belongs to another user")
         except BaseException:
             connection.close()
             raise
@@ -360,7 +360,7 @@ def _high_copy(descriptor: int) -> int:
 
 
 def _shared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the variables that all runs of a sweep share, without secrets."""
+    """Yield the variables without secrets that all runs of a sweep share."""
     for name, value in environment.items():
         if (
             name.startswith(_OF_A_RUN)

@@ -112,8 +112,8 @@ class Heartbeat:
         self._begun = time.monotonic()
 
     def write(self) -> bool:
-        """Write a heartbeat. Returns whether the store took it. An unreachable store stops
-        nothing."""
+        """Write a heartbeat. Return whether the store took it. An unreachable store does not stop
+        the run."""
         self._counter, self.written = self._counter + 1, time.monotonic()
         used = self.used()
         pause = self.pauses.current() if self.pauses else None

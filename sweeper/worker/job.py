@@ -38,8 +38,8 @@ def prepare(
     goes_on: Callable[[], bool] = lambda: True,
 ) -> Prepared | None:
     """Create the recipe's folder, copy the files that the attempt resumes from, and return what to
-    run. `environment` is the environment that was kept for the job. Can be repeated. Slow steps
-    call `goes_on` about once a second; if that returns False, this returns None. Raises
+    run. `environment` is the environment stored for the job. Can be repeated. Slow steps call
+    `goes_on` about once a second; if that returns False, this returns None. Raises
     `StoreError`, `EnvironmentFailure`, and `RecipeError` for a wrong command template."""
     run, attempt, recipe = job.run, job.attempt, job.recipe
     place = _place(folder, job, environment)
@@ -65,7 +65,7 @@ def prepare(
         return Prepared(_command(job, log_path), environment, cwd, log_path, place)
     counted = usage_folder(place, run, attempt)
     refuse_links(place.address, counted)
-    with suppress(OSError):  # then usage is not counted, but the run goes on
+    with suppress(OSError):  # usage is not counted then, but the run continues
         os.makedirs(counted, exist_ok=True)
         environment |= {"SWEEPER_METER": counted}
     modules = fork_client.module_list(job, environment) if job.warm else None
@@ -95,8 +95,8 @@ def _interpreter(
 
 
 def _activated(python: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that activate an environment, and let recipes import sweeper's
-    source."""
+    """Return the variables that activate an environment and make sweeper's source importable for
+    recipes."""
     folder, source = os.path.dirname(python), os.environ.get("SWEEPER_SOURCE", "")
 
     def joined(*parts: str) -> str:
@@ -114,8 +114,8 @@ def _activated(python: str, environment: Mapping[str, str]) -> dict[str, str]:
 def _environment(
     folder: SweepFolder, job: Job, variables: dict[str, str], log_path: str
 ) -> dict[str, str]:
-    """Return the variables of the recipe: those that were kept for the job, the backend's, the
-    grid's and ours. Raises `EnvironmentFailure` if a secret is missing."""
+    """Return the variables of the recipe: those stored for the job, the backend's, the grid's and
+    ours. Raises `EnvironmentFailure` if a secret is missing."""
     run, attempt = job.run, job.attempt
     environment = with_backend_variables(variables) | with_log_path(job.env, log_path)
     environment |= {

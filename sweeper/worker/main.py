@@ -87,8 +87,8 @@ class Worker:
         self._killed = False
 
     def main(self) -> int:
-        """Do the whole job. Returns 0 if the run succeeded or belongs to another worker, 75 if it
-        was told to stop and can be resumed, else 1."""
+        """Do the whole job. Return 0 if the run succeeded or belongs to another worker, 75 if the
+        worker was asked to stop and can resume, else 1."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the run outlives the terminal
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
@@ -223,14 +223,14 @@ class Worker:
                 self._child.reap()  # the recipe must not overlap with the next attempt
         lack = crowding(error)
         if lack is None:
-            return failure("error", f"a bug of ours: {type(error).__name__}: {error}")
+            return failure("error", f"a bug in sweeper: {type(error).__name__}: {error}")
         return judge(self._ending(None)) if self._stopped_at else crowded_out(lack)
 
     def _prepare(self, job: Job) -> Prepared | None:
-        """Work out what to execute. Returns None if the worker is to stop first.
+        """Work out what to execute. Return None if the worker is to stop first.
 
-        Waits while the store does not answer, neither to this nor to heartbeats. Reads the kept
-        environment only once, because it may be deleted after the worker's first heartbeat.
+        Waits while the store answers neither this nor heartbeats. Reads the stored environment only
+        once, because it may be deleted after the worker's first heartbeat.
         """
         environment = read_environment(job.env_file)
         variables = {**environment, **job.env}
@@ -322,8 +322,8 @@ class Worker:
                 self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at, look_at) - now))
 
     def _beat(self) -> bool:
-        """Look for requests and write a heartbeat. Returns whether the store took the heartbeat.
-        An unreachable store stops nothing. A sweep that was removed is not written anew."""
+        """Check for requests and write a heartbeat. Return whether the store took the heartbeat.
+        An unreachable store does not stop the run. Writes nothing for a removed sweep."""
         self._look_for_requests()
         return not self._requests.removed and self._heartbeat.write()
 
@@ -366,9 +366,9 @@ class Worker:
                     self._wake.get(timeout=left)
 
     def _sync(self, prepared: Prepared) -> str | None:
-        """Flush the recipe's files and log to disk before the outcome is recorded. Only flushes
-        files directly in its folder: the folders of iterations hold many files, and no run resumes
-        from them. Returns what is missing in a remote store, or None."""
+        """Flush the recipe's files and log to disk before the outcome is recorded. Flushes only
+        files directly in its folder: the folders of iterations hold many files, and no run
+        resumes from them. Return what is missing in a remote store, or None."""
         attempt = prepared.place.store.local_path(self.folder.attempt(self.run, self.attempt))
         for folder in filter(None, (prepared.log_path, attempt)):
             with suppress(OSError):
@@ -458,7 +458,7 @@ def main(arguments: list[str]) -> int:
         again = attempt > int(submitted)
         sweep_folder = SweepFolder.at_address(folder)
         if again and not reopen(sweep_folder, run, int(submitted), attempt):
-            say(f"sweeper: {run} has ended, or is to be stopped: nothing to go on with")
+            say(f"sweeper: {run} has ended or is to be stopped: nothing to continue")
             return 0
         return Worker(sweep_folder, run, attempt, int(submitted)).main()
     except SweeperError as error:

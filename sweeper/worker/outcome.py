@@ -1,13 +1,14 @@
-"""Decides how an attempt ended: its event and reason. Pure, except for the count of out-of-memory
-kills and the check of the engine.
+"""Decides how an attempt ended: its event and reason. Does no I/O, except for the count of
+out-of-memory kills and the check of the engine.
 
 Reasons of `failed`: `error` (the recipe's exit code; the detail is its exception or its last
 output), `killed` (by a signal that was not ours), `oom` (killed by the kernel for memory),
 `timeout`, `incomplete` (exit 0 without a final checkpoint), `start` (it could not be started),
-`quota` (the service refused further requests), `service` (its engine went away, see `blame`).
-Reasons of `preempted`: `terminated`, `superseded` by a newer attempt, `limit` (the machine had no
-process, thread, file or disk space left for it). Reasons of `cancelled`: `cancelled` on request,
-`interrupted` at the keyboard."""
+`quota` (the service refused further requests), `service` (its engine ended or restarted, see
+`blame`). Reasons of `preempted`: `terminated`, `superseded` by a newer attempt, `limit` (the
+machine had no process, thread, file or disk space left for it). Reasons of `cancelled`: `cancelled`
+on request, `interrupted` at the keyboard.
+"""
 
 import os
 import signal
@@ -26,9 +27,9 @@ _CGROUPS = "/sys/fs/cgroup"
 class Ending(NamedTuple):
     """What is known when the recipe has ended. `code` is negative for a signal, as in
     `subprocess`, and None if the recipe never started. `final` is the result of
-    `checkpoint_resume.has_final_checkpoint`. `tail` is the end of the output. `killed_by_us` means
-    that we sent SIGKILL before it had ended. `unsynced` says what a remote store has not taken,
-    and why."""
+    `checkpoint_resume.has_final_checkpoint`. `tail` is the end of the output. `killed_by_us`
+    means that we sent SIGKILL before it had ended. `unsynced` says which files a remote store
+    does not have, and why."""
 
     code: int | None
     final: bool | None
@@ -43,7 +44,7 @@ class Ending(NamedTuple):
 
     @property
     def asked(self) -> bool:
-        """Return whether the worker stopped the recipe."""
+        """Whether the worker stopped the recipe."""
         return (
             self.superseded
             or self.cancelled
@@ -80,7 +81,7 @@ def judge(ending: Ending) -> Judged:
     else:
         outcome = _stopped(ending) if ending.asked else _failed(ending)
     if ending.unsynced:
-        detail = f"not in the store, but kept on this machine: {ending.unsynced}"
+        detail = f"not in the store, but stored on this machine: {ending.unsynced}"
         outcome["detail"] = "; ".join(filter(None, (outcome["detail"], detail)))
         outcome["unsynced"] = ending.unsynced
     return outcome
@@ -92,7 +93,7 @@ def _stopped(ending: Ending) -> Judged:
     if ending.cancelled:
         return _outcome(Event.CANCELLED, ending.code, "cancelled")
     if ending.timeout_s is not None:
-        detail = f"longer than launch.timeout ({ending.timeout_s:g} s)"
+        detail = f"ran longer than launch.timeout ({ending.timeout_s:g} s)"
         return _outcome(Event.FAILED, ending.code, "timeout", detail)
     if ending.stopped == signal.SIGINT:
         return _outcome(Event.CANCELLED, ending.code, "interrupted")
@@ -110,7 +111,7 @@ def _failed(ending: Ending) -> Judged:
         return _outcome(Event.FAILED, code, "killed")
     details = [cause(ending.tail)]
     if ending.memory_kills:  # perhaps a process of the recipe, or of another run
-        details.append("meanwhile the kernel killed a process of this cgroup: out of memory")
+        details.append("the kernel also killed a process of this cgroup: out of memory")
     reason = "quota" if is_quota_error(ending.tail) else "error"
     return _outcome(Event.FAILED, code, reason, "; ".join(filter(None, details)) or None)
 
@@ -137,7 +138,7 @@ def failure(reason: str, detail: str) -> Judged:
 
 
 def crowded_out(detail: str) -> Judged:
-    """Return the outcome of an attempt that its machine had no room for."""
+    """Return the outcome of an attempt that failed because its machine was full."""
     return _outcome(Event.PREEMPTED, None, LIMIT, detail)
 
 
@@ -198,8 +199,8 @@ _ASK_SECONDS = 5.0
 
 
 def blame(job: Job, outcome: Judged) -> Judged:
-    """Correct a failed attempt's outcome. If its engine has gone or has been restarted since the
-    attempt began, the reason becomes `service`."""
+    """Correct a failed attempt's outcome. If its engine has ended or restarted since the attempt
+    began, the reason becomes `service`."""
     began = job.engine
     if began is None or outcome["event"] is not Event.FAILED or outcome["reason"] not in _REASONS:
         return outcome
@@ -209,5 +210,5 @@ def blame(job: Job, outcome: Judged) -> Judged:
     started = knock(url, _ASK_SECONDS)
     if started == began.started:
         return outcome
-    how = "does not answer any more" if started is None else "was started again meanwhile"
+    how = "does not answer any more" if started is None else "was restarted during the run"
     return {**outcome, "reason": "service", "detail": f"the engine at {url} {how}"}

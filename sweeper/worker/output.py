@@ -68,7 +68,7 @@ class Output:
         except StoreError as error:
             if str(error) != self.trouble:  # once, not for every lost line
                 self.trouble = str(error)
-                say(f"sweeper: the log is not kept: {error}")
+                say(f"sweeper: cannot write the log: {error}")
             self._missing += len(data)
             self.lost += len(data)
 
@@ -104,7 +104,7 @@ def say(line: str) -> None:
 
 def last_word(word: str) -> None:
     """Set the title of the pane to how the run ended; tmux shows it next to the run's name. Waits
-    until the terminal has read it, because output right before an exit may get lost."""
+    until the terminal has read it, because output just before an exit may be lost."""
     try:
         if not os.isatty(0) or not os.isatty(1) or os.tcgetpgrp(0) != os.getpgrp():
             return

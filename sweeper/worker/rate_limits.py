@@ -31,9 +31,9 @@ class Pause(NamedTuple):
 
 
 class Pauses:
-    """Tracks the pauses of one recipe. `folder` holds its metrics, whose growth shows that it goes
-    on. One thread feeds it and another one reads it. `begun` is called in the feeding thread when
-    a pause begins. `clock` returns monotonic seconds."""
+    """Tracks the pauses of one recipe. `folder` holds its metrics; a pause ends when they grow.
+    One thread feeds it and another one reads it. `begun` is called in the feeding thread when a
+    pause begins. `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -106,7 +106,8 @@ class Pauses:
             return self._before + lasting
 
     def _settle(self) -> None:
-        """End the pause when the recipe goes on, or when it has not been reported for a while."""
+        """End the pause if the recipe makes progress, or if no report has repeated it for a
+        while."""
         if self._pause is None:
             return
         now = self._clock()

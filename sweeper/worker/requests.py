@@ -1,4 +1,4 @@
-"""Reads the requests to a working worker from the store: to stop, or that it was taken for lost."""
+"""Reads from the store whether a worker must stop, or was wrongly declared lost."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Requests:
-    """The requests to the worker of one attempt, as of the last look. `superseded` means that a
-    newer attempt was opened, `cancelled` that a user has cancelled this one, or has `removed` its
-    sweep."""
+    """The requests to the worker of one attempt, as of the last check. `superseded` means that a
+    newer attempt was opened, `cancelled` that a user has cancelled this one, or has `removed`
+    its sweep."""
 
     def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
         self._store, self._folder = folder.store, folder
@@ -28,8 +28,8 @@ class Requests:
         self.removed = False
 
     def look(self) -> bool:
-        """Return whether the worker is to stop. If the launcher took it for lost, records that it
-        lives. An unreachable store makes no requests."""
+        """Return whether the worker is to stop. If the launcher declared it lost, record that it
+        is alive. An unreachable store makes no requests."""
         lost = self._folder.event(self._run, self._attempt, Event.LOST)
         try:
             if self.look_for_sweep():
@@ -50,8 +50,8 @@ class Requests:
         return False
 
     def look_for_sweep(self) -> bool:
-        """Return whether the sweep was removed, with the description of our job: then nothing is
-        recorded any more. A link to a disk that is away is no removal. Raises `StoreError`."""
+        """Return whether the sweep was removed, including our job's description: then nothing more
+        is recorded. A link to an unmounted disk is no removal. Raises `StoreError`."""
         described = self._folder.job(self._run, self._attempt)
         if not self.removed and not self._store.exists(described):
             self.removed = self._folder.name not in self._store.folders_with("sweep.json")

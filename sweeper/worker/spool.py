@@ -78,7 +78,7 @@ def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) 
         try:
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"sweeper: waiting for a launcher that uploads what {run} left here ({path})")
+            say(f"sweeper: a later launcher must upload what {run} left here ({path})")
             fcntl.flock(mark, fcntl.LOCK_EX)
         with suppress(FileNotFoundError):  # a recovery may have removed the empty mark
             if os.stat(path).st_ino == os.fstat(mark).st_ino:
@@ -182,7 +182,7 @@ def abandoned(spool: SweepFolder) -> tuple[int, int]:
 
 @contextmanager
 def _held(path: str) -> Generator[bool]:
-    """Yield whether we hold the attempt's lock, so that nobody else can during the block."""
+    """Yield whether we hold the attempt's lock, so that no other process can during the block."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -220,7 +220,7 @@ def _fetch(sweep: SweepFolder, folder: str, target: str) -> None:
             files = {name: _read(store, f"{folder}/{name}", sizes) for name in names}
             break
     else:
-        raise StoreError(f"{place_of(store, folder)}: changes while it is read")
+        raise StoreError(f"{place_of(store, folder)}: changes while it is being read")
     if not sizes:
         return
     temporary = f"{target}.tmp-{os.getpid()}"

@@ -148,7 +148,7 @@ class Sync:
                 break
             if not (sent is None and self._is_there(path, status)) and not self._upload(path, full):
                 return
-            sent = status  # from before the upload: the next look sees later changes
+            sent = status  # from before the upload, so that the next check sees later changes
         plain.sent = sent
         if file is not None:
             file.whole = sent
@@ -251,7 +251,7 @@ class Sync:
             # file.
             arrived = self._arrived(path)
             if arrived <= offset:
-                raise StoreError(f"{path}.parts/{offset}: is there, and empty") from None
+                raise StoreError(f"{path}.parts/{offset}: exists, but is empty") from None
             return arrived
         self.parts += 1
         self.sent += 1
@@ -296,8 +296,8 @@ def contiguous(folder: str, sizes: Mapping[str, int]) -> list[tuple[int, str, in
 
 
 class Syncing:
-    """A thread that syncs every `seconds` seconds until it is told to finish, less often once
-    there are hundreds of parts. `say` gets a line when the store stops answering."""
+    """A thread that syncs every `seconds` seconds until `finish`, less often once there are
+    hundreds of parts. `say` gets a line when the store stops answering."""
 
     def __init__(
         self,
@@ -330,7 +330,7 @@ class Syncing:
         cancelled: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> str | None:
-        """Wait until everything is in the store, however long the store does not answer. Calls
+        """Wait until everything is in the store, for as long as the store does not answer. Calls
         `beat`, which returns whether the store answers, every `every` seconds.
 
         Gives up if the store answers but takes none of the remaining files for `REFUSED_SECONDS`,
@@ -353,7 +353,7 @@ class Syncing:
         return self._missing()
 
     def abandon(self) -> None:
-        """Sync nothing more: the sweep was removed."""
+        """Stop syncing: the sweep was removed."""
         self._abandoned.set()
         self._ending.set()
 

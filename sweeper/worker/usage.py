@@ -47,7 +47,7 @@ class UsageFiles:
 
     @property
     def paused(self) -> str | None:
-        """Why the service held one of the processes back at the last look."""
+        """Why the service held one of the processes back at the last read."""
         since = self._clock() - _VOUCHED_SECONDS
         return next((why for why, seen in self._paused.values() if seen > since), None)
 

@@ -50,7 +50,7 @@ def test_a_user_with_too_few_processes(sweep: Sweeps) -> None:
     assert one.verdict().good
     said = one.log.read_text()
     assert "this machine has no more processes or threads" in said
-    assert "at once: this machine has no room for more" in said
+    assert "at once: this machine cannot run more" in said
     for run, happened in SweepFolder(one.store, NAME).read_events().items():
         for attempt, event in [(n, e) for n, e in happened if e in ENDED]:
             outcome = read_json(one.store, one.sweep_folder.event(run, attempt, event))

@@ -35,7 +35,7 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         capsys.readouterr()
         code = main([*words])
         printed = capsys.readouterr()
-        assert "a bug of ours" not in printed.err, words
+        assert "a bug in sweeper" not in printed.err, words
         return code, printed.out, printed.err
 
     return run

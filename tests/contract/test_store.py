@@ -104,7 +104,7 @@ def test_replace_makes_and_overwrites(store: Store) -> None:
 
 def test_append(store: Store) -> None:
     if store.is_remote:
-        with pytest.raises(StoreError, match="nothing can be appended"):
+        with pytest.raises(StoreError, match="cannot append to a file"):
             store.append("d/log", b"hello ")
         return
     store.append("d/log", b"hello ")
@@ -218,7 +218,7 @@ def test_a_disk_without_links_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), source, None, target)
 
     monkeypatch.setattr(os, "link", link)
-    with pytest.raises(StoreError, match="no hard links on this disk"):
+    with pytest.raises(StoreError, match="this disk has no hard links"):
         LocalStore(str(tmp_path)).create("s/a", b"1")
     assert list((tmp_path / "s").iterdir()) == []
 
@@ -227,14 +227,14 @@ def test_a_disk_without_links_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     ("root", "message"),
     [
         ("ftp://somewhere", "no store for ftp://; use a folder"),
-        ("s3://", "names no bucket"),
-        ("s3://AKIA:secret@bucket/x", "credentials do not belong into an address"),
-        ("az://name:secret@container/x", "credentials do not belong into an address"),
-        ("s3://bucket/x?versionId=1", "an address with"),
-        ("s3://bucket//x", "an address with //, /./ or /../ is no root: write s3://bucket/x"),
+        ("s3://", "has no bucket"),
+        ("s3://AKIA:secret@bucket/x", "remove the credentials from the address"),
+        ("az://name:secret@container/x", "remove the credentials from the address"),
+        ("s3://bucket/x?versionId=1", "a root cannot contain ?, # or ::"),
+        ("s3://bucket//x", "a root cannot contain //, /./ or /../: write s3://bucket/x"),
         ("s3://bucket/x//y/", "write s3://bucket/x/y"),
         ("s3://bucket/./x", "write s3://bucket/x"),
-        ("s3://bucket/x/../y", "is no root"),
+        ("s3://bucket/x/../y", "a root cannot contain"),
         ("gs://bucket//x", "write gs://bucket/x"),
         ("az://container//x", "write az://container/x"),
         ("memory://a//b", "write memory://a/b"),
@@ -288,7 +288,7 @@ def test_a_store_that_takes_a_second_create_is_refused(
     pipe: Any = store._fs.pipe_file
     # As servers do that pass over If-None-Match.
     monkeypatch.setattr(store._fs, "pipe_file", lambda full, data, mode="": pipe(full, data))
-    with pytest.raises(StoreError, match="cannot create a file exclusively"):
+    with pytest.raises(StoreError, match="accepts a second create"):
         probe(store, "s/launcher")
     assert list(store.names("")) == []
 
@@ -304,7 +304,7 @@ def test_a_store_that_does_not_list_what_it_holds_is_refused(store: Store) -> No
             del prefix
             return iter(())
 
-    with pytest.raises(StoreError, match="not in the listing"):
+    with pytest.raises(StoreError, match="missing from the listing"):
         probe(cast(Store, Forgetful()), "s/launcher")
     assert list(store.names("")) == []
 

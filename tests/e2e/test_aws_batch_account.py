@@ -64,7 +64,7 @@ def test_the_doctor(batch: Any, tmp_path: Path) -> None:
     assert checks["job definition"]["found"] == "made from the image at the first launch"
     assert checks["secret TINKER_API_KEY"]["found"] == "tinker"
     refused = _checks(tmp_path, "--grid", "grid.yaml", "--root", "sweeps", code=6)
-    assert "do not see the folder" in refused["what jobs reach"]["found"]
+    assert "cannot read the folder" in refused["what jobs reach"]["found"]
     # The same from the configuration file, with a mistake in each.
     config = Path(os.environ["XDG_CONFIG_HOME"]) / "sweeper" / "config.toml"
     config.parent.mkdir(parents=True)

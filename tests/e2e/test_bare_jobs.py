@@ -95,7 +95,7 @@ def test_on_kubernetes(
     monkeypatch.setattr(kube, "environment", reached | node.environment)
     shell = shells.ShellElsewhere(tmp_path, "kubernetes", kube.options(), s3_root)
     options = {"backend": "kubernetes", "kubernetes": kube.options(python=node.python)}
-    before, printed = len(node.environments()), _printed(kube).count("makes an environment")
+    before, printed = len(node.environments()), _printed(kube).count("building an environment")
     _grid(shell, options, node.requirements("dependency==1.0", f"# {tmp_path}"))
     _run(shell, "launch", "grid.yaml", "--wait")
     assert shell.run_states() == {"succeeded": 2}
@@ -104,7 +104,7 @@ def test_on_kubernetes(
     (ours,) = (text for text in made if "s3fs==" in text)  # perhaps of another test
     assert "--find-links" in ours and "dependency" not in ours
     assert sum(str(tmp_path) in text for text in made) == 1
-    assert _printed(kube).count("makes an environment") - printed == len(made) - before
+    assert _printed(kube).count("building an environment") - printed == len(made) - before
     assert len(list(node.home.glob("sources/*/sweeper/worker/main.py"))) == 1
     asks = "python -c 'import sweeper.environments, dependency as d; print(d.VERSION)' > {log_path}"
     _grid(

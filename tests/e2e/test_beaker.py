@@ -174,8 +174,8 @@ def test_what_is_refused(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "\n" not in str(caught.value)
         assert not list(open_store(sweep.root).names("toys"))
 
-    refused("its jobs do not see the folder", root=str(sweep.shell.folder / "sweeps"))
-    refused("--live has no meaning", live=True)
+    refused("its jobs cannot read the folder", root=str(sweep.shell.folder / "sweeps"))
+    refused("--live does not work", live=True)
     refused("nothing says what jobs run in", options={"image": None})
     secret = "secrets: [WANDB_API_KEY]\n"
     refused(r"launch.beaker.secrets: \{WANDB_API_KEY: TINKER_API_KEY\}", secret)

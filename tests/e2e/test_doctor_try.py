@@ -288,5 +288,5 @@ def test_aws_batch(batch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     trial.try_out(asked, batch.root, 120.0, steps.append)
     assert [step.name for step in steps] == [name for name in WELL if name != "secrets"]
     (code,) = (step.found for step in steps if step.name == "code")
-    assert code == "no git checkout here: no copy travels"
+    assert code == "no git checkout here, so no copy was sent"
     assert not list(open_store(batch.root).names(""))

@@ -118,7 +118,7 @@ def test_what_it_writes_plans(
     # Again: it is the user's now.
     again = _sweeper(tmp_path, "init", reference, code=2)
     assert again.stderr == (
-        f"sweeper: {name}.yaml is there already: choose another file with --out\n"
+        f"sweeper: {name}.yaml exists already: choose another file with --out\n"
     )
     assert (tmp_path / f"{name}.yaml").read_text() == text
 

@@ -203,12 +203,14 @@ def test_what_is_refused(sweep: Any, kube: Any, monkeypatch: pytest.MonkeyPatch)
         assert "\n" not in str(caught.value)
         assert not list(open_store(sweep.root).names("toys"))
 
-    refused("its jobs do not see the folder", root=str(sweep.shell.folder / "sweeps"))
-    refused("--live has no meaning", live=True)
+    refused("its jobs cannot read the folder", root=str(sweep.shell.folder / "sweeps"))
+    refused("--live does not work", live=True)
     refused("nothing says what jobs run in", text.replace(plain, "{}"))
     secret = text + "secrets: [WANDB_API_KEY]\n"
     refused(r"launch.kubernetes.secrets: \{WANDB_API_KEY: tinker/api-key\}", secret)
-    refused("needs an engine that the jobs reach", text.replace("service: none", "service: local"))
+    refused(
+        "needs an engine that the jobs can reach", text.replace("service: none", "service: local")
+    )
     missing = json.dumps(kube.options(service_account="runs"))
     told = 'serviceaccounts: "runs" not found'
     refused(told, text.replace(plain, missing), EnvironmentFailure)

@@ -137,7 +137,7 @@ def test_runs_that_leave_the_grid_are_looked_after_until_they_end(shell: Shell) 
     output, errors = second.communicate(timeout=120)
     said = output + errors
     assert second.returncode == 0, said
-    assert "launched before, and no longer in the grid: 2 runs; 2 still running" in said
+    assert "launched before, but no longer in the grid: 2 runs; 2 still running" in said
     done = shell.executed()
     assert len(done) == 8 * 5  # the two that ran were left to end, beside six new ones
     assert set(done.values()) == {1}

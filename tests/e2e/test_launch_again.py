@@ -31,6 +31,6 @@ def test_another_backend_is_refused_while_a_run_may_have_a_job(shells: Any, tmp_
     (state,) = (tmp_path / "sweeps/toys/state").iterdir()
     (state / "1.succeeded.json").rename(state / "2.submitted.json")
     said = shell.run("launch", *small, "--backend", "tmux", "--wait", code=2)
-    assert "runs that were submitted to local are not over, and a launch to tmux would not" in said
+    assert "unfinished runs were submitted to local, and a launch to tmux would not" in said
     shell.run("cancel", "toys")
     shell.run("launch", *small, "--backend", "tmux", "--wait", code=3)

@@ -204,7 +204,7 @@ def test_what_is_wrong_is_said_in_a_line(sweeper: Sweeper) -> None:
     assert "tape 1 asked for" in refused(2, "launch.ray.resources={tape: 1}")
     assert "GPU 8 asked for, the largest node has 0" in refused(2, "launch.ray.num_gpus=8")
     assert "memory 900000 asked for" in refused(2, "launch.ray.memory=900000")
-    assert "do not see the folder" in refused(2, "launch.ray.files=false")
+    assert "cannot read the folder" in refused(2, "launch.ray.files=false")
     assert "nothing answers" in refused(6, RAY_AUTH_TOKEN="another-token-than-the-clusters")
 
 
@@ -250,7 +250,7 @@ def test_nodes_that_share_no_files(
         typed.environment["SWEEPER_ROOT"] = s3_root
         typed.environment["SWEEPER_HOME"] = str(tmp_path / "home")
         typed.environment["KEY"] = "of the launch, and not what the nodes have"
-        (code / "about.txt").write_text("as it was")
+        (code / "about.txt").write_text("use the old code")
         command = "cat about.txt; printenv KEY | wc -c; sleep 1"
         typed.write(command, secrets=["KEY"], grid={"x": [1, 2]})
         for arguments in (["init", "-q"], ["add", "."]):
@@ -258,5 +258,5 @@ def test_nodes_that_share_no_files(
         typed.run("launch", "g.yaml", "--wait")
         assert {run["state"] for run in typed.runs()} == {"succeeded"}
         said = typed.run("logs", "g/x=1")
-        assert "as it was" in said and str(len(SECRET) + 1) in said
+        assert "use the old code" in said and str(len(SECRET) + 1) in said
         assert SECRET not in said + cluster.everything_shown()

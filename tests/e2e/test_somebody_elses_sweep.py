@@ -277,7 +277,7 @@ def test_no_verb_executes_it_or_gives_it_a_secret(
         folder = tmp_path / f"try-{number}"
         shutil.copytree(template, folder)
         code, printed = _run(line, folder, _environment(tmp_path, folder, canaries))
-        assert "Traceback" not in printed and "a bug of ours" not in printed, (line, printed)
+        assert "Traceback" not in printed and "a bug in sweeper" not in printed, (line, printed)
         assert not [secret for secret in SECRETS.values() if secret in printed], line
         return f"{' '.join(line)}: {code}: {printed[-300:]}"
 
@@ -292,7 +292,7 @@ def test_the_canaries_sing_once_the_user_agrees(
 ) -> None:
     environment = _environment(tmp_path, template, canaries)
     code, printed = _run(["doctor", "notify", NAME], template, environment)
-    assert code == 2 and "say --trust" in printed.splitlines()[-1]
+    assert code == 2 and "add --trust" in printed.splitlines()[-1]
     assert canaries.found() == []
     _run(["doctor", "notify", NAME, "--test", "--trust"], template, environment)
     assert "notify" in canaries.found()
@@ -343,6 +343,6 @@ def test_no_tool_of_agents_executes_it_or_gives_it_a_secret(
 
     answers = asyncio.run(drive())
     text = "\n".join(str(answer) for answer in answers)
-    assert "say --trust" in text  # a launch and a retry come so far
+    assert "add --trust" in text  # a launch and a retry come so far
     assert not [secret for secret in SECRETS.values() if secret in text]
     assert canaries.found() == []

@@ -131,7 +131,7 @@ def test_what_runs_is_the_code_as_it_was_at_launch(local: Shell) -> None:
     said = shell.run(
         "launch", "grid.yaml", "seconds=1", "learning_rate=[0.1,0.9]", "--wait", "--drop"
     )
-    assert "the code has changed (toy.py): attempts from now on run it as it is now" in said
+    assert "the code has changed (toy.py): attempts from now on use the new code" in said
     assert "new True" in shell.run("logs", "toys/lr=0.9,seed=0")
     kept = list((shell.folder / "sweeps" / "toys" / "runs").glob("*/code.diff"))
     assert len(kept) == 9
@@ -164,7 +164,7 @@ def test_a_secret_in_the_grid_is_refused(shells: Any, tmp_path: Path, tmux_socke
     (tmp_path / "grid.yaml").write_text(grid + "secrets: [MY_KEY]\n")
     shell.environment["MY_KEY"] = "canary-0815"
     said = shell.run("launch", "grid.yaml", "ledger=canary-0815", code=2)
-    assert "the value of the secret MY_KEY stands in the grid" in said
+    assert "the value of the secret MY_KEY is in the grid" in said
     assert "canary" not in said
     assert not any(
         b"canary" in path.read_bytes()
@@ -192,7 +192,7 @@ def test_a_sweep_is_paused_widened_stopped_and_goes_on(shell: Shell) -> None:
     assert joined in shell.run("launch", *wider)
     assert sum(shell.states().values()) == 9
     again = shell.run("launch", *wider)
-    assert joined in again and "the launcher at work starts nothing: paused by " in again
+    assert joined in again and "the running launcher starts no runs: paused by " in again
     assert "toys: at most 4 at once" in shell.run("parallel", "toys", "4")
     assert "toys: goes on" in shell.run("resume", "toys")
     shell.until(lambda: len({run for run, *_ in shell.executed()}) >= 4)

@@ -121,7 +121,7 @@ def test_a_path_that_is_not_utf8_is_refused_before_anything_starts(swept: Path) 
         sweeper(odd, "launch", grid, "--wait", SWEEPER_HOME=str(swept / "home")),
     ):
         assert done.returncode == 6, done.stderr
-        assert "this path is not UTF-8: rename it, or use another" in done.stderr
+        assert "this path is not UTF-8: rename the folder, or use another" in done.stderr
         assert done.stderr.count("\n") == 1
     home, root = str(swept / "home"), str(swept / "sweeps")
     done = sweeper(odd, "launch", grid, "--wait", "--root", root, SWEEPER_HOME=home)

@@ -139,7 +139,7 @@ def test_a_launch_without_the_key_is_refused_and_one_without_a_name_for_it_is_to
         command, cwd=tmp_path, env=ours, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "W&B has no key here for api.wandb.ai" in done.stderr
+    assert "no W&B key for api.wandb.ai" in done.stderr
     (run,) = Registry(str(tmp_path / "sweeps")).handles("grid")
     shown = _sweeper(tmp_path, "show", f"grid/{run.name}")
     plan = SweepFolder(LocalStore(str(tmp_path / "sweeps")), "grid").read_plan()

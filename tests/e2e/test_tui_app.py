@@ -292,7 +292,7 @@ def test_what_cannot_be_drawn_is_said_and_looked_at_again(
         with monkeypatch.context() as patch:
             patch.setattr(on.app.sweep_screen.list.model, "see", fails)
             on.app._take_result(VIEW._replace(held="x"), None, "")
-            await on.see("a bug of ours: ZeroDivisionError: x")
+            await on.see("a bug in sweeper: ZeroDivisionError: x")
         on.app._take_result(VIEW._replace(held="y"), None, "")
         await on.see("held: y")
 

@@ -299,7 +299,7 @@ def test_a_full_disk_costs_the_log_and_not_the_run(bench: Bench) -> None:
     assert outcome["state"] is State.SUCCEEDED
     assert outcome["log_lost_bytes"] > 200_000
     assert "the end" in shown
-    assert shown.count("the log is not kept") == 1
+    assert shown.count("cannot write the log") == 1
 
 
 PAUSED = """

@@ -7,7 +7,7 @@ Two sweeps are launched for real (`bad` and `good`, with a failed run, retries, 
 rollouts), and beside them lies a folder of somebody else's run. Each case changes one document of
 `bad`, of that folder or of the cache (shapes.py), then types some verbs in this process, and steps
 a launcher over the sweep. A case fails where a verb ends with another code than those documented or
-with "a bug of ours", where anything but an error of ours is raised, where it takes longer than a
+with "a bug in sweeper", where anything but an error of ours is raised, where it takes longer than a
 minute, or where `ls` shows another `good`. Prints the counts; ends with 1 when a case failed.
 """
 
@@ -299,7 +299,7 @@ class World:
             }
             code, out, err = self._type(*(names.get(word, word) for word in words))
         codes[code] += 1
-        if code not in CODES or "a bug of ours" in err or "Traceback" in out + err:
+        if code not in CODES or "a bug in sweeper" in err or "Traceback" in out + err:
             return f"{code}: {err[-400:]}"
         if words == ("ls", "--json") and (code not in (0, 6) or self._good(out) != self.good):
             return f"another good, and {code}: {err[-400:]}"

@@ -156,7 +156,7 @@ def requests() -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.environ["SWEEPER_DEBUG"] = "1"  # a bug of ours shows as a traceback
+    os.environ["SWEEPER_DEBUG"] = "1"  # a bug in sweeper shows as a traceback
     sys.dont_write_bytecode = True
     cli = load()
     import gc

@@ -184,7 +184,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("logs", {"run": "s/lr=1,seed=0", "lines": 10**9}, "less than or equal to 200"),
     ("checkpoints", {"run": "../../../etc/passwd"}, "outside the store"),
     ("note", {"target": "s", "text": " "}, "the note is empty"),
-    ("note", {"target": "s", "tag": ["two words"]}, "is no tag"),
+    ("note", {"target": "s", "tag": ["two words"]}, "is not a valid tag"),
     ("note", {"target": "gone", "text": "x"}, "no run 'gone'"),
     ("note", {"target": "s", "text": LONG}, "at most 20000"),
     ("note", {"target": "s", "by": "the owner"}, "not permitted"),

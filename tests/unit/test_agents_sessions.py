@@ -95,8 +95,8 @@ def given(**more: Any) -> dict[str, Any]:
 
 HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("init_grpo", {}, "name"),
-    ("init_grpo", given(name="../up"), "is no name"),
-    ("init_grpo", given(name="A B"), "is no name"),
+    ("init_grpo", given(name="../up"), "is not a valid name"),
+    ("init_grpo", given(name="A B"), "is not a valid name"),
     ("init_grpo", given(name="x" * 61), "at most 60"),
     ("init_grpo", given(settings={"learning_rte": 1}), "did you mean 'learning_rate'?"),
     ("init_grpo", given(settings={"max_steps": 0}), "max_steps must be at least 1"),

@@ -177,11 +177,11 @@ def test_a_sweep_is_renamed_while_nothing_is_at_work_on_it(sweep: Any, written: 
     other.run({"lr": 1}, 0, state="running")
     other.save()
     annotations.note("s/lr=1,seed=0", tag=["kept"])
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         annotations.rename("s", "other")
-    with pytest.raises(UsageError, match="is no name"):
+    with pytest.raises(UsageError, match="is not a valid name"):
         annotations.rename("s", "../s")
-    with pytest.raises(EnvironmentFailure, match="1 run of 'other' at work"):
+    with pytest.raises(EnvironmentFailure, match="1 run of 'other' may be running"):
         annotations.rename("other", "t")
     with holding_sweep(SweepFolder(store, "s")), pytest.raises(AnotherLauncher):
         annotations.rename("s", "t")

@@ -89,11 +89,11 @@ def test_what_a_launch_would_refuse_is_missing(
         return str(grid)
 
     assert _reached(root, write("none")) == root
-    with pytest.raises(UsageError, match="its jobs do not see the folder"):
+    with pytest.raises(UsageError, match="its jobs cannot read the folder"):
         _reached(str(tmp_path), write("none"))
     with pytest.raises(UsageError, match="say where the job finds TINKER_API_KEY"):
         _reached(root, write("tinker"))
-    with pytest.raises(UsageError, match="needs an engine that the jobs reach"):
+    with pytest.raises(UsageError, match="needs an engine that the jobs can reach"):
         _reached(root, write("local"))
     given = write("tinker", secrets={"TINKER_API_KEY": SECRET})
     assert _reached(root, given) == f"{root}, TINKER_API_KEY"
@@ -102,5 +102,5 @@ def test_what_a_launch_would_refuse_is_missing(
     config.parent.mkdir()
     config.write_text('[aws_batch]\nqueue = "q"\nimage = "i"\n')
     assert _reached(root, None) == root
-    with pytest.raises(UsageError, match="its jobs do not see the folder"):
+    with pytest.raises(UsageError, match="its jobs cannot read the folder"):
         _reached(str(tmp_path), None)

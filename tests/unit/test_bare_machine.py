@@ -71,7 +71,7 @@ def test_two_at_once_make_one(bench: Bench) -> None:
     bench.begun()
     second = bench.start()
     assert second.stdout is not None
-    assert "waits for another job" in second.stdout.readline()
+    assert "waiting for another job" in second.stdout.readline()
     (bench.folder / "go").touch()
     told = [process.communicate(timeout=60)[0] for process in (first, second)]
     assert _path(told[0]) == _path(told[1]) and _path(told[0]).exists()
@@ -88,7 +88,7 @@ def test_one_that_is_killed_leaves_nothing_half_done(bench: Bench) -> None:
     assert not bench.made()
     second = bench.start()
     assert second.stdout is not None
-    assert "waits for another job" in second.stdout.readline()
+    assert "waiting for another job" in second.stdout.readline()
     (bench.folder / "go").touch()
     output, _ = second.communicate(timeout=60)
     assert _path(output).exists() and len(bench.made()) == 1

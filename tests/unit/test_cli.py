@@ -105,7 +105,7 @@ def test_what_a_verb_forgets_to_make_harmless_is_made_so(
         cli.main(["ls", f"--un{orders}known"])
     found = capfd.readouterr()
     assert found.out.startswith("a") and "d\te\n" in found.out and "known" in found.err
-    assert "a bug of ours: ValueError" in found.err
+    assert "a bug in sweeper: ValueError" in found.err
     assert orders not in found.out + found.err and "\x1b" not in found.out + found.err
 
 

@@ -183,5 +183,5 @@ def test_a_store_that_refuses_the_time_says_so() -> None:
         raise refused
 
     store._fs = Namespace(cat_file=refuse)
-    with pytest.raises(StoreError, match="is the clock of this machine right"):
+    with pytest.raises(StoreError, match="is this machine's clock right"):
         store.read("sweep.json")

@@ -103,7 +103,7 @@ def test_nothing_is_overwritten(
     Path("link.yaml").symlink_to("nowhere")
     for arguments in ([], ["sft"], ["sft:Config"], ["rl", "--out", "link.yaml"]):
         assert main(["init", *arguments]) == 2
-        assert "is there already: choose another file with --out" in capsys.readouterr().err
+        assert "exists already: choose another file with --out" in capsys.readouterr().err
     assert Path("sft.yaml").read_text() == "mine"
     assert not Path("nowhere").exists()
 

@@ -281,7 +281,7 @@ def test_a_launcher_that_starts_nothing_takes_no_retry_up(
     scene.new_scheduler().step()
     assert control._taken_up(scene.folder) and now[0] < 70.0
     scene.store.replace(scene.folder.observations, encode(scene.observed() | {"held": "alike"}))
-    with pytest.raises(EnvironmentFailure, match="starts nothing \\(alike\\)"):
+    with pytest.raises(EnvironmentFailure, match="starts no runs \\(alike\\)"):
         control._taken_up(scene.folder)
     assert now[0] < 90.0
 

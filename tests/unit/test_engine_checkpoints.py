@@ -160,7 +160,7 @@ def test_a_bad_name_is_not_written(vault, tmp_path):
     ("change", "what"),
     [
         ({"created": "x"}, 'created: should be a number, not "x"'),
-        ({"data": "../../../victim"}, "data: should be the name of a file beside it"),
+        ({"data": "../../../victim"}, "data: should be the name of a file in the same folder"),
         ({"lora": None}, "lora: should be an object, not null"),
     ],
 )

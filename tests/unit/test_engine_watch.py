@@ -73,7 +73,9 @@ def test_nothing_is_started_while_no_engine_answers(make_engine: Any) -> None:
     assert scene.observed()["unreachable"] is None  # it may be too busy for a moment
     assert not scene.step(60).finished
     observed = scene.observed()
-    assert observed["unreachable"].startswith(f"no engine answers at {FIRST}: `sweeper engine st")
+    assert observed["unreachable"].startswith(
+        f"no engine answers at {FIRST}: start it with `sweeper "
+    )
     assert set(observed["observed"].values()) == {"waits for the engine"}
     assert scene.backend.submitted == []
     engine.back(SECOND)
@@ -170,7 +172,7 @@ def test_an_environment_that_cannot_be_changed_is_waited_for(make_engine: Any) -
     Path(engine.env_file).write_text("{")
     engine.back(SECOND)
     scene.step()
-    assert "cannot be changed" in scene.observed()["unreachable"]
+    assert "cannot change the runs' environment" in scene.observed()["unreachable"]
     assert scene.backend.submitted == []
     Path(engine.env_file).write_text("{}")
     scene.step()

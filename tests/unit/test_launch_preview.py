@@ -1,4 +1,4 @@
-"""What `sweeper plan` says of a grid and of what is there already."""
+"""What `sweeper plan` says of a grid and of what exists already."""
 
 import io
 import json

@@ -162,10 +162,10 @@ def test_a_sweep_that_is_removed_is_not_begun_again(make_scene: Any) -> None:
     submitted = list(scene.backend.submitted)
     folder = Path(scene.store.root, "s")
     shutil.rmtree(folder / "state")
-    with pytest.raises(StoreError, match="events that were on record are gone"):
+    with pytest.raises(StoreError, match="recorded events are gone"):
         scene.step()
     shutil.rmtree(folder)
-    with pytest.raises(NotFound, match="was removed while its launcher was at work"):
+    with pytest.raises(NotFound, match="was removed while its launcher was running"):
         scene.scheduler.run()
     assert scene.backend.submitted == submitted
     assert not folder.exists()
@@ -290,7 +290,7 @@ def test_a_machine_without_room_slows_the_launcher_and_is_told(make_scene: Any) 
     scene.finish(run, event=Event.PREEMPTED, reason="limit")
     summary = scene.step()
     assert summary.limit == 1
-    assert progress.line(summary).endswith("at most 1 at once: this machine has no room for more")
+    assert progress.line(summary).endswith("at most 1 at once: this machine cannot run more")
     assert scene.observed()["limit_by"] == "machine"
     scene.step(10)
     assert len(scene.backend.submitted) == 4
@@ -367,7 +367,7 @@ def test_smoke_that_fails_starts_nothing_more(make_scene: Any) -> None:
     summary = scene.step()
     assert summary.finished
     assert summary.held == (
-        "the first run, x=0, is failed (KeyError: 'x'): nothing else is started"
+        "the first run, x=0, is failed (KeyError: 'x'): no more runs are started"
     )
 
 

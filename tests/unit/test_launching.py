@@ -249,7 +249,7 @@ def test_a_record_without_its_time_loses_nothing() -> None:
 def test_a_plan_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", 'canary"0815')
     _refuse_secrets(_plan(grid="secrets: [MY_KEY]"), ["MY_KEY"])
-    with pytest.raises(UsageError, match="the value of the secret MY_KEY stands in the grid"):
+    with pytest.raises(UsageError, match="the value of the secret MY_KEY is in the grid"):
         _refuse_secrets(_plan(("a" * 12, 'x=is canary"0815')), ["MY_KEY"])
     monkeypatch.setenv("MY_KEY", "short")
     _refuse_secrets(_plan(grid="short"), ["MY_KEY"])

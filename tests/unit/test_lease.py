@@ -190,4 +190,4 @@ def test_a_launch_says_that_it_waits_for_a_lease(store: LocalStore, folder: Swee
     with lease.holding_lease(folder, 0.5, clock=clock, sleep=clock.sleep, tell=told.append):
         assert clock.now > lease.LEASE_SECONDS
     assert len(told) == 1
-    assert "waiting for the last launcher of 's': it gives no sign of life" in told[0]
+    assert "waiting: the last launcher of 's' shows no sign of life" in told[0]

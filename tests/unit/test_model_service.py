@@ -45,8 +45,8 @@ def test_a_recipe_without_a_service_and_a_key_is_warned_of(
 ) -> None:
     [told] = warnings()
     assert told == (
-        "the recipe asks a model service, and there is none: write `service: local` in the grid for"
-        " an engine on this machine, or `service: tinker` and set TINKER_API_KEY"
+        "the recipe uses a model service, but none is set up: write `service: local` in the grid"
+        " for an engine on this machine, or `service: tinker` and set TINKER_API_KEY"
     )
     assert warnings(service="local") == []
     assert warnings(base={"base_url": "http://127.0.0.1:1"}) == []

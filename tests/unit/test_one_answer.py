@@ -355,7 +355,7 @@ OBSERVED = {
     "held back": Observation(Kind.HELD),
     "next attempt at 12:01:03Z": Observation(Kind.LATER, None, "2026-11-21T12:01:03Z"),
     "waits for the engine": Observation(Kind.ENGINE),
-    "waits: the first runs failed alike, and are tried again": Observation(Kind.DOUBTED),
+    "waits: the first runs failed with the same error and are retried": Observation(Kind.DOUBTED),
 }
 
 

@@ -44,7 +44,7 @@ def test_a_pause_starts_nothing_and_stops_nothing(make_scene: Any) -> None:
     assert not scene.backend.cancelled
     assert "paused by " in (summary.held or "")
     said = scene.folder.read_observations()
-    assert said.paused and "`sweeper resume s` goes on" in (said.held or "")
+    assert said.paused and "`sweeper resume s` continues it" in (said.held or "")
     scene.finish(scene.ids[1])
     summary = scene.step()
     assert not summary.finished  # it waits for whoever has paused it
@@ -114,9 +114,7 @@ def test_more_and_fewer_jobs_at_once(make_scene: Any) -> None:
 
 @pytest.mark.parametrize("jobs", [0, -1, 10**9])
 def test_a_number_of_jobs_that_is_none(scene: Scene, jobs: int) -> None:
-    with pytest.raises(
-        UsageError, match=f"^{jobs} jobs at once: write a number from 1 to 1000000$"
-    ):
+    with pytest.raises(UsageError, match=f"^{jobs} jobs at once: use a number from 1 to 1000000$"):
         pausing.parallel("s", jobs, root=_root(scene))
 
 
@@ -265,7 +263,7 @@ def test_what_a_launcher_at_work_cannot_change(
     scene: Scene, home: Path, change: dict[str, Any]
 ) -> None:
     with pytest.raises(
-        AnotherLauncher, match=r"or end it with `sweeper stop s --root .*`: only one on"
+        AnotherLauncher, match=r"or end it with `sweeper stop s --root .*`: a running"
     ):
         _offer(scene, _wider(scene, **change))
     assert sweep_requests.asked_plan(scene.folder) is None

@@ -66,7 +66,7 @@ def test_a_launch_elsewhere_is_refused_while_jobs_may_wait(
     _, again = launched(*events)
     again(HERE)
     said = (
-        r"s: runs that were submitted to fake \(cluster one\) are not over, .* fake \(cluster two\)"
+        r"s: unfinished runs were submitted to fake \(cluster one\), .* fake \(cluster two\)"
         r" .*: launch with the earlier setting, or `sweeper cancel` them, launch, and "
         r"`sweeper retry` them \(x=0, x=1, x=2 and 2 more\)"
     )
@@ -113,7 +113,7 @@ def test_the_earlier_place_is_asked_for_what_was_perhaps_submitted(
     monkeypatch.setattr(placement_guard.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(placement_guard.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
     backend.reachable = False
-    with pytest.raises(UsageError, match=r"whether fake \(cluster one\) has jobs .* \(fake: no an"):
+    with pytest.raises(UsageError, match=r"fake \(cluster one\) may have jobs .* \(fake: no an"):
         again(THERE)
     assert now[0] > 15  # what AWS Batch takes until it believes a listing
     backend.reachable = True
@@ -133,7 +133,7 @@ def test_what_was_preempted_waits_where_the_backend_restarts_it(
 ) -> None:
     _, again = launched(Event.SUBMITTED, Event.CLAIMED, Event.PREEMPTED)
     monkeypatch.setattr(placement_guard, "may_restart", lambda _: True)
-    with pytest.raises(UsageError, match="not over"):
+    with pytest.raises(UsageError, match="unfinished"):
         again(THERE)
 
 
@@ -141,7 +141,7 @@ def test_without_a_word_on_the_place_the_backend_counts(scene: Any) -> None:
     scene.worker(scene.ids[0], 1, Event.SUBMITTED)
     scene.store.replace(scene.folder.service, b'{"schema": 1, "env_file": null}')
     refuse_moved_sweep(scene.folder, [HERE])
-    with pytest.raises(UsageError, match="submitted to fake are"):
+    with pytest.raises(UsageError, match="submitted to fake, and"):
         refuse_moved_sweep(scene.folder, [{"backend": "local"}])
 
 

@@ -489,7 +489,7 @@ def test_places_may_be_added_and_change_their_order(launched: Any) -> None:
 
 def test_a_place_with_jobs_is_not_left_out(launched: Any) -> None:
     scene, again = launched
-    said = r"submitted to spare \(cluster one\) are not over, and a launch to fake would .*\(x=1\)"
+    said = r"submitted to spare \(cluster one\), and a launch to fake would .*\(x=1\)"
     with pytest.raises(UsageError, match=said):
         again(HERE)
     with pytest.raises(UsageError, match=r"to fake and spare \(cluster two\) would"):
@@ -507,7 +507,7 @@ def test_attempts_without_a_place_on_record_are_at_the_first(launched: Any) -> N
         scene.store.replace(scene.folder.event(run, 1, Event.INTENT), encode({"schema": 1}))
     refuse_moved_sweep(scene.folder, [HERE])
     refuse_moved_sweep(scene.folder, [HERE, THERE])
-    with pytest.raises(UsageError, match="submitted to fake are not over"):
+    with pytest.raises(UsageError, match="unfinished runs were submitted to fake"):
         refuse_moved_sweep(scene.folder, [THERE, HERE])
 
 
@@ -533,7 +533,7 @@ def test_places_that_do_not_see_the_root_are_told_one_by_one(scene: Any) -> None
     with pytest.raises(GridError) as caught:
         preflight.admit(launch, scene.store, "none", (), live=False)
     assert [line.partition(":")[0] for line in caught.value.problems] == ["aws-batch", "kubernetes"]
-    assert all("do not see the folder" in line for line in caught.value.problems)
+    assert all("cannot read the folder" in line for line in caught.value.problems)
 
 
 def test_a_place_that_cannot_be_opened_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -667,7 +667,7 @@ def test_a_place_that_is_another_by_now_is_not_asked(fake_is_away: Any) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(backends, "open_backend", lambda *_: Elsewhere())
         opened, _ = launching._open_again(scene.folder, plan)
-    with pytest.raises(Unreachable, match=r"jobs are at fake \(cluster one\), and .* two\)"):
+    with pytest.raises(Unreachable, match=r"jobs are at fake \(cluster one\), but .* two\)"):
         opened["fake"].find(["a"])
     assert opened["spare"].poll([]) == {}
 
@@ -783,9 +783,11 @@ def test_no_place_is_left_out_that_may_have_the_job_of_a_damaged_intent(launched
     scene.store.replace(scene.folder.event(scene.ids[0], 1, Event.INTENT), b"")
     scene.worker(scene.ids[1], 1, Event.SUCCEEDED)
     again(THERE, HERE)
-    with pytest.raises(UsageError, match=r"submitted to spare \(cluster one\) are not over"):
+    with pytest.raises(
+        UsageError, match=r"unfinished runs were submitted to spare \(cluster one\)"
+    ):
         again(HERE)
-    with pytest.raises(UsageError, match="submitted to fake are not over"):
+    with pytest.raises(UsageError, match="unfinished runs were submitted to fake"):
         again(THERE)
 
 

@@ -138,7 +138,7 @@ def test_what_jobs_elsewhere_cannot_reach(
     for name in ("SWEEPER_ENGINE_URL", "SWEEPER_ENGINE_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     assert _admit(_S3(), monkeypatch, secrets=["KEY"]) == ELSEWHERE
-    with pytest.raises(UsageError, match="do not see the folder"):
+    with pytest.raises(UsageError, match="cannot read the folder"):
         _admit(folder.store, monkeypatch)
     with pytest.raises(UsageError, match="--live"):
         _admit(_S3(), monkeypatch, live=True)
@@ -187,7 +187,7 @@ def test_code_that_cannot_travel() -> None:
     with pytest.raises(UsageError, match=r"toy\.py: .*git init"):
         preflight.has_code(ELSEWHERE, "file", "/here/toy.py", without, told.append)
     preflight.has_code(ELSEWHERE, "module", None, without, told.append)
-    assert "must be in their image" in told[-1]
+    assert "their image must contain it" in told[-1]
     kept = CodeCopy({"hash": "x"}, None, ("a", "b", "c", "data.bin"))
     preflight.has_code(ELSEWHERE, "file", "/here/toy.py", kept, told.append)
     assert told[-1].endswith("a, b, c and 1 more")

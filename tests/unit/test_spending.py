@@ -168,7 +168,7 @@ def test_all_sweeps_of_an_account_have_one_budget(tmp_path: Path, written: Modul
     third = accounts.launcher("third", 1)
     told = accounts.reached(third) or ""
     assert "the budget of your account is spent (1,000 of 1,000 tokens)" in told
-    assert "config.toml goes on" in told
+    assert "config.toml to continue" in told
     assert accounts.reached(first) == told
     assert first[1].is_over
     again = accounts.driving(first[0])  # its launcher was killed: nothing counts twice
@@ -222,7 +222,7 @@ def test_while_what_an_account_has_spent_cannot_be_read_nothing_starts(
     [own] = folder.iterdir()
     for name in "0", "z":
         (folder / f"{name}.json").write_text("{")
-    told = "spending of the account cannot be read: .*/a/spent/[0z].json: damaged"
+    told = "cannot read the account's spending: .*/a/spent/[0z].json: damaged"
     with pytest.raises(Unreachable, match=told):
         accounts.reached(first)
     second = accounts.launcher("second", 200)
@@ -235,7 +235,9 @@ def test_while_what_an_account_has_spent_cannot_be_read_nothing_starts(
         (folder / f"{name}.json").unlink()
     own.write_text("{")  # of a launcher before us: it is not written over
     again = accounts.driving(first[0])
-    with pytest.raises(Unreachable, match=r"cannot be told to the account: .*damaged"):
+    with pytest.raises(
+        Unreachable, match=r"cannot report this sweep's spending to the account: .*damaged"
+    ):
         accounts.reached(again)
     assert own.read_text() == "{"
     third = accounts.launcher("third", 800)
@@ -342,7 +344,7 @@ def test_a_launcher_that_does_not_know_what_is_left_starts_nothing_and_goes_on(
     damaged.write_text("{")
     for _ in range(2):
         summary = scene.step()
-        assert f"spending of the account cannot be read: {damaged}: " in summary.unreachable
+        assert f"cannot read the account's spending: {damaged}: " in summary.unreachable
         assert (summary.finished, scene.backend.submitted) == (False, [])
         scene.clock.sleep(5)
     damaged.unlink()

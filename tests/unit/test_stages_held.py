@@ -130,7 +130,7 @@ def test_a_metric_that_nobody_recorded_holds_back_all_that_comes_of_it(
     summary = made.drive(scheduler)
     assert summary.waits == (
         "held back (2 of dpo, 2 of eval, 2 of third, 2 of fourth): they wait for the best of sft,"
-        " of which none has recorded reward",
+        " but none has recorded reward",
     )
     monkeypatch.delattr(recorded, "Sweep")
     assert scheduler.step() == summary
@@ -177,7 +177,7 @@ def test_nothing_is_chosen_of_a_sweep_that_was_cancelled_until_a_retry(make: Mak
     summary = made.drive(scheduler)
     [told] = summary.waits
     assert told.startswith("held back (2 of dpo, 2 of eval): they wait for the best of sft, but ")
-    assert told.endswith(" has cancelled the sweep: it goes on with the next launch or retry")
+    assert told.endswith(" has cancelled the sweep: the next launch or retry continues it")
     sweep = Registry(made.store.root).sweep("p")
     assert read_status(sweep).waits == summary.waits
     assert len(made.submitted()) == 7 and made.drive().waits == summary.waits
@@ -297,7 +297,7 @@ def test_a_sweep_to_compare_with_that_is_not_there_is_told_at_launch(make: Make)
     os.rename(f"{made.store.root}/p", f"{made.store.root}/other")
     assert gone_baselines(_planned(grid), made.store) == [
         "baseline: other has no stage 'rl' to compare with",
-        f"baseline: there is no sweep 'gone' in {made.store.root} to compare with",
+        f"baseline: no sweep 'gone' in {made.store.root} to compare with",
     ]
 
 
@@ -357,6 +357,6 @@ def test_a_checkpoint_that_nobody_can_have_kept_is_told(
     summary = made.drive(scheduler)
     assert exit_code(summary) == 0
     assert summary.waits == (
-        "the checkpoint of sft/lr=1,seed=0 that others go on from will expire: `sweeper checkpoints"
-        f" p/sft/lr=1,seed=0 --ttl never --root {made.store.root}` keeps it",
+        "the checkpoint of sft/lr=1,seed=0 from which other runs start will expire: `sweeper"
+        f" checkpoints p/sft/lr=1,seed=0 --ttl never --root {made.store.root}` keeps it",
     )

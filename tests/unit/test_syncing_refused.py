@@ -205,5 +205,5 @@ def test_what_dead_workers_left_and_is_refused_holds_up_no_other(
 def test_the_outcome_says_what_is_not_there(ending: Ending, event: Event) -> None:
     outcome = judge(ending)
     assert (outcome["event"], outcome.get("unsynced")) == (event, "x")
-    assert str(outcome["detail"]).endswith("not in the store, but kept on this machine: x")
+    assert str(outcome["detail"]).endswith("not in the store, but stored on this machine: x")
     assert "unsynced" not in judge(ending._replace(unsynced=None))

@@ -61,7 +61,7 @@ def test_another_home_is_another_user_unless_it_has_the_identity(
 
 
 def test_agreement_is_remembered_for_just_that_document() -> None:
-    with pytest.raises(UsageError, match="say --trust"):
+    with pytest.raises(UsageError, match="add --trust"):
         require(PLAN, "r/s", refuse)
     asked: list[Any] = []
     require(PLAN, "r/s", lambda lines: asked.append(lines) is None)
@@ -109,7 +109,7 @@ def test_without_a_terminal_it_is_refused_and_shown(
     said = capsys.readouterr().err
     assert "executes: sh -c steal" in said.replace("'", "") and "\x1b" not in said
     assert "LD_PRELOAD=theirs.so, A_TOKEN" in said and "hunter22" not in said
-    assert said.splitlines()[-1].endswith("say --trust")
+    assert said.splitlines()[-1].endswith("add --trust")
     assert _files(theirs) == before
 
 

@@ -52,7 +52,7 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
         capsys.readouterr()
         code = main([*words])
         printed = capsys.readouterr()
-        assert "a bug of ours" not in printed.err
+        assert "a bug in sweeper" not in printed.err
         return code, printed.out, printed.err
 
     return typed
@@ -314,7 +314,7 @@ def test_a_damaged_record_of_the_launch_is_written_anew_where_no_job_may_wait(
     typed = [sys.executable, "-P", "-m", "sweeper", *words[verb]]
     done = subprocess.run(typed, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    told = f"{path}: env_file: should be a text, not 7; nothing of it is needed, and it is writ"
+    told = f"{path}: env_file: should be a text, not 7; it is not needed, and is writ"
     assert done.stderr.count(told) == 1
     deadline = time.monotonic() + 60
     while lock.is_held(SweepFolder(open_store(str(root)), "done")) and time.monotonic() < deadline:
@@ -346,7 +346,7 @@ def test_a_damaged_record_of_the_launch_ends_who_needs_it(
     monkeypatch.setattr(backends, "open_backend", lambda *_: Clustered())
     words = {"launch": str(launched), "resume": "done", "retry": "done"}
     code, _, error = say(verb, words[verb])
-    told = f"{path}: places: should be a list, not 3; so where its jobs wait is not known"
+    told = f"{path}: places: should be a list, not 3; so it is unknown where its jobs wait"
     assert code == 6 and error.count(told) == 1
     assert path.read_text() == '{"env_file": "e", "places": 3}'
 
@@ -358,7 +358,7 @@ def test_a_launch_beside_a_launcher_needs_the_record_of_its_launch(
     path.write_text("{}")
     with lock.holding_sweep(SweepFolder(open_store(str(root)), "done")):
         code, _, error = say("launch", str(launched), "x=[1,2,3]")
-    told = f"{path}: env_file: should be a text, and is missing; end the launcher at work with `sw"
+    told = f"{path}: env_file: should be a text, and is missing; end the running launcher with `sw"
     assert code == 6 and told in error
 
 
@@ -397,7 +397,7 @@ def test_a_link_to_a_disk_that_is_away_is_no_absence(root: Path, say: Say) -> No
     (root / "bad").symlink_to(root.parent / "gone")
     code, shown, error = say("status")
     assert code == 6 and "good" in shown
-    assert f"{root / 'bad'}: a link that leads nowhere" in error
+    assert f"{root / 'bad'}: is a dangling link" in error
 
 
 # Nothing is deleted, forgotten or started on the ground of absence
@@ -482,7 +482,7 @@ def test_a_root_that_is_away_is_told_and_the_others_are_shown(
     gone, loop = root.parent / "gone", root.parent / "loop"
     loop.symlink_to(loop)
     code, _, error = say("ls", "--root", str(gone))
-    assert code == 6 and f"{gone}: is not there" in error
+    assert code == 6 and f"{gone}: does not exist" in error
     assert say("ls", "--root", str(loop))[0] == 6
     registry = Registry(str(gone), str(loop), str(root))
     with pytest.warns(UserWarning, match="there is no such folder"):

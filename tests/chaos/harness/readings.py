@@ -38,7 +38,7 @@ class Difference(NamedTuple):
 
 def check(folder: Path, seed: int, steps: int = 8, asked: int = 4) -> list[Difference]:
     """Run one sequence: after each of `steps` changes, ask some questions. Ends with the first
-    that has two answers, or an answer that is a bug of ours."""
+    that has two answers, or an answer that is a bug in sweeper."""
     rng = random.Random(seed)
     if rng.random() < 0.3:
         places = [memory_place(f"memory://caches-{os.getpid()}-{seed}/{name}") for name in "ab"]
@@ -57,7 +57,7 @@ def check(folder: Path, seed: int, steps: int = 8, asked: int = 4) -> list[Diffe
             for name in rng.sample(sorted(questions), asked):
                 answers = [_answer(home, questions[name]) for home in homes]
                 shutil.rmtree(homes[1], ignore_errors=True)
-                if answers[0] != answers[1] or "bug of ours" in answers[0]:
+                if answers[0] != answers[1] or "bug in sweeper" in answers[0]:
                     return [Difference(name, answers[0], answers[1], tuple(after))]
     return []
 

@@ -372,13 +372,13 @@ class Trial:
         return self.cluster.ask(op="type", **request), out
 
     def ended(self, pid: int, out: Path) -> tuple[int, str, str]:
-        """Return its exit code and both outputs. None may be a bug of ours, nor silent about a
+        """Return its exit code and both outputs. None may be a bug in sweeper, nor silent about a
         failure.
         """
         self.until(lambda: self.has_ended(pid), f"{out.name} to end")
         code = self.cluster.ask(op="code", pid=pid)
         shown, said = out.read_text(), Path(f"{out}.err").read_text()
-        if code in (1, 2, 5) or "a bug of ours" in said or "Traceback" in shown + said:
+        if code in (1, 2, 5) or "a bug in sweeper" in said or "Traceback" in shown + said:
             self.lies.append(f"{out.name} ended with {code}: {said[-400:]}")
         if code == 6 and not _is_told(shown, said):
             self.lies.append(f"{out.name} ended with 6, and no word of the store: {said[-400:]}")
