@@ -118,7 +118,7 @@ def test_the_earlier_place_is_asked_for_what_was_perhaps_submitted(
     assert now[0] > 15  # what AWS Batch takes until it believes a listing
     backend.reachable = True
     backend.jobs[token(scene.ids[1], 1)] = JobStatus(JobState.PENDING)
-    with pytest.raises(UsageError, match=r"submitted to fake \(cluster one\) .* \(x=1\)$"):
+    with pytest.raises(UsageError, match=r"submitted to fake \(cluster one\), .* \(x=1\)$"):
         again(THERE)
     backend.jobs.clear()
     again(THERE)
