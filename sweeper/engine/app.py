@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from sweeper.engine import access_token, exports, listing, searching
+from sweeper.engine import access_token, exports, listing
 from sweeper.engine.errors import Busy, RequestError, Unknown
 from sweeper.engine.limits import Bucket, Failures, Paused
 from sweeper.engine.request_checks import OPEN, Front, TooLarge, local_names
@@ -342,7 +342,7 @@ def build(
         "create_sampling_session": api.create_sampling_session,
         "sessions/{session}/finish": api.finish_session,
         "weights_info": api.posted_listed(listing.weights_info),
-        "sessions/search": api.posted_listed(searching.search_sessions),
+        "sessions/search": api.posted_listed(listing.search_sessions),
     }
     handlers = [("POST", name, handler) for name, handler in posted.items()]
     handlers.append(("GET", OPEN.removeprefix(PREFIX), _health(identity, token)))

@@ -38,12 +38,11 @@ from sweeper.sweep.worker_lock import hold
 from sweeper.worker import checkpoint_resume, fork_client
 from sweeper.worker.child import Child, Guard, spawn
 from sweeper.worker.claim import claim, reopen, restarts, with_retries
-from sweeper.worker.heartbeat import BEAT_SECONDS, Heartbeat
+from sweeper.worker.heartbeat import BEAT_SECONDS, Heartbeat, Requests
 from sweeper.worker.job import Prepared, backend_variables, origin_of, prepare, usage_folder
 from sweeper.worker.outcome import Ending, Judged, MemoryKills, blame, crowded_out, failure, judge
 from sweeper.worker.output import Output, last_word, say, set_blocking
 from sweeper.worker.rate_limits import Pauses
-from sweeper.worker.requests import Requests
 from sweeper.worker.usage import UsageFiles
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from harness.single_jobs import a_job, judge_earlier_sweep, until, until_state
 
 from sweeper.backends import capabilities_of, open_backend
 from sweeper.backends.base import Backend, JobState, JobStatus
+from sweeper.backends.kubernetes.backend import status_of
 from sweeper.backends.kubernetes.objects import Condition, Job, Metadata, Pod
-from sweeper.backends.kubernetes.status import status_of
 from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
@@ -252,7 +252,7 @@ def test_the_queue_takes_a_job_back(kube: Any, tmp_path: Path) -> None:
 
 def test_a_node_that_is_silent(kube: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pod is to end, and nobody says that it has: then it counts as lost."""
-    monkeypatch.setattr("sweeper.backends.kubernetes.status._LOST_SECONDS", 1.0)
+    monkeypatch.setattr("sweeper.backends.kubernetes.backend._LOST_SECONDS", 1.0)
     backend = _open(kube, tmp_path)
     backend.submit([a_job(1)])
     until_state(backend, a_job(1).token, JobState.RUNNING)
