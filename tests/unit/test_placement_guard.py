@@ -124,7 +124,7 @@ def test_the_earlier_place_is_asked_for_what_was_perhaps_submitted(
     again(THERE)
     assert asked == [("fake", "s")] * 3
     # From here it is the cluster one that goes by that name.
-    with pytest.raises(UsageError, match=r"whether fake \(cluster two\) .* \(it is out of reach"):
+    with pytest.raises(UsageError, match=r"fake \(cluster two\) may have jobs .* \(it is out of reach"):
         again(HERE)
 
 
