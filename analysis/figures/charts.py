@@ -24,18 +24,58 @@ from sweeper.analysis.figures.layouts import (
     rounded,
 )
 from sweeper.analysis.figures.learning_curves import MUTED, PALETTE, colour_of, tones
-from sweeper.analysis.findings.finding import cell_text
+from sweeper.analysis.findings.finding import cell_text, names_of
 from sweeper.analysis.labels import place
 from sweeper.analysis.reading.settings import level, ordered
 from sweeper.analysis.statistics.regression import log_spread
 from sweeper.results.cells import Scale
 
+_ROWS = 40
 _LINES = 300
 _SHOWN = 6
 _PROFILES = 8
 _LABEL = 6
 _MARKS = 10
 """The most values that an axis has room for."""
+
+
+def cells_figure(ranking: Ranking, metric: str) -> dict[str, Any] | None:
+    """Return the first cells as rows, best first: the mean as a dot, its 95 % interval as a bar,
+    the runs as ticks. None if nothing was measured."""
+    cells = [cell for cell in ranking.measured if not cell.diverged][:_ROWS]
+    if not cells:
+        return None
+    colours = tones(ranking)
+    traces: list[dict[str, Any]] = []
+    for row, cell in enumerate(cells):
+        tone, summary = colours[cell.name], cell.summary
+        parts: list[tuple[str, list[float | None], float, str]] = [
+            ("band", [summary.low, summary.high], 0, ""),
+            ("run", [*cell.values], 12, "line-ns"),
+            ("mean", [summary.mean], 9, "circle"),
+        ]
+        traces += [
+            {
+                "type": "scatter",
+                "mode": "markers" if size else "lines",
+                "name": plain(cell_text(cell)),
+                "x": values,
+                "y": [-row] * len(values),
+                "line": {"width": 5, "color": colour_of(tone)},
+                "marker": {"size": size, "symbol": symbol, "color": colour_of(tone)},
+                "opacity": 1 if size else 0.35,
+                "meta": {"cell": row, "tone": tone, "role": role},
+            }
+            for role, values, size, symbol in parts
+        ]
+    laid = layout(metric, height=70 + 28 * len(cells))
+    laid["xaxis"]["rangemode"] = "normal"
+    values = [value for cell in cells for value in cell.values]
+    if ranking.scale == "log" or is_wide(min(values), max(values)):
+        laid["xaxis"]["type"] = "log"
+    names = [plain(name) for name in names_of(cells)]
+    laid["yaxis"].update({"tickvals": [-row for row in range(len(cells))], "ticktext": names})
+    return {"data": traces, "layout": laid}
 
 
 def axis_figure(axis: Axis, metric: str, scale: Scale) -> dict[str, Any]:

@@ -1,240 +1,179 @@
-"""Draws the report's figures as PNGs, from the same dicts that the page uses. The same figure
-gives the same bytes."""
+"""Draws the report's figures as PNGs with matplotlib, from the same dicts that the page uses.
 
-import itertools
+matplotlib takes about as long to load as a small report takes to make, so this module is imported
+only to write `report.md`.
+"""
+
+import html
+import io
+import logging
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sweeper.analysis import labels
-from sweeper.analysis.comparison.cells import Ranking
-from sweeper.analysis.figures.canvas import GRID, Canvas, Point, text_width
-from sweeper.analysis.figures.layouts import is_wide
-from sweeper.analysis.figures.learning_curves import PALETTE, colour_of, tones
-from sweeper.analysis.figures.ticks import linear_ticks, log_ticks, tick_text
-from sweeper.analysis.findings.finding import names_of
-from sweeper.analysis.statistics.seeds import Summary
-from sweeper.sweep.labels import plural
+from matplotlib import style
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator
 
-_WIDTH, _HIGH, _LOW = 900, 430, 330
-_CELLS = 40
-_MOST = 1e200
-"""Values beyond this are left out: positions are computed from differences, which must be finite.
-"""
+from sweeper.analysis import labels
+from sweeper.analysis.figures.ticks import linear_ticks, log_ticks, tick_text
+from sweeper.common.sanitize import sanitize
+
+_WIDTH = 900
+"""In pixels. At 72 dots per inch a pixel is a point, matplotlib's unit of lines, marks and text."""
+
+_LABEL = 60
+"""The most characters of a text."""
+
+_ROOM = 110
+"""The most characters of all labels below an axis that fit side by side."""
+
+_LEAST, _MOST = 1e-200, 1e200
+"""Values beyond these are left out, so that positions and margins remain finite."""
 
 _ORDER = {"band": 0, "area": 0, "run": 1, "front": 1}
 """The drawing order by the role of a trace: areas first, then single runs, then the rest."""
 
+_SYMBOLS = {"x": "x", "line-ns": "|"}
+_DASHES = {"dot": ":", "dash": "--"}
+_SHAPES = {"hv": "steps-post", "hvh": "steps-mid"}
 
-def _unescaped(text: str) -> str:
-    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+_INK = "#3a3f47"
+_STYLE: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": "none",
+    "axes.grid": True,
+    "axes.labelcolor": _INK,
+    "axes.labelpad": 8,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 14,
+    "axes.titlesize": 14,
+    "figure.constrained_layout.h_pad": 10 / 72,
+    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.w_pad": 10 / 72,
+    "figure.dpi": 72,
+    "font.family": "DejaVu Sans",
+    "font.size": 12,
+    "grid.color": "#e6e4df",
+    "lines.solid_capstyle": "butt",
+    "text.color": _INK,
+    "text.parse_math": False,
+    "xtick.color": "none",
+    "xtick.labelcolor": _INK,
+    "ytick.color": "none",
+    "ytick.labelcolor": _INK,
+}
 
-
-def _number(value: Any) -> float | None:
-    known = isinstance(value, int | float) and abs(value) <= _MOST
-    return float(value) if known else None
-
-
-class _Axis:
-    """One axis of a figure: it converts values to positions between 0 and 1."""
-
-    def __init__(self, own: Mapping[str, Any], values: Sequence[Any]) -> None:
-        self.title = _unescaped(own.get("title", {}).get("text", ""))
-        texts = list(dict.fromkeys(value for value in values if isinstance(value, str)))
-        self._texts = {text: place for place, text in enumerate(texts)}
-        self.log = own.get("type") == "log" and not texts
-        numbers = [n for value in values if (n := self._of(value)) is not None]
-        numbers = [*numbers, *(map(float, own.get("range", ())))] or [0.0, 1.0]
-        low, high = min(numbers), max(numbers)
-        if own.get("rangemode") == "tozero" and not (self.log or texts):
-            low, high = min(low, 0.0), max(high, 0.0)
-        room = 0.0 if "range" in own else 0.05 * (high - low) or 0.5 * abs(low) or 1.0
-        room = 0.5 if texts else room
-        below = 0.0 if low == 0 and own.get("rangemode") == "tozero" else room
-        self._low, self._high = low - below, high + room
-        self.ticks = [] if own.get("showticklabels") is False else self._ticks(own, low, high)
-
-    def _of(self, value: Any) -> float | None:
-        """Return a value on the scale of the axis."""
-        if isinstance(value, str):
-            place = self._texts.get(value)
-            return None if place is None else float(place)
-        number = _number(value)
-        if number is None or (self.log and number <= 0):
-            return None
-        return math.log10(number) if self.log else number
-
-    def _ticks(self, own: Mapping[str, Any], low: float, high: float) -> list[tuple[float, str]]:
-        if "tickvals" in own:
-            both = zip(own["tickvals"], own["ticktext"], strict=True)
-            ticks = [(self._of(value), _unescaped(text)) for value, text in both]
-            return [(value, text) for value, text in ticks if value is not None]
-        if self._texts:
-            return [(float(place), _unescaped(text)) for text, place in self._texts.items()]
-        values = log_ticks(10**low, 10**high) if self.log else linear_ticks(low, high)
-        percent = own.get("tickformat") == ".0%"
-        texts = [labels.percent(value) if percent else tick_text(value) for value in values]
-        places = [math.log10(value) if self.log else value for value in values]
-        return list(zip(places, texts, strict=True))
-
-    def share(self, place: float) -> float:
-        """Return the position of a value (already on the axis's scale) between the ends."""
-        return (place - self._low) / (self._high - self._low)
-
-    def at(self, value: Any) -> float | None:
-        """Return the position of a value; None if it has none."""
-        place = self._of(value)
-        return None if place is None else self.share(place)
-
-
-class _Plot:
-    """A canvas with two axes."""
-
-    def __init__(self, height: int, title: str, x: _Axis, y: _Axis) -> None:
-        self._canvas, self._x, self._y = Canvas(_WIDTH, height), x, y
-        widest = max((text_width(text, 12) for _, text in y.ticks), default=0.0)
-        self._left = 18 + widest + (22 if y.title else 0)
-        self._right, self._top, self._bottom = _WIDTH - 22.0, 40.0, height - 34.0
-        self._bottom -= 20 if x.title else 0
-        self._canvas.text((self._left, 18), title, 14, "left")
-        self._frame()
-
-    def _frame(self) -> None:
-        canvas = self._canvas
-        for place, text in self._x.ticks:
-            x = self._across(self._x.share(place))
-            canvas.line([(x, self._top), (x, self._bottom)], GRID)
-            canvas.text((x, self._bottom + 14), text)
-        for place, text in self._y.ticks:
-            y = self._down(self._y.share(place))
-            canvas.line([(self._left, y), (self._right, y)], GRID)
-            canvas.text((self._left - 8, y), text, side="right")
-        middle = (self._left + self._right) / 2
-        canvas.text((middle, self._bottom + 38), self._x.title)
-        canvas.text((14, (self._top + self._bottom) / 2), self._y.title, upright=True)
-
-    def _across(self, share: float) -> float:
-        return self._left + share * (self._right - self._left)
-
-    def _down(self, share: float) -> float:
-        return self._bottom - share * (self._bottom - self._top)
-
-    def point(self, x: Any, y: Any) -> Point | None:
-        """Return the position of a pair of values."""
-        across, down = self._x.at(x), self._y.at(y)
-        return None if across is None or down is None else (self._across(across), self._down(down))
-
-    def trace(self, trace: Mapping[str, Any]) -> None:
-        """Draw a line with or without marks, marks alone, or an area."""
-        line: Mapping[str, Any] = trace.get("line", {})
-        marker: Mapping[str, Any] = trace.get("marker", {})
-        colour: str = line.get("color") or marker.get("color") or PALETTE[0]
-        opacity: float = trace.get("opacity", 1)
-        points = [self.point(x, y) for x, y in zip(trace["x"], trace["y"], strict=True)]
-        if trace.get("fill"):
-            self._canvas.area([p for p in points if p is not None], colour, opacity)
-            return
-        self._errors(trace, colour)
-        if "lines" in trace["mode"]:
-            width = max(0.8, line.get("width", 1.5) * 0.9)
-            for own in _pieces(points):
-                shown = _steps(own) if line.get("shape") == "hvh" else own
-                dash = line.get("dash", "")
-                self._canvas.line(shown, colour, width, opacity=opacity, dash=dash)
-        if "markers" in trace["mode"]:
-            for own in points:
-                if own is not None:
-                    self._canvas.mark(own, colour, marker.get("size", 6), marker.get("symbol", ""))
-
-    def _errors(self, trace: Mapping[str, Any], colour: str) -> None:
-        error: Mapping[str, Any] | None = trace.get("error_y")
-        if error is None:
-            return
-        bars = zip(trace["x"], trace["y"], error["arrayminus"], error["array"], strict=True)
-        for x, y, minus, plus in bars:
-            if not any(_number(value) is None for value in (y, minus, plus)) and minus + plus:
-                low, high = self.point(x, y - minus), self.point(x, y + plus)
-                if low is not None and high is not None:
-                    self._canvas.line([low, high], colour, 1.4)
-                    for across, down in (low, high):
-                        self._canvas.line([(across - 4, down), (across + 4, down)], colour, 1.4)
-
-    def note(self, note: Mapping[str, Any]) -> None:
-        """Write a few words beside a point."""
-        at = self.point(note["x"], note["y"])
-        if at is not None:
-            self._canvas.text((at[0], at[1] - note.get("yshift", 0)), _unescaped(note["text"]), 11)
-
-    def row(self, row: float, summary: Summary, values: Sequence[float], colour: str) -> None:
-        """Draw a cell: its interval as a bar, its runs as ticks, its mean as a dot."""
-        ends = [self.point(value, row) for value in (summary.low, summary.high)]
-        self._canvas.line([end for end in ends if end is not None], colour, 5, opacity=0.35)
-        for value in values:
-            if (at := self.point(value, row)) is not None:
-                self._canvas.line([(at[0], at[1] - 6), (at[0], at[1] + 6)], colour, 1.3)
-        if (at := self.point(summary.mean, row)) is not None:
-            self._canvas.mark(at, colour, 9)
-
-    def png(self) -> bytes:
-        """Return the picture as a PNG."""
-        return self._canvas.png()
-
-
-def _pieces(points: Sequence[Point | None]) -> list[list[Point]]:
-    """Return the pieces of a line with gaps."""
-    groups = itertools.groupby(points, lambda point: point is not None)
-    return [[point for point in own if point is not None] for there, own in groups if there]
-
-
-def _steps(points: Sequence[Point]) -> list[Point]:
-    """Return a step line: level at each point, vertical halfway to the next."""
-    stepped = list(points[:1])
-    for (x0, y0), (x1, y1) in itertools.pairwise(points):
-        middle = (x0 + x1) / 2
-        stepped += [(middle, y0), (middle, y1)]
-    return [*stepped, *points[-1:]]
+# With a handler, Python does not print what matplotlib logs, such as that it lists the fonts.
+logging.getLogger("matplotlib").addHandler(logging.NullHandler())
 
 
 def picture(figure: Mapping[str, Any], title: str) -> bytes:
-    """Draw a figure of `learning_curves` or `charts`."""
+    """Return a PNG of a figure. The same figure gives the same bytes."""
+    out = io.BytesIO()
+    # matplotlib warns of characters that its font lacks.
+    with style.context(_STYLE, after_reset=True), warnings.catch_warnings(action="ignore"):
+        drawing(figure, title).savefig(out, format="png", metadata={"Software": None})
+    return out.getvalue()
+
+
+def drawing(figure: Mapping[str, Any], title: str) -> Any:
+    """Convert a figure of the page into one of matplotlib."""
     layout: Mapping[str, Any] = figure["layout"]
+    drawn: Any = Figure(figsize=(_WIDTH / 72, (layout["height"] + 40) / 72))
+    axes = drawn.add_subplot(title=_text(title))
     traces = sorted(figure["data"], key=lambda trace: _ORDER.get(trace["meta"]["role"], 2))
-    ys = [value for trace in traces for value in (*trace["y"], *_bounds(trace))]
-    xs = [value for trace in traces for value in trace["x"]]
-    high = _HIGH if layout["height"] > 300 else _LOW
-    plot = _Plot(high, title, _Axis(layout["xaxis"], xs), _Axis(layout["yaxis"], ys))
+    texts = [x for trace in traces for x in trace["x"] if isinstance(x, str)]
+    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    log_x, log_y = (layout[name]["type"] == "log" for name in ("xaxis", "yaxis"))
+    axes.set(xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
     for trace in traces:
-        plot.trace(trace)
+        xs = [_number(places.get(x, x), log=log_x) for x in trace["x"]]
+        _draw(axes, trace, xs, [_number(y, log=log_y) for y in trace["y"]])
     for note in layout.get("annotations", ()):
-        plot.note(note)
-    return plot.png()
+        at, above = (note["x"], note["y"]), (0, note["yshift"])
+        aligned = {"ha": "center", "va": "center", "fontsize": note["font"]["size"]}
+        axes.annotate(_text(note["text"]), at, above, textcoords="offset points", **aligned)
+    _finish(axes, "x", layout["xaxis"], places)
+    _finish(axes, "y", layout["yaxis"], {})
+    return drawn
 
 
-def _bounds(trace: Mapping[str, Any]) -> list[float]:
-    """Return the ends of a trace's error bars."""
-    error: Mapping[str, Any] = trace.get("error_y", {"arrayminus": (), "array": ()})
-    both = zip(trace["y"], error["arrayminus"], error["array"], strict=False)
-    known = [row for row in both if not any(_number(value) is None for value in row)]
-    return [bound for y, minus, plus in known for bound in (y - minus, y + plus)]
-
-
-def cells_picture(ranking: Ranking, metric: str) -> bytes | None:
-    """Mean with their intervals and the single runs, one row per cell; None if nothing was
-    measured."""
-    cells = [cell for cell in ranking.measured if not cell.diverged][:_CELLS]
-    if not cells:
-        return None
-    values = [value for cell in cells for value in cell.values]
-    bounds = [bound for cell in cells for bound in (cell.summary.low, cell.summary.high)]
-    log = ranking.scale == "log" or is_wide(min(values), max(values))
-    across = _Axis(
-        {"type": "log" if log else "linear", "title": {"text": metric}}, [*values, *bounds]
+def _draw(axes: Any, trace: Mapping[str, Any], xs: Sequence[float], ys: Sequence[float]) -> None:
+    """Draw an area, or a line with or without marks and error bars, or marks alone."""
+    line: Mapping[str, Any] = trace.get("line", {})
+    marker: Mapping[str, Any] = trace.get("marker", {})
+    colour: str = line.get("color") or marker["color"]
+    if trace.get("fill"):
+        outline = [point for point in zip(xs, ys, strict=True) if not any(map(math.isnan, point))]
+        axes.fill(*zip(*outline, strict=True), color=colour, alpha=trace["opacity"], linewidth=0)
+        return
+    symbol, marked = marker.get("symbol", ""), "markers" in trace["mode"]
+    axes.plot(
+        xs,
+        ys,
+        color=colour,
+        alpha=trace.get("opacity"),
+        linestyle=_DASHES.get(line.get("dash", ""), "-") if "lines" in trace["mode"] else "none",
+        linewidth=line.get("width"),
+        drawstyle=_SHAPES.get(line.get("shape", ""), "default"),
+        marker=_SYMBOLS.get(symbol, "o") if marked else "none",
+        markersize=marker.get("size", 6),
+        markerfacecolor="none" if symbol == "circle-open" else colour,
+        markeredgewidth=0 if symbol in ("", "circle") else 1.5,
+        clip_on=False,
     )
-    rows = [float(-row) for row in range(len(cells))]
-    down = _Axis({"tickvals": rows, "ticktext": names_of(cells)}, rows)
-    title = f"{plural(len(cells), 'cell')}, best first: runs, mean, 95 % interval"
-    plot = _Plot(110 + 28 * len(cells), title, across, down)
-    colours = tones(ranking)
-    for row, cell in zip(rows, cells, strict=True):
-        plot.row(row, cell.summary, cell.values, colour_of(colours[cell.name]))
-    return plot.png()
+    if "error_y" in trace:
+        error: Mapping[str, Any] = trace["error_y"]
+        lengths = [[abs(_number(e)) for e in error[name]] for name in ("arrayminus", "array")]
+        bar = {"elinewidth": error["thickness"], "capsize": error["width"]}
+        axes.errorbar(xs, ys, lengths, fmt="none", ecolor=colour, capthick=1.4, **bar)
+
+
+def _finish(axes: Any, name: str, options: Mapping[str, Any], places: Mapping[str, float]) -> None:
+    """Set the ends, title and tick marks of an axis. `places` are the positions of texts."""
+    axis = axes.xaxis if name == "x" else axes.yaxis
+    low, high = options.get("range", axis.get_view_interval())
+    if options.get("rangemode") == "tozero" and options["type"] == "linear":
+        low = 0.0 if axis.get_data_interval()[0] >= 0 else low
+    if places:
+        low, high = -0.5, len(places) - 0.5
+    label = _text(options.get("title", {}).get("text", ""))
+    axes.set(**{f"{name}lim": (low, high), f"{name}label": label})
+    ticks = list(_ticks(options, places, low, high))
+    axis.set_major_locator(FixedLocator([at for at, _ in ticks]))
+    axis.set_major_formatter(FixedFormatter([text for _, text in ticks]))
+    axis.minorticks_off()
+    if name == "x" and sum(len(text) + 2 for _, text in ticks) > _ROOM:
+        for text in axis.get_ticklabels():
+            text.set(rotation=30, rotation_mode="anchor", ha="right")
+
+
+def _ticks(
+    options: Mapping[str, Any], places: Mapping[str, float], low: float, high: float
+) -> Iterator[tuple[float, str]]:
+    """Yield the positions and texts of the tick marks."""
+    if options.get("showticklabels") is False:
+        return
+    if "tickvals" in options:
+        for value, text in zip(options["tickvals"], options["ticktext"], strict=True):
+            yield places.get(value, value), _text(text)
+    elif places:
+        yield from ((at, _text(text)) for text, at in places.items())
+    else:
+        values = log_ticks(low, high) if options["type"] == "log" else linear_ticks(low, high)
+        written = labels.percent if options.get("tickformat") == ".0%" else tick_text
+        yield from ((value, written(value)) for value in values)
+
+
+def _text(text: str) -> str:
+    """Return a text of plotly's, as far as a picture has room for it."""
+    shown = sanitize(html.unescape(text))
+    return shown if len(shown) <= _LABEL else f"{shown[: _LABEL - 1]}…"
+
+
+def _number(value: Any, *, log: bool = False) -> float:
+    """Return a value that can be drawn, else NaN."""
+    known = isinstance(value, int | float) and (_LEAST if log else -_MOST) <= value <= _MOST
+    return float(value) if known else math.nan

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sweeper.analysis import labels
 from sweeper.analysis.comparison.stability import RULE
+from sweeper.analysis.figures.charts import cells_figure
 from sweeper.analysis.figures.gallery import Panel
-from sweeper.analysis.figures.pictures import cells_picture, picture
 from sweeper.analysis.findings.axis_findings import KINDS
 from sweeper.analysis.findings.finding import cell_text, method, noise_text, short_name
 from sweeper.analysis.findings.next_steps import NOTHING_NEXT
@@ -20,6 +20,7 @@ from sweeper.analysis.page.itemtables import held_rows, item_tables
 from sweeper.analysis.page.tables import block_rows, executed, paired_about, paired_rows, rate_rows
 from sweeper.analysis.reading.commands import reproducing
 from sweeper.common.sanitize import sanitize, sanitize_lines
+from sweeper.sweep.labels import plural
 
 _ROWS = 60
 _CURVES, _FIGURES = 3, 10
@@ -28,15 +29,19 @@ _LATER = ("waiting", "undeclared", "retired", "unreadable", "own_keys")
 
 def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
     """`report.md` and its pictures, by name."""
+    from sweeper.analysis.figures.pictures import picture
+
     pictures: dict[str, bytes] = {}
     shown: dict[str, list[tuple[str, str]]] = {}
-    cell_picture = cells_picture(study.ranking, study.data.metric_name or "")
-    if cell_picture is not None:
-        pictures["cells.png"] = cell_picture
+    cells = cells_figure(study.ranking, study.data.metric_name or "")
+    if cells is not None:
+        count = plural(len(cells["layout"]["yaxis"]["tickvals"]), "cell")
+        title = f"{count}, best first: runs, mean, 95 % interval"
+        pictures["cells.png"] = picture(cells, title)
         shown["cells"] = [("The cells", "cells.png")]
-    count: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for panel in panels:
-        number = count[panel.section] = count.get(panel.section, 0) + 1
+        number = numbers[panel.section] = numbers.get(panel.section, 0) + 1
         if number <= (_CURVES if panel.section == "curves" else _FIGURES):
             name = f"{panel.section}-{number}.png"
             pictures[name] = picture(panel.figure, panel.name)

@@ -72,16 +72,17 @@ def test_importing_analysis_is_light() -> None:
     assert not loaded & {"pandas", "plotly", "scipy", "numpy", "jinja2"}
 
 
-def test_a_report_needs_no_library_that_loads_for_long(tmp_path: Path, written: ModuleType) -> None:
+def test_a_report_loads_no_heavy_library_but_matplotlib_for_its_pictures(tmp_path: Path, written: ModuleType) -> None:
     written.grid_of_means(tmp_path, {(1e-4, 8): 0.9, (1e-3, 8): 0.2, (1e-2, 8): 1.1})
     code = (
         "import sys; from sweeper import analysis\n"
-        "report = analysis.analyze(sys.argv[1], 'demo')\n"
-        "assert 'cells.png' in report.files\n"
         "heavy = {'pandas', 'pyarrow', 'duckdb', 'plotly', 'matplotlib', 'scipy.stats', 'fsspec'}\n"
-        "print(*heavy & set(sys.modules))\n"
+        "for pictures in (False, True):\n"
+        "    report = analysis.analyze(sys.argv[1], 'demo', pictures=pictures)\n"
+        "    assert ('cells.png' in report.files) is pictures\n"
+        "    print(pictures, *heavy & set(sys.modules))\n"
     )
-    assert _run(code, str(tmp_path)) == []
+    assert _run(code, str(tmp_path)) == ["False", "True", "matplotlib"]
 
 
 def test_records_need_no_pandas(tmp_path: Path, written: ModuleType) -> None:

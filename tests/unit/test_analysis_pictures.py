@@ -1,68 +1,110 @@
-"""Pictures: what stands where on them, and the marks of their axes."""
+"""Pictures: what is drawn where on them, and the marks of their axes."""
 
-import io
 import math
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import matplotlib as mpl
+import numpy as np
 import pytest
-from PIL import Image
+from matplotlib.colors import to_hex
 
-from sweeper.analysis.figures.canvas import Canvas
-from sweeper.analysis.figures.layouts import layout, on_scale
-from sweeper.analysis.figures.pictures import picture
+from sweeper.analysis.comparison.cells import rank
+from sweeper.analysis.figures.charts import cells_figure
+from sweeper.analysis.figures.layouts import categories, error_bars, layout, on_scale
+from sweeper.analysis.figures.learning_curves import colour_of
+from sweeper.analysis.figures.pictures import drawing, picture
 from sweeper.analysis.figures.ticks import linear_ticks, log_ticks, tick_text
+from sweeper.analysis.reading.frames import load
+from sweeper.results.registry import Registry
 
-RED, BLUE = (255, 0, 0), (0, 0, 255)
-
-
-def opened(data: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(data)).convert("RGB")
+RED = "#ff0000"
 
 
-def where(image: Image.Image, colour: tuple[int, int, int]) -> list[tuple[int, int]]:
-    wide, high = image.size
-    return [(x, y) for y in range(high) for x in range(wide) if image.getpixel((x, y)) == colour]
+def dots(ys: list[Any], **more: Any) -> dict[str, Any]:
+    base = {"x": list(range(len(ys))), "y": ys, "mode": "markers", "marker": {"color": RED}}
+    return {"type": "scatter", "name": "", "meta": {"role": "point"}, **base, **more}
 
 
-def dots(ys: list[Any], colour: str, **more: Any) -> dict[str, Any]:
-    marker = {"size": 12, "color": colour}
-    own = {"x": list(range(len(ys))), "y": ys, "mode": "markers", "marker": marker, **more}
-    return {"type": "scatter", "name": "", "meta": {"role": "point"}, **own}
+def drawn(traces: list[dict[str, Any]], laid: dict[str, Any], title: str = "") -> Any:
+    (axes,) = drawing({"data": traces, "layout": laid}, title).axes
+    return axes
 
 
-def test_values_on_a_logarithmic_axis_stand_where_their_marks_are():
+def points(artist: Any) -> list[tuple[float, float]]:
+    return [(x, y) for x, y in artist.get_xydata() if not np.isnan((x, y)).any()]
+
+
+def test_values_that_an_axis_cannot_show_are_left_out():
     laid = layout("step", low=0.01, high=100.0, y_title="loss")
-    assert laid["yaxis"]["type"] == "log"
-    traces = [dots([0.01, 1.0, 100.0], "#ff0000"), dots([None, math.nan, 1e300], "#0000ff")]
-    image = opened(picture({"data": traces, "layout": laid}, "title"))
-    assert where(image, BLUE) == []
-    columns: dict[int, list[int]] = {}
-    for x, y in where(image, RED):
-        columns.setdefault(x // 100, []).append(y)
-    low, middle, high = (sum(ys) / len(ys) for _, ys in sorted(columns.items()))
-    assert low > middle > high and middle == pytest.approx((low + high) / 2, abs=1.0)
+    ys = [0.01, 1.0, 100.0, None, math.nan, 1e300, -1.0, 0.0]
+    axes = drawn([dots(ys)], laid, "title")
+    assert (axes.get_yscale(), axes.get_ylabel(), axes.get_xlabel()) == ("log", "loss", "step")
+    (line,) = axes.lines
+    assert points(line) == [(0, 0.01), (1, 1), (2, 100)] and to_hex(line.get_color()) == RED
+    low, high = axes.get_ylim()
+    assert 0 < low < 0.01 and 100 < high < 1e4 and axes.get_xlim()[0] == 0
 
 
 def test_a_line_has_gaps_and_an_area_is_seen_through():
-    laid = layout("step", low=0.0, high=1.0)
-    gaps = dots([0.5, 0.5, None, 0.5, 0.5], "#ff0000", mode="lines", line={"color": "#ff0000"})
-    image = opened(picture({"data": [gaps], "layout": laid}, ""))
-    found = {x for x, _ in where(image, RED)}
-    assert found and not found & set(range(430, 560)) and max(found) > 600
-    area = {**gaps, "fill": "toself", "opacity": 0.5, "x": [0, 4, 4, 0], "y": [0, 0, 1, 1]}
-    seen = opened(picture({"data": [area], "layout": laid}, ""))
-    assert seen.getpixel((470, 215))[0] == 255 and 100 < seen.getpixel((470, 215))[1] < 160
+    line = {"color": RED, "dash": "dot", "shape": "hvh", "width": 3}
+    gaps = dots([0.5, 0.5, None, 0.5, 0.5], mode="lines", line=line)
+    (drawn_line,) = drawn([gaps], layout("step")).lines
+    assert np.isnan(drawn_line.get_ydata()).tolist() == [False, False, True, False, False]
+    assert drawn_line.get_linestyle() == ":" and drawn_line.get_drawstyle() == "steps-mid"
+    assert drawn_line.get_linewidth() == 3 and drawn_line.get_marker() == "none"
+    outline = {"x": [0, 4, 4, 0], "y": [0, 0, 1, 1], "mode": "lines", "meta": {"role": "band"}}
+    axes = drawn([gaps, dots([]) | outline | {"fill": "toself", "opacity": 0.14}], layout("step"))
+    (area,) = axes.patches
+    assert area.get_alpha() == 0.14 and area.get_zorder() < axes.lines[0].get_zorder()
 
 
-def test_the_same_strokes_give_the_same_bytes_and_any_text_can_be_shown():
-    def drawn() -> bytes:
-        canvas = Canvas(300, 60)
-        canvas.line([(0, 0), (300, 60)], "#ff0000", 2, dash="dot")
-        canvas.text((150, 30), "lr $x$ \u00d7 \u03b2 \u2212 \x1b[31m " + "long " * 40)
-        canvas.text((20, 30), "upright", upright=True)
-        return canvas.png()
+def test_error_bars_reach_from_end_to_end():
+    bars = error_bars([0.5, 1.0], [0.25, 2.0], RED, thickness=1.6, width=5)
+    axes = drawn([dots([1.0, 3.0], error_y=bars)], layout("lr"))
+    (ends,) = [part.get_segments() for part in axes.collections]
+    assert [segment[:, 1].tolist() for segment in ends] == [[0.75, 1.5], [1.0, 4.0]]
 
-    assert drawn() == drawn()
+
+def test_texts_have_places_and_turn_where_they_are_too_long_to_stand_side_by_side():
+    texts = [f"org/model-of-{count}-b" for count in range(12)]
+    laid = layout("model")
+    categories(laid, texts)
+    axes = drawn([dots([1.0] * 12, x=texts), dots([2.0], x=texts[3:4])], laid)
+    assert points(axes.lines[1]) == [(3, 2.0)]
+    labels = axes.get_xticklabels()
+    assert len({label.get_text() for label in labels}) == 12
+    assert {label.get_rotation() for label in labels} == {30}
+    short = drawn([dots([1.0, 2.0], x=["a", "b &lt;"])], layout("kind") | {"height": 300})
+    assert [label.get_text() for label in short.get_xticklabels()] == ["a", "b <"]
+    assert {label.get_rotation() for label in short.get_xticklabels()} == {0}
+
+
+def test_the_cells_have_a_row_each_with_their_runs_mean_and_interval(
+    tmp_path: Path, written: ModuleType
+):
+    written.measured(tmp_path, [({"lr": lr}, [lr, lr + 0.1, lr + 0.3]) for lr in (3, 1, 2)])
+    ranking = rank(load(Registry(str(tmp_path)), "demo", None, None))
+    figure = cells_figure(ranking, "loss")
+    assert figure is not None
+    (axes,) = drawing(figure, "").axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["lr=1", "lr=2", "lr=3"]
+    for row, cell in enumerate(ranking.cells):
+        own = [line for line in axes.lines if set(line.get_ydata()) == {-row}]
+        assert {to_hex(line.get_color()) for line in own} == {colour_of(row)}
+        xs = [[x for x, _ in points(line)] for line in own]
+        assert [cell.summary.low, cell.summary.high] in xs and [cell.summary.mean] in xs
+        assert cell.values in xs and len(xs) == 3
+
+
+def test_the_same_figure_gives_the_same_bytes_whatever_its_texts_and_the_users_settings():
+    title = "lr $x$ \u00d7 \u03b2 \u2212 \u4e2d \x1b[31m " + "long " * 40
+    figure = {"data": [dots([1.0, 2.0])], "layout": layout("$\\frac{$")}
+    plain = picture(figure, title)
+    with mpl.rc_context({"text.usetex": True, "lines.linewidth": 9, "figure.dpi": 300}):
+        assert picture(figure, title) == plain
+        assert mpl.rcParams["figure.dpi"] == 300
 
 
 @pytest.mark.parametrize(
