@@ -148,11 +148,12 @@ def run(arguments: Namespace) -> int:
         return run_checkpoints(arguments)
     if not (arguments.runs or arguments.where or arguments.state):
         raise UsageError("compare: name two sweeps, two cells or some runs, or use --checkpoints")
-    if _are_runs(arguments):
-        return compare_runs(open_registry(arguments), arguments)
+    registry = open_registry(arguments)
+    if _are_runs(registry, arguments):
+        return compare_runs(registry, arguments)
     from sweeper import analysis
 
-    registry, (a, b) = open_named(arguments.root, arguments.runs)
+    registry, (a, b) = open_named(arguments.root, arguments.runs, registry)
     comparison = analysis.versus(
         registry, a, b, metric=arguments.metric, goal=arguments.goal, at=arguments.at
     )
@@ -163,14 +164,13 @@ def run(arguments: Namespace) -> int:
     return tell_problems(registry.problems)
 
 
-def _are_runs(arguments: Namespace) -> bool:
+def _are_runs(registry: Registry, arguments: Namespace) -> bool:
     """Return whether the arguments name runs: other than two names, selected ones, or two names of
     one run each. A test needs a sweep or a cell."""
     if len(arguments.runs) != 2 or arguments.where or arguments.state or arguments.all:
         return True
     if arguments.metric or arguments.goal or arguments.at:
         return False
-    registry = open_registry(arguments)
     try:
         return all(len(registry.choose([name])) == 1 for name in arguments.runs)
     except NotFound:

@@ -26,6 +26,7 @@ from sweeper.results.problems import Problems, tell_problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import check_states
 from sweeper.results.sweeps import SweepRun
+from sweeper.results.waiting import SHARE, Live
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import ENDED, OPEN, Event
 from sweeper.terminal import warn
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS, _REMOTE_SECONDS = 0.4, 2.0
 _LOOK_SECONDS = 1.0
-_SHARE = 20
-"""Reading the list of runs takes at most one part in this many of the time."""
-
 _ROUNDS = 8
 _STANDS_SECONDS = 2.0
 """How long to wait for the end of a line; it may be a question, or a stopped progress bar."""
@@ -101,6 +99,7 @@ class _Reader:
         self._removed: set[tuple[str, str]] = set()
         self._asked: set[tuple[RunKey, int]] = set()
         self._idle_since: float | None = None
+        self._next_look = 0.0
         self._backends = _Backends()
 
     @property
@@ -132,26 +131,25 @@ class _Reader:
             files = self._files()
             for tail in self._tails.values():
                 self._start_back(tail, files[files_of(tail.run)])
-        looked, pause, trouble = time.monotonic(), _LOOK_SECONDS, ""
-        while True:
-            drained = True
-            try:
-                drained = self._print_new()
-                if drained and self._is_over():
-                    break
-                trouble = ""
-            except StoreError as error:
-                if str(error) != trouble:
-                    trouble = str(error)
-                    warn(f"{trouble}; trying again")
-            time.sleep(self._poll_seconds() if drained else 0.0)
-            if time.monotonic() - looked >= pause:
-                begun = time.monotonic()
-                self._look()
-                looked = time.monotonic()
-                pause = max(_LOOK_SECONDS, _SHARE * (looked - begun))
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        Live(
+            self._print_more,
+            ended=lambda drained: drained and self._is_over(),
+            pause=lambda drained: self._poll_seconds() if drained else 0.0,
+            tell=warn,
+        ).run()
         if self._tails and not self._printer.count and self._arguments.lines is None:
             self._warn_of_silence()
+
+    def _print_more(self) -> bool:
+        """Update the list of runs if it is time, and print the additions to their logs. Return
+        whether that was all."""
+        begun = time.monotonic()
+        if begun >= self._next_look:
+            self._look()
+            looked = time.monotonic()
+            self._next_look = looked + max(_LOOK_SECONDS, SHARE * (looked - begun))
+        return self._print_new()
 
     def _is_over(self) -> bool:
         """Return whether nothing more will be printed, as far as can be known."""
@@ -325,32 +323,39 @@ class _Reader:
 def _print_launchers(arguments: Namespace, pattern: "re.Pattern[str] | None") -> int:
     """Print the messages of the launchers of sweeps on this machine; with `--follow`, until the
     launcher has ended."""
-    from sweeper.launcher.background import messages_file
-    from sweeper.sweep.lock import is_held
-
     if arguments.json or arguments.state or arguments.where:
         raise UsageError("--launcher goes with names of sweeps, --follow, --lines and --grep only")
     registry = open_registry(arguments)
     for name in arguments.runs:
-        folder = registry.sweep(name).folder
-        path = messages_file(folder)
-        latest: str | None = None
-        while True:
-            goes_on = arguments.follow and is_held(folder)
-            lines = [line for line in _messages(path) if pattern is None or pattern.search(line)]
-            if latest in lines:  # the file may have been replaced since
-                lines = lines[len(lines) - lines[::-1].index(latest) :]
-            elif arguments.lines is not None:
-                lines = lines[len(lines) - min(arguments.lines, len(lines)) :]
-            sys.stdout.writelines(f"{sanitize(line)}\n" for line in lines)
-            sys.stdout.flush()
-            latest = lines[-1] if lines else latest
-            if not goes_on:
-                break
-            time.sleep(_LOOK_SECONDS)
-        if latest is None:
-            warn(f"{name}: no messages of its launchers on this machine ({path})")
+        _print_launcher(registry.sweep(name).folder, arguments, pattern)
     return 0
+
+
+def _print_launcher(
+    folder: SweepFolder, arguments: Namespace, pattern: "re.Pattern[str] | None"
+) -> None:
+    from sweeper.launcher.background import messages_file
+    from sweeper.sweep.lock import is_held
+
+    path = messages_file(folder)
+    latest: str | None = None
+
+    def print_more() -> bool:
+        nonlocal latest
+        goes_on = arguments.follow and is_held(folder)
+        lines = [line for line in _messages(path) if pattern is None or pattern.search(line)]
+        if latest in lines:  # the file may have been replaced since
+            lines = lines[len(lines) - lines[::-1].index(latest) :]
+        elif arguments.lines is not None:
+            lines = lines[len(lines) - min(arguments.lines, len(lines)) :]
+        sys.stdout.writelines(f"{sanitize(line)}\n" for line in lines)
+        sys.stdout.flush()
+        latest = lines[-1] if lines else latest
+        return goes_on
+
+    Live(print_more, ended=lambda goes_on: not goes_on, tell=warn).run()
+    if latest is None:
+        warn(f"{folder.name}: no messages of its launchers on this machine ({path})")
 
 
 def _messages(path: str) -> list[str]:

@@ -80,13 +80,13 @@ def only(registry: Registry, *, at_work: bool = False) -> str:
 
 
 def open_named(
-    root: str | Sequence[str] | None, given: Sequence[str]
+    root: str | Sequence[str] | None, given: Sequence[str], registry: Registry | None = None
 ) -> tuple[Registry, list[str]]:
     """Open a registry that has all of the sweeps, and return their names. A name is looked up in
-    the requested roots first. Else it may be the folder of a sweep, with or without a cell after
-    it; then the name begins with its root."""
+    the requested roots first, in their `registry` if it is open. Else it may be the folder of a
+    sweep, with or without a cell after it; then the name begins with its root."""
     requested = _roots(root)
-    registry = Registry(*requested)
+    registry = registry or Registry(*requested)
     roots: list[str] = []
     names: list[str] = []
     for name in given:
@@ -97,7 +97,7 @@ def open_named(
         # Otherwise it is the path of any folder with runs.
         names.append(rest if above is None else f"{above.rstrip('/')}/{rest}")
         roots += requested if above is None else [above]
-    return Registry(*roots), names
+    return (registry if roots == requested * len(names) else Registry(*roots)), names
 
 
 def _folder_below(registry: Registry, name: str) -> str | None:

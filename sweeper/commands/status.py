@@ -22,6 +22,7 @@ from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
 from sweeper.results.selectors import current, pick
 from sweeper.results.status import NOBODY, Status, alarms_of, check_service, read_status
+from sweeper.results.waiting import SHARE, Live
 from sweeper.store.documents import strict, timestamp
 from sweeper.store.opening import default_root
 from sweeper.sweep.labels import shown_marks
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep
 
 _SECONDS, _REMOTE_SECONDS = 1.0, 3.0
-_SHARE = 20
-"""Polling takes at most one part in this many of the time."""
-
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _BELOW = 8
 """Lines of the terminal that are reserved for the text below the table."""
@@ -62,35 +60,32 @@ def follow(arguments: Namespace) -> int:
     """Follow a sweep until nothing is at work on it."""
     registry = open_registry(arguments, cache=False)
     drawn = is_screen() and not arguments.json
-    reporter: _Reporter | None = None
-    trouble, least, began = "", _SECONDS, False
-    unread: set[str] = set()
-    while True:
-        begun = time.monotonic()
-        try:
-            sweep = registry.sweep(arguments.sweep)
-            seen = read_status(sweep)
-            if drawn:
-                _draw(sweep, seen, arguments)
-            else:
-                reporter = reporter or _Reporter(arguments)
-                reporter.report(sweep, seen)
-        except StoreError as error:
-            if not began:
-                raise  # it never worked: fail at once
-            if str(error) != trouble:
-                trouble = str(error)
-                warn(f"{trouble}; trying again")
+    reporter = _Reporter(arguments)
+    warned: set[str] = set()
+
+    def read() -> "tuple[Sweep, Status]":
+        sweep = registry.sweep(arguments.sweep)
+        return sweep, read_status(sweep)
+
+    def show(state: "tuple[Sweep, Status]") -> None:
+        if drawn:
+            _draw(*state, arguments)
         else:
-            trouble, began = "", True
-            for line in [line for line in registry.problems if line not in unread]:
-                warn(line)
-                unread.add(line)
-            if not seen.at_work:
-                return StoreError.exit_code if registry.problems.unread else seen.exit_code
-            least = _REMOTE_SECONDS if sweep.store.is_remote else _SECONDS
+            reporter.report(*state)
         sys.stdout.flush()
-        time.sleep(max(least, _SHARE * (time.monotonic() - begun)))
+        for line in [line for line in registry.problems if line not in warned]:
+            warn(line)
+            warned.add(line)
+
+    _, last = Live(
+        read,
+        ended=lambda state: not state[1].at_work,
+        show=show,
+        pause=lambda state: _REMOTE_SECONDS if state[0].store.is_remote else _SECONDS,
+        share=SHARE,
+        tell=warn,
+    ).run()
+    return StoreError.exit_code if registry.problems.unread else last.exit_code
 
 
 def _draw(sweep: "Sweep", seen: Status, arguments: Namespace) -> None:

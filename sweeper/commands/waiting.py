@@ -22,11 +22,11 @@ def follow(plan: "Plan", root: str, *, plain: bool) -> int:
         arguments = Namespace(sweep=plan.name, root=root, plain=plain, guest=None, until_ended=True)
         closed = watch.run(arguments) == 0
         status = wait(plan.name, root=root, timeout=0)
-        if closed and status.at_work:
-            warn("the view is closed: waiting until the sweep ends; Ctrl-C stops waiting only")
-        elif status.at_work:
+        if status.at_work and not closed:
             raise KeyboardInterrupt
-        status = wait(plan.name, root=root)
+        if status.at_work:
+            warn("the view is closed: waiting until the sweep ends; Ctrl-C stops waiting only")
+            status = wait(plan.name, root=root)
     except KeyboardInterrupt:
         warn("interrupted: the launcher at work continues")
         return 130

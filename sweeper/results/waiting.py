@@ -1,32 +1,87 @@
-"""Read the state of a sweep, and wait until it is no longer running."""
+"""Follow what changes: the status of a sweep until it is no longer running, or a log."""
 
 import math
 import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
+from sweeper.errors import StoreError
 from sweeper.results.registry import Registry
 from sweeper.results.status import Status, read_status
 from sweeper.results.sweeps import Sweep
 from sweeper.store.opening import default_root
 
-_WAIT_SECONDS = 1.0
-"""The interval between two polls of `wait`. Polling takes at most one part in `_SHARE` of the
-time."""
-_SHARE = 20
+_SECONDS = 1.0
+"""The usual interval between two polls, and the least one after a poll that failed."""
+SHARE = 20
+"""Reading a whole sweep takes at most one part in this many of the time."""
+
+T = TypeVar("T")
+
+
+class Live(Generic[T]):
+    """Follows something that changes: reads it, shows it, and pauses, until `ended`, which looks at
+    what was read. `status --follow`, `logs --follow`, the view of `watch` and `wait` use it.
+
+    `pause` gives the seconds to the next poll; a poll that took long makes that `share` times its
+    own time. With `tell`, a store that no longer answers is reported once and asked again; one that
+    has not answered yet raises, and so does any without `tell`. Ctrl-C ends `run`, and nothing
+    else.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], T],
+        *,
+        ended: Callable[[T], bool] = lambda _: False,
+        show: Callable[[T], object] | None = None,
+        pause: Callable[[T], float] = lambda _: _SECONDS,
+        share: float = 0.0,
+        tell: Callable[[str], object] | None = None,
+    ) -> None:
+        self._read, self._ended, self._show = read, ended, show
+        self._pause, self._share, self._tell = pause, share, tell
+        self._state: list[T] = []  # at most one
+        self._trouble = ""
+        self.ended, self.pause = False, _SECONDS
+
+    def poll(self) -> T:
+        """Read once and show it. Return what was read; the last that could be read if the store
+        does not answer."""
+        begun = time.monotonic()
+        try:
+            state = self._read()
+            if self._show is not None:
+                self._show(state)
+            self.ended = self._ended(state)
+        except StoreError as error:
+            if not self._state or self._tell is None:
+                raise
+            state, trouble, least = self._state[0], str(error), _SECONDS
+            if trouble != self._trouble:
+                self._tell(f"{trouble}; trying again")
+        else:
+            self._state, trouble, least = [state], "", 0.0
+        self._trouble = trouble
+        took = time.monotonic() - begun
+        self.pause = max(least, self._pause(state), self._share * took)
+        return state
+
+    def run(self, timeout: float = math.inf) -> T:
+        """Poll until the end, or for `timeout` seconds. Return what was read last."""
+        deadline = time.monotonic() + timeout
+        state = self.poll()
+        while not self.ended and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(self.pause, left))
+            state = self.poll()
+        return state
 
 
 def wait(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:
     """Wait at most `timeout` seconds until a sweep is no longer running, and return its status.
     `finished` is False if the time is up, or if its launcher ended before all runs had. Raises
     `NotFound`, `StoreError`."""
-    deadline = time.monotonic() + timeout
-    while True:
-        begun = time.monotonic()
-        current = status(sweep, root=root)
-        rest = deadline - time.monotonic()
-        if not current.at_work or rest <= 0:
-            return current
-        pause = max(_WAIT_SECONDS, _SHARE * (time.monotonic() - begun))
-        time.sleep(max(0.0, min(pause, rest)))
+    return _live_status(sweep, root).run(timeout)
 
 
 async def wait_async(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:
@@ -35,14 +90,18 @@ async def wait_async(sweep: str, *, root: str | None = None, timeout: float = ma
     import asyncio
 
     deadline = time.monotonic() + timeout
-    while True:
-        begun = time.monotonic()
-        current = await asyncio.to_thread(status, sweep, root=root)
-        left = deadline - time.monotonic()
-        if not current.at_work or left <= 0:
-            return current
-        pause = max(_WAIT_SECONDS, _SHARE * (time.monotonic() - begun))
-        await asyncio.sleep(max(0.0, min(pause, left)))
+    live = _live_status(sweep, root)
+    current = await asyncio.to_thread(live.poll)
+    while not live.ended and (left := deadline - time.monotonic()) > 0:
+        await asyncio.sleep(min(live.pause, left))
+        current = await asyncio.to_thread(live.poll)
+    return current
+
+
+def _live_status(sweep: str, root: str | None) -> Live[Status]:
+    return Live(
+        lambda: status(sweep, root=root), ended=lambda status: not status.at_work, share=SHARE
+    )
 
 
 def status(sweep: str, *, root: str | None = None) -> Status:

@@ -23,6 +23,7 @@ from sweeper.backends.tmux.server import TmuxServer, socket_name
 from sweeper.errors import NotFound, SweeperError
 from sweeper.launcher.control import cancel_runs, retry_runs
 from sweeper.results.sweeps import Sweep
+from sweeper.results.waiting import Live
 from sweeper.sweep.folder import token
 from sweeper.sweep.hint import hint
 from sweeper.sweep.requests import Requested
@@ -148,6 +149,7 @@ class WatchApp(App[int]):
         self.theme = "ansi-dark"  # the terminal's own colours
         self.animation_level = "none"
         self._poller, self._guest, self._leaves = poller, guest, leaves
+        self._live = Live(self._read, pause=self._pause)
         remote = poller.sweep.store.is_remote
         self._every = every or (_REMOTE_SECONDS if remote else _SECONDS)
         self.view = view
@@ -190,8 +192,7 @@ class WatchApp(App[int]):
         data: PageData | None = None
         problem = ""
         try:
-            view = self._poller.look()
-            data = self._read_page(view)
+            view, data = self._live.poll()
         except Exception as error:
             if _DEBUG:
                 raise
@@ -202,6 +203,10 @@ class WatchApp(App[int]):
         """Call a method of the app from a thread; the app may be closed by now."""
         with suppress(RuntimeError):
             self._own_loop.call_soon_threadsafe(self.call_later, do, *arguments)
+
+    def _read(self) -> tuple[SweepView, PageData | None]:
+        view = self._poller.look()
+        return view, self._read_page(view)
 
     def _read_page(self, view: SweepView) -> PageData | None:
         page = self._page
@@ -252,14 +257,15 @@ class WatchApp(App[int]):
         if self._should_close():
             self.exit(0)
             return
-        pause = self._every
-        if self._look_again:
-            pause = 0.0
-        elif self.view.loading:
-            pause = _LOADING_SECONDS
-        elif self.view.ended and self._page is None:
-            pause = max(self._every, _ENDED_SECONDS)
+        pause = 0.0 if self._look_again else self._live.pause
         self.set_timer(max(pause, 0.001), self._look)
+
+    def _pause(self, state: tuple[SweepView, PageData | None]) -> float:
+        """Return the seconds to the next poll."""
+        view = state[0]
+        if view.loading:
+            return _LOADING_SECONDS
+        return max(self._every, _ENDED_SECONDS) if view.ended and not self._page else self._every
 
     def _should_close(self) -> bool:
         """Return whether the view should close because nobody looks at it any more."""

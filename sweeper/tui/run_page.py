@@ -23,7 +23,7 @@ from sweeper.tui.panels import (
     page_head,
     rollout_lines,
 )
-from sweeper.tui.screens import Lines, WatchScreen
+from sweeper.tui.screens import SCROLLING, Lines, WatchScreen
 from sweeper.tui.text import Glyphs, Line, as_strip
 
 _PANELS = ("curves", "configuration", "log", "rollouts")
@@ -61,10 +61,7 @@ class _Words(VerticalScroll, can_focus=True, inherit_bindings=False):
     """A text that scrolls. `at_end`: shows its end until the user scrolls, as a log does."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "scroll_up", system=True),
-        Binding("down,j", "scroll_down", system=True),
-        Binding("pageup", "page_up", system=True),
-        Binding("pagedown", "page_down", system=True),
+        *SCROLLING,
         Binding("home", "scroll_home", system=True),
         Binding("end", "scroll_end", system=True),
     ]

@@ -16,6 +16,14 @@ from sweeper.common.sanitize import sanitize
 from sweeper.tui.model import RunView, SweepView
 from sweeper.tui.text import Glyphs, Line, as_text, trimmed
 
+SCROLLING = (
+    Binding("up,k", "scroll_up", system=True),
+    Binding("down,j", "scroll_down", system=True),
+    Binding("pageup", "page_up", system=True),
+    Binding("pagedown", "page_down", system=True),
+)
+"""The keys of widgets that scroll, which help does not list."""
+
 
 class Lines(Static):
     """A few lines of styled text, redrawn when they change."""
@@ -36,10 +44,7 @@ class _Keys(KeyPanel, can_focus=True, inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "screen.help", "back", key_display="esc"),
-        Binding("up,k", "scroll_up", system=True),
-        Binding("down,j", "scroll_down", system=True),
-        Binding("pageup", "page_up", system=True),
-        Binding("pagedown", "page_down", system=True),
+        *SCROLLING,
     ]
 
 
