@@ -43,16 +43,18 @@ def asked_by(launch: Launch, place: str, config: Mapping[str, object]) -> Mappin
 def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:
     """Adapt a job's description to where the backend runs it. `engine` is the address of the
     engine, if runs use one."""
+    settings = job.settings
     if not capabilities.here:  # a job may only contain the processes that its scheduler started
-        job = job._replace(warm=False)
+        settings = settings._replace(warm=False)
     if capabilities.python is not None:
         job = job._replace(recipe=job.recipe._replace(python=capabilities.python))
     if capabilities.files:
-        return job._replace(requirements=None)
+        return job._replace(settings=settings._replace(requirements=None))
     given = {"TINKER_BASE_URL": engine} if engine is not None else {}
     # Without a copy of the code a program starts in its image's folder.
     cwd = job.cwd if job.snapshot is not None else "."
-    return job._replace(env={**job.env, **given}, env_file=None, cwd=cwd)
+    settings = settings._replace(env={**settings.env, **given})
+    return job._replace(settings=settings, env_file=None, cwd=cwd)
 
 
 def worker_argv(
@@ -166,19 +168,12 @@ class Submitter:
             recipe=plan.recipe,
             cwd=plan.recipe.cwd,
             snapshot=plan.snapshot,
-            env=plan.launch.env,
-            metrics_dir=plan.launch.metrics_dir,
+            settings=plan.launch.for_worker()._replace(requirements=_requirements(plan)),
             env_file=self._service.env_file,
             secrets=plan.secrets,
-            timeout_s=plan.launch.timeout_s,
-            grace_s=plan.launch.grace_s,
-            resume=plan.launch.resume,
-            sync_s=plan.launch.sync_s,
             wandb=variables(plan, planned),
             fields=fields(plan, planned),
             engine=self._engine and self._engine.described(run, attempt),
-            warm=plan.launch.warm,
-            requirements=_requirements(plan),
             launch=launch_id(plan.provenance),
             first=begun_anew(self._run_table.events(run), attempt),
         )

@@ -1,15 +1,13 @@
 """`job.json`: the work of an attempt's worker."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 from sweeper.common import codec
 from sweeper.common.codec import SCHEMA, AtLeast, Default, written
 from sweeper.common.json_values import table_of
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.recipe import Recipe, Snapshot, runs_anywhere
-
-_DEFAULT = Launch()
 
 
 class Engine(NamedTuple):
@@ -20,14 +18,14 @@ class Engine(NamedTuple):
 
 
 class Job(NamedTuple):
-    """The work of an attempt. Durations are in seconds; None means no limit.
+    """The work of an attempt.
 
-    `env` is the environment from the grid, `env_file` the file with the rest of it. `wandb` are
-    variables that make W&B continue its run, `fields` are added to the configuration. `engine` is
-    the engine that the attempt uses, if it uses one of ours. `warm` says whether a fork server may
-    start the recipe. `requirements` is a file of the snapshot, from which the recipe's environment
-    is made. `launch` is the id of the launch whose record says what the attempt runs. `first` is
-    the earliest attempt whose files this one may start from.
+    `settings` are those of `launch` for the run, without those of backends; `requirements` is there
+    a file of the snapshot, from which the recipe's environment is made. `env_file` is the file with
+    the environment beyond `settings.env`. `wandb` are variables that make W&B continue its run,
+    `fields` are added to the configuration. `engine` is the engine that the attempt uses, if it
+    uses one of ours. `launch` is the id of the launch whose record says what the attempt runs.
+    `first` is the earliest attempt whose files this one may start from.
     """
 
     run: str
@@ -38,19 +36,12 @@ class Job(NamedTuple):
     recipe: Recipe
     cwd: str
     snapshot: Snapshot | None
-    env: Annotated[Mapping[str, str], Default({})]
-    metrics_dir: str | None
+    settings: Annotated[Launch, Default(Launch())]
     env_file: str | None
     secrets: Annotated[tuple[str, ...], Default(())]
-    timeout_s: float | None
-    grace_s: Annotated[float, Default(_DEFAULT.grace_s)]
-    resume: Annotated[Literal["auto", "always", "never"], Default(_DEFAULT.resume)]
-    sync_s: Annotated[float, Default(_DEFAULT.sync_s)]
     wandb: Annotated[Mapping[str, str], Default({})]
     fields: Annotated[Mapping[str, str], Default({})]
     engine: Engine | None
-    warm: bool = False
-    requirements: str | None = None
     launch: str | None = None
     first: int = 1
 
@@ -62,8 +53,13 @@ class Job(NamedTuple):
 def read(document: object, place: str) -> Job:
     """Read the job in the file `place`. Raises `StoreError`."""
     job = codec.read(Job, document, place)
-    runs_anywhere(table_of(document).get("recipe"), place, "recipe")
-    return job
+    values = table_of(document)
+    runs_anywhere(values.get("recipe"), place, "recipe")
+    if "settings" in values:
+        return job
+    # Until version 0.1 the settings were keys of the job itself.
+    settings = codec.read(Launch, {"warm": False, **values}, place)
+    return job._replace(settings=settings.for_worker())
 
 
 class _Engine(NamedTuple):

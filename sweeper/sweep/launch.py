@@ -65,6 +65,10 @@ class Launch(NamedTuple):
         """Return the form in `sweep.json`, where backends' options are among the other keys."""
         return written(self)
 
+    def for_worker(self) -> "Launch":
+        """Return the settings without those of backends."""
+        return self._replace(backends=(), options=_NOTHING)
+
     def under(self, own: Mapping[str, object]) -> "Launch":
         """Return these settings overridden by a stage's settings, given in the form of
         `Stage.launch`. Environment variables are overridden one by one."""

@@ -65,7 +65,7 @@ def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
     recipe = job.recipe
     if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
         return None
-    if any("{log_path}" in value for value in job.env.values()):
+    if any("{log_path}" in value for value in job.settings.env.values()):
         return None
     path = environment.get("PYTHONPATH", "")
     if path and not all(map(os.path.isabs, path.split(os.pathsep))):

@@ -51,12 +51,12 @@ def prepare(
         os.makedirs(log_path, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{log_path}: {error.strerror}") from error
-    if job.resume != "never":
-        checkpoint_resume.seed(place, run, attempt, job.resume, job.first)
+    if job.settings.resume != "never":
+        checkpoint_resume.seed(place, run, attempt, job.settings.resume, job.first)
     environment = _environment(folder, job, environment, log_path)
     cwd, copy = _code(folder.store, job, environment)
-    if job.requirements is not None:
-        python = _interpreter(job.requirements, copy, environment, goes_on)
+    if job.settings.requirements is not None:
+        python = _interpreter(job.settings.requirements, copy, environment, goes_on)
         if python is None:
             return None
         job = job._replace(recipe=recipe._replace(python=python))
@@ -68,7 +68,7 @@ def prepare(
     with suppress(OSError):  # usage is not counted then, but the run continues
         os.makedirs(counted, exist_ok=True)
         environment |= {"SWEEPER_METER": counted}
-    modules = fork_client.module_list(job, environment) if job.warm else None
+    modules = fork_client.module_list(job, environment) if job.settings.warm else None
     command = _bootstrap(place, job, log_path, copy, modules)
     return Prepared(command, environment, cwd, log_path, place, modules)
 
@@ -117,7 +117,7 @@ def _environment(
     """Return the variables of the recipe: those stored for the job, the backend's, the grid's and
     ours. Raises `EnvironmentFailure` if a secret is missing."""
     run, attempt = job.run, job.attempt
-    environment = with_backend_variables(variables) | with_log_path(job.env, log_path)
+    environment = with_backend_variables(variables) | with_log_path(job.settings.env, log_path)
     environment |= {
         "SWEEPER_ROOT": folder.store.root,
         "SWEEPER_SWEEP": folder.name,
@@ -169,7 +169,7 @@ def _place(folder: SweepFolder, job: Job, environment: dict[str, str]) -> SweepF
     from sweeper.worker import spool
 
     run, attempt = job.run, job.attempt
-    resume = job.resume != "never" and job.first < attempt
+    resume = job.settings.resume != "never" and job.first < attempt
     return spool.arrange(folder, run, attempt, home(environment), resume=resume)
 
 

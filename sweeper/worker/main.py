@@ -97,7 +97,7 @@ class Worker:
         path = self.store.local_path(described)
         if path is not None:
             hold(path)
-        self.folder = self.folder.with_metrics_in(job.metrics_dir)
+        self.folder = self.folder.with_metrics_in(job.settings.metrics_dir)
         origin = origin_of(job, self.store)
         if not claim(self.folder, self.run, self.attempt, self.submitted, origin):
             say(f"sweeper: attempt {self.attempt} of {job.name} belongs to another worker")
@@ -169,7 +169,7 @@ class Worker:
         )
         ending = self._ending(code)._replace(
             final=final,
-            timeout_s=job.timeout_s if self._timed_out else None,
+            timeout_s=job.settings.timeout_s if self._timed_out else None,
             memory_kills=kills.count(),
             tail=output.tail,
         )
@@ -232,7 +232,7 @@ class Worker:
         once, because it may be deleted after the worker's first heartbeat.
         """
         environment = read_environment(job.env_file)
-        variables = {**environment, **job.env}
+        variables = {**environment, **job.settings.env}
         self._redactor = Redactor(
             secret_values(variables, job.secrets)
         )  # for errors during preparation
@@ -275,7 +275,7 @@ class Worker:
         self._child = None  # from here on another group may get its id
         code, memory = child.reap()
         os.close(ending)
-        self._await_copy(copying, job.grace_s)
+        self._await_copy(copying, job.settings.grace_s)
         return output, code, memory
 
     def _await_copy(self, copying: threading.Thread, grace_s: float) -> None:
@@ -307,12 +307,12 @@ class Worker:
                 now = time.monotonic()
                 next_beat = now + BEAT_SECONDS
             timeout_at = math.inf
-            if job.timeout_s is not None and not self._stopped_at:
-                timeout_at = begun + job.timeout_s + pauses.seconds()
+            if job.settings.timeout_s is not None and not self._stopped_at:
+                timeout_at = begun + job.settings.timeout_s + pauses.seconds()
                 if now >= timeout_at:
                     self._timed_out = True
                     self._begin_stop()
-            kill_at = self._stopped_at + job.grace_s if self._stopped_at else math.inf
+            kill_at = self._stopped_at + job.settings.grace_s if self._stopped_at else math.inf
             if now >= kill_at:
                 self._signal(signal.SIGKILL)
                 kill_at = now + 1.0  # again, for processes started meanwhile
@@ -383,7 +383,7 @@ class Worker:
         from sweeper.worker.spool import Spooled, start_syncing
 
         spooled = Spooled(self.store, prepared.place, self.run, self.attempt)
-        self._syncing = start_syncing(spooled, job.sync_s, say)
+        self._syncing = start_syncing(spooled, job.settings.sync_s, say)
 
     def _record(self, event: Event, body: dict[str, object]) -> None:
         """Record an event. Retries for as long as the store does not answer, because a run without

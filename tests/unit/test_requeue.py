@@ -170,7 +170,7 @@ def test_what_a_job_elsewhere_is_told() -> None:
     job = read(about, "job.json")
     told = submitter.job_for(ELSEWHERE, job, "http://10.0.0.1:8000")
     assert told.recipe.python == "python"
-    assert told.env == {"A": "1", "TINKER_BASE_URL": "http://10.0.0.1:8000"}
+    assert told.settings.env == {"A": "1", "TINKER_BASE_URL": "http://10.0.0.1:8000"}
     assert (told.env_file, told.cwd) == (None, ".")
     assert submitter.job_for(Capabilities(), job, None) == job
     capabilities = ELSEWHERE._replace(restarts=BATCH)

@@ -223,7 +223,9 @@ def test_a_stage_has_limits_and_retries_of_its_own(make: Make) -> None:
     assert made.submitted().count("dpo/beta=1") == 1
     assert (most["sft"], most["dpo"]) == (2, 2)
     jobs = [read_json(made.store, made.folder.job(run, 1)) for run in made.folder.read_states()]
-    assert {job["name"].partition("/")[0] for job in jobs if "ONLY" in job["env"]} == {"sft"}
+    assert {job["name"].partition("/")[0] for job in jobs if "ONLY" in job["settings"]["env"]} == {
+        "sft"
+    }
 
 
 def test_the_order_may_be_breadth(make: Make) -> None:

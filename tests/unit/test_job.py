@@ -1,0 +1,30 @@
+"""The settings of `launch` in the description of a job."""
+
+from sweeper.sweep.job import read
+from sweeper.sweep.launch import Launch
+
+BARE = {
+    "run": "a",
+    "attempt": 2,
+    "name": "lr=1",
+    "config": {"lr": 1},
+    "recipe": {"cwd": "/", "kind": "command", "command": ["true"], "python": "python"},
+    "cwd": "/",
+}
+
+
+def test_every_setting_that_is_not_a_backends_reaches_the_worker() -> None:
+    launch = Launch(
+        timeout_s=90.0, env={"A": "1"}, resume="never", warm=False, metrics_dir="{log_path}/m",
+        options={"slurm": {"mem": "3G"}},
+    )  # fmt: skip
+    job = read(BARE, "job.json")._replace(settings=launch.for_worker())
+    assert "slurm" not in job.document()["settings"]  # pyright: ignore[reportOperatorIssue]
+    assert read(job.document(), "job.json").settings == launch._replace(options={})
+
+
+def test_the_settings_of_an_older_job_are_keys_of_the_job_itself() -> None:
+    older = {"timeout_s": 90.0, "env": {"A": "1"}, "resume": "always", "sync_s": 5.0}
+    settings = read({**BARE, **older}, "job.json").settings
+    expected = Launch(timeout_s=90.0, env={"A": "1"}, resume="always", sync_s=5.0, warm=False)
+    assert settings._replace(cwd=None) == expected
