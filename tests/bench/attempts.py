@@ -26,12 +26,9 @@ def attempts(folder: str, count: int) -> list[JobSpec]:
             "config": {},
             "recipe": {"cwd": "/", "kind": "command", "command": ["true"]},
             "cwd": folder,
-            "env": {},
+            "settings": {"grace_s": 5},
             "env_file": None,
             "secrets": [],
-            "timeout_s": None,
-            "grace_s": 5,
-            "resume": "auto",
         }
         store.replace(sweep.job(run, 1), encode(job), durable=False)
         argv = worker_command(sweep.address, token(run, 1))
