@@ -188,7 +188,7 @@ def test_code_that_cannot_travel() -> None:
         preflight.has_code(ELSEWHERE, "file", "/here/toy.py", without, told.append)
     preflight.has_code(ELSEWHERE, "module", None, without, told.append)
     assert "their image must contain it" in told[-1]
-    kept = CodeCopy({"hash": "x"}, None, ("a", "b", "c", "data.bin"))
+    kept = CodeCopy({"hash": "x"}, None, ("a", "b", "c", "data.bin"))  # type: ignore[arg-type]
     preflight.has_code(ELSEWHERE, "file", "/here/toy.py", kept, told.append)
     assert told[-1].endswith("a, b, c and 1 more")
     preflight.has_code(Capabilities(), "file", "/here/toy.py", without, told.append)

@@ -60,6 +60,10 @@ def stages(lrs: tuple[int, ...] = (3, 1, 2), **more: Any) -> dict[str, Any]:
     return found | more
 
 
+def _document(store: LocalStore, path: str) -> Any:
+    return read_json(store, path)
+
+
 class Pipeline:
     """The sweep, with workers that do at once what a run does: the value of one follows from what
     it is, and is written where its recipe would have written it."""
@@ -107,7 +111,7 @@ class Pipeline:
 
     def _finish(self, run: str, attempt: int, name: str) -> None:
         folder = self.folder.log_path(run, attempt)
-        config = read_json(self.store, self.folder.job(run, attempt))["config"]
+        config = _document(self.store, self.folder.job(run, attempt))["config"]
         failed = name in self.failing
         loss = self.losses.get(name, sum(v for v in config.values() if isinstance(v, int)))
         rows = [{"step": 1, "loss": loss}]
@@ -144,7 +148,7 @@ class Pipeline:
 
     def config(self, name: str, attempt: int = 1) -> dict[str, Any]:
         [run] = [run.id for run in self.plan.runs if run.name == name]
-        return read_json(self.store, self.folder.job(run, attempt))["config"]
+        return _document(self.store, self.folder.job(run, attempt))["config"]
 
 
 @pytest.fixture
@@ -222,7 +226,7 @@ def test_a_stage_has_limits_and_retries_of_its_own(make: Make) -> None:
     assert made.submitted().count("sft/lr=3,seed=0") == 2
     assert made.submitted().count("dpo/beta=1") == 1
     assert (most["sft"], most["dpo"]) == (2, 2)
-    jobs = [read_json(made.store, made.folder.job(run, 1)) for run in made.folder.read_states()]
+    jobs = [_document(made.store, made.folder.job(run, 1)) for run in made.folder.read_states()]
     assert {job["name"].partition("/")[0] for job in jobs if "ONLY" in job["settings"]["env"]} == {
         "sft"
     }
@@ -363,7 +367,7 @@ def test_what_was_chosen_stays_chosen(make: Make) -> None:
     made.drive()
     chosen = list(made.store.names("p/chosen"))
     assert len(chosen) == 1
-    document = read_json(made.store, chosen[0])
+    document = _document(made.store, chosen[0])
     assert [made.names()[one["run"]] for one in document["taken"]] == ["sft/lr=1,seed=0"]
     assert (document["take"], len(document["of"])) == ("best", 6)
 
