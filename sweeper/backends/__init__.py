@@ -7,7 +7,8 @@ rest of sweeper knows of a backend."""
 import functools
 import importlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 
@@ -29,6 +30,7 @@ __all__ = [
     "open_backend",
     "open_places",
     "options_of",
+    "registered",
     "restarts_at",
     "with_key",
 ]
@@ -43,6 +45,7 @@ _BUILT_IN = {
     "slurm": "sweeper.backends.slurm:BACKEND",
     "tmux": "sweeper.backends.tmux:BACKEND",
 }
+_REGISTERED: dict[str, BackendType] = {}
 _AGAIN_SECONDS = 30.0
 """How long to wait before opening an unavailable place again."""
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
@@ -50,7 +53,7 @@ _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 def backend_names() -> list[str]:
     """Return every name that `launch.backend` may have."""
-    return sorted({*_BUILT_IN, *_plugins()})
+    return sorted({*_BUILT_IN, *_REGISTERED, *_plugins()})
 
 
 def every_backend() -> Iterator[BackendType]:
@@ -65,6 +68,8 @@ def every_backend() -> Iterator[BackendType]:
 def backend_type(name: str) -> BackendType:
     """Return the description of the backend called `name`. Raises `UsageError` if it does not
     exist or cannot be loaded."""
+    if name in _REGISTERED:
+        return _REGISTERED[name]
     target = _BUILT_IN.get(name) or _plugins().get(name)
     if target is None:
         from sweeper.fields.kinds import nearest
@@ -93,9 +98,21 @@ def with_key(key: str) -> BackendType | None:
     """Return the backend whose section of `launch` is called `key`, or None if there is none.
     Raises `UsageError` if it cannot be loaded."""
     name = key.replace("_", "-")
-    if name in _BUILT_IN or name in _plugins():
+    if name in _BUILT_IN or name in _REGISTERED or name in _plugins():
         return backend_type(name)
     return None
+
+
+@contextmanager
+def registered(kind: BackendType) -> Generator[None]:
+    """Offer a backend under its name in this process, for tests of backends and of sweeps."""
+    before = dict(_REGISTERED)
+    _REGISTERED[kind.name] = kind
+    try:
+        yield
+    finally:
+        _REGISTERED.clear()
+        _REGISTERED.update(before)
 
 
 def options_of(launch: Launch, place: str) -> Mapping[str, object]:

@@ -93,6 +93,7 @@ def cancel_runs(
     *,
     whole: bool = False,
     tell: Callable[[str], None] = lambda _: None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> list[Requested]:
     """Cancel these runs (ids), and wait until none is running. `whole` says that they are the
     whole sweep: then no runs are chosen for later stages either, until a launch or a retry.
@@ -128,8 +129,8 @@ def cancel_runs(
             )
         if not is_held(folder):
             with suppress(AnotherLauncher), holding_sweep(folder, existing=True):
-                _stop(folder, requests, retries, deadline, tell)
-        time.sleep(_POLL_SECONDS)
+                _stop(folder, requests, retries, deadline, tell, sleep)
+        sleep(_POLL_SECONDS)
     if not is_held(folder):
         with suppress(AnotherLauncher), holding_sweep(folder, existing=True):
             _forget_environment(folder)
@@ -161,6 +162,7 @@ def _stop(
     retries: Mapping[str, int],
     deadline: float,
     tell: Callable[[str], None],
+    sleep: Callable[[float], None],
 ) -> None:
     """Act as a launcher that stops runs and starts no others."""
     from sweeper.backends import open_places
@@ -186,7 +188,7 @@ def _stop(
         last_unreachable = summary.unreachable
         if not _at_work(folder, runs, retries):
             return
-        time.sleep(_POLL_SECONDS)
+        sleep(_POLL_SECONDS)
 
 
 def _refuse_addresses(plan: Plan, folder: str) -> None:
@@ -326,12 +328,18 @@ def request_retries(
     return RetryRequests(done, checked)
 
 
-def take_up(sweep: "Sweep", tell: Callable[[str], None] = lambda _: None) -> bool:
+def take_up(
+    sweep: "Sweep",
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
     """Return whether a running launcher of the sweep takes up the requests. If not, the caller
     must start one. Reports to `tell` if the code has changed, and what it waits for. Raises
     `EnvironmentFailure` for a launcher that stays held back."""
     _tell_code(sweep, tell)
-    return _taken_up(sweep.folder, tell)
+    return _taken_up(sweep.folder, tell, clock, sleep)
 
 
 def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
@@ -356,7 +364,12 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
         snapshot.relink(recorded)
 
 
-def _taken_up(folder: SweepFolder, tell: Callable[[str], None] = lambda _: None) -> bool:
+def _taken_up(
+    folder: SweepFolder,
+    tell: Callable[[str], None],
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> bool:
     """Return whether a launcher is running that will see the recorded requests. A launcher that is
     about to end may have looked before them. With a remote store the launcher may also be dead
     while its lease lasts, so only a heartbeat shows that it is running. Waits for a launcher
@@ -364,9 +377,9 @@ def _taken_up(folder: SweepFolder, tell: Callable[[str], None] = lambda _: None)
     back."""
     from sweeper.sweep.lock import is_alive, is_held
 
-    began, is_told = time.monotonic(), False
-    while is_held(folder):
-        waited = time.monotonic() - began
+    began, is_told = clock(), False
+    while is_held(folder, clock=clock):
+        waited = clock() - began
         if waited > _TAKE_OVER_SECONDS and is_alive(folder, began):
             observed = folder.read_observations()
             if not observed.starting:
@@ -383,5 +396,5 @@ def _taken_up(folder: SweepFolder, tell: Callable[[str], None] = lambda _: None)
         elif waited > _TAKE_OVER_SECONDS and not is_told:
             tell("waiting for a launcher that shows no sign of life: its lease is about to expire")
             is_told = True
-        time.sleep(0.1 if not folder.store.is_remote else _POLL_SECONDS)
+        sleep(0.1 if not folder.store.is_remote else _POLL_SECONDS)
     return False

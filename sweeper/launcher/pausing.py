@@ -88,7 +88,12 @@ def parallel(sweep: str, jobs: int, *, root: str | None = None) -> Steered:
 
 
 def stop(
-    sweep: str, *, root: str | None = None, tell: Callable[[str], None] = lambda _: None
+    sweep: str,
+    *,
+    root: str | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Steered:
     """Stop the launcher of a sweep, and wait until it has ended. Running runs continue, and no new
     ones start until the next launch. Raises `NotFound`, `StoreError`, and `EnvironmentFailure` if
@@ -97,18 +102,18 @@ def stop(
     if not _has_launcher(folder):
         return Steered(sweep, False, changed=False)
     sweep_requests.ask_stop(folder)
-    now = time.monotonic()
+    now = clock()
     deadline, tell_at = now + _STOP_SECONDS, now + 2.0
     while _has_launcher(folder):
-        if time.monotonic() > deadline:
+        if clock() > deadline:
             raise EnvironmentFailure(
                 f"the launcher of {sweep!r} has not ended after {_STOP_SECONDS:g} s, though "
                 f"it was asked to: see `{hint('status', sweep, root=folder.store.root)}`"
             )
-        if tell_at < time.monotonic():
+        if tell_at < clock():
             tell("waiting for the launcher to end")
             tell_at = deadline  # report only once
-        time.sleep(_REMOTE_POLL_SECONDS if folder.store.is_remote else _POLL_SECONDS)
+        sleep(_REMOTE_POLL_SECONDS if folder.store.is_remote else _POLL_SECONDS)
     sweep_requests.forget(folder, "stop")
     return Steered(sweep, False)
 

@@ -4,6 +4,7 @@ time."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from sweeper.backends import Away, may_restart, open_backend, options_of, restarts_at
@@ -59,7 +60,12 @@ def refuse_another(before: Located, name: str, backend: Backend) -> None:
 
 
 def refuse_moved_sweep(
-    folder: SweepFolder, places: Located, tell: Callable[[str], None] = lambda _: None
+    folder: SweepFolder,
+    places: Located,
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Refuse a launch to `places` while jobs of the sweep may be elsewhere.
 
@@ -79,7 +85,8 @@ def refuse_moved_sweep(
     for there in before:
         gone = [one for one in left if _was_at(folder, one, before, places) == there]
         if gone:
-            _refuse_unless_none(folder, plan, gone, there, places)
+            find = partial(_find, clock=clock, sleep=sleep)
+            _refuse_unless_none(folder, plan, gone, there, places, find)
 
 
 class _Left(NamedTuple):
@@ -117,6 +124,7 @@ def _refuse_unless_none(
     left: Sequence[_Left],
     before: Mapping[str, str],
     places: Located,
+    find: Callable[[Backend, Sequence[str]], Mapping[str, str]],
 ) -> None:
     """Refuse to leave these attempts behind at a place, unless the place reports that it has none
     of them. Raises `UsageError`."""
@@ -126,7 +134,7 @@ def _refuse_unless_none(
     unknown: Exception | None = None
     if opened:
         try:
-            jobs = _find(_backend_before(folder, plan, before), list(opened))
+            jobs = find(_backend_before(folder, plan, before), list(opened))
             submitted += [name for job, name in opened.items() if job in jobs]
         except SweeperError as error:
             unknown = error
@@ -200,16 +208,22 @@ def _backend_before(folder: SweepFolder, plan: Plan, before: Mapping[str, str]) 
     return backend
 
 
-def _find(backend: Backend, tokens: Sequence[str]) -> Mapping[str, str]:
+def _find(
+    backend: Backend,
+    tokens: Sequence[str],
+    *,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> Mapping[str, str]:
     """Ask a backend which jobs it has. Waits until the backend is sure of its answer."""
-    deadline = time.monotonic() + _ANSWER_SECONDS
+    deadline = clock() + _ANSWER_SECONDS
     while True:
         try:
             return backend.find(tokens)
         except Unreachable:
-            if time.monotonic() > deadline:
+            if clock() > deadline:
                 raise
-        time.sleep(1.0)
+        sleep(1.0)
 
 
 def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:

@@ -149,13 +149,13 @@ def _remove(path: str) -> None:
         os.rmdir(top)
 
 
-def is_held(folder: SweepFolder) -> bool:
+def is_held(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic) -> bool:
     """Return whether a launcher holds the sweep now. Leaves nothing behind. Raises `StoreError` if
     that is unknown."""
     if folder.store.is_remote:
         from sweeper.sweep.lease import is_leased
 
-        return is_leased(folder)
+        return is_leased(folder, clock=clock)
     path = _path(folder)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # it may be a pipe

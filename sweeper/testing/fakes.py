@@ -98,4 +98,4 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> FakeBackend
 
 
 FAKE = BackendType("fake", "Executes nothing.", _open)
-"""The description of `FakeBackend`. A test must register it with `sweeper.backends`."""
+"""The description of `FakeBackend`. A test offers it with `sweeper.backends.registered`."""

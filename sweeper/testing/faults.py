@@ -103,17 +103,19 @@ class Faults:
 
 
 class FaultyStore:
-    """A store that fails as `faults` decides and otherwise behaves like `store`."""
+    """A store that fails as `faults` decides and otherwise behaves like `store`. With `remote` it
+    says of itself that it is elsewhere, and its files have no paths on this machine."""
 
-    def __init__(self, store: Store, faults: Faults) -> None:
+    def __init__(self, store: Store, faults: Faults, *, remote: bool = False) -> None:
         self.root = store.root
         self._store = store
         self._faults = faults
+        self._remote = remote
         self._durable: dict[str, bytes | None] = {}  # contents after a power cut, by path
 
     @property
     def is_remote(self) -> bool:
-        return self._store.is_remote
+        return self._remote or self._store.is_remote
 
     def create(self, path: str, data: bytes) -> None:
         self._call("create", path, lambda: self._store.create(path, data))
@@ -158,7 +160,7 @@ class FaultyStore:
         self._call("remove", " ".join(chosen), lambda: self._store.remove(chosen))
 
     def local_path(self, path: str) -> str | None:
-        return self._store.local_path(path)
+        return None if self._remote else self._store.local_path(path)
 
     def cut_power(self) -> None:
         """Undo every write through this object that the store did not promise to keep."""

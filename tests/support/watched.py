@@ -13,13 +13,13 @@ class Watched:
     """A sweep of three runs (`scene`), with clocks of the test's."""
 
     def __init__(self, scene: Any) -> None:
-        self.scene, self.now = scene, 1000.0
+        self.scene, self.now, self.wall = scene, 1000.0, 0.0
         plan = read_json(scene.store, scene.folder.plan)
         plan["metric"] = {"name": "loss", "goal": "minimize", "at": "last"}
         plan["recipe"]["takes"] = {"max_steps": {"default": 10}}
         scene.store.replace(scene.folder.plan, encode(plan))
         self.poller = Poller(
-            SweepFolder(scene.store, "s"), clock=lambda: self.now, wall=lambda: 0.0
+            SweepFolder(scene.store, "s"), clock=lambda: self.now, wall=lambda: self.wall
         )
 
     def rows(self, run: str, *steps: int, attempt: int = 1, **more: Any) -> None:

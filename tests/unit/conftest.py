@@ -1,5 +1,6 @@
 """A sweep on the fake backend, for the tests of everything that a launcher does."""
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,11 +10,13 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, settings
 
-from sweeper import backends
+from sweeper.backends import registered
+from sweeper.backends.base import BackendType
 from sweeper.errors import GridError
 from sweeper.fields import nodes
 from sweeper.grid import parse_grid
 from sweeper.grid.json_schema import grid_schema
+from sweeper.launcher.trust import sealed
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import Summary
@@ -22,7 +25,7 @@ from sweeper.store.local import LocalStore
 from sweeper.sweep import labels
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.states import Event, State
-from sweeper.testing import FakeBackend, FakeClock
+from sweeper.testing import FAKE, FakeBackend, FakeClock, Faults, FaultyStore
 
 # How long an example takes is the machine's affair, which does other things beside.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -39,8 +42,9 @@ class Scene:
     def __init__(self, root: Path, runs: int = 3, **launch: Any) -> None:
         self.store = LocalStore(str(root))
         self.folder = SweepFolder(self.store, "s")
-        self.backend = FakeBackend()
+        self.backend: Any = FakeBackend()
         self.clock = FakeClock()
+        self.wall = WALL
         self.ids = [f"{index:012x}" for index in range(runs)]
         defaults = {
             "backend": "fake",
@@ -68,11 +72,50 @@ class Scene:
         self.store.replace(self.folder.service, encode({"schema": 1, "env_file": None}))
         self.scheduler = self.new_scheduler()
 
-    def new_scheduler(self, **options: Any) -> Scheduler:
-        """As after the last one was killed."""
-        clock, wall = self.clock, lambda: WALL + self.clock.now
-        context = Context(self.folder, self.backend, clock, clock.sleep, wall)
+    def new_scheduler(
+        self,
+        faults: Faults | Callable[[str], object] | None = None,
+        *,
+        remote: bool = False,
+        sleep: Callable[[float], None] | None = None,
+        **options: Any,
+    ) -> Scheduler:
+        """As after the last one was killed. Its store fails as `faults` decides; a function is
+        called before each call of the store, with its name and path."""
+        context = Context(
+            self.at(faults, remote=remote),
+            self.backend,
+            self.clock,
+            sleep or self.clock.sleep,
+            self.time_of_day,
+        )
         return Scheduler(context, **options)
+
+    def at(
+        self, faults: Faults | Callable[[str], object] | None, *, remote: bool = False
+    ) -> SweepFolder:
+        """The sweep's folder, in a store with these faults."""
+        if faults is None and not remote:
+            return self.folder
+        if callable(faults):
+            before = faults
+            faults = Faults(lambda _, call: (before(call), None)[1])
+        return self.folder.at(FaultyStore(self.store, faults or Faults(), remote=remote))
+
+    def time_of_day(self) -> float:
+        """Seconds since 1970 by the launcher's clock; a test sets `wall`."""
+        return self.wall + self.clock.now
+
+    def seal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Make the plan one of this user's own."""
+        monkeypatch.setenv("SWEEPER_IDENTITY", "of-this-test-only")
+        self.store.replace(
+            self.folder.plan, encode(sealed(read_json(self.store, self.folder.plan)))
+        )
+
+    def offered(self) -> contextlib.AbstractContextManager[None]:
+        """Let whoever opens the backend `fake` get the scene's."""
+        return registered(BackendType("fake", "The scene's.", lambda *_: self.backend))
 
     def step(self, seconds: float = 0.5) -> Summary:
         self.clock.sleep(seconds)
@@ -157,9 +200,10 @@ def make_scene(tmp_path: Path, no_sync: None, fake_backend: None) -> Callable[..
 
 
 @pytest.fixture
-def fake_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_backend() -> Iterator[None]:
     """A plan may name the backend that executes nothing."""
-    monkeypatch.setitem(backends._BUILT_IN, "fake", "sweeper.testing:FAKE")
+    with registered(FAKE):
+        yield
 
 
 @pytest.fixture

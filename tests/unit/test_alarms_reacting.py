@@ -10,7 +10,7 @@ from sweeper.backends.base import JobState
 from sweeper.errors import StoreError
 from sweeper.store.documents import encode, read_json
 from sweeper.sweep.states import Event, State
-from sweeper.testing import Fault, Faults, FaultyStore, Killed
+from sweeper.testing import Fault, Faults, Killed
 
 Scene = Any
 
@@ -32,6 +32,16 @@ def with_on_alarm(scene: Scene, **sections: Any) -> None:
     plan = read_json(scene.store, scene.folder.plan)
     scene.store.replace(scene.folder.plan, encode(plan | sections))
     scene.scheduler = scene.new_scheduler()
+
+
+def killed_after_the_alarm(scene: Scene) -> None:
+    """The launcher is killed between the alarm and what it sets off."""
+    faults = Faults(
+        lambda _, call: Fault.KILL_AFTER if call.startswith("store.create s/alarms/") else None
+    )
+    scene.scheduler = scene.new_scheduler(faults)
+    with pytest.raises(Killed):
+        scene.step(2.5)
 
 
 def test_a_launcher_says_it_once_whoever_restarts(scene: Scene) -> None:
@@ -186,14 +196,10 @@ def test_on_alarm_not_asked_for_by_that_rule(scene: Scene) -> None:
 
 
 def test_what_an_alarm_set_off_is_taken_up_by_the_next_launcher(scene: Scene) -> None:
-    """The launcher is killed between the alarm and what it sets off."""
     with_on_alarm(scene, on_alarm={"stop": "run", "run": None, "rules": None})
     running(scene)
     diverging(scene, scene.ids[0])
-    scene.scheduler._parts.alarm_monitor._alarm_actions.add = lambda alarm: (
-        None
-    )  # killed just there
-    scene.step(2.5)
+    killed_after_the_alarm(scene)
     assert (1, Event.CANCEL) not in scene.events(scene.ids[0])
     scene.scheduler = scene.new_scheduler()
     scene.step(2.5)
@@ -205,10 +211,7 @@ def test_a_command_that_is_no_more_does_not_go_on_for_ever(scene: Scene) -> None
     with_on_alarm(scene, on_alarm={"stop": None, "run": ["true"], "rules": None})
     running(scene)
     diverging(scene, scene.ids[0])
-    scene.scheduler._parts.alarm_monitor._alarm_actions.add = lambda alarm: (
-        None
-    )  # killed just there
-    scene.step(2.5)
+    killed_after_the_alarm(scene)
     with_on_alarm(scene, on_alarm=None)
     scene.step(2.5)
     action = read_json(scene.store, scene.folder.action(scene.ids[0], 1, "divergence"))
@@ -237,8 +240,9 @@ def test_a_command_that_does_not_start_is_told(scene: Scene) -> None:
     ],
 )
 def test_what_a_command_says_goes_on_record_without_secrets(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, script: str, told: str | None
+    make_scene: Any, monkeypatch: pytest.MonkeyPatch, script: str, told: str | None
 ) -> None:
+    scene = make_scene(1)
     secrets = {"THE_KEY": "key-abcdefg", "OWN": "1234", "PLAIN": "4321", "QUERY_TOKEN": "a b/c+d&e"}
     for name, value in (secrets | {"LINES_SECRET": "-----BEGIN\nabcdef\nEND-----"}).items():
         monkeypatch.setenv(name, value)
@@ -249,7 +253,9 @@ def test_what_a_command_says_goes_on_record_without_secrets(
     running(scene)
     diverging(scene, scene.ids[0])
     scene.step(2.5)
-    scene.scheduler._parts.alarm_monitor._alarm_actions.finish()
+    scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
+    scene.backend.end(f"{scene.ids[0]}-a1")
+    assert scene.scheduler.run().finished  # it waits for the command
     action = read_json(scene.store, scene.folder.action(scene.ids[0], 1, "divergence"))
     assert action["outcome"] == "ended with 3" + (f": {told}" if told else "")
 
@@ -266,8 +272,7 @@ def test_a_store_that_fails_delays_an_alarm_and_ends_no_loop(scene: Scene, fault
             return fault
         return None
 
-    alarming = scene.scheduler._parts.alarm_monitor
-    alarming._folder = scene.folder.at(FaultyStore(scene.store, Faults(choose)))
+    scene.scheduler = scene.new_scheduler(Faults(choose))
     scene.step(2.5)
     assert struck
     assert len(scene.step(2.5).alarms) == 1
@@ -283,15 +288,11 @@ def test_a_launcher_may_be_killed_at_any_call(make_scene: Any, fault: Fault) -> 
     diverging(scene, scene.ids[0])
     calls = 1
     while calls < 100:
-        faults = Faults({calls: fault})
-        alarming = scene.scheduler._parts.alarm_monitor
-        for part in (alarming, alarming._alarm_actions, alarming._watcher):
-            part._folder = scene.folder.at(FaultyStore(scene.store, faults))
         try:
+            scene.scheduler = scene.new_scheduler(Faults({calls: fault}))
             scene.step(2.5)
             break
         except Killed:
-            scene.scheduler = scene.new_scheduler()
             calls += 1
     assert 5 < calls < 100
     assert [a.rule for a in alarms(scene.folder)] == ["divergence"]
@@ -300,13 +301,12 @@ def test_a_launcher_may_be_killed_at_any_call(make_scene: Any, fault: Fault) -> 
     assert action["actions"] == ["stop run"]
 
 
-def test_a_broken_rule_is_told_and_ends_no_loop(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError("x")
+def test_a_broken_look_is_told_and_ends_no_loop(scene: Scene) -> None:
+    def broken(call: str) -> None:
+        if call.startswith("store.names s/alarms"):
+            raise ZeroDivisionError("x")
 
-    monkeypatch.setattr("sweeper.alarms.history.History.add", broken)
+    scene.scheduler = scene.new_scheduler(broken)
     running(scene)
     diverging(scene, scene.ids[0])
     scene.step(2.5)
@@ -400,20 +400,15 @@ def test_a_full_disk_stops_one_run_and_none_that_takes_its_place(make_scene: Any
     assert (2, Event.CANCEL) in scene.events(alarm.run)
 
 
-def test_an_alarm_that_cannot_be_said_holds_up_no_other(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_alarm_that_cannot_be_said_holds_up_no_other(scene: Scene) -> None:
+    def refuse(call: str) -> None:
+        if call.startswith(f"store.create s/alarms/{scene.ids[0]}"):
+            raise KeyError("advice")
+
+    scene.scheduler = scene.new_scheduler(refuse)
     running(scene, 2)
     for run in scene.ids[:2]:
         diverging(scene, run)
-    say = scene.scheduler._parts.alarm_monitor._record
-
-    def refuse(found: Any) -> None:
-        if found.run == scene.ids[0]:
-            raise KeyError("advice")
-        say(found)
-
-    monkeypatch.setattr(scene.scheduler._parts.alarm_monitor, "_record", refuse)
     assert "alarms: KeyError: 'advice'" in scene.step(2.5).alarms
     assert [alarm.run for alarm in alarms(scene.folder)] == [scene.ids[1]]
 
@@ -468,15 +463,15 @@ def test_a_launcher_that_only_stops_runs_raises_no_alarm(scene: Scene) -> None:
 
 
 def test_a_store_error_in_the_listing_is_asked_again(scene: Scene) -> None:
-    running(scene)
-    diverging(scene, scene.ids[0])
+    down = [True]
 
-    class Down:
-        def __getattr__(self, name: str) -> Any:
+    def fail(call: str) -> None:
+        if down and "s/alarms" in call:
             raise StoreError("down")
 
-    alarming = scene.scheduler._parts.alarm_monitor
-    alarming._folder = scene.folder.at(Down())
+    scene.scheduler = scene.new_scheduler(fail)
+    running(scene)
+    diverging(scene, scene.ids[0])
     assert scene.step(2.5).alarms == ()
-    alarming._folder = scene.folder
+    down.clear()
     assert len(scene.step(2.5).alarms) == 1

@@ -41,7 +41,7 @@ def test_a_launcher_with_another_time_than_its_workers_waits_as_long(
     scene.step()
     for attempt in range(1, SERVICE_TRIES + 1):  # none of the tries is wasted while it is refused
         scene.worker(run, attempt, Event.CLAIMED)
-        ended = _utc(scene.scheduler._parts.outcomes._wall() - ahead)
+        ended = _utc(scene.time_of_day() - ahead)
         scene.worker(run, attempt, Event.FAILED, reason="quota", ended=ended)
         scene.backend.end(scene.backend.submitted[-1])
         wait = backoff(Event.FAILED, "quota", attempt, run, attempt)
@@ -54,16 +54,14 @@ def test_a_launcher_with_another_time_than_its_workers_waits_as_long(
 
 def test_a_moment_that_is_told_follows_the_clock(make_scene: Any) -> None:
     scene = make_scene(1, retries=1)
-    run, wall = scene.ids[0], [1_800_000_000.0]
-    scene.scheduler = scene.new_scheduler()
-    scene.scheduler._parts.outcomes._wall = lambda: wall[0] + scene.clock.now
+    run = scene.ids[0]
     scene.step()
     scene.finish(run, event=Event.FAILED, reason="error")
     scene.step()
     first = scene.observed()["observed"][run]
     scene.step()
     assert scene.observed()["observed"][run] == first
-    wall[0] += HOUR
+    scene.wall += HOUR
     scene.step()
     scene.step()
     hour, later = (int(said.split(" at ")[1][:2]) for said in (
@@ -101,7 +99,7 @@ def test_how_long_a_pause_lasts_is_the_workers_own_clocks(tmp_path: Path) -> Non
 @pytest.mark.parametrize("ahead", [-YEAR, -HOUR, 0.0, HOUR, YEAR])
 def test_a_heartbeat_by_another_clock_is_no_silence(watched: Any, ahead: float) -> None:
     first = watched.scene.ids[0]
-    watched.poller._beats._wall = lambda: YEAR * 60
+    watched.wall = YEAR * 60
     watched.scene.worker(first, 1, Event.CLAIMED)
     for beats in range(4):
         watched.scene.beat(first, up_s=100.0 + 5 * beats, time=_utc(YEAR * 60 + ahead))
@@ -111,7 +109,7 @@ def test_a_heartbeat_by_another_clock_is_no_silence(watched: Any, ahead: float) 
 
 def test_a_worker_that_has_been_dead_for_long_is_silent_soon(watched: Any) -> None:
     first = watched.scene.ids[0]
-    watched.poller._beats._wall = lambda: YEAR * 60
+    watched.wall = YEAR * 60
     watched.scene.worker(first, 1, Event.CLAIMED)
     watched.scene.beat(first, time=_utc(YEAR * 60 - HOUR))
     assert watched.run().shown_state == "running"

@@ -1,24 +1,24 @@
 """Cancel and retry: the requests, and what a launcher makes of them."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sweeper
-from sweeper import backends
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.launcher import control, launching
 from sweeper.launcher.control import cancel_runs
-from sweeper.launcher.trust import sealed
 from sweeper.results.selectors import pick
 from sweeper.results.sweeps import Sweep
-from sweeper.store.documents import encode, read_json
+from sweeper.store.documents import encode
 from sweeper.sweep import lease, lock
 from sweeper.sweep.folder import token
 from sweeper.sweep.requests import request_cancel, request_retry
 from sweeper.sweep.states import Event, State, cancel_asked, fold, retry_asked, wants_attempt
+from sweeper.testing import FakeBackend, FakeClock
 
 Scene = Any
 
@@ -220,7 +220,7 @@ def test_cancelling_before_anything_ran_needs_no_backend(make_scene: Any) -> Non
 
 
 def test_cancelling_some_leaves_the_environment_to_the_others(
-    make_scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_scene: Any, tmp_path: Path
 ) -> None:
     """A launcher that will start them may be on its way."""
     scene = make_scene(2, max_parallel=1)
@@ -228,77 +228,69 @@ def test_cancelling_some_leaves_the_environment_to_the_others(
     kept = tmp_path / "environment.json"
     kept.write_text(json.dumps({"SWEEPER_FOLDER": f"{scene.store.root}/s"}))
     scene.store.replace(scene.folder.service, encode({"schema": 1, "env_file": str(kept)}))
-    monkeypatch.setattr(backends, "open_backend", lambda *_: scene.backend)
-    monkeypatch.setattr(control, "_POLL_SECONDS", 0.0)
     scene.step()
     scene.backend.end(token(first, 1))
-    assert [r.why for r in cancel_runs(scene.folder, [first])] == ["cancelled"]
+    with scene.offered():
+        done = cancel_runs(scene.folder, [first], sleep=scene.clock.sleep)
+    assert [r.why for r in done] == ["cancelled"]
     assert kept.exists()
     cancel_runs(scene.folder, [second])
     assert not kept.exists()
 
 
-def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_its_beat(
-    make_scene: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_its_beat(make_scene: Any) -> None:
     """One that died on another machine holds the sweep until its lease has run out; one that is
     at work, and has no room for another run, opens none."""
-    scene = make_scene(1)
-    now, beats = [100.0], [True]
-    monkeypatch.setattr(scene.store, "local_path", lambda _: None)
-    monkeypatch.setattr(scene.store, "is_remote", True)
-    monkeypatch.setattr(control.time, "monotonic", lambda: now[0])
+    scene, beats = make_scene(1), [True]
+    sweep, clock = Sweep(scene.at(None, remote=True)), scene.clock
 
     def sleep(seconds: float) -> None:
-        now[0] += seconds
-        if beats[0] and int(now[0]) % 5 == 0:
-            scene.store.replace("s/launcher/1.beat", b"%d" % now[0])
+        clock.sleep(seconds)
+        if beats[0] and int(clock.now) % 5 == 0:
+            scene.store.replace("s/launcher/1.beat", b"%d" % clock.now)
 
-    monkeypatch.setattr(control.time, "sleep", sleep)
-    monkeypatch.setattr(lease.is_leased, "__kwdefaults__", {"clock": lambda: now[0]})
     scene.store.replace("s/launcher/1", b'{"host": "another"}')
     for at_work in (True, False):
         beats[:] = [at_work]
-        began = now[0]
-        assert control._taken_up(scene.folder) is at_work
-        assert (now[0] - began < lease.LEASE_SECONDS / 2) is at_work
-    assert control._taken_up(scene.folder) is False
+        began = clock.now
+        assert control.take_up(sweep, clock=clock, sleep=sleep) is at_work
+        assert (clock.now - began < lease.LEASE_SECONDS / 2) is at_work
+    assert control.take_up(sweep, clock=clock, sleep=sleep) is False
 
 
-def test_a_launcher_that_starts_nothing_takes_no_retry_up(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launcher_that_starts_nothing_takes_no_retry_up(scene: Scene) -> None:
     """A `cancel` at work is waited for; one that stays held back is an error that says why."""
-    now, until, said = [0.0], [60.0], list[str]()
-    monkeypatch.setattr(control.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(control.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 1))
-    monkeypatch.setattr(lock, "is_held", lambda *_: now[0] < until[0])
-    monkeypatch.setattr(lock, "is_alive", lambda *_: True)
+    clock, said, launcher = FakeClock(), list[str](), ExitStack()
+    sweep = Sweep(scene.folder)
+
+    def sleep(_: float) -> None:
+        clock.sleep(1)
+        if clock.now == 60.0:
+            launcher.close()
+
+    launcher.enter_context(lock.holding_sweep(scene.folder))
     scene.new_scheduler(starting=False).step()
-    assert not control._taken_up(scene.folder, said.append)
-    assert now[0] == 60.0 and len(said) == 1 and "cancel" in said[0]
-    until[0] = 200.0
-    scene.new_scheduler().step()
-    assert control._taken_up(scene.folder) and now[0] < 70.0
-    scene.store.replace(scene.folder.observations, encode(scene.observed() | {"held": "alike"}))
-    with pytest.raises(EnvironmentFailure, match="starts no runs \\(alike\\)"):
-        control._taken_up(scene.folder)
-    assert now[0] < 90.0
+    assert not control.take_up(sweep, said.append, clock=clock, sleep=sleep)
+    assert clock.now == 60.0 and len(said) == 1 and "cancel" in said[0]
+    with lock.holding_sweep(scene.folder):
+        scene.new_scheduler().step()
+        assert control.take_up(sweep, clock=clock, sleep=sleep) and clock.now < 70.0
+        scene.store.replace(scene.folder.observations, encode(scene.observed() | {"held": "alike"}))
+        with pytest.raises(EnvironmentFailure, match="starts no runs \\(alike\\)"):
+            control.take_up(sweep, clock=clock, sleep=sleep)
+    assert clock.now < 90.0
 
 
-def _recorded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> tuple[Sweep, list[Any]]:
-    """The scene's sweep as `retry_runs` finds it, and the launches that it comes to."""
-    launches: list[Any] = []
-    monkeypatch.setattr(
-        launching,
-        "open_places",
-        lambda launch, *_, **__: dict.fromkeys(launch.places, scene.backend),
-    )
-    monkeypatch.setattr(launching, "resume", lambda *_, **given: launches.append(given["known"]))
-    monkeypatch.setenv("SWEEPER_IDENTITY", "of-this-test-only")
-    plan = read_json(scene.store, scene.folder.plan)
-    scene.store.replace(scene.folder.plan, encode(sealed(plan)))
-    return Sweep(scene.folder), launches
+class Choosy(FakeBackend):
+    """Refuses jobs before they are submitted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[object] = []
+
+    def preflight(self, resources: Any) -> None:
+        self.asked.append(resources)
+        raise EnvironmentFailure("fake: there is no such definition")
 
 
 def test_a_retry_that_a_backend_will_not_have_is_not_on_record(
@@ -308,20 +300,15 @@ def test_a_retry_that_a_backend_will_not_have_is_not_on_record(
     first, second = scene.ids
     scene.finish(first, event=Event.FAILED)
     scene.finish(second)
-    sweep, launches = _recorded(scene, monkeypatch)
-    asked: list[Any] = []
-
-    def refuse(resources: Any) -> None:
-        asked.append(resources)
-        raise EnvironmentFailure("fake: there is no such definition")
-
-    monkeypatch.setattr(scene.backend, "preflight", refuse, raising=False)
-    with pytest.raises(EnvironmentFailure, match="no such definition"):
-        control.retry_runs(sweep, scene.ids)
-    assert not retry_asked(scene.events(first))
-    control.retry_runs(sweep, [second])  # nothing is asked: nothing is tried
-    assert asked == [[{}]]
-    assert launches == []
+    scene.seal(monkeypatch)
+    scene.backend = Choosy()
+    sweep = Sweep(scene.folder)
+    with scene.offered():
+        with pytest.raises(EnvironmentFailure, match="no such definition"):
+            control.retry_runs(sweep, scene.ids)
+        assert not retry_asked(scene.events(first))
+        control.retry_runs(sweep, [second])  # nothing is asked: nothing is tried
+    assert scene.backend.asked == [[{}]]
 
 
 def test_a_retry_goes_on_with_what_was_opened_and_perhaps_submitted(
@@ -335,26 +322,23 @@ def test_a_retry_goes_on_with_what_was_opened_and_perhaps_submitted(
         scene.worker(run, 1, Event.FAILED)
         scene.worker(run, 2, Event.INTENT)
     scene.worker(second, 2, Event.CANCEL)
-    sweep, launches = _recorded(scene, monkeypatch)
+    scene.seal(monkeypatch)
     before = scene.events(first)
-    opened, cancelled = control.retry_runs(sweep, scene.ids)
+    (opened, cancelled), ready = control.request_retries(Sweep(scene.folder), scene.ids)
     assert (opened.asked, opened.waits) == (True, True)
     assert not cancelled.asked
     assert scene.events(first) == before
-    (known,) = launches
-    assert known.places == [{"backend": "fake"}]
+    assert ready is not None and ready.places == [{"backend": "fake"}]
 
 
-def test_a_retry_that_a_launcher_takes_up_starts_none(
-    make_scene: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retry_that_a_launcher_takes_up_starts_none(make_scene: Any) -> None:
     scene = make_scene(1)
     scene.finish(scene.ids[0], event=Event.FAILED)
-    sweep, launches = _recorded(scene, monkeypatch)
-    monkeypatch.setattr(control, "_TAKE_OVER_SECONDS", 0.0)
+    sweep = Sweep(scene.folder)
     with lock.holding_sweep(scene.folder):
-        assert control.retry_runs(sweep, scene.ids)[0].asked
-    assert launches == []
+        requests = control.request_retries(sweep, scene.ids)
+        assert requests.again and requests.ready is None
+        assert control.take_up(sweep, clock=scene.clock, sleep=scene.clock.sleep)
     assert retry_asked(scene.events(scene.ids[0]))
 
 
@@ -365,7 +349,9 @@ def test_python_has_the_verbs_by_names_and_conditions(
     root, (failed, done, *_) = scene.store.root, scene.ids
     scene.finish(failed, event=Event.FAILED)
     scene.finish(done)
-    _, launches = _recorded(scene, monkeypatch)
+    scene.seal(monkeypatch)
+    launches: list[Any] = []
+    monkeypatch.setattr(launching, "resume", lambda folder, **_: launches.append(folder.name))
     asked = sweeper.cancel("s", root=root, where="x >= 2")
     assert [(each.run, each.why) for each in asked] == [(run, "cancelled") for run in scene.ids[2:]]
     assert [each.run for each in sweeper.retry("s", root=root)] == [failed]  # and no other

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sweeper.backends.base import JobSpec, JobState, JobStatus
-from sweeper.errors import EnvironmentFailure, StoreError, Unreachable
+from sweeper.errors import EnvironmentFailure, StoreError
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import POLL_SECONDS, REMOTE_POLL_SECONDS, Scheduler
 from sweeper.scheduler.lost_workers import SETTLE_SECONDS
@@ -19,7 +19,10 @@ from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.requests import request_cancel
 from sweeper.sweep.states import Event, State
+from sweeper.testing import FakeBackend, Fault, Faults, FaultyBackend
 from sweeper.worker.main import BEAT_SECONDS
+
+FAILED = "Input/output error (injected)"
 
 LEASE = 60.0
 ROOT = Path(__file__).parents[2]
@@ -51,18 +54,13 @@ def test_the_job_is_on_record_before_it_is_submitted(scene: Scene) -> None:
     assert scene.states() == [State.PLANNED] * 3
 
 
-def test_what_is_to_be_done_is_written_before_the_intent(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create = scene.store.create
-
-    def create_after_the_job(path: str, data: bytes) -> None:
-        if path.endswith("1.intent.json"):
-            run = path.split("/")[-2]
+def test_what_is_to_be_done_is_written_before_the_intent(scene: Scene) -> None:
+    def after_the_job(call: str) -> None:
+        if call.startswith("store.create") and call.endswith("1.intent.json"):
+            run = call.split("/")[-2]
             assert scene.store.exists(scene.folder.job(run, 1))
-        create(path, data)
 
-    monkeypatch.setattr(scene.store, "create", create_after_the_job)
+    scene.scheduler = scene.new_scheduler(after_the_job)
     scene.step()
     assert len(scene.backend.submitted) == 2
 
@@ -128,16 +126,24 @@ def test_a_relaunch_skips_what_is_done_and_adopts_what_runs(scene: Scene) -> Non
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_jobs_start_in_the_sweeps_folder_if_there_is_one(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
-) -> None:
+def test_jobs_start_in_the_sweeps_folder_if_there_is_one(scene: Scene, elsewhere: bool) -> None:
     where = scene.store.local_path("s")
-    if elsewhere:
-        monkeypatch.setattr(scene.store, "local_path", lambda path: None)
-    specs: list[JobSpec] = []
-    monkeypatch.setattr(scene.backend, "submit", specs.extend)
+    scene.backend = Recording()
+    scene.scheduler = scene.new_scheduler(remote=elsewhere)
     scene.step()
-    assert [spec.cwd for spec in specs] == ["/" if elsewhere else where] * 2
+    assert [spec.cwd for spec in scene.backend.specs] == ["/" if elsewhere else where] * 2
+
+
+class Recording(FakeBackend):
+    """Records what it is given to start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.specs: list[JobSpec] = []
+
+    def submit(self, jobs: Sequence[JobSpec]) -> None:
+        self.specs += jobs
+        super().submit(jobs)
 
 
 def test_failed_runs_are_left_alone_without_retries(scene: Scene) -> None:
@@ -207,20 +213,20 @@ def test_a_job_that_ended_before_its_worker_began(scene: Scene) -> None:
     assert "before its worker began" in body["detail"]
 
 
-def test_what_a_worker_wrote_while_the_backend_was_asked_counts(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_worker_wrote_while_the_backend_was_asked_counts(scene: Scene) -> None:
     run = scene.ids[0]
+
+    class Late(FakeBackend):
+        def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
+            if (1, Event.CLAIMED) in scene.events(run):
+                scene.worker(run, 1, Event.SUCCEEDED)
+                self.end(token(run, 1))
+            return super().poll(tokens)
+
+    scene.backend = Late()
+    scene.scheduler = scene.new_scheduler()
     scene.step()
     scene.worker(run, 1, Event.CLAIMED)
-    poll = scene.backend.poll
-
-    def poll_late(tokens: Sequence[str]) -> dict[str, JobStatus]:
-        scene.worker(run, 1, Event.SUCCEEDED)
-        scene.backend.end(token(run, 1))
-        return poll(tokens)
-
-    monkeypatch.setattr(scene.backend, "poll", poll_late)
     scene.step(10 * SETTLE_SECONDS)
     assert Event.FAILED not in {event for _, event in scene.folder.read_events()[run]}
     assert scene.states()[0] is State.SUCCEEDED
@@ -328,70 +334,65 @@ def test_an_unreachable_backend_changes_no_state(scene: Scene) -> None:
     assert scene.states() == [State.RUNNING, State.RUNNING, State.PLANNED]
 
 
-def _silent(monkeypatch: pytest.MonkeyPatch, scene: Scene, method: str) -> None:
-    def refuse(tokens: Any) -> None:
-        raise Unreachable(f"fake: {method}: not authorized")
+def _silent(scene: Scene, method: str) -> list[str]:
+    """Let calls of this method of the backend fail until the returned list is cleared."""
+    silent = [f"backend.{method}"]
+    faults = Faults(lambda _, call: Fault.FAIL if call in silent else None)
+    fake, scene.backend = scene.backend, FaultyBackend(scene.backend, faults)
+    scene.scheduler = scene.new_scheduler()
+    scene.backend = fake
+    return silent
 
-    monkeypatch.setattr(scene.backend, method, refuse)
 
-
-def _stop_one_while_silent(monkeypatch: pytest.MonkeyPatch, scene: Scene, method: str) -> None:
+def _stop_one_while_silent(scene: Scene, method: str) -> list[str]:
     """One of two is to be stopped, the other has ended, and a third waits."""
     scene.step()
-    _silent(monkeypatch, scene, method)
+    silent = _silent(scene, method)
     scene.worker(scene.ids[0], 1, Event.CANCEL)
     scene.finish(scene.ids[1])
-    assert scene.step().unreachable == f"fake: {method}: not authorized"
+    assert scene.step().unreachable == f"backend.{method}: {FAILED}"
+    return silent
 
 
-def test_a_job_that_cannot_be_stopped_holds_nothing_up(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_cannot_be_stopped_holds_nothing_up(scene: Scene) -> None:
     first, _, third = scene.ids
-    _stop_one_while_silent(monkeypatch, scene, "cancel")
+    silent = _stop_one_while_silent(scene, "cancel")
     assert scene.backend.submitted[2:] == [token(third, 1)]
-    assert scene.observed()["unreachable"] == "fake: cancel: not authorized"
-    monkeypatch.undo()
+    assert scene.observed()["unreachable"] == f"backend.cancel: {FAILED}"
+    silent.clear()
     for _ in range(2):
         assert scene.step().unreachable is None
     assert scene.backend.cancelled == [token(first, 1)]
 
 
 def test_a_job_that_cannot_be_looked_for_holds_up_no_others_but_keeps_its_place(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene,
 ) -> None:
     first, second, third = scene.ids
     scene.worker(first, 1, Event.INTENT)
-    _silent(monkeypatch, scene, "find")
+    silent = _silent(scene, "find")
     for _ in range(3):
-        assert scene.step().unreachable == "fake: find: not authorized"
+        assert scene.step().unreachable == f"backend.find: {FAILED}"
     assert scene.backend.submitted == [token(second, 1)]
     assert not scene.events(third)
-    monkeypatch.undo()
+    silent.clear()
     assert scene.step().unreachable is None
     assert scene.backend.submitted == [token(second, 1), token(first, 1)]
 
 
-def test_nothing_is_started_unseen_but_what_can_be_stopped_is(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_started_unseen_but_what_can_be_stopped_is(scene: Scene) -> None:
     """Where what has ended is not known: the accounting of Slurm is down, say."""
     first, _, third = scene.ids
-    _stop_one_while_silent(monkeypatch, scene, "poll")
+    _stop_one_while_silent(scene, "poll")
     assert scene.backend.cancelled == [token(first, 1)]
     assert not scene.events(third)
 
 
-def test_why_a_launcher_gave_up_can_be_read_until_the_next(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(jobs: Any) -> None:
-        raise EnvironmentFailure("sbatch: invalid account")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(scene.backend, "submit", refuse)
-        with pytest.raises(EnvironmentFailure):
-            scene.scheduler.run()
+def test_why_a_launcher_gave_up_can_be_read_until_the_next(scene: Scene) -> None:
+    scene.backend.refusal = EnvironmentFailure("sbatch: invalid account")
+    with pytest.raises(EnvironmentFailure):
+        scene.scheduler.run()
+    scene.backend.refusal = None
     assert scene.observed()["held"] == "the launcher gave up: sbatch: invalid account"
     scene.scheduler = scene.new_scheduler()
     scene.step()

@@ -20,7 +20,7 @@ Scene = Any
 def _stamp(scene: Scene, seconds_ago: float) -> str:
     import time
 
-    moment = scene.scheduler._parts.outcomes._wall() - seconds_ago
+    moment = scene.time_of_day() - seconds_ago
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
@@ -478,7 +478,7 @@ def test_a_lower_limit_submits_no_more_of_what_was_opened(make_scene: Any) -> No
     scene = make_scene(4, max_parallel=4)
     scene.backend.reachable = False
     scene.step()
-    plan = scene.scheduler._context.plan
+    plan = scene.folder.read_plan()
     plan = plan._replace(launch=plan.launch._replace(max_parallel=1))
     scene.store.replace(scene.folder.plan, encode(plan.document()))
     scene.backend.reachable = True

@@ -3,12 +3,13 @@ plan: what a launcher makes of each request, and that whoever is killed leaves n
 
 import itertools
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sweeper.backends import capabilities_of
+from sweeper.backends import capabilities_of, registered
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, UsageError
 from sweeper.launcher import background, launching, pausing
 from sweeper.launcher.trust import sealed
@@ -18,7 +19,7 @@ from sweeper.sweep import labels, lock, sweep_requests
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.plan_file import read
 from sweeper.sweep.states import Event, State
-from sweeper.testing import Fault, Faults, FaultyStore, Killed
+from sweeper.testing import FAKE, FakeBackend, Fault, Faults, FaultyStore, Killed
 
 Scene = Any
 
@@ -140,19 +141,24 @@ def test_a_launcher_that_is_to_end_leaves_its_runs_alone(make_scene: Any) -> Non
     assert len(scene.backend.submitted) == 3
 
 
-def test_stop_waits_until_the_launcher_has_ended(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_waits_until_the_launcher_has_ended(scene: Scene) -> None:
     assert not pausing.stop("s", root=_root(scene)).changed
-    held = [True, True, True, False]
-    monkeypatch.setattr(lock, "is_held", lambda *_: held.pop(0))
-    monkeypatch.setattr("sweeper.launcher.pausing._POLL_SECONDS", 0.0)
-    assert pausing.stop("s", root=_root(scene)).changed
+    launcher, clock, told = ExitStack(), scene.clock, list[str]()
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if clock.now > 10.0:
+            launcher.close()
+
+    launcher.enter_context(lock.holding_sweep(scene.folder))
+    assert pausing.stop("s", root=_root(scene), tell=told.append, clock=clock, sleep=sleep).changed
+    assert told == ["waiting for the launcher to end"]
     assert sweep_requests.asked_stop(scene.folder) is None
-    monkeypatch.setattr(lock, "is_held", lambda *_: True)
-    monkeypatch.setattr("sweeper.launcher.pausing._STOP_SECONDS", 0.0)
-    with pytest.raises(EnvironmentFailure, match="the launcher of 's' has not ended"):
-        pausing.stop("s", root=_root(scene))
+    with (
+        lock.holding_sweep(scene.folder),
+        pytest.raises(EnvironmentFailure, match="the launcher of 's' has not ended"),
+    ):
+        pausing.stop("s", root=_root(scene), clock=clock, sleep=clock.sleep)
     assert sweep_requests.asked_stop(scene.folder) is not None
 
 
@@ -160,26 +166,29 @@ def test_resume_starts_a_launcher_where_none_is(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []
-    monkeypatch.setattr(launching, "ready", lambda *_: "ready")
+    scene.seal(monkeypatch)
     monkeypatch.setattr(launching, "resume", lambda folder, **_: started.append(folder.name))
     sweep_requests.ask_pause(scene.folder, on=True)
     assert pausing.resume("s", root=_root(scene)).started
     assert started == ["s"]
     assert sweep_requests.asked_pause(scene.folder) is None
-    monkeypatch.setattr(lock, "is_held", lambda *_: True)
-    assert pausing.resume("s", root=_root(scene)) == ("s", True, False, False)
+    with lock.holding_sweep(scene.folder):
+        assert pausing.resume("s", root=_root(scene)) == ("s", True, False, False)
     assert started == ["s"]
 
 
 def test_resume_that_cannot_start_one_leaves_the_pause(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise EnvironmentFailure("the secret X is not set")
+    def refuse(*_: object) -> FakeBackend:
+        raise EnvironmentFailure("fake: the secret X is not set")
 
-    monkeypatch.setattr(launching, "ready", refuse)
+    scene.seal(monkeypatch)
     sweep_requests.ask_pause(scene.folder, on=True)
-    with pytest.raises(EnvironmentFailure):
+    with (
+        registered(FAKE._replace(open=refuse)),
+        pytest.raises(EnvironmentFailure, match="the secret X is not set"),
+    ):
         pausing.resume("s", root=_root(scene))
     assert sweep_requests.asked_pause(scene.folder) is not None
 

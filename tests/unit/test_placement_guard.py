@@ -1,23 +1,24 @@
 """A sweep is not launched to where its jobs are not."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweeper.backends import registered
 from sweeper.backends.aws_batch.backend import AwsBatchBackend
 from sweeper.backends.aws_batch.client import Aws
 from sweeper.backends.aws_batch.options import Options
-from sweeper.backends.base import Capabilities, JobState, JobStatus
+from sweeper.backends.base import Capabilities, Counter, JobState, JobStatus
 from sweeper.backends.slurm.backend import SlurmBackend
 from sweeper.backends.slurm.commands import Slurm
 from sweeper.errors import StoreError, UsageError
-from sweeper.launcher import manifest, placement_guard
+from sweeper.launcher import manifest
 from sweeper.launcher.placement_guard import place_of, refuse_moved_sweep
-from sweeper.sweep import environment_file
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.states import Event
-from sweeper.testing import FakeBackend
+from sweeper.testing import FAKE, FakeBackend
 
 HERE = {"backend": "fake", "cluster": "one"}
 THERE = {"backend": "fake", "cluster": "two"}
@@ -31,10 +32,12 @@ class Clustered(FakeBackend):
 
 
 @pytest.fixture
-def launched(make_scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def launched(
+    make_scene: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
     """`launched(*events)`: a sweep that was launched to `HERE`; the events of its first attempt.
     Gives the scene, and what launches it again to a place."""
-    monkeypatch.setattr(environment_file, "write", lambda *_: "environment.json")
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
 
     def make(*events: Event) -> tuple[Any, Callable[[dict[str, str]], None]]:
         scene = make_scene(runs=5)
@@ -96,44 +99,31 @@ def test_it_goes_where_it_likes_when_none_does(launched: Any, events: tuple[Even
         again(HERE)
 
 
-def test_the_earlier_place_is_asked_for_what_was_perhaps_submitted(
-    launched: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_earlier_place_is_asked_for_what_was_perhaps_submitted(launched: Any) -> None:
     """A submission that was refused leaves runs that are opened, and no jobs."""
     scene, again = launched(Event.INTENT)
-    backend = Clustered()
-    asked: list[object] = []
-
-    def opened(*given: object) -> Clustered:
-        asked.append(given[:2])
-        return backend
-
-    monkeypatch.setattr(placement_guard, "open_backend", opened)
-    now = [0.0]
-    monkeypatch.setattr(placement_guard.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(placement_guard.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
-    backend.reachable = False
-    with pytest.raises(UsageError, match=r"fake \(cluster one\) may have jobs .* \(fake: no an"):
+    backend = scene.backend = Clustered()
+    backend.reachable, clock = False, scene.clock
+    said = r"fake \(cluster one\) may have jobs .* \(fake: no an"
+    with scene.offered():
+        with pytest.raises(UsageError, match=said):
+            refuse_moved_sweep(scene.folder, [THERE], clock=clock, sleep=clock.sleep)
+        assert clock.now > 15  # what AWS Batch takes until it believes a listing
+        backend.reachable = True
+        backend.jobs[token(scene.ids[1], 1)] = JobStatus(JobState.PENDING)
+        with pytest.raises(UsageError, match=r"submitted to fake \(cluster one\), .* \(x=1\)$"):
+            again(THERE)
+        backend.jobs.clear()
         again(THERE)
-    assert now[0] > 15  # what AWS Batch takes until it believes a listing
-    backend.reachable = True
-    backend.jobs[token(scene.ids[1], 1)] = JobStatus(JobState.PENDING)
-    with pytest.raises(UsageError, match=r"submitted to fake \(cluster one\), .* \(x=1\)$"):
-        again(THERE)
-    backend.jobs.clear()
-    again(THERE)
-    assert asked == [("fake", "s")] * 3
-    # From here it is the cluster one that goes by that name.
-    with pytest.raises(UsageError, match=r"fake \(cluster two\) may have jobs .* \(it is out of reach"):
-        again(HERE)
+        # From here it is the cluster one that goes by that name.
+        with pytest.raises(UsageError, match=r"fake \(cluster two\) may have jobs .* \(it is out"):
+            again(HERE)
 
 
-def test_what_was_preempted_waits_where_the_backend_restarts_it(
-    launched: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_preempted_waits_where_the_backend_restarts_it(launched: Any) -> None:
     _, again = launched(Event.SUBMITTED, Event.CLAIMED, Event.PREEMPTED)
-    monkeypatch.setattr(placement_guard, "may_restart", lambda _: True)
-    with pytest.raises(UsageError, match="unfinished"):
+    restarting = FAKE._replace(capabilities=lambda _: Capabilities(restarts=Counter("COUNT")))
+    with registered(restarting), pytest.raises(UsageError, match="unfinished"):
         again(THERE)
 
 

@@ -1,16 +1,15 @@
 """A sweep at several places: where its attempts go, what a place keeps, what goes to the next."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sweeper import backends
-from sweeper.backends import Away, capabilities_together, open_places
+from sweeper.backends import Away, capabilities_together, open_places, registered
 from sweeper.backends.base import Capabilities, Counter, JobState, JobStatus
 from sweeper.errors import (
-    AlreadyExists,
     EnvironmentFailure,
     GridError,
     NoRoom,
@@ -24,16 +23,14 @@ from sweeper.grid.launch import read_launch
 from sweeper.grid.overrides import read_overrides
 from sweeper.launcher import launching, manifest, preflight
 from sweeper.launcher.placement_guard import refuse_moved_sweep
-from sweeper.launcher.trust import sealed
 from sweeper.planner.plan import plan
 from sweeper.results.sweeps import Sweep
 from sweeper.scheduler.failures import SERVICE_TRIES
 from sweeper.store.documents import encode, read_json
-from sweeper.sweep import environment_file
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.launch import Launch, Share
 from sweeper.sweep.states import Event, State
-from sweeper.testing import FakeBackend, FakeClock
+from sweeper.testing import FAKE, FakeBackend, FakeClock, Fault, Faults, Killed
 from sweeper.worker.claim import claim, reopen
 
 BOTH = [{"backend": "fake", "max_parallel": 1}, {"backend": "spare", "max_parallel": None}]
@@ -41,10 +38,9 @@ BOTH = [{"backend": "fake", "max_parallel": 1}, {"backend": "spare", "max_parall
 
 @pytest.fixture
 def pair(
-    make_scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[Any, FakeBackend, FakeBackend]]:
+    make_scene: Callable[..., Any],
+) -> Iterator[Callable[..., tuple[Any, FakeBackend, FakeBackend]]]:
     """`pair(runs, **launch)`: a sweep at the places `fake`, for one job, and `spare`; and those."""
-    monkeypatch.setitem(backends._BUILT_IN, "spare", "sweeper.testing:FAKE")
 
     def make(runs: int = 3, **launch: Any) -> tuple[Any, FakeBackend, FakeBackend]:
         given = {"backend": "fake+spare", "backends": BOTH, "max_parallel": 3} | launch
@@ -53,7 +49,24 @@ def pair(
         scene.scheduler = scene.new_scheduler()
         return scene, *scene.backend.values()
 
-    return make
+    with registered(FAKE._replace(name="spare")):
+        yield make
+
+
+@contextmanager
+def _offered(
+    *names: str, opened: Callable[[str], FakeBackend] | None = None, **capable: Any
+) -> Any:
+    """Backends of these names are there, opened by `opened`, or with such capabilities."""
+    with ExitStack() as all_of_them:
+        for name in (*names, *capable):
+            kind = FAKE._replace(name=name)
+            if opened is not None:
+                kind = kind._replace(open=lambda *_, name=name: opened(name))
+            if name in capable:
+                kind = kind._replace(capabilities=lambda _, name=name: capable[name])
+            all_of_them.enter_context(registered(kind))
+        yield
 
 
 def _place(scene: Any, run: str, attempt: int = 1) -> str | None:
@@ -232,27 +245,19 @@ def test_a_worker_that_was_quicker_keeps_its_attempt(pair: Any) -> None:
     assert scene.states() == [State.RUNNING]
 
 
-def test_a_cancel_in_the_instant_before_a_withdrawn_run_is_started_again(
-    pair: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancel_in_the_instant_before_a_withdrawn_run_is_started_again(pair: Any) -> None:
     """It counts, and a retry after it does."""
     scene, fake, spare = pair(1)
     (run,) = scene.ids
     fake.refusal = NoRoom("fake: full")
-    table = scene.scheduler._parts.run_table
-    add, cancelled = table.add, list[str]()
 
-    def cancel_first(which: str, attempt: int, event: Event, *more: Any) -> bool:
-        if event is Event.RETRY and not cancelled:
-            cancelled.append(which)
-            path = scene.folder.event(which, attempt, Event.CANCEL)
-            scene.store.create(path, encode({"schema": 1}))
-        return add(which, attempt, event, *more)
+    def cancel_first(call: str) -> None:
+        if call == f"store.create {scene.folder.event(run, 1, Event.RETRY)}":
+            scene.worker(run, 1, Event.CANCEL)
 
-    monkeypatch.setattr(table, "add", cancel_first)
+    scene.scheduler = scene.new_scheduler(cancel_first)
     for _ in range(4):
         scene.step(20.0)
-    assert cancelled == [run]
     assert spare.submitted == []
     assert {(1, Event.CANCEL), (1, Event.RETRY), (2, Event.CANCEL)} <= scene.events(run)
     path = scene.folder.event(run, 2, Event.RETRY)
@@ -264,22 +269,18 @@ def test_a_cancel_in_the_instant_before_a_withdrawn_run_is_started_again(
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_launcher_that_is_killed_while_it_withdraws(
-    pair: Any, monkeypatch: pytest.MonkeyPatch, answers: bool
-) -> None:
+def test_a_launcher_that_is_killed_while_it_withdraws(pair: Any, answers: bool) -> None:
     """It has claimed the attempt, and nobody else will end it."""
     scene, fake, spare = pair(1)
     (run,) = scene.ids
     fake.lose_reply = True
     scene.step()
     fake.reachable = False
+    claimed = f"store.create {scene.folder.event(run, 1, Event.CLAIMED)}"
+    faults = Faults(lambda _, call: Fault.KILL_AFTER if call == claimed else None)
+    scene.scheduler = scene.new_scheduler(faults)
     scene.step()
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(scene.scheduler._parts.run_table, "end", killed)
+    with pytest.raises(Killed):
         scene.step(70.0)
     assert scene.states() == [State.RUNNING]
     fake.reachable = answers
@@ -304,24 +305,18 @@ def test_a_withdrawal_of_a_launcher_before_is_finished_at_one_place_too(scene: A
     assert scene.backend.submitted.count(token(run, 2)) == 1
 
 
-def test_a_claim_of_the_launcher_whose_reply_was_lost_is_its_own(
-    pair: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_claim_of_the_launcher_whose_reply_was_lost_is_its_own(pair: Any) -> None:
     scene, fake, spare = pair(1)
     (run,) = scene.ids
     fake.lose_reply = True
     scene.step()
     fake.reachable = False
+    claimed = f"store.create {scene.folder.event(run, 1, Event.CLAIMED)}"
+    faults = Faults(lambda _, call: Fault.TWICE if call == claimed else None)
+    scene.scheduler = scene.new_scheduler(faults)
     scene.step()
-    create = scene.store.create
-
-    def twice(path: str, data: bytes, **how: Any) -> None:
-        create(path, data, **how)
-        if path == scene.folder.event(run, 1, Event.CLAIMED):
-            raise AlreadyExists(path)
-
-    monkeypatch.setattr(scene.store, "create", twice)
     scene.step(70.0)
+    assert faults.struck
     assert spare.submitted == [token(run, 2)]
 
 
@@ -428,20 +423,16 @@ def test_an_attempt_that_its_backend_started_again_is_where_it_was(pair: Any) ->
     assert _place(scene, run, 3) == "spare"  # by an older version's worker
 
 
-def test_an_attempt_that_somebody_else_opened_is_submitted_there(
-    pair: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attempt_that_somebody_else_opened_is_submitted_there(pair: Any) -> None:
     scene, fake, spare = pair(1)
     (run,) = scene.ids
-    add = scene.scheduler._parts.run_table.add
 
-    def slower(*about: Any) -> bool:
+    def slower(call: str) -> None:
         """The job's own backend has started it again, and its worker opens the attempt first."""
-        if about[2] is Event.INTENT:
+        if call == f"store.create {scene.folder.event(run, 1, Event.INTENT)}":
             scene.worker(run, 1, Event.INTENT, place="spare")
-        return add(*about)
 
-    monkeypatch.setattr(scene.scheduler._parts.run_table, "add", slower)
+    scene.scheduler = scene.new_scheduler(slower)
     scene.step()
     assert (fake.submitted, spare.submitted) == ([], [token(run, 1)])
 
@@ -459,9 +450,11 @@ HERE, THERE = {"backend": "fake"}, {"backend": "spare", "cluster": "one"}
 
 
 @pytest.fixture
-def launched(pair: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Callable[..., None]]:
+def launched(
+    pair: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Any, Callable[..., None]]:
     """A sweep with jobs at both places; and what launches it to others."""
-    monkeypatch.setattr(environment_file, "write", lambda *_: "environment.json")
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     scene, *_ = pair(2)
 
     def again(*places: dict[str, str]) -> None:
@@ -511,19 +504,20 @@ def test_attempts_without_a_place_on_record_are_at_the_first(launched: Any) -> N
         refuse_moved_sweep(scene.folder, [THERE, HERE])
 
 
-def test_what_all_places_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_all_places_can_do() -> None:
     several = {
         "one": Capabilities(credentials=("TOKEN",), secrets=frozenset({"KEY", "OTHER"})),
         "two": Capabilities(here=False, restarts=Counter("COUNT"), secrets=frozenset({"KEY"})),
         "three": Capabilities(here=False, files=False, python="python", secrets=frozenset({"KEY"})),
     }
-    monkeypatch.setattr(backends, "capabilities_of", lambda name, _: several[name])
     launch = Launch("one+two", backends=(Share("one"), Share("two")))
-    found = capabilities_together(launch)
+    other = launch._replace(backends=(Share("one"), Share("three")))
+    with _offered(**several):
+        found = capabilities_together(launch)
+        assert not capabilities_together(other).files
+        assert capabilities_together(Launch("three")) is several["three"]
     assert (found.here, found.files, found.restarts) == (False, True, Counter("COUNT"))
     assert (found.credentials, found.secrets) == (("TOKEN",), {"KEY"})
-    assert not capabilities_together(launch._replace(backends=(Share("one"), Share("three")))).files
-    assert capabilities_together(Launch("three")) is several["three"]
 
 
 def test_places_that_do_not_see_the_root_are_told_one_by_one(scene: Any) -> None:
@@ -536,13 +530,22 @@ def test_places_that_do_not_see_the_root_are_told_one_by_one(scene: Any) -> None
     assert all("cannot read the folder" in line for line in caught.value.problems)
 
 
-def test_a_place_that_cannot_be_opened_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def opened(name: str, *_: object) -> FakeBackend:
-        if name == "spare":
-            raise EnvironmentFailure("there is no spare here")
+@pytest.fixture
+def failures() -> Iterator[dict[str, EnvironmentFailure]]:
+    """Why the places `fake` and `spare` cannot be opened."""
+    failures: dict[str, EnvironmentFailure] = {}
+
+    def opened(name: str) -> FakeBackend:
+        if name in failures:
+            raise failures[name]
         return FakeBackend()
 
-    monkeypatch.setattr(backends, "open_backend", opened)
+    with _offered("fake", "spare", opened=opened):
+        yield failures
+
+
+def test_a_place_that_cannot_be_opened_never_answers(failures: Any) -> None:
+    failures["spare"] = EnvironmentFailure("there is no spare here")
     launch = Launch("fake+spare", backends=(Share("fake"), Share("spare")))
     with pytest.raises(EnvironmentFailure, match="no spare"):
         open_places(launch, "s", "/s")
@@ -555,16 +558,8 @@ def test_a_place_that_cannot_be_opened_never_answers(monkeypatch: pytest.MonkeyP
         open_places(Launch("spare"), "s", "/s", some=True)
 
 
-def test_a_launch_takes_silence_alone_for_being_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_takes_silence_alone_for_being_away(failures: Any) -> None:
     """What a place refuses, somebody has to mend."""
-    failures: dict[str, EnvironmentFailure] = {}
-
-    def opened(name: str, *_: object) -> FakeBackend:
-        if name in failures:
-            raise failures[name]
-        return FakeBackend()
-
-    monkeypatch.setattr(backends, "open_backend", opened)
     launch = Launch("fake+spare", backends=(Share("fake"), Share("spare")))
     failures["spare"] = Unreachable("no answer of spare")
     found = open_places(launch, "s", "/s", quiet=True)
@@ -621,55 +616,44 @@ def test_nothing_is_started_at_a_place_that_could_not_be_opened(pair: Any) -> No
 
 
 @pytest.fixture
-def fake_is_away(pair: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, set[str]]:
-    """A sweep of this user's own at two places; and the names of those that cannot be opened."""
+def fake_is_away(pair: Any, failures: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """A sweep of this user's own at two places; and why some of those cannot be opened."""
     scene, *_ = pair(1)
-    missing = {"fake"}
-
-    def opened(name: str, *_: object) -> FakeBackend:
-        if name in missing:
-            raise EnvironmentFailure(f"there is no {name} here")
-        return FakeBackend()
-
-    monkeypatch.setattr(backends, "open_backend", opened)
-    monkeypatch.setenv("SWEEPER_IDENTITY", "of-this-test-only")
-    scene.store.replace(
-        scene.folder.plan, encode(sealed(read_json(scene.store, scene.folder.plan)))
-    )
+    failures["fake"] = EnvironmentFailure("there is no fake here")
+    scene.seal(monkeypatch)
     places = [{"backend": "fake", "cluster": "one"}, {"backend": "spare"}]
     known = read_json(scene.store, scene.folder.service)
     scene.store.replace(scene.folder.service, encode(known | {"places": places}))
-    return scene, missing
+    return scene, failures
 
 
 def test_a_sweep_goes_on_while_one_of_its_places_cannot_be_opened(fake_is_away: Any) -> None:
-    scene, missing = fake_is_away
+    scene, failures = fake_is_away
     known = launching.ready(scene.folder)
     # What is on record of the place stays.
     assert known.places[0] == {"backend": "fake", "cluster": "one"}
     scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
     assert launching.drive(scene.folder.address, lambda _: None).counts[State.SUCCEEDED] == 1
-    missing.add("spare")
+    failures["spare"] = EnvironmentFailure("there is no spare here")
     for go_on in (launching.ready, lambda folder: launching.drive(folder.address, print)):
         with pytest.raises(EnvironmentFailure, match="no fake here; there is no spare here"):
             go_on(scene.folder)
 
 
 def test_a_place_that_is_another_by_now_is_not_asked(fake_is_away: Any) -> None:
-    scene, missing = fake_is_away
-    missing.clear()
-    plan = scene.folder.read_plan()
+    scene, failures = fake_is_away
+    failures.clear()
 
     class Elsewhere(FakeBackend):
         def location(self) -> dict[str, str]:
             return {"cluster": "two"}
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(backends, "open_backend", lambda *_: Elsewhere())
-        opened, _ = launching._open_again(scene.folder, plan)
-    with pytest.raises(Unreachable, match=r"jobs are at fake \(cluster one\), but .* two\)"):
-        opened["fake"].find(["a"])
-    assert opened["spare"].poll([]) == {}
+    with _offered("fake", opened=lambda _: Elsewhere()):
+        assert launching.ready(scene.folder).places[0] == {"backend": "fake", "cluster": "one"}
+        failures["spare"] = EnvironmentFailure("there is no spare here")
+        said = r"jobs are at fake \(cluster one\), but .* two\).*; there is no spare here"
+        with pytest.raises(EnvironmentFailure, match=said):
+            launching.ready(scene.folder)
 
 
 def _read(text: str, *overrides: str) -> tuple[Launch, list[str]]:
@@ -791,12 +775,15 @@ def test_no_place_is_left_out_that_may_have_the_job_of_a_damaged_intent(launched
         again(THERE)
 
 
-def test_a_place_that_refused_everything_may_be_left_out(
-    launched: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def restarting() -> Iterator[None]:
+    """`spare` starts what was preempted again by itself."""
+    with _offered(fake=Capabilities(), spare=Capabilities(restarts=Counter("COUNT"))):
+        yield
+
+
+def test_a_place_that_refused_everything_may_be_left_out(launched: Any, restarting: None) -> None:
     """Only what was preempted, at a place that starts it again by itself, may wait there."""
-    kept = {"fake": Capabilities(), "spare": Capabilities(restarts=Counter("COUNT"))}
-    monkeypatch.setattr(backends, "capabilities_of", lambda name, _: kept[name])
     scene, again = launched
     first, second = scene.ids
     scene.worker(first, 1, Event.PREEMPTED)  # which was at `fake`

@@ -1,7 +1,6 @@
 """What people are shown of a sweep while it goes on: in its backend's windows, line by line."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,20 +15,24 @@ def running(make_scene: Callable[..., Any]) -> Any:
     """Three runs, two at once, which `run` of the launcher drives until a step is asked to stop."""
     scene = make_scene(3)
 
+    left = [0]
+
+    def sleep(seconds: float) -> None:
+        scene.clock.sleep(seconds)
+        left[0] -= 1
+        if left[0] <= 0:
+            raise InterruptedError
+
     def step(count: int = 3) -> None:
-        left = [count]
-
-        def sleep(seconds: float) -> None:
-            scene.clock.sleep(seconds)
-            left[0] -= 1
-            if left[0] <= 0:
-                raise InterruptedError
-
-        scene.scheduler._context = replace(scene.scheduler._context, sleep=sleep)
+        left[0] = count
         with pytest.raises(InterruptedError):
             scene.scheduler.run()
 
-    scene.run_steps = step
+    def launch(*about: Any, **options: Any) -> None:
+        scene.scheduler = scene.new_scheduler(*about, sleep=sleep, **options)
+
+    scene.run_steps, scene.launch = step, launch
+    launch()
     return scene
 
 
@@ -102,7 +105,7 @@ def test_a_log_that_nobody_can_write_ends_no_launcher(running: Any) -> None:
     def refuse(_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    running.scheduler._notify = refuse
+    running.launch(notify=refuse)
     running.run_steps()
     assert len(running.backend.submitted) == 2
 
@@ -112,19 +115,22 @@ def test_a_retry_while_the_launcher_ends_is_taken_up(running: Any, doing: str) -
     """The last look for alarms and the last uploads may take minutes, and the sweep is the
     launcher's until then."""
     scene = running
-    finish = scene.scheduler._parts.alarm_monitor.finish
     times: list[bool] = []
 
-    def finishing() -> tuple[str, ...]:
+    def finishing() -> None:
         times.append(True)
         if len(times) == 1:
             scene.worker(scene.ids[0], 1, Event.RETRY)
-        return finish()
+
+    def last_look(call: str) -> None:
+        """What was judged is recorded at the last look for alarms, for the next launcher."""
+        if call == f"store.replace {scene.folder.judged}" and not times:
+            finishing()
 
     if doing == "alarms":
-        scene.scheduler._parts.alarm_monitor.finish = finishing
+        scene.launch(last_look)
     else:
-        scene.scheduler._ending = finishing
+        scene.launch(ending=finishing)
     scene.run_steps()
     for run in scene.ids[:2]:
         scene.worker(run, 1, Event.CLAIMED)
