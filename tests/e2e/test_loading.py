@@ -72,7 +72,9 @@ def test_importing_analysis_is_light() -> None:
     assert not loaded & {"pandas", "plotly", "scipy", "numpy", "jinja2"}
 
 
-def test_a_report_loads_no_heavy_library_but_matplotlib_for_its_pictures(tmp_path: Path, written: ModuleType) -> None:
+def test_a_report_loads_no_heavy_library_but_matplotlib_for_its_pictures(
+    tmp_path: Path, written: ModuleType
+) -> None:
     written.grid_of_means(tmp_path, {(1e-4, 8): 0.9, (1e-3, 8): 0.2, (1e-2, 8): 1.1})
     code = (
         "import sys; from sweeper import analysis\n"

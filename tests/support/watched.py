@@ -14,7 +14,7 @@ class Watched:
 
     def __init__(self, scene: Any) -> None:
         self.scene, self.now, self.wall = scene, 1000.0, 0.0
-        plan = read_json(scene.store, scene.folder.plan)
+        plan: Any = read_json(scene.store, scene.folder.plan)
         plan["metric"] = {"name": "loss", "goal": "minimize", "at": "last"}
         plan["recipe"]["takes"] = {"max_steps": {"default": 10}}
         scene.store.replace(scene.folder.plan, encode(plan))

@@ -176,7 +176,7 @@ class GridReaders:
         return str(caught.value)
 
     @staticmethod
-    def _data(text: str) -> object:
+    def _data(text: str) -> Any:
         root = nodes.read_yaml(text, "g.yaml", nodes.Problems())
         assert root is not None
         return nodes.plain(root)

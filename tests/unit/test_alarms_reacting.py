@@ -29,7 +29,7 @@ def running(scene: Scene, runs: int = 1) -> None:
 
 
 def with_on_alarm(scene: Scene, **sections: Any) -> None:
-    plan = read_json(scene.store, scene.folder.plan)
+    plan: Any = read_json(scene.store, scene.folder.plan)
     scene.store.replace(scene.folder.plan, encode(plan | sections))
     scene.scheduler = scene.new_scheduler()
 
@@ -98,7 +98,7 @@ def test_a_run_that_did_not_record_what_it_is_judged_by(scene: Scene) -> None:
 
 
 def test_a_command_that_is_not_given_its_folder_is_told_why_it_has_no_metrics(scene: Scene) -> None:
-    plan = read_json(scene.store, scene.folder.plan)
+    plan: Any = read_json(scene.store, scene.folder.plan)
     recipe = plan["recipe"] | {"kind": "command", "command": ["train.py", "{x}"]}
     metric = {"name": "loss", "goal": "minimize", "at": "last"}
     with_on_alarm(scene, metric=metric, recipe=recipe)

@@ -173,8 +173,9 @@ def test_a_clock_set_forward_deletes_no_checkpoint(tmp_path: Path) -> None:
 def test_a_store_that_refuses_the_time_says_so() -> None:
     """S3 takes no request whose time differs from its own by a quarter of an hour."""
     refused: Any = PermissionError(13, "The difference between the times is too large.")
-    refused.__cause__ = Exception()
-    refused.__cause__.response = {"Error": {"Code": "RequestTimeTooSkewed"}}
+    cause: Any = Exception()
+    cause.response = {"Error": {"Code": "RequestTimeTooSkewed"}}
+    refused.__cause__ = cause
     store = open_remote("memory://clocks")
 
     def refuse(*_: object, **__: object) -> None:

@@ -198,7 +198,7 @@ def test_a_worker_that_died_without_a_word(scene: Scene) -> None:
     assert scene.states()[0] is State.RUNNING
     scene.step(2)
     assert scene.states()[0] is State.FAILED
-    body = read_json(scene.store, scene.folder.event(run, 1, Event.FAILED))
+    body: Any = read_json(scene.store, scene.folder.event(run, 1, Event.FAILED))
     assert (body["code"], body["reason"]) == (137, "killed")
 
 
@@ -208,7 +208,7 @@ def test_a_job_that_ended_before_its_worker_began(scene: Scene) -> None:
     scene.backend.end(token(run, 1), 3)
     scene.step()
     scene.step(SETTLE_SECONDS + 1)
-    body = read_json(scene.store, scene.folder.event(run, 1, Event.FAILED))
+    body: Any = read_json(scene.store, scene.folder.event(run, 1, Event.FAILED))
     assert (body["code"], body["reason"]) == (3, "start")
     assert "before its worker began" in body["detail"]
 
@@ -410,7 +410,7 @@ def test_the_worker_that_came_back_wins_over_lost(scene: Scene) -> None:
 
 
 def test_retired_runs_are_not_started(scene: Scene) -> None:
-    plan = read_json(scene.store, scene.folder.plan)
+    plan: Any = read_json(scene.store, scene.folder.plan)
     plan["runs"][1]["retired"] = True
     scene.store.replace(scene.folder.plan, encode(plan))
     scene.scheduler = scene.new_scheduler()

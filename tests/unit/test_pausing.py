@@ -203,9 +203,9 @@ def test_a_damaged_request_is_none(scene: Scene, name: str, text: bytes) -> None
     assert summary.limit is None
 
 
-def _wider(scene: Scene, **more: Any) -> dict[str, Any]:
+def _wider(scene: Scene, **more: Any) -> dict[str, object]:
     """The plan with one more run, as another launch of the grid would have it."""
-    document = read_json(scene.store, scene.folder.plan)
+    document: Any = read_json(scene.store, scene.folder.plan)
     run = {"id": "f" * 12, "name": "x=9", "cell": "x=9", "seed": None, "config": {"x": 9}}
     came = {"provenance": {"time": "later", "command": ["launch"]}}
     return document | came | {"runs": [*document["runs"], run]} | more
@@ -217,6 +217,7 @@ def test_another_plan_is_taken_up_whoever_is_killed(make_scene: Any, home: Path)
     scene = make_scene(1)
     scene.step()
     before = scene.store.read(scene.folder.plan)
+    number = 0
     for number in itertools.count(1):
         scene.store.replace(scene.folder.plan, before)
         sweep_requests.propose_plan(scene.folder, sealed(_wider(scene)))
@@ -238,7 +239,7 @@ def test_another_plan_is_taken_up_whoever_is_killed(make_scene: Any, home: Path)
 
 
 def test_a_plan_that_somebody_else_has_put_there_is_not_taken(scene: Scene, home: Path) -> None:
-    sweep_requests.propose_plan(scene.folder, _wider(scene) | {"seal": "0" * 64})
+    sweep_requests.propose_plan(scene.folder, _wider(scene, seal="0" * 64))
     background.take_up(scene.folder)
     assert len(scene.folder.read_plan().runs) == 3
     assert scene.step().ends is None

@@ -45,9 +45,10 @@ def pair(
     def make(runs: int = 3, **launch: Any) -> tuple[Any, FakeBackend, FakeBackend]:
         given = {"backend": "fake+spare", "backends": BOTH, "max_parallel": 3} | launch
         scene = make_scene(runs, **given)
-        scene.backend = {"fake": FakeBackend(), "spare": FakeBackend()}
+        fake, spare = FakeBackend(), FakeBackend()
+        scene.backend = {"fake": fake, "spare": spare}
         scene.scheduler = scene.new_scheduler()
-        return scene, *scene.backend.values()
+        return scene, fake, spare
 
     with registered(FAKE._replace(name="spare")):
         yield make
@@ -55,8 +56,8 @@ def pair(
 
 @contextmanager
 def _offered(
-    *names: str, opened: Callable[[str], FakeBackend] | None = None, **capable: Any
-) -> Any:
+    opened: Callable[[str], FakeBackend] | None, *names: str, **capable: Any
+) -> Iterator[None]:
     """Backends of these names are there, opened by `opened`, or with such capabilities."""
     with ExitStack() as all_of_them:
         for name in (*names, *capable):
@@ -194,7 +195,7 @@ def test_what_was_perhaps_submitted_to_a_place_that_is_away_is_withdrawn(pair: A
     scene.step(20.0)
     assert spare.submitted == [f"{run}-a2"]
     assert not claim(scene.folder, run, 1)
-    body = read_json(scene.store, scene.folder.event(run, 1, Event.PREEMPTED))
+    body: Any = read_json(scene.store, scene.folder.event(run, 1, Event.PREEMPTED))
     assert body["reason"] == "withdrawn"
     assert body["detail"].startswith("fake: no answer for ")
 
@@ -442,7 +443,7 @@ def test_a_run_says_where_it_is(pair: Any) -> None:
     scene.step()
     runs = Sweep(scene.folder).runs
     assert [run.backend for run in runs] == ["fake", "spare", "spare", None]
-    assert runs[1].record(values=False)["backend"] == "spare"
+    assert runs[1].record(values=False).get("backend") == "spare"
     assert "backend" not in runs[3].record(values=False)
 
 
@@ -512,7 +513,7 @@ def test_what_all_places_can_do() -> None:
     }
     launch = Launch("one+two", backends=(Share("one"), Share("two")))
     other = launch._replace(backends=(Share("one"), Share("three")))
-    with _offered(**several):
+    with _offered(None, **several):
         found = capabilities_together(launch)
         assert not capabilities_together(other).files
         assert capabilities_together(Launch("three")) is several["three"]
@@ -540,7 +541,7 @@ def failures() -> Iterator[dict[str, EnvironmentFailure]]:
             raise failures[name]
         return FakeBackend()
 
-    with _offered("fake", "spare", opened=opened):
+    with _offered(opened, "fake", "spare"):
         yield failures
 
 
@@ -648,7 +649,7 @@ def test_a_place_that_is_another_by_now_is_not_asked(fake_is_away: Any) -> None:
         def location(self) -> dict[str, str]:
             return {"cluster": "two"}
 
-    with _offered("fake", opened=lambda _: Elsewhere()):
+    with _offered(lambda _: Elsewhere(), "fake"):
         assert launching.ready(scene.folder).places[0] == {"backend": "fake", "cluster": "one"}
         failures["spare"] = EnvironmentFailure("there is no spare here")
         said = r"jobs are at fake \(cluster one\), but .* two\).*; there is no spare here"
@@ -659,6 +660,7 @@ def test_a_place_that_is_another_by_now_is_not_asked(fake_is_away: Any) -> None:
 def _read(text: str, *overrides: str) -> tuple[Launch, list[str]]:
     problems = Problems()
     root = read_yaml(f"launch: {text}", "grid.yaml", problems)
+    assert root is not None
     root, _ = apply_to_launch(root, read_overrides(overrides, problems), problems)
     entries = root.entries
     assert entries is not None
@@ -778,7 +780,7 @@ def test_no_place_is_left_out_that_may_have_the_job_of_a_damaged_intent(launched
 @pytest.fixture
 def restarting() -> Iterator[None]:
     """`spare` starts what was preempted again by itself."""
-    with _offered(fake=Capabilities(), spare=Capabilities(restarts=Counter("COUNT"))):
+    with _offered(None, fake=Capabilities(), spare=Capabilities(restarts=Counter("COUNT"))):
         yield
 
 
@@ -803,7 +805,7 @@ def test_places_are_on_record(pair: Any, tmp_path: Path) -> None:
     assert launch.backends == (Share("fake", 1), Share("spare"))
     assert scene.folder.read_plan().launch.document()["backends"] == BOTH
     assert "backends" not in Launch("local").document()
-    document = read_json(scene.store, scene.folder.plan)
+    document: Any = read_json(scene.store, scene.folder.plan)
     document["launch"]["backends"] = [{"backend": "fake", "max_parallel": 0}]
     scene.store.replace(scene.folder.plan, encode(document))
     with pytest.raises(StoreError, match=r"max_parallel: .*1 or more"):

@@ -69,12 +69,14 @@ def test_what_could_not_be_shown_is_shown_later(running: Any) -> None:
     assert scene.backend.shown[-1][1] == {token(scene.ids[0], 1): "running"}
 
 
-def _said(state: str, attempts: int = 1, reason: str | None = None, observed: str | None = None):
+def _said(
+    state: str, attempts: int = 1, reason: str | None = None, observed: str | None = None
+) -> Any:
     return {"state": state, "attempts": attempts, "reason": reason, "observed": observed}
 
 
 def test_only_what_changed_is_told() -> None:
-    seen = {"launcher": True, "held": None, "limit": None, "unreachable": None}
+    seen: Any = {"launcher": True, "held": None, "limit": None, "unreachable": None}
     slowed = {"limit": 2, "limit_why": "the service holds runs back"}
     before = {"a": _said("running"), "b": _said("running")}
     assert not changes(before, dict(before), seen, seen)
