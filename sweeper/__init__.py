@@ -12,7 +12,7 @@ Names are loaded at their first use, so that the command line and the workers st
 
 import importlib
 
-TYPE_CHECKING = False  # importing typing costs each start some milliseconds
+TYPE_CHECKING = False  # importing typing takes some milliseconds at each start
 if TYPE_CHECKING:
     from sweeper.launcher.annotations import archive, delete, note, rename
     from sweeper.launcher.control import cancel, retry

@@ -53,7 +53,7 @@ def _main(given: list[str]) -> int:
         warn("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader (head, less) has gone. Python flushes at exit: give it somewhere to flush to.
+        # The reader (head, less) has gone. Python flushes at exit: give it a file to flush to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -119,7 +119,7 @@ def _parse(given: list[str]) -> argparse.Namespace:
 def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """Make the parser: the whole one, or the part that the `given` arguments need. If they begin
     with a verb, the other verbs are left out; otherwise only the verbs among them get flags.
-    Making all of them costs each start some milliseconds."""
+    Making all of them costs some milliseconds at each start."""
     top = _Parser(
         prog="sweeper",
         usage="sweeper [-h] [--version] [--completion SHELL] VERB ...",
@@ -183,7 +183,7 @@ def _add_parts(verb: argparse.ArgumentParser, name: str) -> None:
     for second, whole in parts(name).items():
         part = _add(seconds.add_parser, second, whole)
         _declare(part, whole)
-        # What was given before the second word stays: `sweeper doctor --root R notify SWEEP`.
+        # Keep what was given before the second word: `sweeper doctor --root R notify SWEEP`.
         for action in part._actions:  # pyright: ignore[reportPrivateUsage]
             if action.dest in ("root", "json") and action.dest in before:
                 action.default = argparse.SUPPRESS
@@ -206,7 +206,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Suggests the verb or the option that was probably meant."""
+    """A parser that suggests the verb or the option that was probably meant."""
 
     def error(self, message: str) -> NoReturn:
         from sweeper.fields.kinds import nearest
@@ -218,9 +218,7 @@ class _Parser(argparse.ArgumentParser):
             if verb[1] != "VERB":
                 names = list(parts(self.prog.rpartition(" ")[2]))
             kind = "verb " if verb[1] == "VERB" else ""
-            message = (
-                f"there is no {kind}{verb[2]!r}{nearest(verb[2], names)}; see {self.prog} --help"
-            )
+            message = f"no {kind}{verb[2]!r}{nearest(verb[2], names)}; see {self.prog} --help"
         elif message.startswith("unrecognized arguments: "):
             words = [word.partition("=")[0] for word in message.split()[2:] if word[:2] == "--"]
             message += next(filter(None, (nearest(word, options) for word in words)), "")
@@ -236,7 +234,7 @@ def _verbs() -> str:
 
 
 class _Version(argparse.Action):
-    """Prints the version, which is looked up only when asked for."""
+    """An action that prints the version, which is looked up only on request."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version")
@@ -249,7 +247,7 @@ class _Version(argparse.Action):
 
 
 class _Completion(argparse.Action):
-    """Prints the code that a shell needs for completion."""
+    """An action that prints the code that a shell needs for completion."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, choices: Sequence[str]) -> None:
         super().__init__(

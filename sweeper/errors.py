@@ -1,21 +1,19 @@
-"""Everything that sweeper tells a user is wrong.
-
+"""The errors that sweeper reports to users.
     SweeperError                 1    (never raised itself)
      ├─ UsageError               2    the command line or an argument from Python
      │   └─ GridError            2    one or more problems in a grid, each with its place
      │       └─ RecipeError           its recipe cannot be found, imported or used
      ├─ NotFound                 5    no such sweep, run, file
-     └─ EnvironmentFailure       6    what sweeper needs is not there
+     └─ EnvironmentFailure       6    something that sweeper needs is missing
          ├─ StoreError                the store refuses or cannot be reached
          │   ├─ AlreadyExists         an exclusive create lost the race
-         │   └─ Damaged               a document is not what it should be: the store answers
+         │   └─ Damaged               a document is damaged, though the store answers
          ├─ Unreachable               a backend does not answer: says nothing about its jobs
-         │   └─ NoRoom                it can start no more jobs now: those at work go on
+         │   └─ NoRoom                it cannot start more jobs now: running jobs continue
          ├─ EngineError               the local engine does not start or does not answer
          └─ AnotherLauncher           a sweep has its launcher already
-
 The number is the exit code of a command that ends with the error. A message is one line that
-says where, what, and how to mend it; only `GridError` has a line for each problem.
+says where, what, and how to fix it; only `GridError` has a line for each problem.
 """
 
 from collections.abc import Sequence
@@ -28,7 +26,8 @@ class SweeperError(Exception):
 
 
 class UsageError(SweeperError):
-    """The caller asked for something that cannot be: say what, and what to write instead."""
+    """The caller requested something impossible. The message says what, and what to write
+    instead."""
 
     exit_code = 2
 
@@ -51,7 +50,7 @@ class RecipeError(GridError):
 
 
 class NotFound(SweeperError):
-    """What was named does not exist."""
+    """The named sweep, run or file does not exist."""
 
     exit_code = 5
 
@@ -63,7 +62,7 @@ class EnvironmentFailure(SweeperError):
 
 
 class StoreError(EnvironmentFailure):
-    """The store cannot do what was asked."""
+    """The store cannot do what was requested."""
 
 
 class AlreadyExists(StoreError):
@@ -100,6 +99,6 @@ class AnotherLauncher(EnvironmentFailure):
         import shlex
 
         return cls(
-            f"another launcher is at work on {sweep!r}: follow it with "
-            f"`sweeper watch {sweep} --root {shlex.quote(root)}`, or wait until it ends"
+            f"another launcher is running on {sweep!r}: follow it with `sweeper watch {sweep} "
+            f"--root {shlex.quote(root)}`, or wait until it ends"
         )

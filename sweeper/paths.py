@@ -1,4 +1,4 @@
-"""Where things are kept on this machine, for its user: not in a store. Standard library only."""
+"""The user's folders on this machine, outside any store. Imports only the standard library."""
 
 import os
 import sys
@@ -13,12 +13,12 @@ def current_folder() -> str:
         return os.getcwd()
     except FileNotFoundError as error:
         raise EnvironmentFailure(
-            "the current folder was removed: go to one that exists, with `cd`"
+            "the current folder was removed: `cd` to an existing folder"
         ) from error
 
 
 def is_utf8(path: str) -> bool:
-    """Return whether a path can be written down: in documents, and as an argument of tmux."""
+    """Return whether a path is valid UTF-8, as documents and arguments of tmux require."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -27,7 +27,8 @@ def is_utf8(path: str) -> bool:
 
 
 def home(environ: Mapping[str, str] = os.environ) -> str:
-    """$SWEEPER_HOME, else $XDG_DATA_HOME/sweeper, else ~/.local/share/sweeper: an absolute path."""
+    """Return $SWEEPER_HOME, else $XDG_DATA_HOME/sweeper, else ~/.local/share/sweeper, as an
+    absolute path."""
     if chosen := environ.get("SWEEPER_HOME"):
         return os.path.abspath(os.path.expanduser(chosen))
     data = environ.get("XDG_DATA_HOME") or os.path.join("~", ".local", "share")
@@ -35,8 +36,8 @@ def home(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def cache(environ: Mapping[str, str] = os.environ) -> str:
-    """Return what may be lost at any time: $SWEEPER_HOME/cache, else $XDG_CACHE_HOME/sweeper, else
-    ~/.cache/sweeper."""
+    """Return the folder for files that may be lost at any time: $SWEEPER_HOME/cache, else
+    $XDG_CACHE_HOME/sweeper, else ~/.cache/sweeper."""
     if chosen := environ.get("SWEEPER_HOME"):
         return os.path.join(os.path.abspath(os.path.expanduser(chosen)), "cache")
     base = environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
@@ -44,58 +45,62 @@ def cache(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def environments(root: str | None = None) -> str:
-    """Return the environments, with secrets, of launches whose sweeps are not over."""
+    """Return the folder for the environments, with secrets, of launches whose sweeps are not
+    over."""
     return os.path.join(root or home(), "environments")
 
 
 def built(root: str | None = None) -> str:
-    """Return what jobs made of requirements: environments of packages, and their locks."""
+    """Return the folder for environments that jobs built from requirements, and their locks."""
     return os.path.join(root or home(), "built")
 
 
 def sources(root: str | None = None) -> str:
-    """sweeper's own source, as jobs took it along, and its locks."""
+    """Return the folder for copies of sweeper's source that jobs use, and their locks."""
     return os.path.join(root or home(), "sources")
 
 
 def trials(root: str | None = None) -> str:
-    """Return trials of backends by `doctor --try` that are not removed yet: by name, with their
-    root."""
+    """Return the folder for the notes of backend trials by `doctor --try` that are not removed
+    yet."""
     return os.path.join(root or home(), "trials")
 
 
 def engine(root: str | None = None) -> str:
-    """Return the engine's own directory: its record, lock, log and checkpoints."""
+    """Return the engine's folder: its record, lock, log and checkpoints."""
     return os.path.join(root or home(), "engine")
 
 
 def checkpoints(root: str | None = None) -> str:
-    """Return what training clients saved."""
+    """Return the folder for what training clients saved."""
     return os.path.join(engine(root), "checkpoints")
 
 
 def spill(root: str | None = None) -> str:
-    """Return weights of samplers that are not in use; nothing of it outlives the engine."""
+    """Return the folder for weights of samplers that are not in use. It does not outlive the
+    engine."""
     return os.path.join(engine(root), "spill")
 
 
 def models(root: str | None = None) -> str:
-    """Base models made on first use."""
+    """Return the folder for base models made on first use."""
     return os.path.join(root or home(), "models")
 
 
 def hub(root: str | None = None) -> str:
-    """Tokenizers by model name, as the hub's cache has them. Only the engine writes here."""
+    """Return the folder for tokenizers by model name, in the format of the hub's cache. Only the
+    engine writes here."""
     return os.path.join(root or home(), "hub")
 
 
 def views(root: str | None = None) -> str:
-    """Cache for programs: what is in `hub`, and beside it what is in a user's own cache."""
+    """Return the folder for programs' cache: the contents of `hub` and of a user's own cache."""
     return os.path.join(root or home(), "hub-views")
 
 
 def warm(root: str | None = None) -> str:
-    """Return the fork servers' sockets, and lists of what recipes import."""
+    """Return the folder for the fork servers' sockets, and lists of the modules that recipes
+    import."""
     return os.path.join(root or home(), "warm")
 
 

@@ -94,8 +94,8 @@ def in_colour() -> bool:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Put a text on one line of at most `most` characters: a command may be long and have
-    several. A long text is cut between words, if it has any near its end."""
+    """Put a text, which may have several lines, on one line of at most `most` characters. A long
+    text is cut between words, if it has any near its end."""
     line = " ".join(text.split())
     if len(line) <= most:
         return line
@@ -126,8 +126,7 @@ def duration(seconds: float | None) -> str:
 
 
 def print_json(document: Mapping[str, object]) -> int:
-    """Print one JSON object; numbers that JSON does not support become text. Returns exit code
-    0."""
+    """Print one JSON object; numbers that JSON does not support become text. Return exit code 0."""
     import json
 
     from sweeper.store.documents import strict
@@ -164,7 +163,7 @@ def complain(error: SweeperError) -> int:
 
 
 def _print_error(text: str) -> None:
-    """Print on standard error, if it can be written to: a message that does not arrive must not
-    change what a command does."""
+    """Print on standard error, if possible: a message that cannot be printed must not change what
+    a command does."""
     with suppress(OSError):
         print(f"sweeper: {text}", file=sys.stderr)

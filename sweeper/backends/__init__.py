@@ -1,8 +1,9 @@
 """Looks up backends by name and loads them on demand.
 
-A name is a row of the table of built-in backends, or an entry point of the group
-`sweeper.backends` in any installed package. Both lead to a `BackendType`, which is all that the
-rest of sweeper knows of a backend."""
+A name is a row of the table of built-in backends, or an entry point of the group `sweeper.backends`
+in any installed package. Both lead to a `BackendType`, the only part of a backend that the rest of
+sweeper knows.
+"""
 
 import functools
 import importlib
@@ -75,9 +76,7 @@ def backend_type(name: str) -> BackendType:
         from sweeper.fields.kinds import nearest
 
         known = backend_names()
-        raise UsageError(
-            f"no backend {name[:60]!r}{nearest(name, known)}: there is {', '.join(known)}"
-        )
+        raise UsageError(f"no backend {name[:60]!r}{nearest(name, known)}: use {', '.join(known)}")
     module, _, attribute = target.partition(":")
     try:
         value = getattr(importlib.import_module(module), attribute)
@@ -88,8 +87,8 @@ def backend_type(name: str) -> BackendType:
         ) from error
     if not isinstance(value, BackendType):
         raise UsageError(
-            f"the backend {name!r}: {target} is no sweeper.backends.base.BackendType, which its "
-            "entry point has to name"
+            f"the backend {name!r}: {target} is not a sweeper.backends.base.BackendType, "
+            "which its entry point must name"
         )
     return value
 
@@ -144,8 +143,9 @@ def open_places(
     `open_backend` does.
 
     With `some`, and if the plan lists several places, a place that cannot be opened is returned as
-    `Away`. So is a place for which `accept` raises `EnvironmentFailure`. With `silent`, this holds
-    only for places that do not answer, and `Unreachable` is raised if no place could be opened."""
+    `Away`. So is a place for which `accept` raises `EnvironmentFailure`. With `quiet`, this holds
+    only for places that do not answer, and `Unreachable` is raised if no place could be opened.
+    """
     backends: dict[str, Backend] = {}
     for place in launch.places:
         opened = partial(open_backend, place, sweep, folder, options_of(launch, place))

@@ -55,7 +55,7 @@ class JobState(Enum):
 
     PENDING = "pending"
     RUNNING = "running"
-    STOPPING = "stopping"  # somebody asked it to end; it may still have processes
+    STOPPING = "stopping"  # was asked to end; it may still have processes
     ENDED = "ended"
     ABSENT = "absent"  # the backend answered that it does not know the job
 
@@ -77,7 +77,7 @@ class JobStatus(NamedTuple):
 class Backend(ABC):
     """Executes the jobs of a sweep.
 
-    Every method raises `sweeper.errors.Unreachable` when the backend does not answer. That must
+    Every method raises `sweeper.errors.Unreachable` if the backend does not answer, which must
     never be taken for ABSENT. The first five methods are required; a backend implements those of
     the others that make sense for it.
     """
@@ -101,14 +101,13 @@ class Backend(ABC):
 
     @abstractmethod
     def cancel(self, tokens: Sequence[str]) -> Collection[str] | None:
-        """Ask the jobs to stop: sends SIGTERM to the workers of running jobs and withdraws waiting
-        jobs. Unknown tokens are ignored. Return the tokens of jobs that it cannot stop yet
-        (suspended, about to begin), for which the caller repeats the call. None means that there
-        are none."""
+        """Ask the jobs to stop: send SIGTERM to the workers of running jobs and withdraw waiting
+        jobs. Ignore unknown tokens. Return the tokens of jobs that it cannot stop yet
+        (suspended, about to begin), for which the caller repeats the call; None for none."""
 
     @abstractmethod
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the lines that the backend itself kept of a job, if any."""
+        """Yield the lines that the backend itself stores of a job, if any."""
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Check that the backend would accept jobs with these resources, before anything is
@@ -121,8 +120,8 @@ class Backend(ABC):
         del tokens
 
     def location(self) -> Mapping[str, str]:
-        """Return what distinguishes the place where jobs wait from others of its kind
-        (`{"cluster": "a"}`). It never changes."""
+        """Return the fields that distinguish the place where jobs wait from others of its kind
+        (`{"cluster": "a"}`). They never change."""
         return {}
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
@@ -160,7 +159,7 @@ class Capabilities(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A check of `doctor`. `look` returns its finding, or raises `SweeperError` or `LookupError`
+    """A check of `doctor`. `look` returns its result, or raises `SweeperError` or `LookupError`
     with the problem. `needed`: a launch requires it."""
 
     name: str
@@ -219,20 +218,21 @@ def _over(defaults: Options, given: Options) -> dict[str, object]:
 
 
 class BackendType(NamedTuple):
-    """A backend's description of itself. Loading it must be cheap, so its functions import whatever
-    is needed to run jobs.
+    """A backend's description of itself. Loading it must be cheap, so its functions import what is
+    needed to run jobs.
 
     `open` takes the sweep's name, its folder (or URL) and the options. It raises
-    `EnvironmentFailure` if something it needs is missing. `section` declares the options, which
-    stand in a grid's `launch.<name>` and in a table of the user's configuration file. `doc`
-    describes the backend in one line. `by_run`: options may have `overrides` for runs with some
-    values. `records_defaults`: defaults from the configuration file are recorded with the plan, by
-    `merge`; otherwise the backend reads them when it is opened (`configuration.defaults_of`).
-    `capabilities` and `checks` take the options as a plan has them; `capabilities` raises
-    `UsageError` if they are incomplete. `leftovers` takes a sweep's folder, the ids of its runs
-    that are over, and the ids of those that succeeded. `manifests` returns the requests that
-    submitting jobs would send, without querying the backend. It takes the arguments of `open` and
-    the jobs, grouped by submission. None: its jobs have no format of their own."""
+    `EnvironmentFailure` if something it needs is missing. `section` declares the options, which are
+    in a grid's `launch.<name>` and in a table of the user's configuration file. `doc` describes the
+    backend in one line. `by_run`: options may have `overrides` for runs with some values.
+    `records_defaults`: defaults from the configuration file are recorded with the plan, by `merge`;
+    otherwise the backend reads them when it is opened (`configuration.defaults_of`). `capabilities`
+    and `checks` take the options as a plan has them; `capabilities` raises `UsageError` if they are
+    incomplete. `leftovers` takes a sweep's folder, the ids of its runs that are over, and the ids
+    of those that succeeded. `manifests` returns the requests that submitting jobs would send,
+    without querying the backend. It takes the arguments of `open` and the jobs, grouped by
+    submission. None: its jobs have no format of their own.
+    """
 
     name: str
     doc: str

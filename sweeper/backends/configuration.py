@@ -10,7 +10,7 @@ from sweeper.fields.nodes import Place, Problems
 
 def defaults_of(kind: BackendType, problems: Problems) -> dict[str, object]:
     """Return a backend's table in the form of a plan's options; empty if there is none. Mistakes
-    in it or in the file are added to `problems`, with a place that names the file."""
+    in it or in the file are added to `problems`, each with its place."""
     path, document = config_file.file(), config_file.read_tables(problems)
     others = document.keys() - {kind.key}
     tables = [name.replace("-", "_") for name in backend_names()] if others else []

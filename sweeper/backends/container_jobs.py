@@ -11,7 +11,7 @@ from sweeper.fields import config_file
 from sweeper.fields.kinds import Item, Text, Texts
 from sweeper.fields.sections import Field, Reading, Section
 
-LINE = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not one line")
+LINE = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} has several lines")
 PYTHON = Field("python", LINE, "The interpreter in the image that has sweeper.", "python")
 _DIGEST = "@sha256:"
 _SIGNALS = range(129, 193)
@@ -24,10 +24,10 @@ def image_field(doc: str, name: str = "image") -> Field:
 
 
 def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100) -> Texts:
-    """Return a list of strings that match `pattern`. Messages read "is no" and then `called`."""
+    """Return a list of strings that match `pattern`. Messages read "is not a" and then `called`."""
 
     def wrong_with(text: str) -> str | None:
-        return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is no {called}"
+        return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is not a {called}"
 
     return Texts(Item({"pattern": f"^{pattern}$"}, wrong_with), least=least, most=most)
 
@@ -36,7 +36,7 @@ def check_same_for_all_runs(reading: Reading, keys: Sequence[str]) -> None:
     """Add a problem for each of `keys` that an override sets."""
     for key in keys if "if" in reading.entries else ():
         if key in reading.entries:
-            reading.problem(key, f"{reading.path(key)} is the same for all runs of a sweep")
+            reading.problem(key, (f"{reading.path(key)} must be the same for all runs of a sweep"))
 
 
 def options_with_image(
@@ -52,9 +52,9 @@ def options_with_image(
     if "image" not in options and other_key not in options:
         other = f" (or {other_key})" if other_key else ""
         raise UsageError(
-            f"{backend}: nothing says what jobs run in: write `launch: {{{backend}: {{image: "
-            f'{example}}}}}`{other} in the grid, or image = "{example}" below [{backend}] in '
-            f"{config_file.file()}"
+            f"{backend}: no image is given: write `launch: "
+            f'{{{backend}: {{image: {example}}}}}`{other} in the grid, or image = "{example}" '
+            f"below [{backend}] in {config_file.file()}"
         )
     return options
 
@@ -75,8 +75,7 @@ def require_digest(image: str) -> str:
     """Return the image's address. Raises `LookupError` if it has no digest."""
     if _DIGEST not in image:
         raise LookupError(
-            f"{image} may become another one while a sweep runs: "
-            f"name it by its digest, NAME{_DIGEST}..."
+            f"{image} may change while a sweep runs: name it by its digest, NAME{_DIGEST}..."
         )
     return image
 

@@ -1,8 +1,8 @@
-"""Runs a platform's client in a separate process, for clients that take long to load or end their
+"""Runs a platform's client in a separate process, for clients that load slowly or end their
 process when they are disconnected.
 
 The process reads requests, one line of JSON each, and answers each with a line: `{"answer": ...}`,
-`{"refused": why}` if the platform will never do it, `{"silent": why}` if it did not answer. The
+`{"refused": why}` for a permanent refusal, `{"silent": why}` if the platform did not answer. The
 first request opens the client (`{"do": "open", ...}`). The process ends when its input does.
 `serve` runs in the process, `Helper` in the launcher.
 """
@@ -68,7 +68,7 @@ class Helper:
             self.end()
             where = str(self._opening.get("address", self._what))
             message = str(error).removeprefix(f"{self._what}: ")
-            failure = Unreachable(f"{self._what}: nothing answers at {where}: {message}")
+            failure = Unreachable(f"{self._what}: {where} does not answer: {message}")
             self._backoff.failed(failure)
             raise failure from error
 
@@ -103,7 +103,7 @@ class Helper:
                     raise TimeoutError(f"no answer within {_SECONDS:g} s")
                 chunk = os.read(process.stdout.fileno(), 1 << 20)
                 if not chunk:
-                    raise ConnectionError("its client was cut off, and has ended")
+                    raise ConnectionError("its client was disconnected and has ended")
                 self._rest += chunk
         answer, _, self._rest = self._rest.partition(b"\n")
         return answer

@@ -29,6 +29,6 @@ class Identity:
         self._known = self.current() or NOT_YET
 
     def ensure(self) -> str:
-        """Return the identity, and make one if there is none."""
+        """Return the identity; create it if there is none."""
         self._known = self._known or self._folder.ensure_identity()
         return self._known

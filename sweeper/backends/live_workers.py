@@ -1,10 +1,10 @@
-"""Finds the live workers of one sweep on this machine, whoever started them and by whatever path
-to the sweep's folder. A backend checks this before it reports that a job does not exist.
+"""Finds the live workers of one sweep on this machine, for any user, launcher and path to the
+sweep's folder. A backend checks this before it reports that a job does not exist.
 
 A worker is recognized by its command line, which ends in `<folder> <token>`. Folders are compared
-by identity, since a link, another mount or another working folder may give one another path. A
-worker that our process table does not show (it runs in another container) is recognized by the lock
-that it holds; see `sweeper.sweep.worker_lock`.
+by identity, since a link, another mount or another working folder may change the path. A worker
+that our process table does not show (it runs in another container) is recognized by the lock that
+it holds; see `sweeper.sweep.worker_lock`.
 """
 
 import os
@@ -22,7 +22,7 @@ _Identity = tuple[int, int]
 
 
 class Workers:
-    """Finds the live workers of the sweep at `folder`, which may be a remote address."""
+    """The live workers of the sweep at `folder`, which may be a remote address."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -50,7 +50,7 @@ class Workers:
         return os.path.join(folder.store.root, folder.job(*attempt_of(token)))
 
     def _look(self, wanted: set[str]) -> dict[str, psutil.Process]:
-        """Searche the process table."""
+        """Search the process table."""
         ours = _identity(self._folder)
         processes: dict[int, tuple[str, psutil.Process]] = {}
         try:
@@ -96,7 +96,8 @@ def _identity(path: str) -> _Identity | None:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """psutil also compares the start time, so a reused pid is not mistaken for ours."""
+    """Return whether the process lives. psutil also compares the start time, so a reused pid is
+    not mistaken for ours."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -14,8 +14,8 @@ def for_each(
     things: Sequence[T], deed: Callable[[T], None], of_one: type[EnvironmentFailure]
 ) -> None:
     """Apply `deed` to each of `things`, several at a time. Start no more after a failure that is
-    not `of_one`, the kind that concerns a single thing. Raises one of the failures, permanent ones
-    first."""
+    not a `of_one`, the class of failures that concern a single thing. Raises one of the
+    failures, permanent ones first."""
     failures: list[EnvironmentFailure] = []
 
     def attempt(thing: T) -> None:

@@ -1,4 +1,4 @@
-"""Runs `slurm/job.py`, for queued jobs that an earlier version submitted with this path."""
+"""Run `slurm/job.py`, for queued jobs that an earlier version submitted with this path."""
 
 import os
 import runpy

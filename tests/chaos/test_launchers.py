@@ -86,7 +86,7 @@ def test_two_launches_at_once(sweep: Sweeps) -> None:
     assert codes[0] == 0
     # A launch after the end finds everything done.
     assert set(codes) <= {0, 6}
-    assert codes.count(6) == one.log.read_text().count("another launcher is at work")
+    assert codes.count(6) == one.log.read_text().count("another launcher is running")
     one.rest()
     assert one.verdict(once=True).good
 

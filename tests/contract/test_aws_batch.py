@@ -14,12 +14,12 @@ ARN = "arn:aws:batch:us-east-1:123456789012"
 DENIED = "AccessDeniedException: User: me is not authorized"
 OLD = "the credentials have expired or are not valid: renew them"
 REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
-    ({"queue": "nope"}, {}, "there is no job queue nope in us-east-1"),
+    ({"queue": "nope"}, {}, "no job queue nope in us-east-1"),
     ({"queue": f"{ARN}:job-queue/nope"}, {}, f"no job queue {ARN}:job-queue/nope in us-east-1"),
-    ({"region": "eu-west-1"}, {}, "there is no job queue queue-.* in eu-west-1"),
+    ({"region": "eu-west-1"}, {}, "no job queue queue-.* in eu-west-1"),
     ({}, {"queue": "closed"}, "queue-.* is DISABLED, VALID"),
-    ({**DEFINED, "job_definition": "nope"}, {}, "there is no active job definition nope"),
-    ({**DEFINED, "job_definition": "nope:3"}, {}, "there is no active job definition nope:3"),
+    ({**DEFINED, "job_definition": "nope"}, {}, "no active job definition nope"),
+    ({**DEFINED, "job_definition": "nope:3"}, {}, "no active job definition nope:3"),
     ({**DEFINED, "job_definition": f"{ARN}:job-definition/nope:1"}, {}, "no active job definition"),
     ({"image": "lab/sweper"}, {"registerjobdefinition": "Invalid image"}, "Invalid image"),
     ({"role": "nobody"}, {"registerjobdefinition": "Role nobody is not valid"}, "Role nobody is"),
@@ -36,7 +36,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
     ({}, {"registerjobdefinition": DENIED}, "not allowed: .*aws-batch.md has the permissions"),
     ({}, {"describejobqueues": "ExpiredTokenException: x"}, OLD),
     ({}, {"describejobqueues": "UnrecognizedClientException: x"}, OLD),
-    ({}, {"describejobqueues": "InvalidSignatureException: x"}, "clock of this machine is wrong"),
+    ({}, {"describejobqueues": "InvalidSignatureException: x"}, "correct this machine's clock"),
     ({}, {"registerjobdefinition": "ExpiredTokenException: x"}, OLD),
     ({}, {"queue": "silent"}, "AWS Batch: ServiceUnavailable at describe_job_queues: it is away"),
 ]

@@ -30,26 +30,30 @@ SMALL = {"shape": {"cpu_count": 8, "memory_bytes": 2**33, "gpu_count": 0}}
 ONE = {"clusters": ["lab/cpu"]}
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"workspace": "lab/nowhere"}, {}, "workspace lab/nowhere not found"),
-    ({"workspace": "01NOWHERE"}, {}, "the workspace 01NOWHERE: there is none"),
+    ({"workspace": "01NOWHERE"}, {}, "the workspace 01NOWHERE: it does not exist"),
     ({}, {"archived": True}, "the workspace lab/sweeps is archived"),
-    ({}, READ, "you may only look at the workspace lab/sweeps"),
+    ({}, READ, "you have only read access to the workspace lab/sweeps"),
     ({}, {"denied": {"ListWorkloads"}}, "does not have permission: ListWorkloads"),
     ({}, {"denied": {"GetWorkspace"}}, "the workspace lab/sweeps: .*permission: GetWorkspace"),
-    ({"budget": "lab/nothing"}, {}, "the budget lab/nothing: there is none"),
+    ({"budget": "lab/nothing"}, {}, "the budget lab/nothing: it does not exist"),
     ({"budget": "lab/closed"}, {}, "the budget lab/closed is no longer in use"),
-    ({}, {"workspace_budget": ""}, "has no budget: launch.beaker.budget says one"),
-    ({"image": "lab/sweper"}, {}, "the image lab/sweper: there is none"),
-    ({"image": "lab/half"}, {}, "the image lab/half was never uploaded to its end"),
-    ({"clusters": ["lab/cpus"]}, {}, "the cluster lab/cpus: there is none"),
-    ({**ONE, "gpus": 1}, SMALL, "the nodes of lab/cpu have 0 GPUs, and a job asks for 1"),
-    ({**ONE, "cpus": 16.0}, SMALL, "have 8 CPUs, and a job asks for 16"),
-    ({**ONE, "memory": "16GiB"}, SMALL, "bytes of memory, and a job asks for 17179869184"),
-    ({**ONE, "timeout_s": 7200.0}, {"most_seconds": 3600}, "takes jobs of at most 3600 s"),
-    ({"hostnames": ["n9.lab.org"]}, {}, "there is no node n9.lab.org"),
-    ({"priority": "urgent"}, {}, "takes priorities up to high, not urgent"),
-    ({"datasets": {"/data": "lab/promts"}}, {}, "the dataset lab/promts: there is none"),
-    ({"datasets": {"/data": "lab/half"}}, {}, "the dataset lab/half was never uploaded"),
-    ({"secrets": {"A": CANARY}}, {}, "no secret of the name that .* gives for A"),
+    ({}, {"workspace_budget": ""}, "has no budget: set launch.beaker.budget"),
+    ({"image": "lab/sweper"}, {}, "the image lab/sweper: it does not exist"),
+    ({"image": "lab/half"}, {}, "the upload of the image lab/half was never completed"),
+    ({"clusters": ["lab/cpus"]}, {}, "the cluster lab/cpus: it does not exist"),
+    ({**ONE, "gpus": 1}, SMALL, "the nodes of lab/cpu have 0 GPUs, but a job asks for 1"),
+    ({**ONE, "cpus": 16.0}, SMALL, "have 8 CPUs, but a job asks for 16"),
+    ({**ONE, "memory": "16GiB"}, SMALL, "bytes of memory, but a job asks for 17179869184"),
+    ({**ONE, "timeout_s": 7200.0}, {"most_seconds": 3600}, "allows jobs of at most 3600 s"),
+    ({"hostnames": ["n9.lab.org"]}, {}, "no node n9.lab.org"),
+    ({"priority": "urgent"}, {}, "allows priorities up to high, not urgent"),
+    ({"datasets": {"/data": "lab/promts"}}, {}, "the dataset lab/promts: it does not exist"),
+    (
+        {"datasets": {"/data": "lab/half"}},
+        {},
+        "the upload of the dataset lab/half was never completed",
+    ),
+    ({"secrets": {"A": CANARY}}, {}, "has the name that .* gives for A"),
     ({}, {"silent": True}, "http://127.0.0.1:[0-9]+ does not answer"),
 ]
 
@@ -73,7 +77,7 @@ def test_what_jobs_of_some_runs_ask_for(beaker: Any, tmp_path: Path) -> None:
     """Each is looked for, and what may not be looked at stops nothing."""
     backend = _open(beaker, tmp_path)
     backend.preflight([{}, {"docker_image": "registry/sweeper:1"}, {"priority": "low"}])
-    with pytest.raises(EnvironmentFailure, match="the cluster lab/cpus: there is none"):
+    with pytest.raises(EnvironmentFailure, match="the cluster lab/cpus: it does not exist"):
         backend.preflight([{}, {"clusters": ["lab/cpus"]}])
     beaker.secrets["key"] = CANARY
     beaker.denied = {"GetSecret", "GetBudget", "GetCluster", "GetImage", "GetWorkspacePermissions"}
@@ -89,11 +93,11 @@ def test_who_cannot_be_asked(beaker: Any, tmp_path: Path, monkeypatch: pytest.Mo
     config = tmp_path / "config.yml"
     texts = {
         _settings(beaker, user_token=CANARY): "the token has expired or is not valid",
-        _settings(beaker, user_token=""): "nothing says who asks",
+        _settings(beaker, user_token=""): "no login",
         _settings(beaker, rpc_address="127.0.0.1:9"): "does not answer",
-        _settings(beaker, default_workspace=""): "nothing says which workspace",
+        _settings(beaker, default_workspace=""): "no workspace is given",
         _settings(beaker, default_org="nobody", default_workspace="01X"): "organization nobody",
-        "{{": "nothing says who asks",
+        "{{": "no login",
     }
     monkeypatch.setenv("BEAKER_CONFIG", str(config))
     for text, told in texts.items():
@@ -103,9 +107,9 @@ def test_who_cannot_be_asked(beaker: Any, tmp_path: Path, monkeypatch: pytest.Mo
         assert "\n" not in str(caught.value)
         assert CANARY not in str(caught.value)
     config.unlink()
-    with pytest.raises(EnvironmentFailure, match=r"nothing says who asks .*BEAKER_TOKEN"):
+    with pytest.raises(EnvironmentFailure, match=r"no login .*BEAKER_TOKEN"):
         _open(beaker, tmp_path)
-    with pytest.raises(UsageError, match="nothing says what jobs run in: write"):
+    with pytest.raises(UsageError, match="no image is given: write"):
         capabilities_of("beaker", {})
     monkeypatch.setitem(sys.modules, "beaker.beaker_pb2", None)
     with pytest.raises(EnvironmentFailure, match=r"pip install .*\[beaker\]"):

@@ -36,7 +36,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"denied": {"SandboxListV2"}}, "not allowed: SandboxListV2"),
     ({}, {"denied": {"ClientHello"}}, "the app sweeper: not allowed: ClientHello"),
     ({}, {"denied": {"ImageGetOrCreate"}}, "the image sweeper: not allowed: ImageGetOrCreate"),
-    ({"secrets": {"A": CANARY}}, {}, "no secret of the name that .* gives for A, or it lacks"),
+    ({"secrets": {"A": CANARY}}, {}, "no secret has the name that .* gives for A, or it lacks"),
     ({"secrets": {"A": "keys"}}, {"secrets": {"keys": {"B": "x"}}}, "gives for A, or it lacks"),
     ({"secrets": {"A": "k", "B": "k"}}, {"secrets": {"k": {"A": "x"}}}, "gives for A, B, or it"),
     ({"environment": "research"}, {"images": set()}, "the image sweeper: .* not found"),
@@ -95,10 +95,10 @@ def test_who_cannot_be_asked(
 
 
 def test_what_is_missing_here(modal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="nothing says what jobs run in: write"):
+    with pytest.raises(UsageError, match="no image is given: write"):
         capabilities_of("modal", {})
     (image,) = [check for check in backend_type("modal").checks({}) if check.name == "image"]
-    with pytest.raises(LookupError, match=r"there is none: launch\.modal\.image"):
+    with pytest.raises(LookupError, match=r"no image is given: set launch\.modal\.image"):
         image.look()
     monkeypatch.setitem(sys.modules, "modal", None)
     with pytest.raises(EnvironmentFailure, match=r"pip install .*\[modal\]"):
@@ -121,8 +121,8 @@ except EnvironmentFailure as error:
     [
         ({}, "token_id = 'unfinished", "modal: its configuration cannot be read: Error when .*"),
         ({"MODAL_LOGLEVEL": "nope"}, "", "modal: its configuration cannot be read: .*NOPE.*"),
-        ({"MODAL_SANDBOX_V2": "0"}, "", "modal: its configuration has sandbox_v2 off, .*"),
-        ({}, "[default]\nsandbox_v2 = false", "modal: its configuration has sandbox_v2 off, .*"),
+        ({"MODAL_SANDBOX_V2": "0"}, "", "modal: its configuration turns off sandbox_v2, .*"),
+        ({}, "[default]\nsandbox_v2 = false", "modal: its configuration turns off sandbox_v2, .*"),
     ],
     ids=["a broken file", "no level of logs", "variable", "file"],
 )
@@ -169,7 +169,7 @@ def test_a_token_that_is_taken_back(
 
     def submitted() -> bool:
         clock.sleep(15)
-        with pytest.raises(Unreachable, match="start the launcher again") as caught:
+        with pytest.raises(Unreachable, match="restart the launcher") as caught:
             backend.submit([a_job(2)])
         assert caught.value.__cause__ is not caught.value
         return modal.faults[1].times == 0
@@ -258,11 +258,11 @@ def test_one_that_is_terminated_is_preempted(modal: Any, tmp_path: Path) -> None
     ("status", "code", "why", "told"),
     [
         ("INTERNAL_FAILURE", 0, "lost\nit", (None, "Modal itself failed: lost it", True)),
-        ("MEMORY_MANAGER_EVICTION", 137, "", (None, "its machine had too little memory", True)),
+        ("MEMORY_MANAGER_EVICTION", 137, "", (None, "its machine ran out of memory", True)),
         ("KERNEL_OOM_KILL", 137, "out of it", (None, "oom", False)),
         ("MEMORY_THRASHING_EVICTION", 137, "", (None, "oom", False)),
         ("INIT_FAILURE", 1, "no such mount", (None, "could not start it: no such mount", False)),
-        ("IDLE_TIMEOUT", 0, "", (None, "since it was idle", False)),
+        ("IDLE_TIMEOUT", 0, "", (None, "because it was idle", False)),
         ("FAILURE", 255, "", (255, None, False)),
         ("FAILURE", 143, "", (-15, None, False)),
     ],
@@ -402,7 +402,7 @@ def test_one_that_does_not_answer_at_all(modal: Any, tmp_path: Path) -> None:
         patched.setattr("sweeper.backends.modal.client._SECONDS", 0.5)
         modal.hangs = True
         for _ in range(2):
-            with pytest.raises(Unreachable, match=r"does not answer: nothing came in 0\.5 s"):
+            with pytest.raises(Unreachable, match=r"does not answer: no answer in 0\.5 s"):
                 backend.find(["0123456789ab-a1"])
         modal.hangs = False
 

@@ -337,7 +337,7 @@ def test_a_socket_that_tmux_cannot_have_is_refused_before_anything_starts(
         shared.mkdir()
         shared.chmod(0o777)
         monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
-        hint = "has unsafe permissions: set TMUX_TMPDIR to a folder of your own"
+        hint = "has unsafe permissions: set TMUX_TMPDIR to a folder that you own"
     with pytest.raises(EnvironmentFailure, match=hint) as refused:
         open_backend("s", "/f")
     assert not isinstance(refused.value, Unreachable)

@@ -284,7 +284,7 @@ def test_what_is_refused(shell: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
     refused(UsageError, "its jobs cannot read the folder", root=str(shell.folder / "sweeps"))
     refused(UsageError, "--live does not work", live=True)
     missing = text.replace(batch.queue, "nope")
-    refused(EnvironmentFailure, "there is no job queue nope in us-east-1", missing)
+    refused(EnvironmentFailure, "no job queue nope in us-east-1", missing)
     batch.open(False)
     refused(EnvironmentFailure, f"{batch.queue} is DISABLED, VALID")
     batch.open(True)

@@ -176,10 +176,10 @@ def test_what_is_refused(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     refused("its jobs cannot read the folder", root=str(sweep.shell.folder / "sweeps"))
     refused("--live does not work", live=True)
-    refused("nothing says what jobs run in", options={"image": None})
+    refused("no image is given", options={"image": None})
     secret = "secrets: [WANDB_API_KEY]\n"
     refused(r"launch.beaker.secrets: \{WANDB_API_KEY: TINKER_API_KEY\}", secret)
-    told = "the dataset lab/promts: there is none"
+    told = "the dataset lab/promts: it does not exist"
     refused(told, error=EnvironmentFailure, options={"datasets": {"/data": "lab/promts"}})
 
 
@@ -206,5 +206,5 @@ def test_the_doctor(sweep: Any) -> None:
     sweep.write(**(named | {"secrets": {"A": "other"}}), gpus=64)
     found = told(code=6)
     said = {name: check["found"] for name, check in found.items() if not check["good"]}
-    assert "have 8 GPUs, and a job asks for 64" in said["cluster lab/cpu"]
-    assert "no secret of the name" in said["secret A"]
+    assert "have 8 GPUs, but a job asks for 64" in said["cluster lab/cpu"]
+    assert "has the name" in said["secret A"]

@@ -205,7 +205,7 @@ def test_what_is_refused(sweep: Any, kube: Any, monkeypatch: pytest.MonkeyPatch)
 
     refused("its jobs cannot read the folder", root=str(sweep.shell.folder / "sweeps"))
     refused("--live does not work", live=True)
-    refused("nothing says what jobs run in", text.replace(plain, "{}"))
+    refused("no image is given", text.replace(plain, "{}"))
     secret = text + "secrets: [WANDB_API_KEY]\n"
     refused(r"launch.kubernetes.secrets: \{WANDB_API_KEY: tinker/api-key\}", secret)
     refused(

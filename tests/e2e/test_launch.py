@@ -242,7 +242,7 @@ def test_the_windows_of_a_sweep(shells: Shells, tmp_path: Path, tmux_socket: str
         (["status", "nothing"], 5, "no sweep 'nothing'"),
         (["logs", "nothing/x"], 5, "no run 'nothing/x'"),
         (["launch", "grid.yaml", "--root", "ftp://bucket"], 6, "no store for ftp://"),
-        (["frobnicate"], 2, "there is no verb 'frobnicate'"),
+        (["frobnicate"], 2, "no verb 'frobnicate'"),
     ],
 )
 def test_mistakes_cost_a_line(

@@ -165,7 +165,7 @@ def test_what_is_refused(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     refused("its jobs cannot read the folder", root=str(sweep.shell.folder / "sweeps"))
     refused("--live does not work", live=True)
-    refused("nothing says what jobs run in", options={"image": None})
+    refused("no image is given", options={"image": None})
     secret = "secrets: [WANDB_API_KEY]\n"
     refused(r"launch.modal.secrets: \{WANDB_API_KEY: tinker\}", secret)
     refused("the image sweper: ", error=EnvironmentFailure, options={"image": "sweper"})
@@ -188,5 +188,5 @@ def test_the_doctor(sweep: Any) -> None:
     sweep.write(secrets={"A": "other"})
     found = told(code=6)
     said = {name: check["found"] for name, check in found.items() if not check["good"]}
-    assert "may become another one" in said["image's digest"]
-    assert "no secret of the name" in said["secret A"]
+    assert "may change while a sweep runs" in said["image's digest"]
+    assert "no secret has the name" in said["secret A"]

@@ -34,7 +34,7 @@ def test_one_launcher_a_sweep(tmp_path: Path) -> None:
     assert held.wait(120)
     assert lock.is_held(SweepFolder(store, "s"))
     assert not lock.is_held(SweepFolder(store, "other"))
-    with pytest.raises(AnotherLauncher, match="another launcher is at work on 's'"):
+    with pytest.raises(AnotherLauncher, match="another launcher is running on 's'"):
         lock.holding_sweep(SweepFolder(store, "s")).__enter__()
     release.set()
     holder.join(120)

@@ -77,7 +77,7 @@ def test_what_a_sweep_that_was_there_before_has_left(ray: Any, tmp_path: Path) -
         return False
 
     until(lambda: is_taken(1))
-    with pytest.raises(Unreachable, match="of a sweep that was in the same folder the actor "):
+    with pytest.raises(Unreachable, match=r"the actor .* of an earlier sweep in this folder"):
         later.submit([a_job(2)])
     until_state(later, tokens[0], JobState.RUNNING)
     assert set(later.find(tokens)) == {tokens[0]}
@@ -199,10 +199,10 @@ def test_what_is_wrong_is_said_in_a_line(sweeper: Sweeper) -> None:
         return line
 
     sweeper.write("true")
-    assert "nothing answers at 127.0.0.1:1: " in refused(6, "launch.ray.address=127.0.0.1:1")
-    assert "CPU 900 asked for, the largest node has" in refused(2, "launch.ray.num_cpus=900")
+    assert "127.0.0.1:1 does not answer: " in refused(6, "launch.ray.address=127.0.0.1:1")
+    assert "a job asks for CPU 900, the largest node has" in refused(2, "launch.ray.num_cpus=900")
     assert "tape 1 asked for" in refused(2, "launch.ray.resources={tape: 1}")
-    assert "GPU 8 asked for, the largest node has 0" in refused(2, "launch.ray.num_gpus=8")
+    assert "a job asks for GPU 8, the largest node has 0" in refused(2, "launch.ray.num_gpus=8")
     assert "memory 900000 asked for" in refused(2, "launch.ray.memory=900000")
     assert "cannot read the folder" in refused(2, "launch.ray.files=false")
     assert "nothing answers" in refused(6, RAY_AUTH_TOKEN="another-token-than-the-clusters")
@@ -226,9 +226,9 @@ def test_doctor(sweeper: Sweeper) -> None:
     assert sweeper.options["address"] in said and "2, 32 CPU" in said
     assert "given by the environment" in said
     sweeper.write("true", {"ray": {"num_gpus": 1}})
-    assert "GPU 1 asked for, the largest node has 0" in sweeper.run(*look, code=6)
+    assert "a job asks for GPU 1, the largest node has 0" in sweeper.run(*look, code=6)
     sweeper.write("true", {"ray": {"address": "127.0.0.1:1"}})
-    assert "not known: the head did not answer" in sweeper.run(*look, code=6)
+    assert "unknown: the head did not answer" in sweeper.run(*look, code=6)
 
 
 def test_nodes_that_share_no_files(

@@ -164,7 +164,7 @@ def test_a_partition_that_takes_nothing_for_now(sweep: Sweep) -> None:
     finally:
         sweep.cluster.run("scontrol", "update", "partitionname=urgent", "state=up")
     found = sweep.run(*look)
-    assert "it would take a job with partition, time" in found
+    assert "it would accept a job with partition, time" in found
     assert "main* (of 4 nodes 0 busy, 4 idle; limit infinite)" in found
 
 
@@ -175,7 +175,7 @@ def test_a_configuration_file_with_a_mistake(sweep: Sweep) -> None:
     sweep.write(1, 1, 0.1)
     output = sweep.run("launch", "grid.yaml", "--wait", code=6)
     assert "config.toml: slurm.partitoin: unknown key 'partitoin'" in output
-    assert "--wrap is sweeper's to say" in output
+    assert "--wrap is set by sweeper" in output
     file.write_text('[slurm]\npartition = "urgent"\n')
     sweep.run("launch", "grid.yaml", "--wait")
     assert "urgent" in sweep.cluster.run("squeue", "-h", "-t", "all", "--me", "-o", "%P")

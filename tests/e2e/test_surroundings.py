@@ -102,7 +102,7 @@ def test_a_removed_current_folder_costs_a_line(swept: Path) -> None:
     )
     for arguments in needs:
         done = from_a_removed_folder(swept, *arguments)
-        line = "sweeper: the current folder was removed: go to one that exists, with `cd`\n"
+        line = "sweeper: the current folder was removed: `cd` to an existing folder\n"
         assert (done.returncode, done.stdout, done.stderr) == (6, "", line), arguments
     for arguments in (("ls",), ("status", "g"), ("show", "g/lr=1"), ("logs", "g")):
         done = from_a_removed_folder(swept, *arguments, "--root", root)

@@ -178,7 +178,7 @@ def test_a_queue_that_is_closed_takes_no_jobs_and_may_have_some(
 @pytest.mark.parametrize("status", ["CREATING", "UPDATING"])
 def test_a_queue_that_is_being_changed_is_waited_for(stubbed: Any, status: str) -> None:
     """By a launcher at work; a new launch is told, and a relaunch finds its jobs."""
-    backend, said = stubbed.backend(), f"q is ENABLED, {status}: it takes no jobs yet"
+    backend, said = stubbed.backend(), f"q is ENABLED, {status}: it accepts no jobs yet"
     stubbed.queue("ENABLED", status)
     stubbed.listed(backend)
     with pytest.raises(Unreachable, match=said):

@@ -20,7 +20,7 @@ def test_the_doctor_looks_at_what_it_can() -> None:
     """Without a queue: at who asks, at least; and says where one would be named."""
     (_, _, _), (name, needed, look) = checks({"region": "eu-central-1"})
     assert (name, needed) == ("launch.aws_batch", True)
-    with pytest.raises(LookupError, match=r"there is no queue: .*config\.toml; .* --grid GRID"):
+    with pytest.raises(LookupError, match=r"no queue is given: .*config\.toml; .* --grid GRID"):
         look()
 
 
@@ -54,9 +54,9 @@ def test_one_environment_that_takes_such_jobs_is_enough(environments: Callable[.
     )
     with pytest.raises(LookupError, match=r"ce1 \(EC2, up to 7 .*: a job asks for 8 vCPUs"):
         environments(asked, ("SPOT", 4), ("EC2", 7))
-    with pytest.raises(LookupError, match="it is not enabled and valid"):
+    with pytest.raises(LookupError, match="it is not both enabled and valid"):
         environments(asked, ("SPOT", 16), state="DISABLED")
-    with pytest.raises(LookupError, match="there is none"):
+    with pytest.raises(LookupError, match="the queue has none"):
         environments(asked)
 
 

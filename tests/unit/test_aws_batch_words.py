@@ -91,8 +91,8 @@ CONFIGURED: dict[str, tuple[str, str, dict[str, str]]] = {
     r"The config profile \(a\) could not be found: see launch.aws_batch.profile": ("a", "", {}),
     "no region: set launch.aws_batch.region, or AWS_DEFAULT_REGION": ("", "", {}),
     "region_name 'Frank furt' doesn't match": ("", "[default]\nregion=Frank furt", {}),
-    "no credentials that can be used .*Unable to locate": ("", "[default]\nregion=us-east-1", {}),
-    "no credentials .*missing: AWS_SECRET_ACCESS_KEY": ("", "", {"AWS_ACCESS_KEY_ID": "a"}),
+    "no usable credentials .*Unable to locate": ("", "[default]\nregion=us-east-1", {}),
+    "no usable credentials .*missing: AWS_SECRET_ACCESS_KEY": ("", "", {"AWS_ACCESS_KEY_ID": "a"}),
     "Unable to parse config file: .*/config: see ~/.aws/config": ("", "[default\nregion=x", {}),
     'source_profile "b" referenced .* does not exist: see': ("a", f"{_ROLE}source_profile=b", {}),
     "missing: source_profile or credential_source": ("a", _ROLE, {}),
@@ -102,7 +102,11 @@ CONFIGURED: dict[str, tuple[str, str, dict[str, str]]] = {
         f"{_ROLE}source_profile=b\n{_ROLE.replace('profile a', 'profile b')}source_profile=a",
         {},
     ),
-    "no credentials .*custom-process": ("a", "[profile a]\ncredential_process=/bin/false", {}),
+    "no usable credentials .*custom-process": (
+        "a",
+        "[profile a]\ncredential_process=/bin/false",
+        {},
+    ),
     "cannot be used: .*No such file.*'/no/such'": (
         "a", "[profile a]\ncredential_process=/no/such", {},
     ),
@@ -114,7 +118,7 @@ CONFIGURED: dict[str, tuple[str, str, dict[str, str]]] = {
     ),
     '"s" sso_session configuration does not exist: see': ("a", "[profile a]\nsso_session=s", {}),
     "Invalid endpoint: nonsense: see": ("", "", {**_KEYS, "AWS_ENDPOINT_URL": "nonsense"}),
-    "no credentials .*No such file or directory: '/no/such'": ("", "", _TOKEN_FILE),
+    "no usable credentials .*No such file or directory: '/no/such'": ("", "", _TOKEN_FILE),
 }  # fmt: skip
 
 

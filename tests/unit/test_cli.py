@@ -61,9 +61,9 @@ def test_what_nobody_knows_is_refused(given, capsys):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["doctor", "task"], "sweeper doctor: error: there is no 'task' (did you mean 'tasks'?)"),
+        (["doctor", "task"], "sweeper doctor: error: no 'task' (did you mean 'tasks'?)"),
         (["sweep"], "arguments are required: {archive,rename,delete}\n"),
-        (["lunch", "g.yaml"], "there is no verb 'lunch' (did you mean 'launch'?)"),
+        (["lunch", "g.yaml"], "no verb 'lunch' (did you mean 'launch'?)"),
         (
             ["launch", "g.yaml", "--max-paralel", "3"],
             "unrecognized arguments: --max-paralel 3 (did you mean '--max-parallel'?)",

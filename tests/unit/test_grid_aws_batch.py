@@ -119,9 +119,9 @@ def test_a_number_that_is_too_small_is_said_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "there is no queue"),
-        ({"queue": "q"}, "name an image, .* or a job_definition"),
-        ({"queue": "q", "image": "i", "job_definition": "d"}, "take one of them out"),
+        ({}, "no queue is given"),
+        ({"queue": "q"}, "no image is given.* or job_definition"),
+        ({"queue": "q", "image": "i", "job_definition": "d"}, "remove one of them"),
     ],
 )
 def test_what_is_needed(given: dict[str, str], said: str) -> None:

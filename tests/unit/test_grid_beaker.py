@@ -95,7 +95,7 @@ def test_both_refuse_it(section: str) -> None:
 
 
 def test_what_holds_for_a_sweep_is_no_override() -> None:
-    with pytest.raises(GridError, match="workspace is the same for all runs of a sweep"):
+    with pytest.raises(GridError, match="workspace must be the same for all runs of a sweep"):
         parse_grid(_grid("{overrides: [{if: {x: [1]}, workspace: lab/other}]}"), "g.yaml")
 
 

@@ -83,7 +83,7 @@ def test_both_refuse_it(grid_readers: Any, section: str) -> None:
 
 
 def test_what_holds_for_a_sweep_is_no_override() -> None:
-    with pytest.raises(GridError, match="namespace is the same for all runs of a sweep"):
+    with pytest.raises(GridError, match="namespace must be the same for all runs of a sweep"):
         parse_grid(_grid("{overrides: [{if: {x: [1]}, namespace: other}]}"), "g.yaml")
 
 

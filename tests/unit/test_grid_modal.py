@@ -63,9 +63,12 @@ def test_both_refuse_it(grid_readers: Any, section: str) -> None:
 @pytest.mark.parametrize(
     ("section", "told"),
     [
-        ("{timeout: 25h}", "a sandbox lasts 24h at most"),
-        ("{overrides: [{if: {x: [1]}, app: other}]}", "app is the same for all runs of a sweep"),
-        ("{overrides: [{if: {x: [1]}, image: other}]}", "image is the same for all runs"),
+        ("{timeout: 25h}", "a sandbox lasts at most 24h"),
+        (
+            "{overrides: [{if: {x: [1]}, app: other}]}",
+            "app must be the same for all runs of a sweep",
+        ),
+        ("{overrides: [{if: {x: [1]}, image: other}]}", "image must be the same for all runs"),
     ],
 )
 def test_what_only_the_reader_refuses(section: str, told: str) -> None:

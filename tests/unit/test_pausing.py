@@ -264,7 +264,7 @@ def test_a_launch_of_the_same_grid_joins_the_launcher_at_work(scene: Scene, home
     assert not _offer(scene, same)
     sweep_requests.forget(scene.folder, "stop")
     scene.new_scheduler(starting=False).step()
-    with pytest.raises(AnotherLauncher, match="another launcher is at work on 's'"):
+    with pytest.raises(AnotherLauncher, match="another launcher is running on 's'"):
         _offer(scene, same)
 
 

@@ -84,10 +84,10 @@ def test_a_line_of_ours_that_cannot_be_read_is_no_absence() -> None:
     (job,) = slurm_commands.queue_of(_line("7", "PENDING", why="a|b"), MARK)
     assert job.reason == "a|b"
     for line in (_line("7", "RUNNING", known="cccc"), _line("7", "RUNNING").rpartition("|None")[0]):
-        with pytest.raises(Unreachable, match="cannot be read"):
+        with pytest.raises(Unreachable, match="cannot parse"):
             slurm_commands.queue_of(line, MARK)
     for index in ("N/A", "[3-7%2]", "1-3,...", ""):
-        with pytest.raises(Unreachable, match="which tasks"):
+        with pytest.raises(Unreachable, match="cannot parse the tasks"):
             slurm_commands.queue_of(_line("7", "PENDING", task=index, known="array"), MARK)
 
 
@@ -323,7 +323,7 @@ def test_a_job_that_was_started_again_serves_the_next_attempts(tmp_path: Path) -
 
 def test_an_array_whose_table_is_gone_is_no_reason_to_call_its_jobs_absent(tmp_path: Path) -> None:
     answer = _line("7", "RUNNING", task="0", known="array", mark=Tables(str(tmp_path)).mark)
-    with pytest.raises(Unreachable, match=r"which run 7_0 is at work on .*`scancel 7`"):
+    with pytest.raises(Unreachable, match=r"which run 7_0 is running: `scancel 7`"):
         SlurmBackend(FakeSlurm(answer), "sweep", str(tmp_path)).poll(["c" * 12 + "-a1"])
 
 

@@ -24,7 +24,7 @@ from sweeper.fields.sections import Field, Reading, Section
 __all__ = ["BACKEND"]
 
 _OF_AN_IMAGE = ("role", "execution_role")
-_MOST_TAGS = 40  # of 50, some of which are sweeper's
+_MOST_TAGS = 40  # Batch allows 50, some of which are sweeper's
 _DEFAULT = Options("")
 _RESOURCE = r"[A-Za-z0-9][A-Za-z0-9_:/-]{0,255}"
 _ROLE = Text(r"[A-Za-z0-9+=,.@_:/-]{1,512}", "{} is not a role's name or ARN")
@@ -36,7 +36,10 @@ def _check(reading: Reading) -> None:
         if key in reading.values:
             reading.problems.add(
                 reading.entries[key][0],
-                f"{reading.name}: a named job definition has its own {key}: take one out",
+                (
+                    f"{reading.name}: a named job definition has its own {key}: remove one of the "
+                    "two"
+                ),
             )
 
 
@@ -50,19 +53,19 @@ SECTION = Section(
     Field(
         "job_definition",
         Text(_RESOURCE, "{} is not a job definition's name, `name:revision` or ARN"),
-        "A job definition that there is: its name, name:revision or ARN. Else image.",
+        "An existing job definition: its name, name:revision or ARN. Or give an image.",
         examples=("my-definition:3",),
     ),
     Field(
         "image",
         Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's address"),
-        "An image with sweeper in it: a job definition is made for it.",
+        "An image that contains sweeper: a job definition is made for it.",
         examples=("REGISTRY/sweeper:1",),
     ),
     Field(
         "role",
         _ROLE,
-        "The role of the jobs: what they may do (the bucket).",
+        "The role of the jobs, with permission to use the bucket.",
         examples=("sweeper-job",),
     ),
     Field(
@@ -74,13 +77,13 @@ SECTION = Section(
     Field(
         "region",
         Text(r"[a-z]{2,3}(-[a-z]+)+-[0-9]+", "{} is not a region such as eu-central-1"),
-        "The region. Default: as AWS's own tools find it.",
+        "The region. Default: as AWS's own tools choose it.",
         examples=("eu-central-1",),
     ),
     Field(
         "profile",
         Text(r"[^\x00-\x1f\x7f]{1,200}", "{} is not a profile's name"),
-        "A profile of ~/.aws. Default: as AWS's own tools find it.",
+        "A profile of ~/.aws. Default: as AWS's own tools choose it.",
         examples=("lab",),
     ),
     Field(
@@ -95,12 +98,12 @@ SECTION = Section(
     Field(
         "timeout",
         Duration(60),
-        "How long Batch lets an attempt run, at least 60s; launch.timeout is the worker's own.",
+        "Batch's time limit for an attempt, at least 60s; launch.timeout is the worker's.",
         examples=("2h",),
         key="timeout_s",
     ),
     secrets_field(
-        "Variables, and the ARNs of what they are to hold. Never values.",
+        "Variables, and the ARNs of the secrets that they hold. Never values.",
         Matching(
             r"arn:[a-z-]+:(secretsmanager|ssm):[A-Za-z0-9_.:/+=@!-]{1,2000}",
             "the ARN of a secret in Secrets Manager or of a parameter of Systems Manager, "
@@ -125,13 +128,13 @@ SECTION = Section(
     Field(
         "array",
         Integer(0),
-        "So many jobs that are submitted at once become an array job; 0: never.",
+        "Submit jobs as an array job from this number on; 0: never.",
         _DEFAULT.array,
     ),
     Field(
         "retries_on_interruption",
-        Integer(0, 9),  # Batch takes 10 attempts
-        "How often Batch itself starts a job again whose machine was taken away.",
+        Integer(0, 9),  # Batch allows 10 attempts
+        "How many times Batch itself restarts a job whose machine was taken away.",
         _DEFAULT.retries_on_interruption,
     ),
     check=_check,
@@ -161,7 +164,7 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _capabilities(given: Mapping[str, object]) -> Capabilities:
-    """Jobs run on other machines and share no files with this one."""
+    """Return the capabilities: jobs run on other machines and share no files with this one."""
     options = read_options(given)
     return Capabilities(
         here=False,

@@ -60,7 +60,7 @@ def open_backend(
 
 
 class AwsBatchBackend(Backend):
-    """See `sweeper.backends.base.Backend`. `clock` gives monotonic seconds."""
+    """A backend (see `sweeper.backends.base.Backend`). `clock` gives monotonic seconds."""
 
     name = "aws-batch"
 
@@ -90,8 +90,8 @@ class AwsBatchBackend(Backend):
         return {"queue": self._queue_arn or self._options.queue}
 
     def check(self) -> None:
-        """Raise `EnvironmentFailure` if the queue does not exist. A closed queue, as for draining,
-        is accepted: it may have jobs of the sweep."""
+        """Raise `EnvironmentFailure` if the queue does not exist. A closed queue (draining) is
+        accepted: it may have jobs of the sweep."""
         self._queue_arn = self._queue()["jobQueueArn"]
 
     def _queue(self) -> JobQueue:
@@ -99,8 +99,8 @@ class AwsBatchBackend(Backend):
         queues = self.aws.call("batch", "describe_job_queues", jobQueues=[queue])["jobQueues"]
         if not queues:
             raise EnvironmentFailure(
-                f"aws-batch: there is no job queue {queue} in {self.aws.region}: "
-                "see launch.aws_batch.queue and region"
+                f"aws-batch: no job queue {queue} in {self.aws.region}: see "
+                "launch.aws_batch.queue and region"
             )
         return queues[0]
 
@@ -121,7 +121,8 @@ class AwsBatchBackend(Backend):
         queue = self._queue()
         state, status = queue.get("state"), queue.get("status")
         message = (
-            f"aws-batch: the job queue {self._options.queue} is {state}, {status}: it takes no jobs"
+            f"aws-batch: the job queue {self._options.queue} is {state}, {status}: it accepts "
+            "no jobs"
         )
         if state != "ENABLED" or status not in ("VALID", *_PASSING):
             raise _Closed(message)
@@ -145,9 +146,10 @@ class AwsBatchBackend(Backend):
         self._others.succeeded()
 
     def _wait_for(self, job: str) -> NoReturn:
-        """Raise `Unreachable`, and names a job at work of an earlier sweep in the same folder."""
-        reason = f"of a sweep that was in the same folder the job {job} is at work"
-        how = f"waits for its end, or `aws batch terminate-job --job-id {job} --reason gone`"
+        """Raise `Unreachable` with the name of a running job of an earlier sweep in the same
+        folder."""
+        reason = f"the job {job} of an earlier sweep in this folder is still running"
+        how = f"waiting for its end, or run `aws batch terminate-job --job-id {job} --reason gone`"
         waits = Unreachable(f"aws-batch: {reason}: {how}")
         self._others.failed(waits)
         raise waits
@@ -158,7 +160,7 @@ class AwsBatchBackend(Backend):
         identities = self._jobs.ids(tokens)
         if not identities.keys() >= set(tokens) and self._clock() < self._doubted_until:
             raise Unreachable(
-                "aws-batch: whether the last jobs were accepted is not known yet: looks again"
+                "aws-batch: unknown yet whether the last jobs were accepted: checking again"
             )
         return identities
 
@@ -179,7 +181,7 @@ class AwsBatchBackend(Backend):
             except Refused as error:
                 if not error.for_good:
                     raise
-                refused = refused or error  # concerns this job only; others may be stopped
+                refused = refused or error  # concerns only this job; others may be stopped
         if refused is not None:
             raise refused
 

@@ -1,4 +1,4 @@
-"""Calls AWS by botocore, which s3fs brings along, and interprets its errors.
+"""Calls AWS with botocore, which s3fs depends on, and interprets its errors.
 
 Calls are written `call(<service>, <operation>, ...)`, so that a test can compare them with the
 permissions in docs/aws-batch-policy.json. `answers.py` declares the fields read from answers.
@@ -146,8 +146,8 @@ class Aws:
     def call(self, service: str, operation: str, **parameters: object) -> Answer: ...
 
     def call(self, service: str, operation: str, **parameters: object) -> Answer:
-        """Return the answer to one request. botocore repeats it after failures that may pass.
-        Raises `Unreachable` or a subclass."""
+        """Return the answer to one request. botocore repeats it after temporary failures. Raises
+        `Unreachable` or a subclass."""
         return self._send(service, operation, True, parameters)
 
     def submit(self, service: str, operation: str, **parameters: object) -> Answer:
@@ -239,7 +239,7 @@ def _unreachable(error: Exception, service: str, operation: str) -> Unreachable:
     advice = here.get(kind)
     if advice is None:
         if kind in _NO_CREDENTIALS or (operation and isinstance(error, FileNotFoundError)):
-            lacking = f"AWS: no credentials that can be used ({line_of(error)})"
+            lacking = f"AWS: no usable credentials ({line_of(error)})"
             return Refused(lacking, kind, for_good=False)
         if operation:
             return Unreachable(f"{where} does not answer: {line_of(error)}")
@@ -255,15 +255,15 @@ def _refused(answer: Answer, where: str, operation: str) -> Unreachable:
     code, message = str(about.get("Code", "error")), line_of(about.get("Message", ""))
     status = table_of(answer.get("ResponseMetadata")).get("HTTPStatusCode")
     if code in _THROTTLED or status == 429:
-        return Throttled(f"{where}: too many requests ({operation}): waits, and goes on")
+        return Throttled(f"{where}: too many requests ({operation}): waits, then continues")
     if (isinstance(status, int) and status >= 500) or code in _UNDECIDED:
         return Unreachable(f"{where}: {code} at {operation}: {message}")
     reason = f"{where}: {operation}: {message}"
     if code in _EXPIRED:
         reason = (
-            "AWS: the credentials have expired or are not valid: renew them (`aws sso login`, or "
-            "a profile that renews itself), or the clock of this machine is wrong; the jobs go on "
-            f"({code})"
+            "AWS: the credentials have expired or are not valid: renew them (`aws sso "
+            "login`, or a profile that renews itself), or correct this machine's clock; "
+            f"running jobs continue ({code})"
         )
     elif code in _DENIED:
         reason = f"AWS: not allowed: {message} (docs/aws-batch.md has the permissions)"

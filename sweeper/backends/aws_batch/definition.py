@@ -33,7 +33,7 @@ def definition(aws: Aws, options: Options) -> str:
     if existing is not None:
         return f"{existing['jobDefinitionName']}:{existing['revision']}"
     if options.job_definition is not None:
-        raise UsageError(f"aws-batch: there is no active job definition {options.job_definition}")
+        raise UsageError(f"aws-batch: no active job definition {options.job_definition}")
     try:
         # It may be made twice: the name determines the content, and the newest revision is used.
         made = aws.call("batch", "register_job_definition", **registration(options))
@@ -73,8 +73,8 @@ def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
         has = {secret["name"] for secret in container.get("secrets", ())}
         for name in sorted(options.secrets.keys() - has):
             raise UsageError(
-                f"aws-batch: the job definition {named} has no secret {name}: a job cannot be given"
-                " one that its definition has not; add it there, or give an image instead"
+                f"aws-batch: the job definition {named} has no secret {name}, so jobs cannot "
+                "get it: add it there, or give an image instead"
             )
     return newest
 

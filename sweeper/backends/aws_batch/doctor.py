@@ -1,6 +1,6 @@
 """Checks an AWS account before the first job: the identity, the queue and its machines, the job
-definition, the image, the roles, the secrets, the quota. It only reads. Missing permissions are
-reported as such; they stop nothing if the check is only a hint."""
+definition, the image, the roles, the secrets, the quota. It only reads. Missing permissions for
+optional checks do not prevent a launch."""
 
 import re
 from collections.abc import Mapping
@@ -77,7 +77,7 @@ def _queue(aws: Aws, options: Options) -> str:
 def _described_queue(aws: Aws, options: Options) -> JobQueue:
     queues = aws.call("batch", "describe_job_queues", jobQueues=[options.queue])["jobQueues"]
     if not queues:
-        raise LookupError(f"there is no queue {options.queue} in {aws.region}")
+        raise LookupError(f"no queue {options.queue} in {aws.region}")
     return queues[0]
 
 
@@ -89,7 +89,8 @@ def _described_environments(aws: Aws, options: Options) -> list[ComputeEnvironme
 
 
 def _environments(aws: Aws, options: Options) -> str:
-    """One suitable environment is enough, since Batch tries them in turn."""
+    """Check the queue's environments. One suitable environment is enough, since Batch tries them
+    in turn."""
     sentences: list[str] = []
     wrong: list[str] = []
     for one in _described_environments(aws, options):
@@ -104,17 +105,17 @@ def _environments(aws: Aws, options: Options) -> str:
         why = _unusable(one, options)
         wrong += [f"{sentences[-1]}: {why}"] if why else []
     if len(wrong) == len(sentences):
-        raise LookupError(f"none takes such a job: {'; '.join(wrong) or 'there is none'}")
+        raise LookupError(f"none accepts such a job: {'; '.join(wrong) or 'the queue has none'}")
     return ", ".join(sentences)
 
 
 def _unusable(environment: ComputeEnvironment, options: Options) -> str | None:
     """Return why no job with these options can run there; None if one can."""
     if environment.get("state") != "ENABLED" or environment.get("status") != "VALID":
-        return "it is not enabled and valid"
+        return "it is not both enabled and valid"
     resources = environment.get("computeResources", {})
     if str(resources.get("type")).startswith("FARGATE") and options.image is not None:
-        return "Fargate takes no job by `image`: name a job_definition of your own"
+        return "Fargate cannot run jobs by `image`: name a job_definition of your own"
     vcpus, most = options.vcpus or 1, resources.get("maxvCpus")
     return f"a job asks for {vcpus:g} vCPUs" if most is not None and vcpus > most else None
 
@@ -124,14 +125,14 @@ def _definition(aws: Aws, options: Options) -> str:
     if existing is not None:
         return f"{existing['jobDefinitionName']}:{existing['revision']}"
     if options.job_definition is not None:
-        raise LookupError(f"there is no active job definition {options.job_definition}")
+        raise LookupError(f"no active job definition {options.job_definition}")
     return "made from the image at the first launch"
 
 
 def _image(aws: Aws, image: str) -> str:
     match = _ECR.match(image)
     if match is None:
-        return f"{image}: not in ECR, not looked at"
+        return f"{image}: not in ECR, not checked"
     registry, repository, tag, digest = match.groups()
     wanted = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
     try:
@@ -144,7 +145,7 @@ def _image(aws: Aws, image: str) -> str:
         )["imageDetails"]
     except Refused as error:
         if error.code in ("RepositoryNotFoundException", "ImageNotFoundException"):
-            raise LookupError(f"{image}: there is no such image") from error
+            raise LookupError(f"{image}: no such image") from error
         raise
     return f"{repository}, pushed {images[0].get('imagePushedAt', 'at some time')}"
 
@@ -155,11 +156,11 @@ def _role(aws: Aws, role: str) -> str:
         answer = aws.call("iam", "get_role", RoleName=name)["Role"]
     except Refused as error:
         if error.code == "NoSuchEntity":
-            raise LookupError(f"there is no role {name}") from error
+            raise LookupError(f"no role {name}") from error
         raise
     trusted = answer.get("AssumeRolePolicyDocument")
     if _TASKS not in unquote(str(trusted)):
-        raise LookupError(f"{name} does not trust {_TASKS}: jobs cannot take it on")
+        raise LookupError(f"{name} does not trust {_TASKS}: jobs cannot assume it")
     return answer["Arn"]
 
 
@@ -176,10 +177,10 @@ def _secret(aws: Aws, arn: str) -> str:
         parameters = aws.call("ssm", "describe_parameters", ParameterFilters=wanted)["Parameters"]
     except Refused as error:
         if error.code == "ResourceNotFoundException":
-            raise LookupError(f"there is no {arn}") from error
+            raise LookupError(f"{arn} does not exist") from error
         raise
     if not parameters:
-        raise LookupError(f"there is no parameter {name}")
+        raise LookupError(f"no parameter {name}")
     return parameters[0]["Name"]
 
 
@@ -196,4 +197,4 @@ def _quota(aws: Aws, options: Options) -> str:
                 "service-quotas", "get_service_quota", ServiceCode=service, QuotaCode=code
             )
             sentences.append(f"{quotas['Quota']['Value']:g} {what}")
-    return ", ".join(sentences) or "of machines that are your own: nothing to ask"
+    return ", ".join(sentences) or "runs on your own machines: no quota to check"

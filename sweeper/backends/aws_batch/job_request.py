@@ -80,7 +80,7 @@ def manifests(
     names.identity.preview()
     submissions = Submissions(options, sweep, folder, names)
     if options.job_definition is None:
-        about = "RegisterJobDefinition, where there is none of this name"
+        about = "RegisterJobDefinition, if there is none of this name"
         yield Manifest(about, registration(options))
     for group in (group for jobs in batches for group in submissions.together(jobs)):
         about = group[0].title if len(group) == 1 else f"an array of {len(group)} jobs"

@@ -141,7 +141,7 @@ class Jobs:
 
     def others(self, tokens: Iterable[str]) -> dict[str, str]:
         """Return those of these tokens for which a job of an earlier sweep in the same folder is
-        at work, with its id, as of the last listing. The tokens of such a sweep's array are not
+        running, with its id, as of the last listing. The tokens of such a sweep's array are not
         known, so it stands for all tokens."""
         if self._listed < 0:
             self.refresh()
@@ -180,7 +180,7 @@ class Jobs:
 
     def to_terminate(self, tokens: Sequence[str]) -> list[str]:
         """Return the jobs of these tokens that are not known to have ended. An array's own id
-        replaces its children if all that go on are among them."""
+        replaces its children if it includes all that have not ended."""
         jobs = [job for t in tokens for job in (*self._ids.get(t, ()), *self._older(t))]
         chosen = dict.fromkeys(job for job in jobs if not _ended(self._seen.get(job)))
         for array, size in self._sizes.items():
@@ -193,8 +193,8 @@ class Jobs:
         return list(chosen)
 
     def goes_on(self, job: str) -> bool:
-        """Query whether Batch has the job and it has not ended. A child that does not exist yet
-        has the state of its array."""
+        """Return whether Batch has the job and it has not ended, by a query. A child that does not
+        exist yet has the state of its array."""
         for one in dict.fromkeys((job, _array_of(job))):
             for described in self._describe([one]):
                 return described["status"] not in _OVER
@@ -214,7 +214,8 @@ class Jobs:
         return self._ids[f"{run}-a{max(before)}"] if before else []
 
     def _merged(self, token: str, jobs: Sequence[str]) -> JobStatus:
-        """Merge the jobs of a token: one that goes on counts, the others were copies of it."""
+        """Merge the jobs of a token: one that has not ended counts, the others were copies
+        of it."""
         own = set(self._ids.get(token, ()))
         statuses: list[JobStatus] = []
         for job in jobs:

@@ -21,10 +21,10 @@ INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"
 class Options(NamedTuple):
     """Where and how jobs run. `memory` is in MiB, `timeout_s` in seconds. A job definition is
     either named or made from `image` and other options: `role` is the job's role, and
-    `execution_role` the one that fetches its image and secrets and writes its logs. `secrets` maps
-    a variable to the ARN of a secret or parameter. `array`: this many jobs or more that are
-    submitted at once become an array job; 0: none do. `python`: the interpreter in the image that
-    has sweeper."""
+    `execution_role` the one that fetches its image and secrets and writes its logs. `secrets`
+    maps a variable to the ARN of a secret or parameter. `array`: the least number of jobs that
+    are submitted as an array job; 0: never. `python`: the interpreter in the image that has
+    sweeper."""
 
     queue: str
     job_definition: str | None = None
@@ -45,23 +45,23 @@ class Options(NamedTuple):
 
 
 def read_options(given: Mapping[str, object]) -> Options:
-    """Return the options. Options that are not given are left to the job definition or to AWS.
-    Raises `UsageError` without a queue or without exactly one of job definition and image, and
+    """Return the options. Missing options are left to the job definition or to AWS. Raises
+    `UsageError` without a queue or without exactly one of job definition and image, and
     `Damaged` for an option of another type."""
     if given.get("queue") is None:
         raise UsageError(
-            "aws-batch: there is no queue: write `launch: {aws_batch: {queue: NAME, image: IMAGE}}`"
-            ' in the grid, or queue = "NAME" below [aws_batch] in '
-            f"{config_file.file()}"
+            "aws-batch: no queue is given: write `launch: "
+            f'{{aws_batch: {{queue: NAME, image: IMAGE}}}}` in the grid, or queue = "NAME" '
+            f"below [aws_batch] in {config_file.file()}"
         )
     options = codec.read(Options, dict(given), PLACE)
     if options.job_definition is None and options.image is None:
         raise UsageError(
-            "aws-batch: nothing says what jobs run in: name an image, as launch.aws_batch.image, "
-            "or a job_definition that there is"
+            "aws-batch: no image is given: set launch.aws_batch.image, or job_definition to "
+            "an existing one"
         )
     if options.job_definition is not None and options.image is not None:
         raise UsageError(
-            "aws-batch: launch.aws_batch has an image and a job_definition: take one of them out"
+            "aws-batch: launch.aws_batch has an image and a job_definition: remove one of them"
         )
     return options

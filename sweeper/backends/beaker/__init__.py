@@ -19,8 +19,10 @@ _OF_ALL = ("workspace", "python", "secrets")
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 _OWNED = rf"({_WORD}/)?{_WORD}"
 _NEVER_VALUES = "the name of a secret of the workspace, never the value"
-_TIMEOUT = "When Beaker stops a job, at least 60s; launch.timeout is the worker's own."
-_PREEMPTIBLE = "Whether others may take a job's place: the launcher starts it again. Default: true."
+_TIMEOUT = "Beaker's time limit for a job, at least 60s; launch.timeout is the worker's."
+_PREEMPTIBLE = (
+    "Whether others may take a job's place; the launcher then restarts it. Default: true."
+)
 
 
 def _mounts(pattern: str, of: str) -> Names:
@@ -32,7 +34,9 @@ def _check(reading: Reading) -> None:
     container_jobs.check_same_for_all_runs(reading, _OF_ALL)
     for one, other in APART:
         if reading.given(one) and reading.given(other):
-            reading.problem(one, f"{reading.path(one)} and {other} do not go together")
+            reading.problem(
+                one, (f"{reading.path(one)} and {other} exclude each other: remove one")
+            )
 
 
 def _both(keys: tuple[str, str]) -> dict[str, object]:
@@ -40,7 +44,7 @@ def _both(keys: tuple[str, str]) -> dict[str, object]:
     return {"type": "object", "required": list(keys), "properties": given}
 
 
-_OWN = Text(_OWNED, "{} is no name in Beaker: owner/name, or an id")
+_OWN = Text(_OWNED, "{} is not a name in Beaker: owner/name, or an id")
 _SIZE = Text(r"[0-9]{1,9}(\.[0-9]{1,3})?[KMGT]iB", "{} is not an amount such as 4GiB or 512MiB")
 _CLUSTER = rf"{_WORD}/[A-Za-z0-9_.*-]{{1,127}}"
 _CLUSTERS = container_jobs.texts_matching(_CLUSTER, "name of a cluster: owner/name", least=1)
@@ -50,23 +54,47 @@ _SECRET = Matching(NO_VALUE + _WORD, _NEVER_VALUES)
 _DATASETS, _WEKA = _mounts(_OWNED, "the datasets"), _mounts(_WORD, "Weka's buckets")
 _MINUTE = kinds.Duration(60)
 SECTION = Section(
-    Field("image", _OWN, "An image in Beaker, with sweeper in it.", examples=("lab/sweeper",)),
-    container_jobs.image_field("Or one of a registry, by its digest.", "docker_image"),
+    Field("image", _OWN, "An image in Beaker that contains sweeper.", examples=("lab/sweeper",)),
+    container_jobs.image_field("Or an image in a registry, by its digest.", "docker_image"),
     secrets_field("Variables, and the secrets that hold them.", _SECRET, "TINKER_API_KEY"),
-    Field("workspace", _OWN, "Default: as Beaker itself is set up.", examples=("lab/sweeps",)),
-    Field("budget", _OWN, "Who pays. Default: the workspace's.", examples=("lab/training",)),
+    Field(
+        "workspace", _OWN, "Default: that of your Beaker configuration.", examples=("lab/sweeps",)
+    ),
+    Field(
+        "budget",
+        _OWN,
+        "The budget that pays. Default: the workspace's.",
+        examples=("lab/training",),
+    ),
     Field("clusters", _CLUSTERS, "Where jobs may run.", examples=(["lab/a100"],)),
-    Field("hostnames", _HOSTS, "The nodes, where it matters.", examples=(["node-3.lab.org"],)),
-    Field("priority", _LEVELS, "Which jobs come first.", examples=("normal",)),
+    Field("hostnames", _HOSTS, "The nodes, if it matters which.", examples=(["node-3.lab.org"],)),
+    Field("priority", _LEVELS, "The priority of the jobs.", examples=("normal",)),
     Field("preemptible", kinds.Flag(), _PREEMPTIBLE, examples=(True,)),
-    Field("min_runtime", _MINUTE, "For so long no other may.", None, ("1h",), "min_runtime_s"),
+    Field(
+        "min_runtime",
+        _MINUTE,
+        "How long others may not preempt a job.",
+        None,
+        ("1h",),
+        "min_runtime_s",
+    ),
     container_jobs.PYTHON,
     Field("cpus", kinds.Number(0, 1024, above=True), "CPUs of a job.", 1),
     Field("memory", _SIZE, "Memory of a job.", "2GiB"),
     Field("gpus", kinds.Integer(1, 64), "GPUs of a job.", examples=(1,)),
     Field("shared_memory", _SIZE, "Its shared memory, /dev/shm.", examples=("10GiB",)),
-    Field("datasets", _DATASETS, "Datasets of Beaker's.", examples=({"/data": "lab/prompts"},)),
-    Field("weka", _WEKA, "Buckets of Weka's.", examples=({"/weka/models": "models"},)),
+    Field(
+        "datasets",
+        _DATASETS,
+        "Beaker datasets, by path in the container.",
+        examples=({"/data": "lab/prompts"},),
+    ),
+    Field(
+        "weka",
+        _WEKA,
+        "Weka buckets, by path in the container.",
+        examples=({"/weka/models": "models"},),
+    ),
     Field("timeout", _MINUTE, _TIMEOUT, None, ("2h",), "timeout_s"),
     check=_check,
     more={"not": {"anyOf": [_both(keys) for keys in APART]}},
@@ -100,7 +128,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yield an experiment per job. Its name is not part of its spec, so `about` has it."""
+    """Yield an experiment per job. Its spec does not have its name, so `about` does."""
     from sweeper.backends.beaker.spec import Names, spec
 
     names, given = Names(sweep, folder), _whole(options)
@@ -112,7 +140,7 @@ def _manifests(
 
 BACKEND = BackendType(
     "beaker",
-    "What jobs ask Beaker for: docs/beaker.md.",
+    "Options of Beaker jobs: docs/beaker.md.",
     _open,
     SECTION,
     by_run=True,

@@ -49,14 +49,15 @@ def open_backend(sweep: str, folder: str, options: Options) -> "BeakerBackend":
 
 
 class BeakerBackend(Backend):
-    """See `sweeper.backends.base.Backend`. `options` apply where a job's resources are silent."""
+    """A backend (see `sweeper.backends.base.Backend`). `options` apply if a job's resources do not
+    set them."""
 
     name = "beaker"
 
     def __init__(self, service: Service, options: Options, sweep: str, folder: str) -> None:
         self._service, self._options = service, options
         self._names = Names(sweep, folder)
-        # By token, as of the last listing; None: there is none.
+        # by token, as of the last listing; None: it does not exist
         self._there: dict[str, Workload | None] = {}
         self._details: dict[str, Detail] = {}
         self._nodes: dict[str, str] = {}
@@ -110,7 +111,7 @@ class BeakerBackend(Backend):
             self._service.ask("DeleteWorkloads", workload_ids=over)
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the job's current output; none if it never began."""
+        """Yield the job's current output; nothing if it never began."""
         workload = self._listed(token).get(token)
         for job in self._jobs([workload] if workload else []):
             for line in self._service.lines(job.id) if job else ():
@@ -130,10 +131,10 @@ class BeakerBackend(Backend):
 
     def _is_in_the_way(self, token: str) -> bool:
         """Return whether the experiment with this name has ended and belongs to an earlier sweep
-        in the same folder. It has then been renamed. An unfinished one of ours returns False; the
-        caller of `submit` has called `find` before a resubmission. Raises `EnvironmentFailure` if
-        the experiment is in another workspace, and `Refused` if it belongs to an earlier sweep and
-        has not ended."""
+        in the same folder. It has then been renamed. Return False for an unfinished one of
+        ours; the caller of `submit` has called `find` before a resubmission. Raises
+        `EnvironmentFailure` if the experiment is in another workspace, and `Refused` if it
+        belongs to an earlier sweep and has not ended."""
         there = self._listed(token, anyones=True).get(token)
         if there is None:
             reason = (
@@ -144,8 +145,10 @@ class BeakerBackend(Backend):
         if word(there, "status") not in ENDS:
             if self._names.is_ours(there.experiment.description):
                 return False
-            reason = f"of a sweep that was in the same folder the experiment {identity} is at work"
-            how = f"waits for its end, or `beaker experiment stop {identity}`"
+            reason = (
+                f"the experiment {identity} of an earlier sweep in this folder is still running"
+            )
+            how = f"waiting for its end, or run `beaker experiment stop {identity}`"
             raise Refused(f"beaker: {reason}: {how}", "ALREADY_EXISTS")
         self._service.ask("UpdateWorkload", workload_id=identity, name=f"earlier-{identity}")
         self._details.pop(token, None)
@@ -165,8 +168,8 @@ class BeakerBackend(Backend):
         return status
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """List the sweep's experiments that have not ended, and queries those of `wanted` that
-        are not among them."""
+        """List the sweep's experiments that have not ended, and query those of `wanted` that are
+        not among them."""
         if anew or self._freshness.is_over():
             going = [*WAITS, "STATUS_RUNNING", "STATUS_STOPPING", "STATUS_UPLOADING_RESULTS"]
             with self._freshness.renewed():

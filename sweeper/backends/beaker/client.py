@@ -97,8 +97,8 @@ class Service:
         name = workspace or self._config.default_workspace
         if not name:
             raise EnvironmentFailure(
-                "beaker: nothing says which workspace: launch.beaker.workspace, or "
-                "`beaker config set default_workspace OWNER/NAME`"
+                "beaker: no workspace is given: set launch.beaker.workspace, or `beaker "
+                "config set default_workspace OWNER/NAME`"
             )
         self.workspace = str(name)
 
@@ -172,8 +172,8 @@ class Service:
     def ask_each(
         self, method: str, requests: Sequence[Mapping[str, object]]
     ) -> "Sequence[Message]":
-        """Return the answers to many requests, several at a time. Requests that fail for a reason
-        that may pass are repeated, so only repeatable requests may be made here."""
+        """Return the answers to many requests, several at a time. Requests that fail for a
+        temporary reason are repeated, so only repeatable requests may be made here."""
         self._backoff.check()
         kind = getattr(self._messages, f"{method}Request")
         messages = [kind(**fields) for fields in requests]
@@ -257,7 +257,9 @@ class Service:
         """Return the exception with a one-line message for an error that `client` met."""
         line = line_of(message.replace(str(self._config.user_token), "***"))
         if status == "UNAUTHENTICATED":
-            reason = "the token has expired or is not valid: see BEAKER_TOKEN; the jobs go on"
+            reason = (
+                "the token has expired or is not valid: see BEAKER_TOKEN; running jobs continue"
+            )
             return Refused(f"beaker: {reason} ({line})", status)
         if status not in _NOT_NOW:
             return Refused(f"beaker: {line}", status)
@@ -288,12 +290,11 @@ def _client() -> "tuple[Callable[[], Beaker], ModuleType, tuple[type[Exception],
         ) from error
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of keys that a newer client has written
+            warnings.simplefilter("ignore")  # of keys written by a newer client
             config = import_module("beaker.config").Config.from_env()
     except Exception as error:  # of YAML, of files, of its own
         raise EnvironmentFailure(
-            f"beaker: nothing says who asks ({line_of(error)}): set BEAKER_TOKEN, or log in with "
-            "`beaker account login`"
+            f"beaker: no login ({line_of(error)}): set BEAKER_TOKEN, or run `beaker account login`"
         ) from error
 
     def made() -> Beaker:

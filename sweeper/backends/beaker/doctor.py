@@ -1,6 +1,6 @@
 """Checks Beaker before the first job: the account, the workspace and its budget, the image, the
-clusters and their nodes, datasets, secrets. It only reads. Missing permissions are reported as
-such; they stop nothing if the check is only a hint."""
+clusters and their nodes, datasets, secrets. It only reads. Missing permissions for optional
+checks do not prevent a launch."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ def _workspace(service: Service, options: Options) -> str:
     except Refused as error:
         raise LookupError(f"the workspace {service.workspace}: {_reason(error)}") from error
     if workspace.archived:
-        raise LookupError(f"the workspace {service.workspace} is archived: nothing runs in it")
+        raise LookupError(f"the workspace {service.workspace} is archived: it runs no jobs")
     return service.workspace
 
 
@@ -78,12 +78,12 @@ def _permission(service: Service, options: Options) -> str:
     try:
         answer = service.ask("GetWorkspacePermissions", workspace_id=service.workspace_id)
     except Refused as error:
-        return f"not to be looked at: {_reason(error)}"
+        return f"cannot be read: {_reason(error)}"
     own = [word(entry, "permission") for entry in answer.permissions if entry.user.id == me]
     if own and all(role in _MAY_NOT for role in own):
         raise LookupError(
-            f"you may only look at the workspace {service.workspace}: who owns it can give you "
-            "the permission to write"
+            f"you have only read access to the workspace {service.workspace}: ask its owner "
+            "for write permission"
         )
     return "to run jobs"
 
@@ -96,7 +96,7 @@ def _budget(service: Service, options: Options) -> str:
         ).workspace.budget_id
         if not budget_id:
             raise LookupError(
-                f"the workspace {service.workspace} has no budget: launch.beaker.budget says one"
+                f"the workspace {service.workspace} has no budget: set launch.beaker.budget"
             )
         return "the workspace's"
     budget = _there(service, "Budget", name)
@@ -109,7 +109,9 @@ def _image(service: Service, options: Options) -> str:
     if "image" in options:
         return _committed(service, "Image", options["image"])
     if "docker_image" not in options:
-        raise LookupError("there is none: launch.beaker.image; or give the grid: --grid GRID")
+        raise LookupError(
+            "no image is given: set launch.beaker.image, or give the grid: --grid GRID"
+        )
     return require_digest(options["docker_image"])
 
 
@@ -119,7 +121,7 @@ def _priority(service: Service, options: Options, level: str) -> str:
     most = word(workspace, "maximum_workload_priority").rpartition("_")[2]
     if most.lower() in _LEVELS and _LEVELS.index(level) > _LEVELS.index(most.lower()):
         raise LookupError(
-            f"the workspace {service.workspace} takes priorities up to {most.lower()}, not {level}"
+            f"the workspace {service.workspace} allows priorities up to {most.lower()}, not {level}"
         )
     return level
 
@@ -127,7 +129,7 @@ def _priority(service: Service, options: Options, level: str) -> str:
 def _cluster(service: Service, options: Options, name: str) -> str:
     cluster = _there(service, "Cluster", name)
     if cluster is None:
-        return f"{name}: not to be looked at"
+        return f"{name}: cannot be read"
     shape = cluster.node_shape
     amount, unit = options["memory"][:-3], options["memory"][-3:]
     wanted = (
@@ -138,11 +140,11 @@ def _cluster(service: Service, options: Options, name: str) -> str:
     for what, wanted_count, has in wanted if shape.cpu_count else ():
         if wanted_count > has:
             raise LookupError(
-                f"the nodes of {name} have {has} {what}, and a job asks for {wanted_count}"
+                f"the nodes of {name} have {has} {what}, but a job asks for {wanted_count}"
             )
     most = cluster.max_task_timeout.ToSeconds()
     if most and (options.get("timeout_s") or 0) > most:
-        raise LookupError(f"{name} takes jobs of at most {most} s: launch.beaker.timeout")
+        raise LookupError(f"{name} allows jobs of at most {most} s: see launch.beaker.timeout")
     return f"{name}: {cluster.node_count} nodes of {shape.cpu_count} CPUs, {shape.gpu_count} GPUs"
 
 
@@ -152,7 +154,7 @@ def _nodes(hostnames: Sequence[str], service: Service, options: Options) -> str:
     known = {node.hostname for page in pages for node in page.nodes}
     missing = [name for name in hostnames if name not in known]
     if missing:
-        raise LookupError(f"there is no node {', '.join(missing)}")
+        raise LookupError(f"no node {', '.join(missing)}")
     return ", ".join(hostnames)
 
 
@@ -164,7 +166,9 @@ def _dataset(service: Service, options: Options, name: str) -> str:
 def _committed(service: Service, kind: str, name: str) -> str:
     exists = _there(service, kind, name)
     if exists is not None and not exists.HasField("committed"):
-        raise LookupError(f"the {kind.lower()} {name} was never uploaded to its end (committed)")
+        raise LookupError(
+            f"the upload of the {kind.lower()} {name} was never completed (committed)"
+        )
     return name
 
 
@@ -175,9 +179,9 @@ def _secret(variable: str, name: str, service: Service, options: Options) -> str
         service.ask("GetSecret", workspace_id=service.workspace_id, secret_name=name)
     except Refused as error:
         if error.status != "NOT_FOUND":
-            return f"{name}: not to be looked at"
+            return f"{name}: cannot be read"
         raise LookupError(
-            f"the workspace {service.workspace} has no secret of the name that "
+            f"no secret of the workspace {service.workspace} has the name that "
             f"launch.beaker.secrets gives for {variable}: `beaker secret write NAME`"
         ) from error
     return name
@@ -192,7 +196,7 @@ def _there(service: Service, kind: str, name: str) -> "Message | None": ...
 
 
 def _there(service: Service, kind: str, name: str) -> "Message | None":
-    """Return the object with this name; None if one may not read it."""
+    """Return the object with this name; None without permission to read it."""
     key = kind.lower()
     try:
         answer = service.ask(f"Get{kind}", **{f"{key}_id": service.identity(kind, name)})
@@ -204,4 +208,6 @@ def _there(service: Service, kind: str, name: str) -> "Message | None":
 
 
 def _reason(error: Refused) -> str:
-    return "there is none" if error.status == "NOT_FOUND" else str(error).removeprefix("beaker: ")
+    return (
+        "it does not exist" if error.status == "NOT_FOUND" else str(error).removeprefix("beaker: ")
+    )

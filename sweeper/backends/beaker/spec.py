@@ -1,9 +1,9 @@
 """Describes a job as a Beaker experiment: one task, in the format v2.
 
 Its name is made of the sweep's folder and the token, so Beaker refuses to create it twice. Its
-description identifies the sweep among those that used the folder. Beaker must not restart it
-(`autoResume`, `retry`): it does not tell a job whether it is the first, so the launcher submits the
-next attempt.
+description distinguishes the sweep from others that used the folder. Beaker must not restart it
+(`autoResume`, `retry`), because it does not tell a job whether it is the first; the launcher
+submits the next attempt instead.
 """
 
 import re
@@ -32,13 +32,13 @@ class Names:
 
     def is_ours(self, description: str) -> bool:
         """Return whether the experiment does not belong to an earlier sweep in the folder. One
-        whose description somebody has changed may be ours."""
+        whose description was changed by a user may be ours."""
         match = _SWEEP.match(description)
         return match is None or match[1] == self.identity.current()
 
 
 def spec(job: JobSpec, options: Options, names: Names) -> dict[str, object]:
-    """Return the experiment. `asked` are the options of this run."""
+    """Return the experiment. `options` are those of this run."""
     secrets, timeout = sorted(options.get("secrets", {}).items()), options.get("timeout_s")
     task = {
         "name": "run",

@@ -36,10 +36,10 @@ _VALUE = r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
 _QUANTITY = r"[0-9]{1,15}(\.[0-9]{1,9})?(m|k|[KMGTPE]i?)?"
 _TAINT = rf"{_KEY}(={_VALUE})?(:(NoSchedule|PreferNoSchedule|NoExecute))?"
 _TAINTS = "taint: key, key=value, key:NoSchedule, key=value:NoExecute"
-_POD = "More of a pod's spec, as Kubernetes has it; below container, of its container."
-_TIMEOUT = "When Kubernetes stops a job, at least 60s; launch.timeout is the worker's own."
+_POD = "More fields of a pod's spec, as in Kubernetes; under container, those of its container."
+_TIMEOUT = "Kubernetes' time limit for a job, at least 60s; launch.timeout is the worker's."
 _NOT_OURS = {"type": "object", "propertyNames": {"not": {"enum": sorted(_OURS)}}}
-_C = "More of its one container."
+_C = "More fields of its container."
 _POD_SCHEMA = {**_NOT_OURS, "properties": {"container": {**_NOT_OURS, "description": _C}}}
 
 
@@ -53,7 +53,7 @@ def _pod(node: Node, where: str, problems: Problems) -> dict[str, object] | None
     container = inside.get("container")
     keys = {*inside, *((container[1].entries or {"": ""}) if container else ())}
     for key in sorted(keys & _OURS):
-        problems.add(node.place, f"{where}: {key or 'container'} is sweeper's to say")
+        problems.add(node.place, f"{where}: {key or 'container'} is set by sweeper")
     return table_of(values)
 
 
@@ -61,7 +61,7 @@ def _mapping(of: str, values: Matching, ours: tuple[str, ...] = ()) -> Names:
     return Names(f"a mapping of {of}", Matching(_KEY, "it"), values=values, reserved=ours)
 
 
-_NAME = Text(_DNS, "{} is no name in Kubernetes: a-z, 0-9, - and .")
+_NAME = Text(_DNS, "{} is not a name in Kubernetes: a-z, 0-9, - and .")
 _NAMES = container_jobs.texts_matching(_DNS, "name of a secret", most=50)
 _AMOUNT = Text(_QUANTITY, "{} is not an amount such as 4Gi or 512Mi")
 _LABEL = Matching(_VALUE, "at most 63 letters, digits, - _ and .")
@@ -90,22 +90,29 @@ _OPTIONAL = (
     ),
     container_jobs.PYTHON,
     Field("cpus", Number(0, 1024, above=True), "CPUs that a job asks for.", 1),
-    Field("memory", _AMOUNT, "Memory that a job asks for, and the most that it gets.", "2Gi"),
+    Field("memory", _AMOUNT, "Memory that a job asks for, which is also its limit.", "2Gi"),
     Field("gpus", Integer(1, 64), "GPUs of a job, as nvidia.com/gpu.", examples=(1,)),
     Field("resources", _RESOURCES, "Other resources.", examples=({"ephemeral-storage": "10Gi"},)),
     Field("node_selector", _LABELS, "Labels of the nodes.", examples=({"pool": "spot"},)),
     Field("tolerations", _TOLERATIONS, "Taints of nodes.", examples=(["spot=true:NoSchedule"],)),
     Field("priority_class", _NAME, "The priority class of the jobs.", examples=("low",)),
-    Field("service_account", _NAME, "As whom jobs run (the bucket).", examples=("runs",)),
-    Field("queue", _NAME, "Kueue's local queue, which lets jobs start.", examples=("team",)),
-    Field("pull_secrets", _NAMES, "Secrets to fetch the image with.", examples=(["registry"],)),
+    Field(
+        "service_account",
+        _NAME,
+        ("The service account of the jobs, with access to the bucket."),
+        examples=("runs",),
+    ),
+    Field(
+        "queue", _NAME, "Kueue's local queue, which decides when jobs start.", examples=("team",)
+    ),
+    Field("pull_secrets", _NAMES, "Secrets for fetching the image.", examples=(["registry"],)),
     Field("labels", _OUR_LABELS, "Labels of jobs and pods.", examples=({"team": "post-training"},)),
     Field("pod", Shape(_POD_SCHEMA, _pod), _POD, examples=({"runtimeClassName": "nvidia"},)),
     Field("timeout", Duration(60), _TIMEOUT, examples=("2h",), key="timeout_s"),
-    Field("ttl", Duration(600), "How long a job that has ended is kept.", "7d", key="ttl_s"),
+    Field("ttl", Duration(600), "How long an ended job stays in the cluster.", "7d", key="ttl_s"),
 )
 SECTION = Section(
-    container_jobs.image_field("An image with sweeper in it, best by its digest."),
+    container_jobs.image_field("An image that contains sweeper, best by its digest."),
     secrets_field("Variables, and the secrets that hold them.", _REFERENCE, "tinker/api-key"),
     *_OPTIONAL,
     check=_check,
@@ -149,7 +156,7 @@ def _manifests(
 
 BACKEND = BackendType(
     "kubernetes",
-    "What jobs ask a Kubernetes cluster for: docs/kubernetes.md.",
+    "Options of Kubernetes jobs: docs/kubernetes.md.",
     _open,
     SECTION,
     by_run=True,

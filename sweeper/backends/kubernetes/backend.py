@@ -1,8 +1,8 @@
 """Runs jobs on a Kubernetes cluster: see docs/kubernetes.md.
 
 Each attempt of a run is a Job of its own, identified by its name. Indexed Jobs with many runs each
-would save requests at submission. But then no run could be withdrawn alone, request other
-resources, or be admitted by a queue before the others.
+would need fewer requests, but then no run could be withdrawn alone, request other resources, or be
+admitted by a queue before the others.
 
 Two listings by the sweep's label return the Jobs and the pods that have not succeeded. A Job on
 neither listing is queried by name.
@@ -175,7 +175,8 @@ def open_backend(sweep: str, folder: str, options: Options) -> "KubernetesBacken
 
 
 class KubernetesBackend(Backend):
-    """See `sweeper.backends.base.Backend`. `options` apply where a job's resources are silent."""
+    """A backend (see `sweeper.backends.base.Backend`). `options` apply if a job's resources do not
+    set them."""
 
     name = "kubernetes"
 
@@ -195,7 +196,7 @@ class KubernetesBackend(Backend):
         return {"server": self._cluster.host, "namespace": self._cluster.namespace}
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Let the server try a Job and its pod without creating them, and checks everything that
+        """Let the server test a Job and its pod without creating them, and check everything that
         they name, as `doctor` does."""
         from sweeper.backends.kubernetes.doctor import checks
 
@@ -216,7 +217,8 @@ class KubernetesBackend(Backend):
             try:
                 self._cluster.call("POST", path, body, dryRun="All")
             except Refused as error:
-                # A full quota passes, and the user may launch without permission to create pods.
+                # A full quota is temporary, and the user may launch without permission to create
+                # pods.
                 if "exceeded quota" not in str(error) and not (
                     path is PODS.path and "cannot create resource" in str(error)
                 ):
@@ -264,7 +266,7 @@ class KubernetesBackend(Backend):
         for_each(over, lambda job: self._delete(job, "Background"), Refused)
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the pod's current output; none if the pod is gone."""
+        """Yield the pod's current output; nothing if the pod is gone."""
         ours = f"{self._names.selector},{TOKEN}={token}"
         for pod in self._cluster.items(PODS, labelSelector=ours):
             with suppress(Refused):  # it has not begun, or its node is unreachable
@@ -296,10 +298,12 @@ class KubernetesBackend(Backend):
             return False  # the answer was lost
         if not is_over(there):
             if "deletionTimestamp" in there["metadata"]:
-                raise Unreachable(f"kubernetes: the job {name} is being deleted: waits for its end")
+                raise Unreachable(
+                    f"kubernetes: the job {name} is being deleted: waiting for its end"
+                )
             if not self._names.is_ours(there):
-                reason = f"of a sweep that was in the same folder the job {name} is at work"
-                how = f"waits for its end, or `kubectl delete job {name}`"
+                reason = f"the job {name} of an earlier sweep in this folder is still running"
+                how = f"waiting for its end, or run `kubectl delete job {name}`"
                 raise Refused(f"kubernetes: {reason}: {how}", 409, "AlreadyExists")
             return False
         self._delete(there, "Background")

@@ -113,7 +113,7 @@ class Cluster:
         **query: object,
     ) -> dict[str, object]:
         """Return the answer, an object, to a request at `path`, in which `{}` stands for the
-        namespace. Failures that may pass are retried with growing waits, so only repeatable
+        namespace. Temporary failures are retried with growing waits, so only repeatable
         requests may be made here. Raises `Unreachable` or a subclass."""
         return json.loads(self._answered(method, path, body, accept, query))
 
@@ -185,7 +185,7 @@ def _status(error: Exception) -> int:
 
 
 def _asked_wait(error: Exception) -> float:
-    """Return the seconds that the server asks to wait, up to half as long again so that launchers
+    """Return the seconds that the server asks to wait, plus up to half of that so that launchers
     spread out; 0 if it asks for none."""
     headers: Mapping[str, str] = getattr(error, "headers", None) or {}
     seconds = headers.get("Retry-After", "")
@@ -218,7 +218,7 @@ def _client(context: str | None) -> tuple[_Client, str]:
                 namespace = account.read().strip()
         except Exception:  # noqa: BLE001
             raise EnvironmentFailure(
-                f"kubernetes: no cluster to ask ({line_of(error)}): see KUBECONFIG, "
+                f"kubernetes: no cluster ({line_of(error)}): see KUBECONFIG, "
                 "launch.kubernetes.context and `kubectl config get-contexts`"
             ) from error
     return client.ApiClient(made), namespace
@@ -235,10 +235,12 @@ def _unreachable(error: Exception, host: str) -> Unreachable:
     try:
         answer = json.loads(getattr(error, "body", None) or "")
         message, reason = str(answer["message"]), str(answer.get("reason", ""))
-    except (ValueError, KeyError, TypeError):  # from a proxy, perhaps
+    except (ValueError, KeyError, TypeError):  # perhaps from a proxy
         message, reason = str(getattr(error, "reason", "")), ""
     if status == _EXPIRED:
-        advice = "the credentials have expired or are not valid: log in again; the jobs go on"
+        advice = (
+            "the credentials have expired or are not valid: log in again; running jobs continue"
+        )
         return Refused(f"kubernetes: {advice} ({line_of(message)})", status, reason)
     if status in _NOT_NOW:
         return Unreachable(f"kubernetes: the API server: {status}: {line_of(message)}")

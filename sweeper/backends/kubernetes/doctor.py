@@ -1,6 +1,6 @@
 """Checks a cluster before the first job: the account and its permissions, the image's address, the
 secrets, the service account, the priority class, the queue, the nodes. It only reads. Missing
-permissions are reported as such; they stop nothing if the check is only a hint."""
+permissions for optional checks do not prevent a launch."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -18,11 +18,11 @@ NEEDED = (
 """Permissions that a launcher requires: verb, group, resource."""
 OF_USE = (
     (("get", "", "pods/log"), "`logs` shows nothing of a job that never began"),
-    (("create", "", "pods"), "what refuses a pod is known only when a job has none"),
-    (("get", "", "secrets"), "a missing secret is known only when a job waits for it"),
-    (("list", "", "events"), "why a job has no pod is not told"),
+    (("create", "", "pods"), "why a pod is refused is known only once a job has none"),
+    (("get", "", "secrets"), "a missing secret is noticed only when a job waits for it"),
+    (("list", "", "events"), "the reason why a job has no pod is unknown"),
 )
-_KUEUE = ("list", "kueue.x-k8s.io", "workloads"), "what Kueue waits for is not told"
+_KUEUE = ("list", "kueue.x-k8s.io", "workloads"), "the reason why Kueue waits is unknown"
 _KUEUE_API, _QUEUES = "/apis/kueue.x-k8s.io", "namespaces/{}/localqueues"
 _NODES = Kind[object]("/api/v1/nodes")
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -97,7 +97,7 @@ def _allowed(cluster: Cluster, what: tuple[str, str, str]) -> bool:
     except Refused as error:
         if error.status != 403:
             raise
-        return True  # without permission to ask, a missing permission shows when it is needed
+        return True  # without permission to ask, a missing permission shows only when it is needed
 
 
 def _permissions(cluster: Cluster, options: Options) -> str:
@@ -105,10 +105,10 @@ def _permissions(cluster: Cluster, options: Options) -> str:
     lacking = [f"{v} {r}" for v, g, r in NEEDED if not _allowed(cluster, (v, g, r))]
     if lacking:
         raise LookupError(
-            f"not allowed in namespace {cluster.namespace}: {', '.join(lacking)}: "
-            "docs/kubernetes.md has a role"
+            f"not allowed in namespace {cluster.namespace}: {', '.join(lacking)}: see the "
+            "role in docs/kubernetes.md"
         )
-    next(cluster.items(JOBS, labelSelector="sweeper/sweep=none"), None)  # it really answers
+    next(cluster.items(JOBS, labelSelector="sweeper/sweep=none"), None)  # the server answers indeed
     return ", ".join(f"{verb} {resource}" for verb, _, resource in NEEDED)
 
 
@@ -123,7 +123,9 @@ def _of_use(cluster: Cluster, options: Options) -> str:
 def _image(cluster: Cluster, options: Options) -> str:
     del cluster
     if "image" not in options:
-        raise LookupError("there is none: launch.kubernetes.image; or give the grid: --grid GRID")
+        raise LookupError(
+            "no image is given: set launch.kubernetes.image, or give the grid: --grid GRID"
+        )
     return require_digest(options["image"])
 
 
@@ -133,7 +135,7 @@ def _nodes(cluster: Cluster, options: Options) -> str:
     nodes = list(cluster.items(_NODES, labelSelector=wanted))
     if not nodes:
         raise LookupError(
-            f"none has {wanted or 'joined the cluster'}: unless one is made, jobs wait"
+            f"none has {wanted or 'joined the cluster'}: jobs wait until there is one"
         )
     return f"{len(nodes)} with {wanted}" if wanted else f"{len(nodes)}"
 
@@ -148,7 +150,7 @@ def _queue(cluster: Cluster, options: Options) -> str:
             if f'"{name}" not found' in str(error):
                 raise
     raise LookupError(
-        "the cluster has no Kueue, so that no job would start: launch.kubernetes.queue"
+        "the cluster has no Kueue, so no job would start: see launch.kubernetes.queue"
     )
 
 
@@ -159,7 +161,7 @@ def _there(cluster: Cluster, path: str, key: str) -> str:
         cluster.call("GET", path, accept=METADATA)
     except Refused as error:
         if error.status == 403:
-            return f"{name}: not to be looked at: {error}"
+            return f"{name}: cannot be read: {error}"
         if error.status != 404:
             raise
         message = str(error).removeprefix("kubernetes: ")

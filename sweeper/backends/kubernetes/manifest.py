@@ -46,7 +46,7 @@ class Names:
 
 
 def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> dict[str, object]:
-    """Return the Job. `asked` are the options of this run; `submission` identifies this try."""
+    """Return the Job. `options` are those of this run; `submission` identifies this try."""
     ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.mark, TOKEN: job.token}
     labels = {**options.get("labels", {}), **ours, IDENTITY: names.identity.current()}
     queue = options.get("queue")

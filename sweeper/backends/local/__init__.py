@@ -1,4 +1,4 @@
-"""The description of the backend for plain processes of this machine. Its code is loaded when a
+"""The description of the backend for plain processes on this machine. Its code is loaded when a
 sweep is launched."""
 
 from collections.abc import Mapping
@@ -15,4 +15,4 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     return LocalBackend(folder)
 
 
-BACKEND = BackendType("local", "Plain processes of this machine.", _open)
+BACKEND = BackendType("local", "Plain processes on this machine.", _open)

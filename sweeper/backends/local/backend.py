@@ -1,4 +1,4 @@
-"""Runs jobs as plain processes of this machine, each in a session of its own so that it outlives
+"""Runs jobs as plain processes on this machine, each in a session of its own so that it outlives
 the launcher. Jobs of another launcher are found in the process table, or by the lock that their
 worker holds; see `backends/live_workers.py`."""
 
@@ -17,10 +17,10 @@ from sweeper.errors import NoRoom, Unreachable
 
 
 class LocalBackend(Backend):
-    """See `sweeper.backends.base.Backend`.
+    """A backend (see `sweeper.backends.base.Backend`).
 
-    Every call first reaps the children that have ended. The exit code of a child is kept as long as
-    `poll` is asked about it.
+    Every call first reaps the children that have ended. The exit code of a child is stored as long
+    as `poll` is called for it.
     """
 
     name = "local"

@@ -25,30 +25,34 @@ def _check(reading: Reading) -> None:
     container_jobs.check_same_for_all_runs(reading, _OF_ALL)
     limit = reading.values.get("timeout_s")
     if limit is not None and limit > _DAY:
-        reading.problem("timeout", f"{reading.path('timeout')}: a sandbox lasts 24h at most")
+        reading.problem("timeout", f"{reading.path('timeout')}: a sandbox lasts at most 24h")
 
 
-_NAME = Text(_WORD, "{} is no name at Modal: letters, digits, - _ and .")
-_CLOUD = Text(_PLACE, "{} is no cloud: aws, gcp, oci")
+_NAME = Text(_WORD, "{} is not a name at Modal: letters, digits, - _ and .")
+_CLOUD = Text(_PLACE, "{} is not a cloud: aws, gcp, oci")
 _SECRET = Matching(
     NO_VALUE + _NOT_MODALS_OWN + _WORD, "the name of a secret of Modal's, never the value"
 )
-_TIMEOUT = "When Modal stops a job, at most 24h; launch.timeout is the worker's own."
+_TIMEOUT = "Modal's time limit for a job, at most 24h; launch.timeout is the worker's."
 SECTION = Section(
-    container_jobs.image_field("An image of a registry, with sweeper in it."),
+    container_jobs.image_field("An image in a registry that contains sweeper."),
     secrets_field("Variables, and the secrets that have them.", _SECRET, "tinker"),
     Field("app", _NAME, "The app that the sandboxes belong to.", "sweeper"),
-    Field("environment", _NAME, "Modal's environment. Default: its own.", examples=("research",)),
+    Field(
+        "environment", _NAME, "Modal's environment. Default: the account's.", examples=("research",)
+    ),
     container_jobs.PYTHON,
     Field("cpus", Number(0, 64, above=True), "CPUs of a job.", 1),
     Field("memory", Integer(128), "Memory of a job, in MiB.", 2048),
     Field(
         "region",
         container_jobs.texts_matching(_PLACE, "region: us, eu-west", least=1),
-        "Regions where jobs may run: they may be preempted then.",
+        "Regions where jobs may run; jobs may then be preempted.",
         examples=(["us-east"],),
     ),
-    Field("cloud", _CLOUD, "The cloud where jobs run: likewise.", examples=("aws",)),
+    Field(
+        "cloud", _CLOUD, "The cloud where jobs run; jobs may then be preempted.", examples=("aws",)
+    ),
     Field("timeout", Duration(60), _TIMEOUT, "24h", key="timeout_s"),
     check=_check,
 )
@@ -92,7 +96,7 @@ def _manifests(
 
 BACKEND = BackendType(
     "modal",
-    "What jobs ask Modal for: docs/modal.md.",
+    "Options of Modal jobs: docs/modal.md.",
     _open,
     SECTION,
     by_run=True,

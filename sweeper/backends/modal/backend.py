@@ -26,17 +26,17 @@ from sweeper.common.backoff import Backoff, Freshness
 _ENDED = JobStatus(JobState.ENDED)
 _SAYS = {
     "TERMINATED": _ENDED._replace(
-        reason="terminated: its machine was taken away, or somebody stopped it", preempted=True
+        reason="terminated: its machine was taken away, or a user stopped it", preempted=True
     ),
     "INTERNAL_FAILURE": _ENDED._replace(reason="Modal itself failed", preempted=True),
     "MEMORY_MANAGER_EVICTION": _ENDED._replace(
-        reason="its machine had too little memory for all on it", preempted=True
+        reason="its machine ran out of memory", preempted=True
     ),
     "TIMEOUT": _ENDED._replace(reason="timeout"),
     "KERNEL_OOM_KILL": _ENDED._replace(reason="oom"),
     "MEMORY_THRASHING_EVICTION": _ENDED._replace(reason="oom"),
     "INIT_FAILURE": _ENDED._replace(reason="Modal could not start it"),
-    "IDLE_TIMEOUT": _ENDED._replace(reason="Modal stopped it, since it was idle"),
+    "IDLE_TIMEOUT": _ENDED._replace(reason="Modal stopped it because it was idle"),
 }
 """By the name of Modal's status; with any other status the exit code decides."""
 _PREFIX = "GENERIC_STATUS_"
@@ -106,7 +106,8 @@ def open_backend(sweep: str, folder: str, options: Options) -> "ModalBackend":
 
 
 class ModalBackend(Backend):
-    """See `sweeper.backends.base.Backend`. `options` apply where a job's resources are silent."""
+    """A backend (see `sweeper.backends.base.Backend`). `options` apply if a job's resources do not
+    set them."""
 
     name = "modal"
 
@@ -156,8 +157,8 @@ class ModalBackend(Backend):
         return {token: self._status(token) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> list[str]:
-        """Return the jobs that got no signal: the worker has not started yet, or time was up. The
-        listing may lag, so jobs are signalled whether it contains them or not."""
+        """Ask the jobs to stop. Return those that got no signal: the worker has not started yet,
+        or time was up. The listing may lag, so jobs are signalled even if they are not on it."""
         self._look(tokens)
         running = [t for t in tokens if t not in self._over and self._ids.get(t)]
         # Jobs that got no signal last time come last, so that they do not delay the others.
@@ -179,7 +180,7 @@ class ModalBackend(Backend):
         return [token for token in running if token not in signalled]
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the job's current output; none if Modal has forgotten the job."""
+        """Yield the job's current output; nothing if Modal has forgotten the job."""
         self._look([token])
         identity = self._ids.get(token)
         if not identity:
@@ -224,10 +225,11 @@ class ModalBackend(Backend):
                 raise error.settled() from None
             self._ask_id(job.token)
             if self._ids[job.token] is None:  # otherwise the answer was lost
-                reason = "of a sweep that was in the same folder the sandbox"
-                how = "is at work: waits for its end, or stop it at Modal"
+                reason = "the sandbox"
+                how = "of an earlier sweep in this folder is still running"
                 name = self._names.name(job.token)
-                raise Refused(f"modal: {reason} {name} {how}", error.kind) from error
+                why = f"modal: {reason} {name} {how}: waiting for its end, or stop it at Modal"
+                raise Refused(why, error.kind) from error
 
     def _status(self, token: str) -> JobStatus:
         if self._ids.get(token) is None:

@@ -1,7 +1,7 @@
 """Calls Modal by its official client, which finds the address and the credentials, and turns its
 errors into one-line messages.
 
-Calls run on our own event loop in a thread of its own, so that they can be given up. The client
+Calls run on our own event loop in a thread of its own, so that they can be abandoned. The client
 itself waits for missing answers without limit.
 """
 
@@ -42,7 +42,7 @@ _THEIRS = ("modal.", "grpclib.", "h2.", "asyncio.", "concurrent.")
 """Modules of errors in the connection to Modal."""
 _PASSING = ("AuthError", "ResourceExhaustedError")
 _UNKNOWN = (
-    "the token is missing or not valid: `modal token new`, and start the launcher again, which "
+    "the token is missing or not valid: `modal token new`, and restart the launcher, which "
     "reads it once; running jobs continue"
 )
 
@@ -94,7 +94,7 @@ class Service:
             answer = future.result(seconds + 5)
         except TimeoutError:
             future.cancel()
-            no_answer = self._no_answer(f"nothing came in {seconds:g} s")
+            no_answer = self._no_answer(f"no answer in {seconds:g} s")
             raise self._left_alone(no_answer, client) from None
         except Exception as error:
             raise self._unreachable(error, client) from error
@@ -187,8 +187,8 @@ def official() -> ModuleType:
         raise EnvironmentFailure(f"modal: its configuration cannot be read: {line}") from error
     if not module.config.config["sandbox_v2"]:
         raise EnvironmentFailure(
-            "modal: its configuration has sandbox_v2 off, and sweeper needs it: "
-            "take MODAL_SANDBOX_V2 away, or sandbox_v2 in ~/.modal.toml"
+            "modal: its configuration turns off sandbox_v2, which sweeper needs: remove "
+            "MODAL_SANDBOX_V2, or sandbox_v2 in ~/.modal.toml"
         )
     logging.getLogger("asyncio").addFilter(_is_of_others)
     return module
@@ -196,7 +196,7 @@ def official() -> ModuleType:
 
 def _is_of_others(record: logging.LogRecord) -> bool:
     """Return whether a log line of asyncio does not concern an error of the client. Errors of
-    questions that we gave up would be logged with a traceback, long after they were reported."""
+    abandoned questions would be logged with a traceback, long after they were reported."""
     error = record.exc_info[1] if record.exc_info else None
     return not type(error).__module__.startswith("modal.")
 

@@ -68,7 +68,9 @@ def _account(service: Service, options: Options) -> str:
 
 def _image(service: Service, options: Options) -> str:
     if "image" not in options:
-        raise LookupError("there is none: launch.modal.image; or give the grid: --grid GRID")
+        raise LookupError(
+            "no image is given: set launch.modal.image, or give the grid: --grid GRID"
+        )
     try:
         return f"{options['image']}: {service.image(options['image'], _BUILD_SECONDS).object_id}"
     except Refused as error:
@@ -96,12 +98,12 @@ def _secret(name: str, wanted: Sequence[str], service: Service, options: Options
         service.ask(look)
     except Refused as error:
         if error.kind == "PermissionDeniedError":
-            return "not to be looked at"
+            return "cannot be read"
         if error.kind != "NotFoundError":
             raise LookupError(f"the secret for {variables}: {_reason(error)}") from error
         raise LookupError(
-            f"no secret of the name that launch.modal.secrets gives for {variables}, or it lacks "
-            f"one of them: `modal secret create NAME {wanted[0]}=...`"
+            f"no secret has the name that launch.modal.secrets gives for {variables}, or it "
+            f"lacks one of them: `modal secret create NAME {wanted[0]}=...`"
         ) from error
     return name
 

@@ -1,8 +1,8 @@
 """Describes a job as a Modal sandbox: a command in an image, executed once.
 
 Its name is made of the sweep's folder and the token. So Modal refuses to create it again while it
-runs, and it can be found by name after it has ended. Tags identify the sweep among those that used
-the folder, and select its sandboxes in listings.
+runs, and it can be found by name after it has ended. Tags distinguish the sweep from others that
+used the folder, and select its sandboxes in listings.
 """
 
 from collections.abc import Mapping
@@ -38,9 +38,9 @@ class Names:
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags of the sweep's sandboxes. They exclude those of earlier sweeps in the folder.
-        Without an identity yet, nothing was submitted, and only the mark is given, since a tag must
-        have a value."""
+        """The tags of the sweep's sandboxes, which exclude those of earlier sweeps in the folder.
+        Before the first submission there is no identity, and only the mark is given, since a
+        tag must have a value."""
         known = self.identity.current()
         return {"sweeper": self.identity.mark, **({_IDENTITY: known} if known else {})}
 
@@ -55,7 +55,7 @@ class Names:
 
 
 def spec(job: JobSpec, options: Options, names: Names) -> Sandbox:
-    """Return the arguments of a sandbox. `asked` are the options of this run."""
+    """Return the arguments of a sandbox. `options` are those of this run."""
     made = {
         "args": list(job.argv),
         "name": names.name(job.token),

@@ -1,6 +1,6 @@
 """Runs inside a sandbox, by `python -c TEXT TOKEN FOLDER` with this text, and sends SIGTERM to the
-worker of a job. The text is passed along because the image may lack sweeper; standard library only.
-From outside, a sandbox can only be killed."""
+worker of a job, because a sandbox can only be killed from outside. The text is passed along
+because the image may lack sweeper. Imports only the standard library."""
 
 import os
 import signal

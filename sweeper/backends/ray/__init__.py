@@ -24,45 +24,52 @@ SECTION = Section(
         "address",
         Text(
             r"auto|[A-Za-z0-9_.-]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}",
-            "{} is not the address of a head as a node of its cluster knows it, such as "
-            "10.0.0.1:6379, or auto: launch on a node",
+            "{} is not the address of a head as the cluster's nodes know it, such as "
+            "10.0.0.1:6379, or `auto` to launch on a node",
         ),
-        "The head, as `ray start --head` says it. Default: $RAY_ADDRESS, else this machine's.",
+        ("The head, as `ray start --head` prints it. Default: $RAY_ADDRESS, else this machine's."),
         examples=("10.0.0.1:6379",),
     ),
     Field(
         "python",
         Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not an interpreter on the nodes"),
-        "The interpreter on the nodes that has sweeper. Default: as here.",
+        "The interpreter on the nodes that has sweeper. Default: the same path as here.",
         examples=("/opt/venv/bin/python",),
     ),
     Field("num_cpus", Number(0, _MOST), "CPUs of a job.", 1),
     Field("num_gpus", Number(0, _MOST), "GPUs of a job.", examples=(1,)),
     Field("memory", Integer(1), "Memory of a job, in MiB.", examples=(8192,)),
-    Field("resources", Amounts(_MOST), "Resources of the cluster's.", examples=({"fast_disk": 1},)),
+    Field(
+        "resources", Amounts(_MOST), "The cluster's custom resources.", examples=({"fast_disk": 1},)
+    ),
     Field(
         "labels",
         Names(
-            "a mapping of labels to what they have to be",
+            "a mapping of labels to required values",
             Matching(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,250}", "a label"),
             values=Matching(
                 r"!?([A-Za-z0-9_.-]{1,63}|in\([A-Za-z0-9_.,-]{1,1000}\))",
                 "a label's value, !value, in(a,b) or !in(a,b)",
             ),
         ),
-        "Labels of the nodes on which a job may be.",
+        "Labels that a job's node must have.",
         examples=({"ray.io/accelerator-type": "H100"},),
     ),
-    Field("placement", Choice("pack", "spread"), "Fill nodes, or spread jobs over them.", "pack"),
-    Field("files", Flag(), "Whether the nodes have the folders of this machine.", default=True),
+    Field(
+        "placement",
+        Choice("pack", "spread"),
+        ("Fill nodes one by one, or spread jobs over them."),
+        "pack",
+    ),
+    Field("files", Flag(), "Whether the nodes see this machine's folders.", default=True),
     Field(
         "wait_for_nodes",
         Flag(),
-        "Nodes may come that take what none of today's can: an autoscaler's.",
+        "Whether larger nodes may be added later, by an autoscaler.",
         default=False,
     ),
     secrets_field(
-        "Variables, and where a node has what they are to hold. Never values.",
+        "Variables, and where a node finds their values. Never values.",
         Matching(
             r"env:[A-Za-z_][A-Za-z0-9_]*|file:/[^\x00-\x1f\x7f]{1,1000}",
             "env:NAME or file:/path of the node, never the value",
@@ -80,12 +87,13 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _capabilities(given: Mapping[str, object]) -> Capabilities:
-    """Jobs run on other machines, with or without this machine's folders. Raises `UsageError`."""
+    """Return the capabilities: jobs run on other machines, with or without this machine's folders.
+    Raises `UsageError`."""
     options = cast(Options, given)
     for override in options.get("overrides") or ():
         for key in _OF_ALL:
             if key in override:
-                raise UsageError(f"ray: launch.ray.overrides: {key} is the same for all runs")
+                raise UsageError(f"ray: launch.ray.overrides: {key} must be the same for all runs")
     python, files = options.get("python"), options.get("files") is not False
     return Capabilities(
         here=False,
@@ -104,7 +112,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 
 BACKEND = BackendType(
     "ray",
-    "What jobs ask a Ray cluster for: docs/ray.md.",
+    "Options of Ray jobs: docs/ray.md.",
     _open,
     SECTION,
     by_run=True,

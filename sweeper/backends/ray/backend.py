@@ -1,6 +1,6 @@
-"""Runs jobs on a Ray cluster: one detached actor each, named by the sweep's folder and identity and
-the token. Ray's own table keeps actors until long after their end. This module does not import Ray.
-It asks `driver.py`, a process that is restarted when it has lost the head."""
+"""Runs jobs on a Ray cluster: one detached actor each, named by the sweep's folder and identity
+and the token. Ray's own table lists actors until long after their end. This module does not
+import Ray. It calls `driver.py`, a process that is restarted when it has lost the head."""
 
 import importlib.util
 import os
@@ -25,8 +25,8 @@ def open_backend(folder: str, options: Mapping[str, object]) -> "RayBackend":
     installed."""
     if importlib.util.find_spec("ray") is None:
         raise EnvironmentFailure(
-            f"ray: Ray is not installed beside sweeper: `{add_extra('ray')}`, of the "
-            "cluster's version"
+            f"ray: Ray is not installed with sweeper: `{add_extra('ray')}`, in the cluster's "
+            "version"
         )
     return RayBackend(folder, options)
 
@@ -57,7 +57,7 @@ class Driver(Helper):
 
 
 class RayBackend(Backend):
-    """See `sweeper.backends.base.Backend`."""
+    """A backend (see `sweeper.backends.base.Backend`)."""
 
     name = "ray"
 
@@ -85,8 +85,8 @@ class RayBackend(Backend):
             why = lacking(one, nodes)
             if why is not None and not self._options.get("wait_for_nodes"):
                 raise UsageError(
-                    f"ray: {why}: no node takes such a job; if one will (an autoscaler's), set "
-                    "launch.ray.wait_for_nodes"
+                    f"ray: {why}: no node can run such a job; if one will be added (by an "
+                    "autoscaler), set launch.ray.wait_for_nodes"
                 )
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
@@ -166,7 +166,7 @@ def lacking(resources: Mapping[str, object], nodes: Sequence[Node]) -> str | Non
     short = [key for key, value in wanted.items() if most[key] < value] or list(wanted)
     units = {"memory": _MEBIBYTE}
     return ", ".join(
-        f"{key} {wanted[key] / units.get(key, 1):g} asked for, the largest node has "
+        f"a job asks for {key} {wanted[key] / units.get(key, 1):g}, the largest node has "
         f"{most[key] / units.get(key, 1):g}"
         for key in short
     )

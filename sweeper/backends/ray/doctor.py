@@ -25,7 +25,7 @@ def checks(options: Mapping[str, object]) -> list[Check]:
     def then(look: Callable[[Sequence[Node]], str]) -> Callable[[], str]:
         def looked() -> str:
             if not met:
-                raise LookupError("not known: the head did not answer")
+                raise LookupError("unknown: the head did not answer")
             return look(met[0].driver.ask("nodes"))
 
         return looked
@@ -52,8 +52,8 @@ def _token() -> str:
     if os.environ.get("RAY_AUTH_MODE") == "token":
         return "that of ~/.ray/auth_token"
     raise LookupError(
-        "none: whoever reaches such a head may run programs on its nodes; start the cluster with "
-        "RAY_AUTH_MODE=token (Ray 2.52 or later)"
+        "none: anybody who reaches such a head may run programs on its nodes; start the "
+        "cluster with RAY_AUTH_MODE=token (Ray 2.52 or later)"
     )
 
 
@@ -70,4 +70,4 @@ def _room(options: Mapping[str, object], nodes: Sequence[Node]) -> str:
         return "there is one"
     if options.get("wait_for_nodes"):
         return f"not yet: {why}"
-    raise LookupError(f"{why}; launch.ray.wait_for_nodes, if one will come")
+    raise LookupError(f"{why}; set launch.ray.wait_for_nodes if one will be added")

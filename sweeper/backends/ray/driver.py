@@ -71,8 +71,8 @@ class Cluster:
 
     def submit(self, jobs: Sequence[Described]) -> None:
         """Create an actor for each job, unless one of its name exists. Ray has recorded it on
-        return. Raises `RuntimeError` if an actor of an earlier sweep in the same folder is at
-        work."""
+        return. Raises `RuntimeError` if an actor of an earlier sweep in the same folder is
+        running."""
         taken = self._at_work()
         waits = ""
         for job in jobs:
@@ -95,8 +95,8 @@ class Cluster:
                 if "already taken" not in str(error) and "already exists" not in str(error):
                     raise
         if waits:
-            reason = f"of a sweep that was in the same folder the actor {waits} is at work"
-            raise RuntimeError(f"{reason}: waits for its end")
+            reason = f"the actor {waits} of an earlier sweep in this folder is still running"
+            raise RuntimeError(f"{reason}: waiting for its end")
 
     def _at_work(self) -> dict[str, str]:
         """Return the unfinished jobs of all sweeps in this folder: token -> name."""
@@ -128,7 +128,7 @@ class Cluster:
         return answers
 
     def cancel(self, names: Sequence[str]) -> list[str]:
-        """Withdraw waiting jobs and signals the others. Returns those that got no signal."""
+        """Withdraw waiting jobs and signal the others. Return those that got no signal."""
         known = self.poll(names)
         calls: dict[object, str] = {}
         not_yet: list[str] = []

@@ -26,7 +26,8 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _capabilities(options: Mapping[str, object]) -> Capabilities:
-    """Jobs run on other machines, which share this machine's file system."""
+    """Return the capabilities: jobs run on other machines, which share this machine's file
+    system."""
     del options
     return Capabilities(
         here=False, restarts=Counter("SLURM_RESTART_COUNT"), credentials=("SLURM_JWT",)
@@ -58,7 +59,7 @@ def _manifests(
 
 BACKEND = BackendType(
     "slurm",
-    "What jobs ask a Slurm cluster for: docs/slurm.md.",
+    "Options of Slurm jobs: docs/slurm.md.",
     _open,
     SECTION,
     by_run=True,

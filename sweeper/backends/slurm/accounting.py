@@ -17,13 +17,13 @@ def forgets(slurm: Slurm) -> str | None:
     """Return why accounting cannot be used; None if it can."""
     configuration = slurm.configuration()
     if configuration.get("AccountingStorageType", "none").endswith(("none", "(null)")):
-        return "there is none"
+        return "it is off"
     flags = configuration.get("AccountingStoreFlags", "")
     if (
         "job_comment" not in flags
         and configuration.get("AccountingStoreJobComment", "").lower() != "yes"
     ):
-        return "it keeps no comments, by which jobs are known (AccountingStoreFlags=job_comment)"
+        return "it stores no comments, which identify jobs (AccountingStoreFlags=job_comment)"
     return None
 
 

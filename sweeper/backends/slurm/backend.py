@@ -44,7 +44,8 @@ def open_backend(
 
 
 class SlurmBackend(Backend):
-    """See `sweeper.backends.base.Backend`. `defaults` apply where a job's resources are silent."""
+    """A backend (see `sweeper.backends.base.Backend`). `defaults` apply if a job's resources do
+    not set them."""
 
     name = "slurm"
 
@@ -66,10 +67,10 @@ class SlurmBackend(Backend):
         return {"cluster": self._slurm.configuration().get("ClusterName", "")}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        """Submit jobs with the same resources as arrays. Skips tokens that already have a job: one
-        that Slurm restarted, or one that was accepted without an answer. Also raises `Unreachable`
-        if there is no room for some jobs, after the others were submitted. Those jobs are then not
-        tried again for a while; if sbatch does not answer, no jobs are."""
+        """Submit jobs with the same resources as arrays. Skip tokens that already have a job: one
+        that Slurm restarted, or one that was accepted without an answer. Also raises
+        `Unreachable` if there is no room for some jobs, after the others were submitted. Those
+        jobs are then not tried again for a while; if sbatch does not answer, no jobs are."""
         self._backoff.check()
         there = self._there([job.token for job in jobs])
         groups = alike(job for job in jobs if job.token not in there)
@@ -142,8 +143,8 @@ class SlurmBackend(Backend):
             self._hand_in(group[start : start + size], options, room)
 
     def _hand_in(self, jobs: Sequence[JobSpec], options: Asked, room: Backoff) -> None:
-        """Submit in halves if there is no room for all at once. Not with a throttle, which each
-        half would have in full."""
+        """Submit in halves if there is no room for all at once, but not with a throttle, which
+        each half would have in full."""
         tokens = {job.token for job in jobs}
         try:
             self._submit(jobs, options)
@@ -172,7 +173,7 @@ class SlurmBackend(Backend):
             self._slurm.submit(given, text)
         except EnvironmentFailure as error:
             if isinstance(error, Closed) or not isinstance(error, Unreachable):
-                self._tables.discard(name)  # else it may have been accepted
+                self._tables.discard(name)  # it may have been accepted
             raise
 
     def _status(self, job: Job) -> JobStatus:
@@ -185,7 +186,7 @@ class SlurmBackend(Backend):
             return status._replace(reason="oom")
         if any(line.startswith(f"{self._tables.token(job)} on ") for line in lines):
             return status
-        # The script's path contains the job's number. Without it, runs that fail alike report
+        # The script's path contains the job's number. Without it, runs with the same error report
         # the same reason.
         message = lines[-1].rpartition("/slurm_script: ")[2][:200] if lines else "nothing printed"
         return status._replace(reason=f"start: its batch script ended before the worker: {message}")

@@ -1,6 +1,6 @@
 """Runs Slurm's commands and interprets their answers and refusals.
 
-It parses text with fields of our choice instead of `--json`, whose shapes change between releases.
+It parses text with fields of our choice instead of `--json`, whose schema changes between releases.
 """
 
 import os
@@ -139,7 +139,7 @@ def queue_of(text: str, mark: str) -> list[Job]:
         fields = line.split("|", 9)
         match = _COMMENT.fullmatch(fields[6]) if len(fields) > 9 else None
         if match is None and (len(fields) < 10 or fields[6].startswith(f"sweeper:{mark}")):
-            raise Unreachable(f"slurm: squeue: cannot be read: {line[:200]}")
+            raise Unreachable(f"slurm: squeue: cannot parse {line[:200]}")
         if match and match[1] == mark:
             array, index, alone, state, code, restarts = fields[:6]
             name = f"{array}_{index}" if match[3] == "array" else alone
@@ -173,7 +173,7 @@ def _job(
     alone = None if known[3] == "array" else known[3]
     index = "0" if alone else name.partition("_")[2]
     if not index.isdecimal():
-        raise Unreachable(f"slurm: which tasks are {name[:200]}?")
+        raise Unreachable(f"slurm: cannot parse the tasks in {name[:200]}")
     return Job(name, int(index), state, _code(code), restarts, reason, known[2], alone)
 
 
@@ -224,14 +224,14 @@ class Slurm:
         if self._configuration is None:
             file = os.environ.get("SLURM_CONF")
             if file and not os.path.exists(file):  # Slurm would look for it for a minute
-                raise EnvironmentFailure(f"SLURM_CONF names {file}, and there is no such file")
+                raise EnvironmentFailure(f"SLURM_CONF names {file}, which does not exist")
             lines = self.call("scontrol", "show", "config").splitlines()
             pairs = (line.partition("=") for line in lines)
             self._configuration = {key.strip(): value.strip() for key, _, value in pairs}
         return self._configuration
 
     def largest_array(self) -> int:
-        """Return the most tasks of an array: indices are below MaxArraySize, and
+        """Return the largest number of tasks of an array: indices are below MaxArraySize, and
         `max_array_tasks` may set a lower limit. 1 if there are no arrays."""
         size = self.configuration().get("MaxArraySize", "")
         scheduler = self.configuration().get("SchedulerParameters", "")
@@ -247,7 +247,7 @@ class Slurm:
     def nodes_away(self, partition: str | None) -> bool:
         """Return whether nodes of a job's partition are down or drained. They may have the
         resources that the other nodes lack. Without `partition`, jobs go to the one in
-        $SBATCH_PARTITION or to the default partition. False if Slurm does not tell."""
+        $SBATCH_PARTITION or to the default partition. False if Slurm does not report it."""
         partition = partition or os.environ.get("SBATCH_PARTITION")
         chosen = ("-p", partition) if partition else ()
         try:
@@ -271,9 +271,9 @@ class Slurm:
         return accounted_of(self.call("sacct", *options), mark)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Withdraw waiting jobs and send SIGTERM to the batch script of running ones, whose
-        children are its own to signal. Suspended jobs are left out, since scancel would wait for
-        them; their workers look for the stop request when they are resumed."""
+        """Withdraw waiting jobs and send SIGTERM to the batch script of running ones, which
+        signals its children itself. Suspended jobs are left out, since scancel would wait for
+        them; their workers check for the stop request when they are resumed."""
         awake = [job for job in jobs if not job.halted]
         waiting, working = ("--state=PENDING",), ("-b", "-s", "TERM")
         for state, options in ((JobState.PENDING, waiting), (JobState.RUNNING, working)):
@@ -294,7 +294,7 @@ def _failure(name: str, done: "subprocess.CompletedProcess[str]") -> Environment
     the others say nothing about a job."""
     message = _message(done.stderr).removeprefix(f"{name}: ") or f"exit code {done.returncode}"
     reason = f"slurm: {name}: {message}"
-    # A command that was killed or printed nothing has refused nothing.
+    # A command that was killed or printed nothing did not refuse anything.
     if name != "sbatch" or done.returncode < 0 or not done.stderr.strip():
         return Unreachable(reason)
     limit = _LIMIT.search(message)

@@ -1,5 +1,5 @@
-"""Checks a cluster before the first job: the controller, the partitions, whether Slurm would accept
-such jobs, and whether it keeps records of ended jobs. It submits nothing."""
+"""Checks a cluster before the first job: the controller, the partitions, whether Slurm would
+accept such jobs, and whether it records ended jobs. It submits nothing."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,9 +17,9 @@ _SECONDS = 20.0
 def checks(
     options: Mapping[str, object], configured: Callable[[], dict[str, object]]
 ) -> list[Check]:
-    """Return the checks of `sweeper doctor --backend slurm`. `asked` is a grid's `launch.slurm`,
-    if any; `configured` returns the defaults. If the controller does not answer, nothing else is
-    queried."""
+    """Return the checks of `sweeper doctor --backend slurm`. `given` is a grid's `launch.slurm`,
+    if any; `configured` returns the defaults. If the controller does not answer, nothing else
+    is queried."""
     slurm = Slurm(_SECONDS)
     failures: list[EnvironmentFailure] = []
 
@@ -33,7 +33,7 @@ def checks(
     def then(look: Callable[[], str]) -> Callable[[], str]:
         def looked() -> str:
             if failures:
-                raise LookupError("not known: slurmctld did not answer")
+                raise LookupError("unknown: slurmctld did not answer")
             return look()
 
         return looked
@@ -69,13 +69,13 @@ def _trial(slurm: Slurm, options: Mapping[str, object], defaults: Mapping[str, o
     given = {key: value for key, value in options.items() if key != "overrides"}
     SlurmBackend(slurm, "doctor", "/doctor", defaults).trial(given)
     shown = ", ".join(sorted(key.removesuffix("_s") for key in defaults.keys() | given.keys()))
-    return "it would take a job" + (f" with {shown}" if shown else ", with nothing asked for")
+    return "it would accept a job" + (f" with {shown}" if shown else ", without options")
 
 
 def _accounting(slurm: Slurm) -> str:
     why = forgets(slurm)
     if why:
         age = slurm.configuration().get("MinJobAge", "?")
-        raise LookupError(f"{why}: what became of a job is known for {age} after its end")
+        raise LookupError(f"{why}: the result of an ended job is known for {age}")
     slurm.call("sacct", "-X", "-n", "-S", "now")
     return slurm.configuration()["AccountingStorageType"].rpartition("/")[2]

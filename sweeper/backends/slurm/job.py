@@ -1,4 +1,5 @@
-"""Runs inside a Slurm job: `python -E -s slurm/job.py TABLE`, by path; standard library only.
+"""Runs inside a Slurm job: `python -E -s slurm/job.py TABLE`, by path; imports only the standard
+library.
 
 It starts the command that the table lists for this task and forwards SIGTERM to it. If it got
 SIGTERM and the attempt can be resumed (exit code 75, by which the worker reports preemption), it
@@ -83,7 +84,7 @@ def requeue(folder: str, token: str) -> None:
     job = f"{array}_{task}" if array and task else os.environ["SLURM_JOB_ID"]
     shown = scontrol("show", "job", "--oneliner", job)
     if " JobState=RUNNING " not in shown.stdout:
-        return  # somebody ran `scancel`, or Slurm has already requeued it
+        return  # a user ran `scancel`, or Slurm has already requeued it
     done = scontrol("requeue", job)
     if done.returncode:
         print(f"not requeued: {done.stderr.strip()}", flush=True)

@@ -23,32 +23,34 @@ _KEYED = {name: name for name in (*TEXTS, "time")} | {"cpus-per-task": "cpus"}
 
 
 def _wrong_with_line(line: str) -> str | None:
-    return "a newline or a control character: one line each" if _CONTROL.search(line) else None
+    return (
+        "contains a newline or a control character: write one line each"
+        if _CONTROL.search(line)
+        else None
+    )
 
 
 def _wrong_with_flag(flag: str) -> str | None:
     match = _FLAG.match(flag)
     if match is None:
         return _wrong_with_line(flag) or (
-            f"{flag[:60]!r} is no option of sbatch's in one piece: --name or --name=value"
+            f"{flag[:60]!r} is not an option of sbatch in one piece: --name or --name=value"
         )
     # sbatch accepts abbreviated option names.
     if any(name.startswith(match[1]) for name in _OURS):
-        return f"--{match[1]} is sweeper's to say"
+        return f"--{match[1]} is set by sweeper"
     if key := _KEYED.get(match[1]):
-        return f"for --{match[1]} there is the key {key}"
+        return f"instead of --{match[1]} use the key {key}"
     return None
 
 
 def _check(reading: Reading) -> None:
     limit, before = reading.values.get("time_s"), reading.values.get("signal_s")
     if limit is not None and before is not None and before > limit / 2:
-        reading.problem("signal", f"{reading.path('signal')} is at most half of time")
+        reading.problem("signal", f"{reading.path('signal')} must be at most half of time")
 
 
-_WORD = Text(
-    r"[^\x00-\x20\x7f]{1,200}", "{} has a blank or a control character in it", numbers=True
-)
+_WORD = Text(r"[^\x00-\x20\x7f]{1,200}", "{} contains a blank or a control character", numbers=True)
 SECTION = Section(
     Field("partition", _WORD, "The partition.", examples=("gpu",)),
     Field("account", _WORD, "The account that is charged.", examples=("lab",)),
@@ -59,8 +61,8 @@ SECTION = Section(
     Field(
         "time",
         Duration(60, unit=True),
-        "The time limit; a job that nears it is told to stop, and is started again. With its unit,"
-        " at least 60s.",
+        "The time limit; a job that approaches it is asked to stop, and is restarted. With "
+        "its unit, at least 60s.",
         examples=("2h",),
         key="time_s",
     ),
@@ -76,33 +78,36 @@ SECTION = Section(
                 _wrong_with_flag,
             )
         ),
-        "Options of sbatch that have no key here, --name or --name=value each.",
+        "Other options of sbatch, --name or --name=value each.",
         examples=(["--exclusive"],),
     ),
     Field(
         "setup",
         Texts(Item({"pattern": r"^[^\x00-\x08\x0a-\x1f\x7f]*$"}, _wrong_with_line)),
-        "Lines of your own shell that the batch script begins with.",
+        "Lines of shell that the batch script begins with.",
         examples=(["module load python"],),
     ),
     Field(
         "requeue",
         Flag(),
-        "Whether Slurm starts a job again that was preempted, lost its node or ran out of time.",
+        "Whether Slurm restarts a job that was preempted, lost its node or ran out of time.",
         True,
     ),
     Field(
         "signal",
         Duration(10),
-        "How long before the time limit a job is told to stop; at least 10s, at most half of it.",
-        "2m",  # Slurm looks every half a minute, and may be up to a minute early
+        (
+            "How long before the time limit a job is asked to stop; at least 10s, at most half "
+            "of the limit."
+        ),
+        "2m",  # Slurm checks every half a minute, and may be up to a minute early
         key="signal_s",
     ),
-    Field("throttle", Integer(1), "Most tasks of an array at work at once.", examples=(16,)),
+    Field("throttle", Integer(1), "The most tasks of an array that run at once.", examples=(16,)),
     Field(
         "array",
         Integer(1),
-        "Most tasks of an array (default: what the cluster allows).",
+        "The most tasks of an array (default: what the cluster allows).",
         examples=(500,),
     ),
     check=_check,

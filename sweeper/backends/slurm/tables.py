@@ -39,7 +39,7 @@ class Tables:
 
     def write(self, jobs: Sequence[JobSpec], *, requeue: bool) -> str:
         """Record the jobs of one submission durably and return the table's name. Raises
-        `Unreachable` if the disk is full, which may pass."""
+        `Unreachable` if the disk is full, which is temporary."""
         name = os.urandom(6).hex()
         tasks = [{"token": job.token, "argv": list(job.argv), "cwd": job.cwd} for job in jobs]
         document = {"schema": 1, "requeue": requeue, "tasks": tasks}
@@ -82,7 +82,7 @@ class Tables:
             try:
                 runs = [attempt_of(token)[0] for token in self._tokens(table)]
             except _UNREADABLE:
-                continue  # nothing tells whose table it is
+                continue  # it is unknown whose table it is
             if over >= set(runs):
                 outs = [f"{table}.{index}.out" for index in range(len(runs))]
                 pairs = zip([f"{table}.out"] if len(runs) == 1 else outs, runs, strict=True)
@@ -102,9 +102,9 @@ class Tables:
             if gone and status_of(job).state in (JobState.PENDING, JobState.ENDED):
                 return None
             raise Unreachable(
-                f"slurm: which run {job.id} is at work on is not known without "
-                f"{self.path(job.table)} ({type(error).__name__}): `scancel "
-                f"{job.id.partition('_')[0]}`, if that array is not needed"
+                f"slurm: cannot read {self.path(job.table)} ({type(error).__name__}), so it "
+                f"is unknown which run {job.id} is running: `scancel "
+                f"{job.id.partition('_')[0]}` if that array is not needed"
             ) from error
         return tokens[job.task] if job.task < len(tokens) else None
 

@@ -1,7 +1,7 @@
 """Runs jobs as windows of sweeper's own tmux server, one session for each sweep.
 
 A job is a pane: alone in a window named after its run, or in a window with others of its group. It
-is identified by its token, the last argument of its program, which tmux keeps with the pane. So a
+is identified by its token, the last argument of its program, which tmux stores with the pane. So a
 running job can always be found. A job whose window was closed, or that belongs to another server,
 is found as on `local`. A finished pane stays, with its last screen. tmux's exit codes are never
 used, because it loses some.
@@ -54,14 +54,14 @@ def open_backend(
 
 
 def ensure_view(server: TmuxServer, sweep: str, folder: str) -> str:
-    """Ensure that a window shows the sweep, and returns the session's id. It is the first window
-    if it is made before the others."""
+    """Ensure that a window shows the sweep, and return the session's id. It is the first window if
+    it is made before the others."""
     command = self_command("watch", sweep, "--root", os.path.dirname(folder), "--until-ended")
     return server.ensure_window(sweep, folder, "sweep", command)
 
 
 class TmuxBackend(Backend):
-    """See `sweeper.backends.base.Backend`."""
+    """A backend (see `sweeper.backends.base.Backend`)."""
 
     name = "tmux"
     shows = True
@@ -138,7 +138,7 @@ class TmuxBackend(Backend):
             word = argument(as_shown(words[job]))
             lines.append(f"set-option -p -t {pane.id} @sweeper_state {word}")
         lines += _closing(self._server.panes(session), MOST_ENDED)
-        with suppress(Refusal):  # somebody closed a pane meanwhile; the others are set
+        with suppress(Refusal):  # a user closed a pane meanwhile; the others are set
             self._server.source(lines)
 
     def _panes(self, tokens: Sequence[str]) -> dict[str, Pane]:
@@ -158,7 +158,8 @@ class TmuxBackend(Backend):
 
 def _closing(panes: Sequence[Pane], most: int) -> list[str]:
     """Return the tmux commands that close panes of jobs whose end is recorded, beyond `most`, the
-    oldest successful ones first. Skip the session's current window, which somebody may look at."""
+    oldest successful ones first. Skip the session's current window, which a user may be
+    reading."""
     over = [pane for pane in panes if pane.dead and _OVER.match(pane.word)]
     over.sort(key=lambda pane: (pane.word != State.SUCCEEDED.value, int(pane.id[1:])))
     surplus = over[: max(0, len(over) - most)]
@@ -235,8 +236,8 @@ def _new_group(session: str, mark: str, name: str, jobs: Sequence[JobSpec]) -> l
 
 def _split(target: str, job: JobSpec) -> list[str]:
     """Return the command line for another pane of a window. The pane becomes the active one, which
-    is how it gets its title. All steps are on one line, so that tmux skips the rest if there is no
-    room for the pane."""
+    is how it gets its title. All steps are on one line, so that tmux skips the rest if there is
+    no room for the pane."""
     window = argument(target)
     steps = [
         f"split-window -t {window} {_program(job)}",

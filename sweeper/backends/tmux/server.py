@@ -54,7 +54,7 @@ def socket_name() -> str:
     for an impossible name."""
     name = os.environ.get("SWEEPER_TMUX_SOCKET") or "sweeper"
     if "/" in name:  # tmux would look for a folder and never find a server there
-        raise EnvironmentFailure(f"$SWEEPER_TMUX_SOCKET is {name!r}: give a name without a slash")
+        raise EnvironmentFailure(f"$SWEEPER_TMUX_SOCKET is {name!r}: use a name without a slash")
     return name
 
 
@@ -142,8 +142,8 @@ class TmuxServer:
             )
         if isinstance(answer[0], TmuxCommandNotFound):
             raise EnvironmentFailure(
-                "there is no tmux on this machine: install it (Debian: `apt-get install tmux`, "
-                "macOS: `brew install tmux`) or use `--backend local`"
+                "tmux is not installed: install it (Debian: `apt-get install tmux`, macOS: "
+                "`brew install tmux`) or use `--backend local`"
             ) from answer[0]
         if isinstance(answer[0], LibTmuxException | OSError):
             raise _unreachable(answer[0]) from answer[0]
@@ -184,8 +184,8 @@ class TmuxServer:
         return False
 
     def check(self) -> None:
-        """Raise `EnvironmentFailure` if there is no tmux, or it can have no socket where it would
-        be. A running launcher that loses its socket waits for it instead."""
+        """Raise `EnvironmentFailure` if there is no tmux, or its socket cannot be made in its
+        place. A running launcher that loses its socket waits for it instead."""
         try:
             self._listing("list-sessions")
         except Refusal as error:
@@ -197,7 +197,7 @@ class TmuxServer:
                 ) from error
             if any(part in message for part in _REFUSED_FOLDER):
                 raise EnvironmentFailure(
-                    f"{message}: set TMUX_TMPDIR to a folder of your own"
+                    f"{message}: set TMUX_TMPDIR to a folder that you own"
                 ) from error
             raise
 
@@ -232,9 +232,9 @@ class TmuxServer:
         environment: Mapping[str, str] = _NO_MORE,
     ) -> str:
         """Ensure that a window of sweeper's own runs in the session of `folder`, which is created
-        if needed, and returns the session's id. A window whose program has ended is restarted. The
-        program gets our SWEEPER_HOME and `environment`: the server has the environment of whoever
-        started it, and users with several homes share the server."""
+        if needed, and return the session's id. A window whose program has ended is restarted.
+        The program gets our SWEEPER_HOME and `environment`: the server has the environment of
+        the user who started it, and users with several homes share the server."""
         given = {"SWEEPER_HOME": home(), **environment}
         variables = (part for item in given.items() for part in ("-e", "=".join(item)))
         argv = (*variables, *argv)
@@ -299,8 +299,8 @@ class TmuxServer:
         return panes
 
     def source(self, commands: Sequence[str]) -> None:
-        """Run any number of tmux commands in one call. A failure does not stop the others; raises
-        `Refusal` if one has failed."""
+        """Run any number of tmux commands in one call. A failure does not stop the others;
+        raises `Refusal` if one has failed."""
         try:
             with tempfile.NamedTemporaryFile("w", suffix=".tmux", encoding="utf-8") as file:
                 file.writelines(f"{command}\n" for command in commands)
