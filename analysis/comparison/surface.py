@@ -304,14 +304,9 @@ def _permuted(model: Fit, index: int, total: float) -> Share:
     grown = with_own**2 - 2 * with_own * part.mean() + np.mean(part**2) - foretold**2
     grown = grown / 2 * len(model.y) / total
     n = len(grown)
-    reach = student_quantile((1 + CONFIDENCE) / 2, n - 1) * _sd(grown) / n**0.5
+    reach = student_quantile((1 + CONFIDENCE) / 2, n - 1) * float(grown.std(ddof=1)) / n**0.5
     value = float(grown.sum()) / n
     return Share(value, value - reach, value + reach)
-
-
-def _sd(values: Floats) -> float:
-    apart = values - values.mean()
-    return math.sqrt(float(apart @ apart) / (len(values) - 1))
 
 
 def _side(model: Fit, index: int, means: Floats, sign: float) -> str:

@@ -74,7 +74,8 @@ def cells_figure(ranking: Ranking, metric: str) -> dict[str, Any] | None:
     if ranking.scale == "log" or is_wide(min(values), max(values)):
         laid["xaxis"]["type"] = "log"
     names = [plain(name) for name in names_of(cells)]
-    laid["yaxis"].update({"tickvals": [-row for row in range(len(cells))], "ticktext": names})
+    rows = [-row for row in range(len(cells))]
+    laid["yaxis"].update({"tickvals": rows, "ticktext": names, "range": [rows[-1] - 0.6, 0.6]})
     return {"data": traces, "layout": laid}
 
 

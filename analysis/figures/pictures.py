@@ -23,8 +23,8 @@ from sweeper.common.sanitize import sanitize
 _WIDTH = 900
 """In pixels. At 72 dots per inch a pixel is a point, matplotlib's unit of lines, marks and text."""
 
-_LABEL = 60
-"""The most characters of a text."""
+_LABEL, _UPRIGHT = 60, 36
+"""The most characters of a text, and of the title of an upright axis."""
 
 _ROOM = 110
 """The most characters of all labels below an axis that fit side by side."""
@@ -132,14 +132,14 @@ def _draw(axes: Any, trace: Mapping[str, Any], xs: Sequence[float], ys: Sequence
 
 
 def _finish(axes: Any, name: str, options: Mapping[str, Any], places: Mapping[str, float]) -> None:
-    """Set the ends, title and tick marks of an axis. `places` are the positions of texts."""
+    """Set the ends, the title and the ticks of an axis. `places` are the positions of texts."""
     axis = axes.xaxis if name == "x" else axes.yaxis
     low, high = options.get("range", axis.get_view_interval())
     if options.get("rangemode") == "tozero" and options["type"] == "linear":
         low = 0.0 if axis.get_data_interval()[0] >= 0 else low
     if places:
         low, high = -0.5, len(places) - 0.5
-    label = _text(options.get("title", {}).get("text", ""))
+    label = _text(options.get("title", {}).get("text", ""), _LABEL if name == "x" else _UPRIGHT)
     axes.set(**{f"{name}lim": (low, high), f"{name}label": label})
     ticks = list(_ticks(options, places, low, high))
     axis.set_major_locator(FixedLocator([at for at, _ in ticks]))
@@ -167,10 +167,10 @@ def _ticks(
         yield from ((value, written(value)) for value in values)
 
 
-def _text(text: str) -> str:
+def _text(text: str, most: int = _LABEL) -> str:
     """Return a text of plotly's, as far as a picture has room for it."""
     shown = sanitize(html.unescape(text))
-    return shown if len(shown) <= _LABEL else f"{shown[: _LABEL - 1]}…"
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def _number(value: Any, *, log: bool = False) -> float:

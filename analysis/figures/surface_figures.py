@@ -2,7 +2,6 @@
 contour lines over two axes. They are plain dicts for plotly, with `meta` as in
 `sweeper.analysis.figures.learning_curves`. Pure."""
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -32,8 +31,6 @@ _TRIED = 9
 """Up to this many numbers get a tick mark each."""
 _MOST = 60
 """The most texts that an axis of a figure can show."""
-
-Points = list[tuple[float, float]]
 
 
 def scatter_figure(
@@ -187,19 +184,13 @@ def _places(pair: PairEffect, ranking: Ranking) -> Iterator[dict[str, Any]]:
 
 
 def _isoline(pair: PairEffect, values: Any, height: float) -> list[tuple[float, float] | None]:
-    """Return the contour of the plane at this height: pieces with gaps between them (marching
-    squares)."""
+    """Return the contour of the plane at this height: pieces with gaps between them."""
+    from contourpy import LineType, contour_generator
+
+    kind = LineType.Separate
+    pieces: Any = contour_generator(pair.xs, pair.ys, values, line_type=kind).lines(height)
     line: list[tuple[float, float] | None] = []
-    for row, at in itertools.product(range(len(pair.ys) - 1), range(len(pair.xs) - 1)):
-        corners = [(row, at), (row, at + 1), (row + 1, at + 1), (row + 1, at)]
-        crossed: Points = []
-        for (r0, c0), (r1, c1) in zip(corners, [*corners[1:], corners[0]], strict=True):
-            a, b = float(values[r0, c0]), float(values[r1, c1])
-            if (a < height) != (b < height):
-                share = (height - a) / (b - a)
-                x = pair.xs[c0] + (pair.xs[c1] - pair.xs[c0]) * share
-                y = pair.ys[r0] + (pair.ys[r1] - pair.ys[r0]) * share
-                crossed.append((float(f"{x:.5g}"), float(f"{y:.5g}")))
-        for one, other in zip(crossed[::2], crossed[1::2], strict=True):
-            line += [one, other, None]
+    for piece in pieces:
+        line += [(float(f"{x:.5g}"), float(f"{y:.5g}")) for x, y in piece.tolist()]
+        line.append(None)
     return line
