@@ -1,11 +1,12 @@
-"""The verbs of the command line, one file each: `sweeper sweep archive` is in `sweep_archive.py`. A
-file has `add_arguments`, and `run`, which does the work and returns the exit code. It is loaded
-when its verb is typed, so that it does not slow down other verbs."""
+"""The verbs of the command line. Most have a file: `sweeper store gc` is in `store_gc.py`, with
+`add_arguments`, and `run`, which does the work and returns the exit code. Short verbs of one kind
+share a file, which has them in `VERBS`. A file is loaded when its verb is typed, so that it does
+not slow down other verbs."""
 
 import importlib
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 GROUPS = {
     "start": ("init", "plan", "launch"),
@@ -142,18 +143,24 @@ def parts(verb: str) -> dict[str, str]:
     return {name.partition(" ")[2]: name for name in whole}
 
 
-class Verb(Protocol):
-    """The functions in the file of a verb."""
+class Verb(NamedTuple):
+    """The two functions of a verb: `add_arguments` declares its arguments, and `run` does its work
+    and returns the exit code."""
 
-    def add_arguments(self, verb: ArgumentParser) -> None:
-        """Declare the verb's arguments."""
-        ...
+    add_arguments: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int]
 
-    def run(self, arguments: Namespace) -> int:
-        """Run the verb. Return the exit code."""
-        ...
+
+_SHARED = {
+    **dict.fromkeys(GROUPS["steer"], "steer"),
+    **dict.fromkeys(parts("sweep").values(), "sweep"),
+    **dict.fromkeys(parts("agent").values(), "agent"),
+}
+"""Files with several verbs, by verb."""
 
 
 def load(name: str) -> Verb:
-    """Load the file of a verb."""
-    return cast(Verb, importlib.import_module(f"sweeper.commands.{name.replace(' ', '_')}"))
+    """Load the file of a verb, and return its functions."""
+    file = _SHARED.get(name, name.replace(" ", "_"))
+    module = importlib.import_module(f"sweeper.commands.{file}")
+    return module.VERBS[name] if name in _SHARED else Verb(module.add_arguments, module.run)

@@ -1,14 +1,17 @@
-"""`sweeper costs`: prints what sweeps used of their service, and what that costs."""
+"""`sweeper costs`: prints what sweeps used of their service and what that costs, or the prices."""
 
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import cast
+from urllib.parse import urlsplit
 
 from sweeper.commands import arguments as shared
-from sweeper.commands import costs_prices
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry, prefixes
-from sweeper.errors import NotFound, UsageError
+from sweeper.common.atomic import atomic_write
+from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.money import prices
 from sweeper.results.billing import Billed, billed, explained, since_first
 from sweeper.results.costs import Spent, by_cell, by_day, by_stage, chain, spent, together
@@ -17,9 +20,11 @@ from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
 from sweeper.results.service_requests import of_sweeps
 from sweeper.results.sweeps import Sweep
+from sweeper.sweep.labels import plural
 from sweeper.sweep.usage import KINDS, Counts
-from sweeper.terminal import print_table, say
+from sweeper.terminal import print_json, print_table, say, warn
 
+_FETCH_SECONDS, _LARGEST_TABLE = 30.0, 10_000_000
 _FRESH = timedelta(hours=6)
 """The longest delay of billing."""
 
@@ -104,7 +109,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         action="store_true",
         help="also show what the service has billed, by run or cell",
     )
-    costs_prices.add_arguments(verb)
+    _add_prices(verb)
     shared.roots(verb)
     shared.json(verb)
 
@@ -112,7 +117,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print a line for each cell, run, day, model, stage or chain; then the sum."""
     if arguments.prices:
-        return costs_prices.show_prices(arguments)
+        return _show_prices(arguments)
     if arguments.refresh or arguments.reset:
         raise UsageError("--refresh and --reset go with --prices")
     table = prices.load()
@@ -198,3 +203,89 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent, table: prices.P
     if any(one.counted == "metrics" for _, one in costs):
         lines.append("some runs have no meter: their tokens are those that they recorded")
     return lines
+
+
+def _add_prices(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper costs --prices`."""
+    table = shared.group(verb, "prices")
+    table.add_argument("--prices", action="store_true", help="show the price of tokens, by model")
+    table.add_argument(
+        "--refresh",
+        metavar="FILE|URL",
+        help="use this table from now on; its format is that of Tinker's models.json",
+    )
+    table.add_argument("--reset", action="store_true", help="use the package's own table again")
+
+
+def _show_prices(arguments: Namespace) -> int:
+    """Replace the table if asked to, and print it."""
+    if arguments.reset and arguments.refresh:
+        raise UsageError("--refresh and --reset: one of them")
+    if arguments.reset:
+        _forget()
+    if arguments.refresh:
+        _refresh(arguments.refresh)
+    loaded = prices.load()
+    if arguments.json:
+        rows = [{"model": name, **price._asdict()} for name, price in loaded.models.items()]
+        document = {"schema": 1, "date": loaded.date, "source": loaded.source, "path": loaded.path}
+        print_json(document | {"storage_gb_month": loaded.storage_gb_month, "models": rows})
+        return 0
+    columns = ("model", *prices.Price._fields)
+    print_table(columns, [(name, *map(_price, one)) for name, one in loaded.models.items()])
+    print(f"\ndollars per million tokens, of {loaded.date}; source: {loaded.source}")
+    if loaded.storage_gb_month is not None:
+        print(f"checkpoints: {loaded.storage_gb_month:g} dollars a GB and month")
+    print(f"{loaded.path}; models that are not in it have no known price")
+    return 0
+
+
+def _price(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:g}"
+
+
+def _forget() -> None:
+    try:
+        os.unlink(prices.users_file())
+    except FileNotFoundError:
+        warn("there is no table of your own")
+    except OSError as error:
+        raise EnvironmentFailure(f"{prices.users_file()}: {error.strerror}") from error
+
+
+def _refresh(source: str) -> None:
+    """Store the table at `source` as the user's own, once it has been read without a mistake."""
+    data, today = _fetched(source), datetime.now(UTC).date().isoformat()
+    table = prices.read(data, source, today)
+    path = prices.users_file()
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        atomic_write(path, _dated(data, source, today))
+    except OSError as error:
+        raise EnvironmentFailure(f"{path}: {error.strerror or error}") from error
+    warn(f"{path}: {plural(len(table.models), 'model')}")
+
+
+def _dated(data: bytes, source: str, today: str) -> bytes:
+    """Return the table with its date and its source added if they are missing."""
+    import json
+
+    document = cast(dict[str, object], prices.with_rows(json.loads(data)))
+    return json.dumps({"date": today, "source": source} | document, indent=1).encode() + b"\n"
+
+
+def _fetched(source: str) -> bytes:
+    if urlsplit(source).scheme not in ("http", "https"):
+        try:
+            with open(source, "rb") as file:
+                return file.read(_LARGEST_TABLE)
+        except OSError as error:
+            raise UsageError(f"{source}: {error.strerror or error}") from error
+    from http.client import HTTPException
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(source, timeout=_FETCH_SECONDS) as answer:  # noqa: S310 - http or https: see above
+            return answer.read(_LARGEST_TABLE)
+    except (OSError, HTTPException) as error:
+        raise EnvironmentFailure(f"{source}: {error}") from error

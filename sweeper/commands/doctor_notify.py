@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 
 from sweeper.alarms.delivery import MOST_TRIES, Delivery, Letter, Sender, Undelivered, deliver, send
 from sweeper.commands import arguments as shared
-from sweeper.commands.trust_prompt import agreeing
+from sweeper.commands.output import agreeing
 from sweeper.errors import NotFound
 from sweeper.grid.notify import notify_of
 from sweeper.launcher.trust import require

@@ -15,15 +15,18 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast
 
 from sweeper.commands import arguments as shared
-from sweeper.commands.init_fields import (
+from sweeper.commands.init_text import (
     Field,
     as_yaml,
+    comment_of,
     fields_of,
+    grid_text,
     guess_settings,
+    head,
     in_order,
+    launch_section,
     values_of,
 )
-from sweeper.commands.init_text import comment_of, grid_text, head, launch_section
 from sweeper.common.atomic import atomic_create
 from sweeper.common.full_machine import crowding
 from sweeper.common.json_values import list_of

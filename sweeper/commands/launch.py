@@ -43,7 +43,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _run(arguments: Namespace) -> int:
-    from sweeper.commands.trust_prompt import agreeing, dropping
+    from sweeper.commands.output import agreeing, dropping
     from sweeper.launcher.launching import LaunchRequest, User
     from sweeper.launcher.preflight import service_warnings
     from sweeper.launcher.preview import later_warnings
@@ -95,8 +95,7 @@ def _launch_detached(request: "LaunchRequest", user: "User", *, idle: bool) -> i
 
 def _launch_here(request: "LaunchRequest", user: "User", *, plain: bool) -> int:
     """Launch in this process, or follow the launcher at work, until the sweep has ended."""
-    from sweeper.commands.live_view import showing
-    from sweeper.commands.waiting import follow, tell_end, tell_interrupted
+    from sweeper.commands.waiting import follow, showing, tell_end, tell_interrupted
     from sweeper.launcher.launching import launch_plan
     from sweeper.scheduler.progress import exit_code
 

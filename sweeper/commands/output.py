@@ -8,11 +8,13 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, TypeVar
 
 from sweeper.common.sanitize import sanitize_lines
+from sweeper.errors import UsageError
 from sweeper.results.problems import Problems, tell_problems
-from sweeper.terminal import print_json, say
+from sweeper.terminal import is_screen, print_json, say, warn
 
 if TYPE_CHECKING:
     from sweeper.launcher.pausing import Steered
+    from sweeper.launcher.trust import Agree
 
 T = TypeVar("T")
 
@@ -45,6 +47,34 @@ def with_status(run: Callable[[Namespace], int], arguments: Namespace) -> int:
 def print_steered(done: "Steered", **more: object) -> int:
     """Print the result of a request to a sweep as JSON."""
     return print_json({"schema": 1, **done._asdict(), **more})
+
+
+def agreeing(arguments: Namespace) -> "Agree":
+    """Make the function that shows what would be executed and returns the answer: yes with
+    `--trust`, else the user's. Without a terminal the answer is no."""
+    return _asking(arguments.trust, "execute that with your environment?")
+
+
+def dropping(arguments: Namespace) -> "Agree":
+    """Make the function that says which finished runs would leave a sweep and returns the answer:
+    yes with `--drop`, else the user's. Without a terminal the answer is no."""
+    ask = _asking(arguments.drop, "drop them?")
+    # Without a terminal, the error that follows says the same.
+    return ask if is_screen() and not arguments.drop else lambda _: bool(arguments.drop)
+
+
+def _asking(agreed: bool, question: str) -> "Agree":
+    def agree(lines: Sequence[str]) -> bool:
+        for line in lines:
+            warn(line)
+        if agreed or not is_screen():
+            return agreed
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise UsageError("nothing was started")
+        return True
+
+    return agree
 
 
 def confirmed(question: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.cli import main
-from sweeper.commands import init_fields, init_text
+from sweeper.commands import init_text
 from sweeper.fields.nodes import Problems, plain, read_yaml
 from sweeper.grid import parse_grid
 from sweeper.grid.json_schema import grid_schema
@@ -51,8 +51,8 @@ RECIPE = Recipe(
 )
 
 
-def fields() -> list[init_fields.Field]:
-    return init_fields.fields_of(RECIPE)
+def fields() -> list[init_text.Field]:
+    return init_text.fields_of(RECIPE)
 
 
 def test_the_fields_are_those_that_a_grid_can_give() -> None:
@@ -71,12 +71,13 @@ def test_the_fields_are_those_that_a_grid_can_give() -> None:
 
 
 def test_the_text_reads_back() -> None:
-    guess = init_fields.Guess(("opt.lr", [3e-5, 1e-4, 3e-4]), {"kind": "a"}, [])
+    guess = init_text.Guess(("opt.lr", [3e-5, 1e-4, 3e-4]), {"kind": "a"}, [])
     text = init_text.grid_text("toy", RECIPE, fields(), guess, given={}, out="-")
     assert max(map(len, text.splitlines())) <= 100
     grid = parse_grid(text, "toy.yaml")
     assert {key: setting.value for key, setting in grid.base.items()} == {"kind": None}
     assert [s.value for s in grid.blocks[0].axes["opt.lr"]] == [3e-5, 1e-4, 3e-4]
+    assert grid.seeds is not None
     assert (grid.seeds.field, grid.seeds.values) == ("shuffle_seed", (0, 1, 2))
     assert (grid.metric, grid.service) == (None, "local")
     assert "log_path: " not in text

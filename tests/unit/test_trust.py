@@ -11,7 +11,7 @@ import pytest
 
 from sweeper import backends
 from sweeper.cli import main
-from sweeper.commands import trust_prompt
+from sweeper.commands import output
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.launcher import launching, trust
 from sweeper.launcher.trust import is_ours, refuse, require, sealed
@@ -129,7 +129,7 @@ def test_who_types_it_answers(
         return launching.Launched("s", "", None)
 
     monkeypatch.setattr(launching, "resume", resume)
-    monkeypatch.setattr(trust_prompt, "is_screen", lambda: not flags)
+    monkeypatch.setattr(output, "is_screen", lambda: not flags)
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     assert main(["retry", "s", *flags]) == code
     assert bool(started) == (code == 0)

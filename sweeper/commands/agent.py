@@ -1,5 +1,4 @@
-"""`sweeper agent mcp`: lets coding agents plan, launch, watch and judge sweeps, over the Model
-Context Protocol."""
+"""`sweeper agent`: serves coding agents over the Model Context Protocol, or gives them a skill."""
 
 import os
 import secrets
@@ -8,17 +7,20 @@ from argparse import ArgumentParser, Namespace
 
 from sweeper import paths
 from sweeper.agents.allowance import read_limits
+from sweeper.agents.skill import NAME, agents_text, skill_text
+from sweeper.commands import Verb
 from sweeper.commands import arguments as shared
+from sweeper.common.atomic import atomic_write
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.paths import add_extra
 from sweeper.store.opening import default_root
-from sweeper.terminal import warn
+from sweeper.terminal import say, warn
 
 _TOKEN = "SWEEPER_MCP_TOKEN"  # noqa: S105 - the name of a variable
 _SHORTEST = 16
 
 
-def add_arguments(verb: ArgumentParser) -> None:
+def _add_mcp(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper agent mcp`."""
     allowed = shared.group(verb, "what agents may do")
     allowed.add_argument(
@@ -39,7 +41,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.root(verb)
 
 
-def run(arguments: Namespace) -> int:
+def _mcp(arguments: Namespace) -> int:
     """Serve until the client closes the connection, or for ever over HTTP."""
     limits = read_limits(arguments.budget)
     if not os.path.isdir(arguments.grids):
@@ -71,3 +73,48 @@ def run(arguments: Namespace) -> int:
 
     serve_http(workspace, arguments.http, token, ready)
     return 0
+
+
+def _add_skill(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper agent skill`."""
+    install = shared.group(verb, "where to install")
+    install.add_argument(
+        "--install",
+        metavar="DIR",
+        help="install it below this folder, such as .claude/skills (default: print it)",
+    )
+    install.add_argument("--force", action="store_true", help="overwrite a different file")
+    shared.group(verb, shared.OUTPUT).add_argument(
+        "--agents-md", action="store_true", help="print AGENTS.md of sweeper's repository instead"
+    )
+
+
+def _skill(arguments: Namespace) -> int:
+    """Print the skill, or write it into the folder where agents find it."""
+    text = agents_text() if arguments.agents_md else skill_text()
+    if arguments.agents_md and arguments.install is not None:
+        raise UsageError("--agents-md prints: what is installed is the skill")
+    if arguments.install is None:
+        sys.stdout.write(text)
+        return 0
+    folder = os.path.join(arguments.install, NAME)
+    path = os.path.join(folder, "SKILL.md")
+    try:
+        if os.path.lexists(path) and not arguments.force:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                if file.read() == text:
+                    say(f"{path} exists already")
+                    return 0
+            raise UsageError(f"{path} is there, and is another: --force replaces it")
+        os.makedirs(folder, exist_ok=True)
+        atomic_write(path, text.encode(), mode=0o666)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
+    say(f"wrote {path}")
+    return 0
+
+
+VERBS = {
+    "agent mcp": Verb(_add_mcp, _mcp),
+    "agent skill": Verb(_add_skill, _skill),
+}

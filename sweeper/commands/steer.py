@@ -1,0 +1,229 @@
+"""Verbs that steer a running sweep: `pause`, `resume`, `parallel`, `cancel`, `retry` and `stop`."""
+
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+
+from sweeper.commands import Verb
+from sweeper.commands import arguments as shared
+from sweeper.commands.output import print_steered, with_status
+from sweeper.commands.selection import only, open_registry, split_sweep
+from sweeper.common.codec import SCHEMA
+from sweeper.launcher import pausing
+from sweeper.launcher.control import cancel_runs, request_retries, take_up, to_retry
+from sweeper.results.selectors import pick
+from sweeper.results.status import read_status
+from sweeper.results.sweeps import Sweep
+from sweeper.sweep.hint import hint
+from sweeper.sweep.labels import plural
+from sweeper.sweep.states import OPEN, State, fold
+from sweeper.terminal import print_json, say, warn
+
+
+def _add_pause(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper pause`."""
+    shared.sweep(verb, "the only one, or the only one at work")
+    shared.group(verb, "what to pause").add_argument(
+        "--runs",
+        action="store_true",
+        help="also stop running jobs, after a checkpoint where possible",
+    )
+    shared.root(verb)
+    shared.json(verb)
+
+
+def _pause(arguments: Namespace) -> int:
+    """Request the pause."""
+    name = arguments.sweep or only(open_registry(arguments), at_work=True)
+    done = pausing.pause(name, root=arguments.root, runs=arguments.runs)
+    if arguments.json:
+        return print_steered(done, runs=arguments.runs)
+    runs = "running jobs are stopped" if arguments.runs else "running jobs continue"
+    also = "" if done.launcher else "; no launcher is at work"
+    say(f"{done.sweep}: paused: nothing new is started, {runs}{also}")
+    say(f"`{hint('resume', done.sweep, root=arguments.root)}` continues it")
+    return 0
+
+
+def _add_resume(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper resume`."""
+    shared.sweep(verb, "the only one")
+    shared.trust(verb)
+    shared.root(verb)
+    shared.json(verb)
+
+
+def _resume(arguments: Namespace) -> int:
+    """Request that the sweep continue, and start a launcher if none is at work."""
+    from sweeper.commands.output import agreeing
+
+    name = arguments.sweep or only(open_registry(arguments))
+    done = pausing.resume(name, root=arguments.root, agree=agreeing(arguments), tell=warn)
+    if arguments.json:
+        return print_steered(done)
+    if not done.launcher:
+        say(f"{done.sweep}: nothing is left to do")
+    elif done.started:
+        say(f"{done.sweep}: goes on, with a launcher that was started for it")
+    else:
+        say(f"{done.sweep}: {'goes on' if done.changed else 'is not paused'}")
+    return 0
+
+
+def _add_parallel(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper parallel`."""
+    shared.one_sweep(verb)
+    shared.group(verb, "how many").add_argument(
+        "jobs", metavar="JOBS", type=int, help="most jobs at once, until it is launched again"
+    )
+    shared.root(verb)
+    shared.json(verb)
+
+
+def _parallel(arguments: Namespace) -> int:
+    """Request so many jobs at once."""
+    done = pausing.parallel(arguments.sweep, arguments.jobs, root=arguments.root)
+    if arguments.json:
+        return print_steered(done, jobs=arguments.jobs)
+    when = "" if done.launcher else "; no launcher is at work: it counts for the next"
+    say(f"{done.sweep}: at most {arguments.jobs} at once{when}")
+    return 0
+
+
+def _add_cancel(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper cancel`."""
+    shared.runs(verb)
+    shared.select(verb)
+    shared.root(verb)
+    shared.json(verb)
+
+
+def _cancel(arguments: Namespace) -> int:
+    """Stop runs for good, and print how many."""
+    sweep = open_registry(arguments).sweep(arguments.sweep)
+    runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
+    names = {run.id: run.name for run in sweep.runs}
+    whole = not (arguments.runs or arguments.state or arguments.where)
+    ids = [run.id for run in runs]
+    done = cancel_runs(sweep.folder, ids, whole=whole, tell=warn)
+    states = {run: fold(events) for run, events in sweep.folder.read_events().items()}
+    if arguments.json:
+        requests = [
+            {
+                "id": request.run,
+                "name": names.get(request.run, request.run),
+                "state": states[request.run].state.value if request.run in states else "planned",
+                "asked": request.asked,
+                "why": request.why,
+            }
+            for request in done
+        ]
+        return print_json({"schema": SCHEMA, "sweep": sweep.name, "runs": requests})
+    to_report = [request for request in done if request.asked] or done
+    counts = Counter(request.why for request in to_report)
+    none = f"none of its {len(sweep.runs)} runs is among those that you chose"
+    say(f"{sweep.name}: {', '.join(f'{n} {why}' for why, n in counts.items()) or none}")
+    return 0
+
+
+def _add_retry(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper retry`."""
+    shared.some_of_its_runs(verb, "the only one")
+    shared.select(verb)
+    shared.group(verb, shared.RUNS).add_argument(
+        "--failed", action="store_true", help="failed runs (the default)"
+    )
+    shared.wait(verb)
+    shared.root(verb)
+    shared.json(verb)
+    verb.description = (
+        f"{verb.description or ''}\n\n"
+        "A retry runs the code of the last launch: after a change of the code, launch\n"
+        "the grid first. Finished runs start again, from nothing, only with `--state\n"
+        "succeeded`; their earlier attempts stay on record."
+    )
+
+
+def _retry(arguments: Namespace) -> int:
+    """Start runs again."""
+    shared.set_log_level(arguments)
+    return with_status(_start_again, arguments)
+
+
+def _start_again(arguments: Namespace) -> int:
+    from sweeper.commands.output import agreeing
+    from sweeper.commands.waiting import follow, showing, tell_end, tell_interrupted
+    from sweeper.launcher.launching import resume
+    from sweeper.scheduler.progress import exit_code
+
+    registry = open_registry(arguments)
+    name, names = split_sweep(arguments)
+    sweep = registry.sweep(name or only(registry))
+    arguments.sweep = sweep.name
+    which = names, arguments.state, arguments.where
+    runs = to_retry(sweep, *which, failed=arguments.failed)
+    succeeded = State.SUCCEEDED in (arguments.state or ())
+    ids = [run.id for run in runs]
+    requests = request_retries(sweep, ids, agreeing(arguments), succeeded=succeeded)
+    refusals = [request.why for request in requests.done if not request.asked or request.waits]
+    for why, count in Counter(refusals).items():
+        warn(f"{count} {why}")
+    say(f"{sweep.name}: {plural(requests.again, 'run')} to start again", flush=True)
+    if not requests.again:
+        if not runs:
+            _tell_none(sweep)
+        return 0
+    if take_up(sweep, warn):
+        say("the launcher at work on the sweep takes them up", flush=True)
+        plain = arguments.plain or arguments.json
+        return follow(sweep.plan, sweep.root, plain=plain) if arguments.wait else 0
+    try:
+        with showing(sweep.name, sweep.root, plain=arguments.plain or arguments.json) as notify:
+            wait, known = arguments.wait, requests.ready
+            launched = resume(sweep.folder, wait=wait, notify=notify, known=known, tell=warn)
+    except KeyboardInterrupt:
+        return tell_interrupted(sweep.name, sweep.root)
+    if launched.summary is None:
+        say(f"launched; watch it with `{hint('watch', sweep.name, root=sweep.root)}`")
+        return 0
+    tell_end(sweep.plan, sweep.root, launched.summary.counts[State.FAILED])
+    return exit_code(launched.summary)
+
+
+def _tell_none(sweep: Sweep) -> None:
+    """Suggest what to do when there is nothing to start again."""
+    waiting = sum(not (run.is_finished or run.retired or run.state in OPEN) for run in sweep.runs)
+    warn("none has failed; what was cancelled is named, or chosen by --state cancelled")
+    if waiting and not read_status(sweep).launcher:
+        again = hint("resume", sweep.name, root=sweep.root)
+        warn(f"{plural(waiting, 'run')} not started yet: `{again}` starts the rest")
+
+
+def _add_stop(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper stop`."""
+    shared.sweep(verb, "the only one, or the only one at work")
+    shared.root(verb)
+    shared.json(verb)
+
+
+def _stop(arguments: Namespace) -> int:
+    """Ask the launcher to end, and wait until it has ended."""
+    name = arguments.sweep or only(open_registry(arguments), at_work=True)
+    done = pausing.stop(name, root=arguments.root, tell=warn)
+    if arguments.json:
+        return print_steered(done)
+    if not done.changed:
+        say(f"{done.sweep}: no launcher is at work")
+        return 0
+    say(f"{done.sweep}: its launcher has ended; running jobs continue, and nothing new is started")
+    say(f"`{hint('resume', done.sweep, root=arguments.root)}` starts one again")
+    return 0
+
+
+VERBS = {
+    "pause": Verb(_add_pause, _pause),
+    "resume": Verb(_add_resume, _resume),
+    "parallel": Verb(_add_parallel, _parallel),
+    "cancel": Verb(_add_cancel, _cancel),
+    "retry": Verb(_add_retry, _retry),
+    "stop": Verb(_add_stop, _stop),
+}

@@ -1,0 +1,88 @@
+"""`sweeper sweep`: archives, renames or deletes a sweep."""
+
+from argparse import ArgumentParser, Namespace
+
+from sweeper.commands import Verb
+from sweeper.commands import arguments as shared
+from sweeper.commands.output import confirmed
+from sweeper.errors import UsageError
+from sweeper.launcher.annotations import archive, delete, rename, size_of
+from sweeper.sweep.labels import plural
+from sweeper.terminal import is_screen, print_json, say
+
+
+def _add_archive(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper sweep archive`."""
+    which = shared.group(verb, "which sweeps")
+    which.add_argument("sweeps", nargs="+", metavar="SWEEP", help="a sweep")
+    which.add_argument("--undo", action="store_true", help="show them in lists again")
+    shared.root(verb)
+    shared.json(verb)
+
+
+def _archive(arguments: Namespace) -> int:
+    """Archive sweeps, or undo that."""
+    on = not arguments.undo
+    changed = {name: archive(name, root=arguments.root, on=on) for name in arguments.sweeps}
+    if arguments.json:
+        records = [{"sweep": name, "archived": on, "changed": did} for name, did in changed.items()]
+        return print_json({"schema": 1, "sweeps": records})
+    for name, did in changed.items():
+        shown = "archived: hidden from lists, still found by name"
+        message = shown if on else "not archived any more"
+        say(f"{name}: {message}" if did else f"{name}: was {'' if on else 'not '}archived before")
+    return 0
+
+
+def _add_rename(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper sweep rename`."""
+    shared.one_sweep(verb, "a sweep that is not running")
+    shared.group(verb, shared.SWEEP).add_argument("name", metavar="NAME", help="the new name")
+    shared.root(verb)
+    shared.json(verb)
+
+
+def _rename(arguments: Namespace) -> int:
+    """Give a sweep another name."""
+    rename(arguments.sweep, arguments.name, root=arguments.root)
+    if arguments.json:
+        return print_json({"schema": 1, "sweep": arguments.name, "was": arguments.sweep})
+    say(
+        f"{arguments.sweep} is now {arguments.name}; set `name: {arguments.name}` in the grid to "
+        "continue it"
+    )
+    return 0
+
+
+def _add_delete(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper sweep delete`."""
+    shared.one_sweep(verb, "a sweep that is not running")
+    shared.group(verb, shared.SWEEP).add_argument("--yes", action="store_true", help="do not ask")
+    shared.root(verb)
+    shared.json(verb)
+
+
+def _delete(arguments: Namespace) -> int:
+    """Remove a sweep. Raises `UsageError` if the user is needed and absent."""
+    sweep = arguments.sweep
+    runs, size = size_of(sweep, root=arguments.root)
+    what = f"{sweep}: {plural(runs, 'run that has', 'runs that have')} begun, {size / 1e6:,.1f} MB"
+    if not arguments.yes:
+        if arguments.json or not is_screen():
+            raise UsageError(
+                f"{what}: delete? Then say --yes; `sweeper sweep archive` only hides it"
+            )
+        if not confirmed(f"{what}: delete, for good?"):
+            raise UsageError("nothing was deleted")
+    delete(sweep, root=arguments.root)
+    if arguments.json:
+        return print_json({"schema": 1, "sweep": sweep, "runs": runs, "bytes": size})
+    say(f"{what}: deleted; checkpoints of its runs that a service keeps are still there")
+    return 0
+
+
+VERBS = {
+    "sweep archive": Verb(_add_archive, _archive),
+    "sweep rename": Verb(_add_rename, _rename),
+    "sweep delete": Verb(_add_delete, _delete),
+}
