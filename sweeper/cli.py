@@ -92,12 +92,12 @@ def _run(given: list[str]) -> int:
 
 
 def _run_parsed(given: list[str]) -> int:
-    arguments = _parse(given)
+    arguments = parse(given)
     part = getattr(arguments, "part", None)
     return load(arguments.verb if part is None else f"{arguments.verb} {part}").run(arguments)
 
 
-def _parse(given: list[str]) -> argparse.Namespace:
+def parse(given: list[str]) -> argparse.Namespace:
     """Parse the arguments. Optional and repeatable arguments may also follow flags, which argparse
     does not support in subcommands: `launch grid.yaml --wait max_steps=5`."""
     top = parser(given)

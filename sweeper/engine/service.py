@@ -69,6 +69,7 @@ class Service:
         spill: str,
         threads: int = 1,
         limits: Limits = Limits(),  # noqa: B008 -- a tuple
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`spill` is a directory for idle samplers. It is emptied."""
         self.models, self.vault = models, vault
@@ -84,7 +85,8 @@ class Service:
         self._misc = Lane(ordered=False)
         self._clients = itertools.count(1)
         self.tickets = Tickets()
-        self._swept, self._purged = time.monotonic(), -_PURGE_SECONDS
+        self._clock = clock
+        self._swept, self._purged = clock(), -_PURGE_SECONDS
         self._sweeping = threading.Lock()
 
     def _promise(
@@ -124,7 +126,7 @@ class Service:
 
     def sweep(self) -> None:
         """Free what is no longer needed. Called often, works every 10 s."""
-        now = time.monotonic()
+        now = self._clock()
         if now - self._swept < _SWEEP_SECONDS or not self._sweeping.acquire(blocking=False):
             return
         try:

@@ -112,7 +112,7 @@ _ENDS = (0, 3, 4)
 def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = False) -> None:
     """Start a launcher that outlives this process, and wait until it has taken over. Raises
     `EnvironmentFailure` if it failed or gave up, `StoreError` if it did not start."""
-    before = _published(folder)
+    before = published(folder)
     command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", folder.address]
     command += ["--smoke"] if smoke else []
     if folder.store.is_remote:
@@ -125,12 +125,12 @@ def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = F
         if log_path is not None:
             refuse_links(folder.address, log_path)
         where = log_path or launcher_log(folder)
-        start_again_or_raise = _on_its_own(command, where)
+        start_again_or_raise = start_with_log(command, where)
     pause = 0.05 if not folder.store.is_remote else 0.5
     deadline, again = time.monotonic() + _START_SECONDS, time.monotonic() + 1
     held = False
     while time.monotonic() < deadline:
-        if _has_begun(folder, before):
+        if has_begun(folder, before):
             return
         if not held and lock.is_held(folder):
             held, deadline = True, time.monotonic() + _FIRST_SECONDS
@@ -159,7 +159,7 @@ def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], ob
     return start_again_or_raise
 
 
-def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
+def start_with_log(command: Sequence[str], where: str) -> Callable[[], object]:
     """Start the launcher with a log file. Returns a function that raises `EnvironmentFailure` with
     the log's last line if the launcher has failed."""
     with open(where, "ab") as log:
@@ -184,17 +184,17 @@ def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
     return start_again_or_raise
 
 
-def _published(folder: SweepFolder) -> object:
+def published(folder: SweepFolder) -> object:
     """Return the last launcher's observations, which change when another launcher begins."""
     with suppress(NotFound):
         return folder.store.read(folder.observations)
     return None
 
 
-def _has_begun(folder: SweepFolder, before: object) -> bool:
+def has_begun(folder: SweepFolder, before: object) -> bool:
     """Return whether the published observations differ from `before`. Raises `EnvironmentFailure`
     if they say why the launcher gave up."""
-    if _published(folder) == before:
+    if published(folder) == before:
         return False
     seen = folder.read_observations()
     if seen.gave_up:

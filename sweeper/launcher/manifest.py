@@ -53,7 +53,7 @@ def record(
     plan that contains a secret's value, and if the sweep may have jobs elsewhere than at the places
     of the launch."""
     plan = folder.with_chosen(plan)
-    _refuse_secrets(plan, secret_names(plan.secrets, plan.service))
+    refuse_secrets(plan, secret_names(plan.secrets, plan.service))
     write_environment(folder, plan, offered.url, offered.capabilities, offered.places, tell)
     now = with_code(folder, plan, offered, tell)
     with suppress(NotFound):  # at the first launch
@@ -76,7 +76,7 @@ def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[s
     known only at launch. Raises `UsageError` for a plan that contains a secret's value, or whose
     jobs do not get their code."""
     names = secret_names(plan.secrets, plan.service)
-    _refuse_secrets(plan, names)
+    refuse_secrets(plan, names)
     capabilities, live = offered.capabilities, offered.live
     code = snapshot.CodeCopy(None, "--live")
     if not live:
@@ -182,7 +182,7 @@ def hidden_values(names: Sequence[str]) -> list[str]:
     return redaction.secret_values(os.environ, names)
 
 
-def _refuse_secrets(plan: Plan, names: Sequence[str]) -> None:
+def refuse_secrets(plan: Plan, names: Sequence[str]) -> None:
     """Refuse a plan that contains a secret's value, since the plan is recorded in the store."""
     text = json.dumps(plan.document())
     for name in names:

@@ -95,7 +95,9 @@ class Governor:
         *,
         clock: Callable[[], float],
         most: int | None = None,
+        beat_seconds: float = BEAT_SECONDS,
     ) -> None:
+        self._beat_seconds = beat_seconds
         self._record, self._clock, self._most = record, clock, most
         self._name = name_of(own.root, own.sweep, own.id)
         self._own = own
@@ -129,7 +131,7 @@ class Governor:
             self._let_go()
 
     def _keep(self, ended: threading.Event) -> None:
-        while not ended.wait(BEAT_SECONDS):
+        while not ended.wait(self._beat_seconds):
             with suppress(StoreError):  # the next beat may succeed
                 self._record.beat(self._name)
 
@@ -143,7 +145,7 @@ class Governor:
             return self._allowance
         if not self._joined or (self._keeper is None and now >= self._beat_at):
             self._record.beat(self._name)
-            self._beat_at = now + BEAT_SECONDS
+            self._beat_at = now + self._beat_seconds
         self._seek()
         self._entered = True
         page = self._record.write(lambda page: self._changed(page, jobs))

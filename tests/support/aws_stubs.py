@@ -41,8 +41,8 @@ class Stubbed:
 
     def opened(self, **options: Any) -> AwsBatchBackend:
         """A backend whose launcher has just started."""
-        given = Options(**({"queue": "q", "job_definition": "d"} | options))
-        return AwsBatchBackend(self.aws, given, "toys", self.folder, lambda: self.now)
+        given: dict[str, Any] = {"queue": "q", "job_definition": "d"} | options
+        return AwsBatchBackend(self.aws, Options(**given), "toys", self.folder, lambda: self.now)
 
     def backend(self, **options: Any) -> AwsBatchBackend:
         """A backend that has been running for a while."""
@@ -80,6 +80,21 @@ class Stubbed:
             "maxResults": 100,
         }
         self.answer("list_jobs", {"jobSummaryList": found}, asked)
+
+    def known(self, backend: AwsBatchBackend, *jobs: tuple[str, str]) -> None:
+        """Let a backend learn of jobs by a listing."""
+        self.listed(backend, *jobs)
+        backend.find([token for _, token in jobs])
+
+    def fail(self, operation: str, error: Exception) -> None:
+        """Let a call end in an error of the line."""
+
+        def fail(**_: object) -> None:
+            raise error
+
+        self.batch.client.meta.events.register_first(
+            f"provide-client-params.batch.{operation}", fail
+        )
 
     def described(self, *jobs: dict[str, Any]) -> None:
         whole = {"jobName": "j", "jobQueue": "q", "jobDefinition": "d", "startedAt": 0}

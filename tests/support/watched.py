@@ -10,17 +10,16 @@ from sweeper.tui.poller import Poller
 
 
 class Watched:
-    """A sweep of three runs (`scene`), with clocks of the test's."""
+    """A sweep of three runs (`scene`), with clocks of the test's. `folder` is where the view finds
+    it."""
 
-    def __init__(self, scene: Any) -> None:
+    def __init__(self, scene: Any, folder: SweepFolder | None = None) -> None:
         self.scene, self.now, self.wall = scene, 1000.0, 0.0
         plan: Any = read_json(scene.store, scene.folder.plan)
         plan["metric"] = {"name": "loss", "goal": "minimize", "at": "last"}
         plan["recipe"]["takes"] = {"max_steps": {"default": 10}}
         scene.store.replace(scene.folder.plan, encode(plan))
-        self.poller = Poller(
-            SweepFolder(scene.store, "s"), clock=lambda: self.now, wall=lambda: self.wall
-        )
+        self.poller = Poller(folder or scene.folder, clock=lambda: self.now, wall=lambda: self.wall)
 
     def rows(self, run: str, *steps: int, attempt: int = 1, **more: Any) -> None:
         lines = [json.dumps({"step": s, "loss": 1.0 / (1 + s)} | more) + "\n" for s in steps]

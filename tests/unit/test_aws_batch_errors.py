@@ -1,7 +1,6 @@
 """What the AWS Batch backend makes of AWS's errors: what is sent again, what ends a launch, and
 what may have been done all the same. By botocore's Stubber."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,13 +36,6 @@ LINES = [
 ]
 
 
-def _raising(error: Exception) -> Callable[..., None]:
-    def call(**_: object) -> None:
-        raise error
-
-    return call
-
-
 @pytest.mark.parametrize(("code", "status", "kind"), ANSWERS)
 def test_what_an_answer_to_a_submission_means(
     stubbed: Any, code: str, status: int, kind: type
@@ -75,10 +67,8 @@ def test_what_an_answer_to_a_registration_means(
 
 
 @pytest.mark.parametrize(("error", "kind"), LINES)
-def test_what_no_answer_to_a_submission_means(
-    stubbed: Any, error: Exception, kind: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stubbed.aws._clients["batch", False], "submit_job", _raising(error))
+def test_what_no_answer_to_a_submission_means(stubbed: Any, error: Exception, kind: type) -> None:
+    stubbed.fail("SubmitJob", error)
     with pytest.raises(EnvironmentFailure) as caught:
         stubbed.aws.submit("batch", "submit_job", **JOB)
     assert type(caught.value) is kind
@@ -143,7 +133,7 @@ def test_what_may_have_been_accepted_is_looked_for_until_a_listing_must_have_it(
 def test_so_is_what_an_earlier_launcher_may_have_submitted(stubbed: Any) -> None:
     """It may have been killed before it had the reply, or a listing."""
     backend, token, lost = stubbed.opened(), stubbed.TOKEN, "bbbbbbbbbbbb-a1"
-    backend._jobs.add("5", [token], array=False)
+    stubbed.known(backend, ("5", token))
     assert backend.find([token]) == {token: "5"}  # what is known takes no time
     for seconds in (0, 14.9):
         stubbed.now = seconds
@@ -182,8 +172,7 @@ def test_a_refusal_is_one_line_and_no_absence(stubbed: Any, code: str, said: str
     assert "\n" not in str(caught.value)
 
 
-def test_a_dead_line_is_no_absence(stubbed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    error = exceptions.EndpointConnectionError(endpoint_url=URL)
-    monkeypatch.setattr(stubbed.aws._clients["batch", True], "list_jobs", _raising(error))
+def test_a_dead_line_is_no_absence(stubbed: Any) -> None:
+    stubbed.fail("ListJobs", exceptions.EndpointConnectionError(endpoint_url=URL))
     with pytest.raises(Unreachable, match="does not answer: Could not connect"):
         stubbed.backend().find([stubbed.TOKEN])

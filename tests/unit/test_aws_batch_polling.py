@@ -20,7 +20,7 @@ def test_restarts_stand_for_the_attempts_after(stubbed: Any) -> None:
     came so far."""
     backend = stubbed.backend()
     first, second, third = (f"aaaaaaaaaaaa-a{n}" for n in (1, 2, 3))
-    backend._jobs.add("1", [first], array=False)
+    stubbed.known(backend, ("1", first))
     stubbed.listed(backend, ("1", first))
     stubbed.described({"jobId": "1", "status": "RUNNING"})
     assert backend.find([second]) == {second: "1"}
@@ -97,8 +97,7 @@ def test_what_is_forgotten_is_nothing_to_stop(stubbed: Any) -> None:
     """Nor does it keep others from being stopped; what was throttled goes on from there."""
     backend = stubbed.backend()
     tokens = [f"{number:012x}-a1" for number in range(4)]
-    for number, token in enumerate(tokens):
-        backend._jobs.add(str(number), [token], array=False)
+    stubbed.known(backend, *((str(number), token) for number, token in enumerate(tokens)))
     asked = [{"jobId": str(number), "reason": ANY} for number in range(4)]
     stubbed.refuse("terminate_job", "ClientException", "there is no such job")
     stubbed.described()
@@ -120,8 +119,7 @@ def test_what_may_not_be_stopped_is_told_and_tried_again_later(
     backend = stubbed.backend()
     tokens = [f"{number:012x}-a1" for number in range(3)]
     asked = [{"jobId": str(number), "reason": ANY} for number in range(3)]
-    for number, token in enumerate(tokens):
-        backend._jobs.add(str(number), [token], array=False)
+    stubbed.known(backend, *((str(number), token) for number, token in enumerate(tokens)))
 
     def refuse(number: int) -> None:
         stubbed.refuse("terminate_job", code, f"you may not stop {number}", status)
@@ -150,8 +148,7 @@ def test_what_may_not_be_stopped_is_told_and_tried_again_later(
 
 def test_credentials_that_have_expired_stop_nothing_else_either(stubbed: Any) -> None:
     backend = stubbed.backend()
-    for number in range(2):
-        backend._jobs.add(str(number), [f"{number:012x}-a1"], array=False)
+    stubbed.known(backend, *((str(number), f"{number:012x}-a1") for number in range(2)))
     stubbed.refuse("terminate_job", "ExpiredTokenException", status=403)
     with pytest.raises(Refused, match="credentials have expired"):
         backend.cancel(["000000000000-a1", "000000000001-a1"])
@@ -222,10 +219,10 @@ def test_a_child_that_nobody_asked_about_is_not_absent(
 ) -> None:
     """Its turn comes while another job is asked about: only with its array is it known whether one
     that Batch does not describe is gone, or was not made yet."""
+    backend, tokens = stubbed.array(4)
+    stubbed.known(backend, ("1", stubbed.TOKEN))
     monkeypatch.setattr(jobs_module, "MOST_CALLS", 1)
     monkeypatch.setattr(jobs_module, "A_CALL", 2)
-    backend, tokens = stubbed.array(4)
-    backend._jobs.add("1", [stubbed.TOKEN], array=False)
     stubbed.parent("PENDING", RUNNABLE=4)
     backend.poll(tokens)
     stubbed.parent("PENDING", RUNNABLE=2, RUNNING=2)

@@ -56,6 +56,12 @@ def store(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) 
     return found
 
 
+def _age(path: Path, seconds: float) -> None:
+    """Let a file look as old as that."""
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
 def spooled(
     root: str, sweep: str, name: str, mark: str | None = None, age: float = 0
 ) -> LocalStore:
@@ -67,7 +73,7 @@ def spooled(
     if mark is not None:
         spool.replace(f"{sweep}/unsynced/{mark}", b"")
     for path in Path(spool.root, sweep).rglob("*"):
-        os.utime(path, (time.time() - age,) * 2)
+        _age(path, age)
     return spool
 
 
@@ -168,7 +174,7 @@ def test_what_was_handed_to_slurm_goes_when_its_runs_are_over(
             Path(tables.output(handed[runs], jobs).replace("%a", str(index))).touch()
     for path in Path(tables.place).iterdir():
         if not path.name.startswith(handed[good,]):  # the only one that is young
-            os.utime(path, (time.time() - 90 * 86400,) * 2)
+            _age(path, 90 * 86400)
     expected = {f"{handed[good, bad]}.json", f"{handed[good, bad]}.0.out", f"{handed[bad,]}.json"}
     items = ask(capsys, "store", "gc")["items"]
     assert {Path(item["path"]).name for item in items} == expected
@@ -246,7 +252,7 @@ def test_a_young_temporary_file_stays_whatever_its_writer(
     young, old = (tmp_path / "s" / f".tmp-{2**22 + 1}-0a0{n}" for n in "bc")
     for path in (young, old):
         path.touch()
-    os.utime(old, (time.time() - 7200,) * 2)
+    _age(old, 7200)
     assert main(["store", "gc", "--days", "0", "--delete"]) == 0
     assert young.exists() and not old.exists()
 
@@ -260,7 +266,7 @@ def test_the_log_of_a_living_launcher_of_another_root_stays(
     go = tmp_path / "go"
     program = "import os, time\nprint('begun', flush=True)\n"
     program += f"while not os.path.exists({str(go)!r}):\n    time.sleep(0.05)\n"
-    poll = background._on_its_own([sys.executable, "-c", program], str(log))
+    poll = background.start_with_log([sys.executable, "-c", program], str(log))
     try:
         while "begun" not in log.read_text():
             time.sleep(0.05)

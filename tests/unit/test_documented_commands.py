@@ -54,7 +54,7 @@ def parse(capsys: pytest.CaptureFixture[str]) -> Parse:
             try:
                 if words[0] == "engine":
                     return engine.parser().parse_args(words[1:])
-                return cli._parse(words)
+                return cli.parse(words)
             except SystemExit as ended:
                 said = capsys.readouterr().err
                 if ended.code == 0:  # it has done what it was asked: --help

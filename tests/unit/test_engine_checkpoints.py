@@ -24,8 +24,19 @@ def checkpoint(value=1.0, moments=True):
 
 
 @pytest.fixture
-def vault(tmp_path):
-    return Vault(str(tmp_path / "checkpoints"))
+def root(tmp_path):
+    return tmp_path / "checkpoints"
+
+
+@pytest.fixture
+def vault(root):
+    return Vault(str(root))
+
+
+@pytest.fixture
+def folder(root):
+    """Where the files of `PLACE` lie."""
+    return root / "0a1b-22@train@0" / "weights"
 
 
 def assert_same(found, expected):
@@ -46,19 +57,19 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("moments", [True, False])
-def test_what_is_saved_is_loaded(vault, moments):
+def test_what_is_saved_is_loaded(vault, root, moments):
     vault.save(PLACE, checkpoint(moments=moments))
-    assert_same(Vault(vault._root).load(PLACE), checkpoint(moments=moments))
+    assert_same(Vault(str(root)).load(PLACE), checkpoint(moments=moments))
 
 
-def test_a_name_is_taken_once_unless_overwritten(vault):
+def test_a_name_is_taken_once_unless_overwritten(vault, folder):
     vault.save(PLACE, checkpoint(1.0))
     with pytest.raises(RequestError, match="exists"):
         vault.save(PLACE, checkpoint(2.0))
     assert_same(vault.load(PLACE), checkpoint(1.0))
     vault.save(PLACE, checkpoint(2.0), overwrite=True)
     assert_same(vault.load(PLACE), checkpoint(2.0))
-    assert len(os.listdir(vault._folder(RUN, "weights"))) == 2  # the old arrays are gone
+    assert len(os.listdir(folder)) == 2  # the old arrays are gone
 
 
 def test_a_save_that_is_cut_short_leaves_what_was_there(vault, monkeypatch):
@@ -77,7 +88,7 @@ def test_a_save_that_is_cut_short_leaves_what_was_there(vault, monkeypatch):
     assert [entry.place.name for entry in vault.entries(RUN)] == ["000010"]
 
 
-def test_listing_and_deleting(vault):
+def test_listing_and_deleting(vault, folder):
     assert vault.runs() == [] and vault.entries(RUN) == []
     vault.save(PLACE, checkpoint())
     vault.save(Place(RUN, "sampler_weights", "final"), checkpoint(moments=False))
@@ -91,7 +102,7 @@ def test_listing_and_deleting(vault):
         vault.load(PLACE)
     with pytest.raises(Unknown):
         vault.delete(PLACE)
-    assert os.listdir(vault._folder(RUN, "weights")) == []
+    assert os.listdir(folder) == []
 
 
 def test_an_expired_checkpoint_is_none(vault):
@@ -103,11 +114,10 @@ def test_an_expired_checkpoint_is_none(vault):
     assert_same(vault.load(PLACE), checkpoint(2.0))
 
 
-def test_what_has_expired_is_deleted_and_nothing_else(vault):
+def test_what_has_expired_is_deleted_and_nothing_else(vault, folder):
     lasting = PLACE._replace(name="lasting")
     vault.save(PLACE, checkpoint(), ttl_seconds=-1)
     vault.save(lasting, checkpoint(), ttl_seconds=3600)
-    folder = vault._folder(RUN, "weights")
     young, old = os.path.join(folder, "x.1234.npz"), os.path.join(folder, "y.json.1234.tmp")
     for path in (young, old):
         with open(path, "w"):
@@ -164,19 +174,19 @@ def test_a_bad_name_is_not_written(vault, tmp_path):
         ({"lora": None}, "lora: should be an object, not null"),
     ],
 )
-def test_a_damaged_checkpoint_hides_no_other_and_loses_nothing(vault, change, what):
+def test_a_damaged_checkpoint_hides_no_other_and_loses_nothing(vault, root, folder, change, what):
     """Its arrays were deleted after an hour, as if nobody named them; listings ended in errors."""
     vault.save(PLACE, checkpoint())
     vault.save(PLACE._replace(name="good"), checkpoint())
-    path = vault._document_path(PLACE)
+    path = folder / "000010.json"
     with open(path) as file:
         before = json.load(file)
     with open(path, "w") as file:
         json.dump(before | change, file)
-    victim = os.path.join(vault._root, "..", "victim")
+    victim = root.parent / "victim"
     with open(victim, "w"):
         os.utime(victim, (1, 1))
-    arrays = os.path.join(os.path.dirname(path), before["data"])
+    arrays = folder / before["data"]
     os.utime(arrays, (1, 1))
     assert [entry.place.name for entry in vault.entries(RUN)] == ["good"]
     with pytest.raises(RequestError, match=re.escape(what)):

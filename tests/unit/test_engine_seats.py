@@ -1,12 +1,20 @@
 """A service with limits: who waits, who is turned away, and that their turn comes."""
 
+import threading
+import time
+from concurrent.futures import Future
+
 import pytest
 
+from sweeper.engine.admission import Admission
 from sweeper.engine.checkpoints import Vault
 from sweeper.engine.errors import Busy
 from sweeper.engine.limits import Limits
+from sweeper.engine.meter import Meter
 from sweeper.engine.models import Models
+from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler
 from sweeper.engine.service import Service
+from sweeper.testing import FakeClock
 
 DONE = 10
 
@@ -21,9 +29,10 @@ def limited(models, tmp_path):
     """Make services with limits."""
     made = []
 
-    def limited(**limits):
+    def limited(clock=time.monotonic, **limits):
         vault = Vault(str(tmp_path / "checkpoints"))
-        made.append(Service(models, vault, str(tmp_path / "spill"), limits=Limits(**limits)))
+        spill = str(tmp_path / "spill")
+        made.append(Service(models, vault, spill, limits=Limits(**limits), clock=clock))
         return made[-1]
 
     yield limited
@@ -64,11 +73,12 @@ def test_sessions_beyond_the_limit_wait_for_their_turn(limited):
 
 
 def test_a_session_that_was_killed_keeps_nobody_waiting_long(limited):
-    service = limited(max_sessions=1)
+    clock = FakeClock()
+    service = limited(clock, max_sessions=1)
     (killed, first), (_, second) = opened(service), opened(service)
     service.promises.get(first).result(DONE)
     service.registry.session(killed).last_heard -= 60
-    service._swept -= 60
+    clock.sleep(60)
     service.sweep()
     assert "model_id" in service.promises.get(second).result(DONE).body
 
@@ -83,31 +93,36 @@ def test_samples_beyond_the_limit_are_refused_or_wait(limited):
         "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},
         "sampling_params": {"max_tokens": 4},
     }
-    gate = service._admission._draws
-    gate.enter("other", lambda: None)
+    free = threading.Event()
+    service.scheduler.submit(Lane(ordered=False), Future(), lambda: free.wait(DONE))
+    first = service.sample({**body, "seq_id": 5})["request_id"]
     with pytest.raises(Busy, match="too many samples"):
         service.sample({**body, "seq_id": 0}, may_refuse=True)
     names = [service.sample({**body, "seq_id": n})["request_id"] for n in (1, 2, 3)]
     assert {service.promises.paused(name).state for name in names} == {"paused_capacity"}
     service.cancel({"request_id": names[1]})
-    gate.leave("other")
-    for name in (names[0], names[2]):
+    free.set()
+    for name in (first, names[0], names[2]):
         assert isinstance(service.promises.get(name).result(DONE).body, bytes)
     assert service.promises.get(names[1]).cancelled()
     assert [service.promises.paused(name) for name in names] == [None] * 3
     last = service.sample({**body, "seq_id": 4})["request_id"]
     assert isinstance(service.promises.get(last).result(DONE).body, bytes)
-    assert gate.waiting() == 0
 
 
-def test_a_seat_is_not_kept_by_a_session_that_is_no_more(limited):
-    service = limited(max_sessions=1)
-    service._admission._seats.enter("gone", lambda: None)  # as if it ended while it was seated
-    _, name = opened(service)
-    assert service.promises.paused(name)
-    service._swept -= 60
-    service.sweep()
-    assert "model_id" in service.promises.get(name).result(DONE).body
+def test_a_seat_is_not_kept_by_a_session_that_is_no_more():
+    """It ended while it was seated."""
+    promises, scheduler, seated = Promises(), Scheduler(1), Reply({})
+    admission = Admission(promises, scheduler, Meter(), Limits(max_sessions=1))
+    try:
+        for session in ("gone", "next"):
+            admission.training_client(session, session, Lane(ordered=False), lambda: seated)
+        assert promises.paused("next")
+        admission.keep({"next"})
+        future = promises.get("next")
+        assert future is not None and future.result(DONE) is seated
+    finally:
+        scheduler.stop(DONE)
 
 
 def test_nothing_is_remembered_of_who_gave_up(limited):

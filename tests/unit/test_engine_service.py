@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import json
 import math
-import os
 import re
 import time
 
@@ -23,6 +22,7 @@ from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.models import Models
 from sweeper.engine.service import Service
 from sweeper.engine.state import SAMPLERS_IN_MEMORY
+from sweeper.testing import FakeClock
 
 DONE = 10
 
@@ -33,8 +33,14 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture
-def service(models, tmp_path):
-    made = Service(models, Vault(str(tmp_path / "checkpoints")), str(tmp_path / "spill"))
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def service(models, tmp_path, clock):
+    vault = Vault(str(tmp_path / "checkpoints"))
+    made = Service(models, vault, str(tmp_path / "spill"), clock=clock)
     yield made
     made.scheduler.stop(DONE)
 
@@ -480,15 +486,15 @@ def test_the_next_turn_is_read_from_where_the_last_one_ended(service):
     assert service.prefixes.nbytes == 0
 
 
-def test_the_sweep_deletes_what_has_expired(service):
+def test_the_sweep_deletes_what_has_expired(service, clock, tmp_path):
     client = Client(service)
     gone, kept = client.save("gone", ttl_seconds=3600), client.save("kept", ttl_seconds=3600)
     service.vault.expire(parse(gone), -1)
-    service._swept -= 60
+    clock.sleep(60)
     service.sweep()
     client.train(0)  # the deletion is in a lane of its own: give it its turn
     deadline = time.monotonic() + DONE
-    while os.path.exists(service.vault._document_path(parse(gone))):
+    while list(tmp_path.rglob("gone.json")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert [str(entry.place) for entry in service.vault.entries(client.model)] == [kept]

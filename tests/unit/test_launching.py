@@ -15,7 +15,7 @@ from sweeper.engine.lifecycle import EngineInfo
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.grid.launch import SECTION
 from sweeper.launcher import background, kept_environments, launching, preflight
-from sweeper.launcher.manifest import _refuse_secrets, changes, merge
+from sweeper.launcher.manifest import changes, merge, refuse_secrets
 from sweeper.scheduler.progress import Summary, exit_code, line
 from sweeper.store.local import LocalStore
 from sweeper.sweep import environment_file, lock
@@ -179,17 +179,12 @@ def test_a_sweep_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
 def test_an_outage_after_all_is_over_fails_no_launch(
     make_scene: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene = make_scene(1, backend="local")
+    scene = make_scene(1)
     scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
 
     def silent(*_: Any) -> bool:
         raise StoreError("no answer")
 
-    monkeypatch.setattr(
-        launching,
-        "open_places",
-        lambda launch, *_, **__: dict.fromkeys(launch.places, scene.backend),
-    )
     monkeypatch.setattr(kept_environments, "is_needed_later", silent)
     summary = launching.drive(f"{scene.store.root}/s", lambda _: None)
     assert summary.counts[State.SUCCEEDED] == 1
@@ -202,7 +197,7 @@ def test_what_a_launcher_says_that_does_not_start(tmp_path: Path) -> None:
         ("echo begun; echo 'sweeper: the queue is closed'; exit 6", "the queue is closed"),
         ("exit 1", "the launcher ended with 1"),
     ):
-        see_to_it = background._on_its_own(["sh", "-c", program], str(log))
+        see_to_it = background.start_with_log(["sh", "-c", program], str(log))
         with pytest.raises(EnvironmentFailure, match=f"^{said}$"):
             while True:
                 see_to_it()
@@ -210,16 +205,16 @@ def test_what_a_launcher_says_that_does_not_start(tmp_path: Path) -> None:
 
 def test_a_launcher_that_gave_up_has_not_begun(tmp_path: Path) -> None:
     folder = SweepFolder(LocalStore(str(tmp_path)), "s")
-    before = background._published(folder)
-    assert not background._has_begun(folder, before)
+    before = background.published(folder)
+    assert not background.has_begun(folder, before)
     folder.store.replace(folder.observations, b'{"held": null}')
-    assert background._has_begun(folder, before)
+    assert background.has_begun(folder, before)
     said = "no such queue"
     older = {"held": f"the launcher gave up: {said}"}  # as it was published until 0.1
     for document in ({"held": said, "gave_up": True}, older):
         folder.store.replace(folder.observations, json.dumps(document).encode())
         with pytest.raises(EnvironmentFailure, match=r"^no such queue$"):
-            background._has_begun(folder, before)
+            background.has_begun(folder, before)
 
 
 def test_what_has_changed_since_the_last_launch_is_told() -> None:
@@ -248,11 +243,11 @@ def test_a_record_without_its_time_loses_nothing() -> None:
 
 def test_a_plan_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", 'canary"0815')
-    _refuse_secrets(_plan(grid="secrets: [MY_KEY]"), ["MY_KEY"])
+    refuse_secrets(_plan(grid="secrets: [MY_KEY]"), ["MY_KEY"])
     with pytest.raises(UsageError, match="the value of the secret MY_KEY is in the grid"):
-        _refuse_secrets(_plan(("a" * 12, 'x=is canary"0815')), ["MY_KEY"])
+        refuse_secrets(_plan(("a" * 12, 'x=is canary"0815')), ["MY_KEY"])
     monkeypatch.setenv("MY_KEY", "short")
-    _refuse_secrets(_plan(grid="short"), ["MY_KEY"])
+    refuse_secrets(_plan(grid="short"), ["MY_KEY"])
 
 
 def test_earlier_launches_stay_on_record() -> None:

@@ -10,6 +10,7 @@ from sweeper.errors import AnotherLauncher, NotFound, StoreError
 from sweeper.store.local import LocalStore
 from sweeper.sweep import lease
 from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.process import this_process
 from sweeper.testing import Fault, Faults, FaultyStore
 
 
@@ -30,7 +31,6 @@ class Clock:
 
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
-    lease._seen.clear()
     store = LocalStore(str(tmp_path))
     store.create("s/sweep.json", b"{}")
     return store
@@ -107,7 +107,7 @@ def test_a_silent_one_is_replaced_and_finds_out(store: LocalStore, folder: Sweep
 def test_a_dead_process_of_this_machine_is_not_waited_for(
     store: LocalStore, folder: SweepFolder
 ) -> None:
-    who = json.loads(lease._who()) | {"began": "0"}  # its number is another's by now
+    who = this_process()._replace(began="0")._asdict()  # its number is another's by now
     store.create("s/launcher/1", json.dumps(who).encode())
     store.create("s/launcher/1.beat", b"1")
     assert not lease.is_leased(folder)

@@ -30,6 +30,7 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.notify import Email, Message, Notify
 from sweeper.sweep.process import began
 from sweeper.sweep.states import Event
+from sweeper.testing import Fault, Faults
 
 SECRET, PASSWORD = "s3cret-in-the-address", "the-password-of-a-person"
 
@@ -311,13 +312,12 @@ class Told:
         self.started += 1
         return lambda: True
 
+    def notifier(self, folder: SweepFolder | None = None) -> Notifier:
+        there, clock = folder or self.scene.folder, self.scene.clock
+        return Notifier(there, Notify(webhook="$HOOK"), None, self.start, clock=clock)
+
     def put(self, scheduler: Any) -> None:
-        context = scheduler._context
-        made = Notifier(
-            context.folder, Notify(webhook="$HOOK"), None, self.start, clock=context.clock
-        )
-        scheduler._parts.notifier = made
-        scheduler._parts.alarm_monitor.raised = made.raised
+        scheduler._parts.notifier = self.notifier()
 
     @property
     def keys(self) -> list[str]:
@@ -354,36 +354,28 @@ def test_an_end_is_told_once_and_another_after_a_retry(make_scene: Any) -> None:
 def test_alarms_are_told_one_by_one_until_there_are_many(make_scene: Any) -> None:
     scene = make_scene(1)
     made = Told(scene)
-    made.put(scene.scheduler)
+    notifier = made.notifier()
     for number in range(30):
         for _ in range(2):  # as by a launcher before, too
-            scene.scheduler._parts.notifier.raised(alarm(number))
-    scene.scheduler._parts.notifier.look("the budget is spent (2 of 1 tokens)")
-    scene.scheduler._parts.notifier.look("the budget is spent (3 of 1 tokens)")
+            notifier.raised(alarm(number))
+    notifier.look("the budget is spent (2 of 1 tokens)")
+    notifier.look("the budget is spent (3 of 1 tokens)")
     found = messages.keys(scene.folder)
     assert len(found) == 22 and "alarm-more" in found and made.started == 1
     assert made.keys.count("budget") == 1
 
 
-def test_a_store_that_does_not_answer_stops_no_launcher(
-    make_scene: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_does_not_answer_stops_no_launcher(make_scene: Any) -> None:
     scene = make_scene(1)
-    made = Told(scene)
-    made.put(scene.scheduler)
-    scene.scheduler._parts.notifier.raised(alarm(0))
-    create = LocalStore.create
-    monkeypatch.setattr(LocalStore, "create", _refuse)
-    scene.scheduler._parts.notifier.look(None)
-    monkeypatch.setattr(LocalStore, "create", create)
-    scene.scheduler._parts.notifier.look(None)
+    made, silent = Told(scene), [True]
+    faults = Faults(lambda _, call: Fault.FAIL if silent and "create" in call else None)
+    notifier = made.notifier(scene.at(faults))
+    notifier.raised(alarm(0))
+    notifier.look(None)
+    assert faults.struck and made.keys == []
+    silent.clear()
+    notifier.look(None)
     assert made.keys == ["alarm"]
-
-
-def _refuse(*_: Any) -> None:
-    from sweeper.errors import StoreError
-
-    raise StoreError("no")
 
 
 # What is said where

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -194,6 +195,7 @@ def test_who_slept_over_many_pages_is_not_believed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY, Fault.TWICE])
 def test_a_book_whose_store_fails_now_and_then(tmp_path: Path, fault: Fault) -> None:
     store = LocalStore(str(tmp_path))
+    number = 0
     for number in itertools.count(1):
         faults = Faults({number: fault})
         record = StoredRecord(FaultyStore(store, faults), "a")
@@ -216,17 +218,26 @@ class Account:
         self.root = LocalStore(str(folder / "sweeps"))
 
     def launcher(
-        self, sweep: str, weight: float = 1.0, *, store: Store | None = None, identity: str = ""
+        self,
+        sweep: str,
+        weight: float = 1.0,
+        *,
+        store: Store | None = None,
+        identity: str = "",
+        who: Who | None = None,
+        beat_seconds: float = parallelism.BEAT_SECONDS,
     ) -> Governor:
         record = StoredRecord(store or self.store, "a")
-        own = Member(self.root.root, sweep, process.this_process(), weight, id=identity)
-        return Governor(record, own, clock=self.clock, most=self.slots)
+        own = Member(self.root.root, sweep, who or process.this_process(), weight, id=identity)
+        return Governor(record, own, clock=self.clock, most=self.slots, beat_seconds=beat_seconds)
 
-    def elsewhere(self, sweep: str, host: str = "elsewhere") -> Governor:
+    def elsewhere(self, sweep: str, beat_seconds: float = parallelism.BEAT_SECONDS) -> Governor:
         """A launcher on another machine."""
-        found = self.launcher(sweep)
-        found._own = found._own._replace(who=Who(host, 1, None))
-        return found
+        who = Who("elsewhere", 1, None)
+        return self.launcher(sweep, who=who, beat_seconds=beat_seconds)
+
+    def name(self, sweep: str) -> str:
+        return parallelism.name_of(self.root.root, sweep)
 
     def held(self) -> dict[str, int]:
         members = StoredRecord(self.store, "a").look().members.values()
@@ -282,14 +293,15 @@ def test_the_slots_of_a_killed_launcher_stay_with_its_runs(tmp_path: Path) -> No
     assert other.look(Jobs(4, 9, 9)).slots == 10
 
 
-def test_a_launcher_that_is_dead_for_sure_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+GONE = process.this_process()._replace(began="never")
+"""A process of this machine that has ended: its number is another's by now."""
+
+
+def test_a_launcher_that_is_dead_for_sure_is_not_waited_for(tmp_path: Path) -> None:
     shared = Account(tmp_path, 10)
     shared.begin("killed", 2)
-    shared.launcher("killed").look(Jobs(2, 50, 50))
+    shared.launcher("killed", who=GONE).look(Jobs(2, 50, 50))
     other = shared.launcher("other")
-    monkeypatch.setattr(parallelism, "is_gone", lambda who: True)
     shared.clock.sleep(6)
     assert other.look(Jobs(0, 20, 20)).slots == 8
 
@@ -303,6 +315,7 @@ def test_what_cannot_be_looked_at_is_forgotten_at_last(tmp_path: Path) -> None:
     for _ in range(100):
         assert other.look(Jobs(3, 7, 10)).slots == 3
         shared.clock.sleep(6)
+    found = 0
     for _ in range(100):
         found = other.look(Jobs(3, 7, 10)).slots
         shared.clock.sleep(6)
@@ -314,12 +327,11 @@ def test_a_sweep_whose_disk_is_not_here_keeps_its_slots(tmp_path: Path) -> None:
     the root is not there. Only who sees the root without the sweep knows that it was removed."""
     shared = Account(tmp_path, 10)
     os.makedirs(shared.root.root)
-    here = shared.launcher("x")._own.who._replace(began="never")
     away = {
         "far": _member("s", root=shared.root.root, slots=3),
-        "unmounted": _member("s", root=str(tmp_path / "away"), slots=2, who=here),
+        "unmounted": _member("s", root=str(tmp_path / "away"), slots=2, who=GONE),
     }
-    gone = {"removed": _member("s", root=shared.root.root, slots=4, who=here)}
+    gone = {"removed": _member("s", root=shared.root.root, slots=4, who=GONE)}
     record = StoredRecord(shared.store, "a")
     record.write(lambda page: page._replace(members=away | gone))
     other = shared.launcher("other")
@@ -327,7 +339,7 @@ def test_a_sweep_whose_disk_is_not_here_keeps_its_slots(tmp_path: Path) -> None:
     for _ in range(20):
         assert other.look(Jobs(0, 10, 10)).slots == 5
         shared.clock.sleep(6)
-    assert set(record.look().members) - {other._name} == set(away)
+    assert set(record.look().members) - {shared.name("other")} == set(away)
 
 
 def test_a_look_that_worked_is_believed_as_long_as_the_first(tmp_path: Path) -> None:
@@ -337,6 +349,7 @@ def test_a_look_that_worked_is_believed_as_long_as_the_first(tmp_path: Path) -> 
     other = shared.launcher("other")
 
     def for_minutes(minutes: float) -> int:
+        found = 0
         for _ in range(int(minutes * 2.4)):
             beat = encode({"counter": shared.clock.now})
             for run in range(4) if os.path.exists(shared.root.root) else ():
@@ -352,9 +365,7 @@ def test_a_look_that_worked_is_believed_as_long_as_the_first(tmp_path: Path) -> 
     assert for_minutes(10) == 10
 
 
-def test_a_launcher_whose_step_takes_long_keeps_its_slots(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launcher_whose_step_takes_long_keeps_its_slots(tmp_path: Path) -> None:
     """On this machine its process says that it lives, on another its beats do, which a thread
     sends."""
     shared = Account(tmp_path, 10)
@@ -364,15 +375,14 @@ def test_a_launcher_whose_step_takes_long_keeps_its_slots(
     for _ in range(20):
         assert other.look(Jobs(0, 10, 10)).slots == 4
         shared.clock.sleep(6)
-    monkeypatch.setattr(parallelism, "BEAT_SECONDS", 0.001)
     record = StoredRecord(shared.store, "a")
-    far = shared.elsewhere("far")
+    far = shared.elsewhere("far", beat_seconds=0.001)
     with far.kept():
         far.look(Jobs(0, 6, 6))
         record.look()
-        before = record.stamps()[far._name]
+        before = record.stamps()[shared.name("far")]
         deadline = time.monotonic() + 20
-        while record.stamps()[far._name] == before:
+        while record.stamps()[shared.name("far")] == before:
             assert time.monotonic() < deadline
             record.look()
     assert not [each for each in threading.enumerate() if each.name.endswith("(_keep)")]
@@ -396,25 +406,26 @@ def test_sweeps_without_a_launcher_are_looked_at_once_and_not_while_a_page_is_wr
 ) -> None:
     shared = Account(tmp_path, 10)
     shared.begin("killed", 4)
-    shared.launcher("killed").look(Jobs(0, 4, 4))
-    monkeypatch.setattr(parallelism, "is_gone", lambda who: True)
-    other = shared.launcher("other")
+    shared.launcher("killed", who=GONE).look(Jobs(0, 4, 4))
     opened: list[str] = []
     writing: list[bool] = []
-    change, see = other._changed, SweepFolder.read_events
+    see = SweepFolder.read_events
 
-    def changed(page: Page, jobs: Jobs) -> Page:
-        writing.append(True)
-        try:
-            return change(page, jobs)
-        finally:
-            writing.clear()
+    class Watched(StoredRecord):
+        def write(self, change: Callable[[Page], Page]) -> Page:
+            writing.append(True)
+            try:
+                return super().write(change)
+            finally:
+                writing.clear()
+
+    own = Member(shared.root.root, "other", process.this_process())
+    other = Governor(Watched(shared.store, "a"), own, clock=shared.clock, most=10)
 
     def seen(folder: SweepFolder) -> Events:
         assert not writing
         return see(folder)
 
-    monkeypatch.setattr(other, "_changed", changed)
     monkeypatch.setattr(SweepFolder, "read_events", seen)
     monkeypatch.setattr(
         opening, "open_store", lambda root: (opened.append(root), LocalStore(root))[1]
@@ -425,18 +436,12 @@ def test_sweeps_without_a_launcher_are_looked_at_once_and_not_while_a_page_is_wr
     assert opened == [shared.root.root]
 
 
-class Far(FaultyStore):
-    """A store that is elsewhere."""
-
-    is_remote = True  # type: ignore[assignment]
-
-
 def test_what_a_book_elsewhere_allowed_does_not_hold_once_it_cannot_be_asked(
     tmp_path: Path,
 ) -> None:
     shared, failing = Account(tmp_path, 10), [False]
     faults = Faults(lambda *_: Fault.FAIL if failing[0] else None)
-    far = shared.launcher("far", store=Far(shared.store, faults))
+    far = shared.launcher("far", store=FaultyStore(shared.store, faults, remote=True))
     assert far.look(Jobs(0, 6, 6)).slots == 6
     calls = len(faults.calls)
     assert far.look(Jobs(1, 0, 6)).slots == 6
@@ -456,7 +461,7 @@ def test_a_refusal_is_told_to_a_book_elsewhere_as_soon_as_that_can_be(
 ) -> None:
     shared, failing = Account(tmp_path, None), [False]
     faults = Faults(lambda *_: Fault.FAIL if failing[0] else None)
-    far = shared.launcher("far", store=Far(shared.store, faults))
+    far = shared.launcher("far", store=FaultyStore(shared.store, faults, remote=True))
     far.look(Jobs(8, 0, 8))
     if fails:
         shared.clock.sleep(3)
@@ -481,16 +486,18 @@ def test_who_had_no_part_in_the_sharing_does_not_make_up_for_it(
     shared = Account(tmp_path, 1)
     idle, record = shared.launcher("idle"), StoredRecord(shared.store, "a")
     others = {"one": _member("one", turn=100.0), "two": _member("two", turn=80.0, **busy)}
-    own = {idle._name: idle._own._replace(turn=7.0)} if known else {}
+    name = shared.name("idle")
+    mine = Member(shared.root.root, "idle", process.this_process(), turn=7.0)
+    own = {name: mine} if known else {}
     record.write(lambda page: page._replace(members=others | own))
     idle.look(Jobs(0, 0, 9))
-    assert not known or record.look().members[idle._name].turn == 7.0
+    assert not known or record.look().members[name].turn == 7.0
     idle.look(Jobs(0, 9, 9))
-    assert least <= record.look().members[idle._name].turn <= least + 2
-    turn = record.look().members[idle._name].turn
+    assert least <= record.look().members[name].turn <= least + 2
+    turn = record.look().members[name].turn
     record.write(lambda page: page._replace(members={**page.members, **others}))
     idle.look(Jobs(0, 9, 9))
-    assert record.look().members[idle._name].turn - turn <= 2  # and it goes on from there
+    assert record.look().members[name].turn - turn <= 2  # and it goes on from there
 
 
 def test_two_sweeps_that_are_called_the_same_are_two(tmp_path: Path) -> None:
@@ -532,7 +539,7 @@ def test_a_place_keeps_nothing_of_who_left(tmp_path: Path) -> None:
     for _ in range(12):
         other.look(Jobs(0, 2, 2))
         shared.clock.sleep(6)
-    assert list(shared.store.names("a/beats")) == [f"a/beats/{other._name}"]
+    assert list(shared.store.names("a/beats")) == [f"a/beats/{shared.name('other')}"]
     for n in range(50):
         shared.store.replace(f"a/spent/{n}.json", b"{}")
     faults = Faults()
@@ -634,7 +641,7 @@ def test_a_page_that_cannot_be_read_now_is_not_damaged(tmp_path: Path) -> None:
 def test_a_member_that_cannot_be_read_costs_nobody_else_a_page(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     record = StoredRecord(store, "a")
-    page = record.write(_with("x", 1)).document()
+    page: Any = record.write(_with("x", 1)).document()
     page["members"]["x"]["slots"] = 2
     page["members"] |= {"bad": {"root": 7}, "worse": None}
     store.replace("a/pages/2.json", encode(page))
@@ -645,13 +652,13 @@ def test_a_member_that_cannot_be_read_costs_nobody_else_a_page(tmp_path: Path) -
 def test_a_process_of_another_user_that_is_not_shown_is_alive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process, "machine", lambda: "here")
+    here = process.machine()
     nobody = 2**22 + 1  # above the largest that Linux gives
 
     def kill(_pid: int, _signal: int) -> None:
         raise PermissionError
 
-    assert process.is_gone(Who("here", nobody, "1"))
+    assert process.is_gone(Who(here, nobody, "1"))
     monkeypatch.setattr(os, "kill", kill)
-    assert not process.is_gone(Who("here", nobody, "1"))
-    assert process.is_gone(Who("here", os.getpid(), "1"))  # it is another by now
+    assert not process.is_gone(Who(here, nobody, "1"))
+    assert process.is_gone(Who(here, os.getpid(), "1"))  # it is another by now

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from sweeper.errors import StoreError
 from sweeper.sweep.states import Event
 from sweeper.tui.model import (
@@ -74,25 +72,20 @@ def test_a_page_without_what_cannot_be_read(watched: Watched) -> None:
     assert not page.problem and len(page.best_curves["loss"]) == 3
 
 
-def test_a_page_lists_a_remote_store_once_a_look(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, (first, second, third) = watched.scene.store, watched.scene.ids
+def test_a_page_lists_a_remote_store_once_a_look(scene: Any, make_watched: Any) -> None:
+    (first, second, third), calls = scene.ids, list[str]()
+    watched = make_watched(scene, scene.at(calls.append, remote=True))
     for run, steps in ((first, (0, 1)), (second, (0, 1, 2)), (third, (0, 1, 2, 3))):
         watched.scene.worker(run, 1, Event.CLAIMED)
         watched.rows(run, *steps)
     watched.run()
     by_id = {run.id: run for run in watched.poller.look().runs}
-    monkeypatch.setattr(store, "local_path", lambda _: None)
-    monkeypatch.setattr(store, "is_remote", True)
-    listed, prefix = list[str](), watched.scene.folder.runs
-    real = store.list
-    monkeypatch.setattr(store, "list", lambda path: listed.append(path) or real(path))
+    listing = f"store.list {scene.folder.runs}"
     reader = PageReader(watched.poller.run(first), "loss", watched.poller.run)
 
     def read(best: RunView) -> tuple[PageData, int]:
-        listed.clear()
-        return reader.read(best), listed.count(prefix)
+        calls.clear()
+        return reader.read(best), calls.count(listing)
 
     for run in (second, third, second):
         read(by_id[run])
@@ -107,14 +100,10 @@ def test_a_page_lists_a_remote_store_once_a_look(
     for run in (second, third):
         watched.rows(run, 9)
         watched.scene.worker(run, 1, Event.SUCCEEDED)
-    monkeypatch.undo()
     after = {run.id: run for run in watched.poller.look().runs}
-    monkeypatch.setattr(store, "local_path", lambda _: None)
-    monkeypatch.setattr(store, "is_remote", True)
-    monkeypatch.setattr(store, "list", lambda path: listed.append(path) or real(path))
     page, _ = read(after[third])
     assert page.best_curves["loss"][-1] == (9.0, 0.1)  # the last rows of what is over
     assert read(after[third])[1] == 1  # for its own run, which goes on
     reader = PageReader(watched.poller.run(second), "loss", watched.poller.run)
     assert read(after[third])[0].curves["loss"][-1] == (9.0, 0.1)
-    assert read(after[third]) and listed == []
+    assert read(after[third])[1] == 0

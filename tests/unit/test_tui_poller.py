@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.results.runs import RecordedRun
 from sweeper.results.status import NOBODY
 from sweeper.store.documents import encode, read_json
+from sweeper.sweep.lock import holding_sweep
 from sweeper.sweep.states import Event
 from sweeper.tui.backfill import past_points
 from sweeper.tui.eta import by_our_clock
@@ -97,15 +99,13 @@ def test_a_clock_of_this_place(watched: Watched, monkeypatch: pytest.MonkeyPatch
     time.tzset()
 
 
-def test_a_run_stalls_as_long_as_its_launcher_says_so(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_stalls_as_long_as_its_launcher_says_so(watched: Watched) -> None:
     first, store = watched.scene.ids[0], watched.scene.store
     watched.scene.worker(first, 1, Event.CLAIMED)
     watched.scene.beat(first)
     watched.rows(first, 0, 1, 2)
-    launchers = [True]
-    monkeypatch.setattr("sweeper.tui.poller.is_held", lambda *_: launchers[-1])
+    launcher = ExitStack()
+    launcher.enter_context(holding_sweep(watched.scene.folder))
 
     def observed(**words: str) -> RunView:
         kinds = {run: {"kind": kind} for run, kind in words.items()}
@@ -120,12 +120,12 @@ def test_a_run_stalls_as_long_as_its_launcher_says_so(
         run = observed()
         assert run.shown_state == "running" and run.eta
     observed(**{first: "stalled"})
-    launchers.append(False)  # nobody knows any more
+    launcher.close()  # nobody knows any more
     assert watched.run().shown_state == "running"
-    launchers.append(True)
-    watched.scene.beat(first, paused={"reason": "capacity", "since": "2026-11-21T12:01:03Z"})
-    assert watched.run().shown_state == "waiting"
-    assert watched.run(seconds=100.0).shown_state == "silent"
+    with holding_sweep(watched.scene.folder):
+        watched.scene.beat(first, paused={"reason": "capacity", "since": "2026-11-21T12:01:03Z"})
+        assert watched.run().shown_state == "waiting"
+        assert watched.run(seconds=100.0).shown_state == "silent"
 
 
 def test_all_that_failed_say_why_at_once(make_watched: Any, make_scene: Any) -> None:
@@ -195,9 +195,8 @@ def test_an_outcome_that_cannot_be_read_is_not_the_one_before(watched: Watched) 
     assert not watched.poller.look().problem
 
 
-def test_what_is_still_to_be_started(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_still_to_be_started(watched: Watched) -> None:
     first, second, third = watched.scene.ids
-    monkeypatch.setattr("sweeper.tui.poller.is_held", lambda *_: False)
 
     def head() -> str:
         return joined(head_lines(watched.poller.look(), UNICODE)[1])
@@ -210,9 +209,8 @@ def test_what_is_still_to_be_started(watched: Watched, monkeypatch: pytest.Monke
     assert head() == "ended"
     watched.scene.worker(second, 1, Event.RETRY)
     assert head() == NOBODY
-    monkeypatch.setattr("sweeper.tui.poller.is_held", lambda *_: True)
-    assert watched.poller.look().eta == 120.0  # what is asked to start again takes its time
-    monkeypatch.setattr("sweeper.tui.poller.is_held", lambda *_: False)
+    with holding_sweep(watched.scene.folder):
+        assert watched.poller.look().eta == 120.0  # what is asked to start again takes its time
     watched.scene.worker(second, 2, Event.INTENT)
     assert head() == NOBODY
     watched.scene.worker(second, 2, Event.SUCCEEDED)
@@ -220,7 +218,7 @@ def test_what_is_still_to_be_started(watched: Watched, monkeypatch: pytest.Monke
     watched.scene.worker(third, 1, Event.RETRY)
     watched.scene.worker(third, 2, Event.PREEMPTED)
     assert head() == NOBODY
-    plan = read_json(watched.scene.store, watched.scene.folder.plan)
+    plan: Any = read_json(watched.scene.store, watched.scene.folder.plan)
     plan["runs"][2]["retired"] = True
     watched.scene.store.replace(watched.scene.folder.plan, encode(plan))
     assert head() == "ended"
@@ -243,36 +241,31 @@ def test_what_the_quota_ended_waits_and_what_failed_says_why(watched: Watched) -
     assert watched.run(1).remark == "to start again; error: no tokenizer there"
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_stays(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_is_said_and_the_rest_stays(scene: Any, make_watched: Any) -> None:
+    gone: list[str] = []
+
+    def fail(call: str) -> None:
+        if gone:
+            raise StoreError("the disk is gone")
+
+    watched = make_watched(scene, scene.at(fail))
     watched.run()
-
-    def fails(*_: object) -> None:
-        raise StoreError("the disk is gone")
-
-    monkeypatch.setattr("sweeper.tui.poller.is_held", fails)
+    gone.append("s")
     view = watched.poller.look()
     assert view.problem == "the disk is gone" and len(view.runs) == 3
 
 
 def test_the_launchers_observations_count_while_it_is_at_work(watched: Watched) -> None:
     watched.scene.step()
-    from sweeper.sweep.lock import holding_sweep
-
     with holding_sweep(watched.scene.folder):
         assert watched.poller.look().launcher
     view = watched.poller.look()
     assert not view.launcher and view.eta is None
 
 
-def test_a_remote_view_misses_no_row_when_a_run_begins(
-    make_watched: Any, scene: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_remote_view_misses_no_row_when_a_run_begins(make_watched: Any, scene: Any) -> None:
     first, second = scene.ids[:2]
-    monkeypatch.setattr(scene.store, "local_path", lambda _: None)
-    monkeypatch.setattr(scene.store, "is_remote", True)
-    watched = make_watched(scene)
+    watched = make_watched(scene, scene.at(None, remote=True))
     watched.scene.worker(first, 1, Event.CLAIMED)
     watched.rows(first, 0)
     assert watched.run().step == 0
@@ -301,7 +294,7 @@ def test_a_sweep_that_is_removed_is_said_to_be(watched: Watched) -> None:
 
 def test_a_plan_that_changes_is_read_again(watched: Watched) -> None:
     watched.run()
-    plan = read_json(watched.scene.store, watched.scene.folder.plan)
+    plan: Any = read_json(watched.scene.store, watched.scene.folder.plan)
     plan["runs"].append(plan["runs"][0] | {"id": "f" * 12, "name": "x=new"})
     watched.scene.store.replace(watched.scene.folder.plan, encode(plan))
     assert [run.name for run in watched.poller.look().runs][-1] == "x=new"
