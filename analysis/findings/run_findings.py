@@ -14,6 +14,7 @@ from sweeper.analysis.statistics.variances import split_noise
 from sweeper.results.cells import center
 from sweeper.sweep.labels import plural
 from sweeper.sweep.metric import value_text
+from sweeper.sweep.race import sentence as race_sentence
 
 
 def tell_runs(data: SweepData, ranking: Ranking, *, diverged: bool = True) -> Iterator[Finding]:
@@ -154,6 +155,11 @@ def _incomplete(data: SweepData) -> list[Finding]:
 
 
 def _grown(data: SweepData) -> list[Finding]:
+    race = None if data.plan is None else race_sentence(data.plan)
+    if race is not None:
+        text = f"{race[0].upper()}{race[1:]}. The results are looked at after each round, which "
+        text += "gives chance many tries, so a lead has to be larger to count."
+        return [Finding("raced", "note", text)]
     before = grown_from(data)
     if not before:
         return []

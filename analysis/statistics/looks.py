@@ -15,6 +15,7 @@ from typing import Any, cast
 from sweeper.analysis.reading.frames import PENDING, SweepData
 from sweeper.analysis.statistics.distributions import normal_tail
 from sweeper.analysis.statistics.inference import CONFIDENCE
+from sweeper.results.race import level
 
 _OPEN, _GROWN = 2.3, 2.15
 """Bounds of a normal statistic at the last look."""
@@ -29,6 +30,9 @@ def price(data: SweepData) -> float:
     if open_runs(data) and data.runs:
         done = max(1 - open_runs(data) / len(data.runs), 1 / len(data.runs))
         levels.append(2 * normal_tail(_OPEN / math.sqrt(done)))
+    race = None if data.plan is None else data.plan.race
+    if race is not None:
+        levels.append(level(_seeds(data), race.most))
     if grown_from(data):
         seeds = min(_seeds(data), _HORIZON)
         bound = _GROWN * math.sqrt(_HORIZON / seeds) if _seeds(data) <= _HORIZON else _BEYOND
@@ -45,7 +49,9 @@ def open_runs(data: SweepData) -> int:
 
 def grown_from(data: SweepData) -> int:
     """Return the number of seeds per cell of the earliest launch, if seeds were added after it;
-    else 0."""
+    else 0. A race allows for its seeds itself."""
+    if data.plan is not None and data.plan.race is not None:
+        return 0
     launches = () if data.plan is None else data.plan.launches
     earlier = [cast(Any, launch.get("seeds")) for launch in launches]
     known = [count for count in earlier if isinstance(count, int) and count < _seeds(data)]

@@ -58,11 +58,11 @@ class Workspace:
             )
 
     def preview(self, grid: str, overrides: Sequence[str], *, again: bool) -> GridPreview:
-        """Plan a grid, without the runs that have succeeded in other sweeps unless `again`. Raises
-        `UsageError`."""
+        """Plan a grid, without the runs that have succeeded in other sweeps unless `again`. A race
+        gets all of its runs. Raises `UsageError`."""
         planned = planned_for(self.grids, grid, overrides)
         reused: dict[str, Recorded] = {}
-        if not again and not planned.stages:
+        if not again and not planned.stages and planned.race is None:
             on_record = self._recorded(planned.name)
             recorded = recorded_elsewhere(self.store, planned)
             reused = {run: one for run, one in recorded.items() if run not in on_record}

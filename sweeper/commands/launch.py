@@ -57,7 +57,8 @@ def _run(arguments: Namespace) -> int:
         warn(f"warning: {warning}")
     begun, idle = _before(planned, arguments.root or default_root())
     recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in planned.parts))
-    more = f", and {sum(planned.unknown.values())} to come" if planned.unknown else ""
+    most = " at most" if planned.race else ""
+    more = f", and {sum(planned.unknown.values())}{most} to come" if planned.unknown else ""
     say(f"{planned.name}: {plural(len(planned.runs), 'run')}{more} of {shortened(recipes)}{begun}")
     for note in planned.notes:
         say(note)

@@ -24,6 +24,7 @@ from sweeper.launcher.preview import (
 from sweeper.results.stage_graph import graph, of_stage, size
 from sweeper.sweep.labels import plural
 from sweeper.sweep.plan import Plan
+from sweeper.sweep.race import sentence as race_sentence
 from sweeper.sweep.states import State
 from sweeper.terminal import display_width, shortened
 
@@ -53,7 +54,9 @@ def short(preview: LaunchPreview) -> Iterator[str]:
         yield from plan.notes
     yield ""
     yield from _clipped(f"{size(plan)}: {counts(preview)}", width)
-    if plan.unknown:
+    if (race := race_sentence(plan)) is not None:
+        yield from _clipped(race, width)
+    elif plan.unknown:
         left = plural(sum(plan.unknown.values()), "run")
         yield from _clipped(f"{left} more once those that they go on from have ended", width)
     if (use := estimate_of(preview)) is not None:
@@ -82,6 +85,8 @@ def full(survey_of_launch: LaunchPreview) -> Iterator[str]:
     launch = plan.launch
     yield _head(plan)
     yield f"{size(plan)}: {counts(survey_of_launch)}"
+    if (race := race_sentence(plan)) is not None:
+        yield race
     yield from plan.notes
     yield ""
     what = {

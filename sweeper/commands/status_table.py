@@ -14,6 +14,7 @@ from sweeper.results.stage_graph import of_stage
 from sweeper.results.status import NOBODY, Status, alarms_of
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural
+from sweeper.sweep.race import sentence as race_sentence
 from sweeper.sweep.run_record import RunRecord
 from sweeper.terminal import duration, print_json, print_table, say, shortened
 
@@ -123,6 +124,8 @@ def _print_table(
 def _print_sweep(sweep: "Sweep", seen: Status) -> None:
     """Print how many runs are in each state, and what holds the sweep up."""
     say(f"{sweep.name}: {counted({state.value: n for state, n in seen.counts.items()})}")
+    if (race := race_sentence(sweep.plan)) is not None:
+        say(race)
     if seen.unreachable:
         say(f"the launcher waits: {seen.unreachable}")
     if seen.limit is not None:

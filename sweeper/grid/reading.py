@@ -26,6 +26,7 @@ from sweeper.grid.metric import metric_of
 from sweeper.grid.model import Grid, StageGrid
 from sweeper.grid.overrides import Override, flow, override_texts, read_overrides
 from sweeper.grid.sampling import MAX_DRAWN, draw
+from sweeper.grid.seeds import check_race
 from sweeper.grid.stages import (
     StageNode,
     beside_stages,
@@ -158,6 +159,9 @@ def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Overri
     reading = SECTION.read(Node({**shared, **node.entries}, node.place), "", above.problems)
     _check_program(reading, f"stages.{node.name}")
     grid_of_stage = _grid(reading, grid.name)
+    if grid_of_stage.seeds is not None and grid_of_stage.seeds.least is not None:
+        message = f"stages.{node.name}.seeds.race: a stage has no race: write seeds: 3"
+        above.problems.add(grid_of_stage.seeds.place, message)
     own, changes = _own_launch(node, changes, grid_of_stage, above.problems)
     launch = grid_of_stage.launch.under(own.values)
     places = {
@@ -262,6 +266,7 @@ def _check(grid: Grid, problems: Problems) -> None:
     check_rules(grid.alarms, grid.on_alarm, grid.places["on_alarm"], problems)
     check_overlap(grid.blocks, problems)
     check_whens(grid.whens, grid.blocks, problems)
+    check_race(grid.seeds, grid.metric, problems)
     if sum(len(block.axes) for block in grid.every_block()) > MAX_AXES:
         problems.add(grid.places["grid"], f"more than {MAX_AXES} axes")
 

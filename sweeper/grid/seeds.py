@@ -1,11 +1,13 @@
 """The section `seeds`: the replicates of every cell."""
 
+import re
 from typing import NamedTuple
 
 from sweeper.fields.kinds import Shape, Text, wrong
 from sweeper.fields.nodes import Node, Place, Problems, kind
-from sweeper.fields.sections import Field, Section
+from sweeper.fields.sections import Field, Reading, Section
 from sweeper.grid.dotted_keys import FIELD
+from sweeper.sweep.metric import Metric
 
 MAX_SEEDS = 10_000
 _NO_FIELD = "none"
@@ -14,22 +16,65 @@ _NO_FIELD = "none"
 
 class Seeds(NamedTuple):
     """The field that takes the seed, and its values. Without a field no seed is set: the runs
-    differ by themselves, and the values only number them."""
+    differ by themselves, and the values only number them. With `least` it is a race: every cell
+    gets that many of the values, and only cells that may still be the best get the others."""
 
     field: str | None
     values: tuple[int, ...]
     place: Place
+    least: int | None = None
 
 
 def read_seeds(node: Node, where: str, problems: Problems) -> Seeds | None:
-    """Read `3` (seeds 0, 1, 2), `[11, 12]`, or `{field: shuffle_seed, values: 3}`. With `field:
-    none` no seed is set."""
+    """Read `3` (seeds 0, 1, 2), `[11, 12]`, `{field: shuffle_seed, values: 3}` or `{race:
+    3..10}`. With `field: none` no seed is set."""
+    race = None
     if node.entries is None:
         field, values = _SECTION.defaults()["field"], _read_values(node, where, problems)
     else:
         reading = _SECTION.read(node, where, problems)
-        field, values = reading.value("field"), reading.value("values")
-    return Seeds(None if field == _NO_FIELD else field, values, node.place) if values else None
+        field, values, race = (reading.value(key) for key in ("field", "values", "race"))
+    field = None if field == _NO_FIELD else field
+    if race is not None:
+        least, most = race
+        return Seeds(field, tuple(range(most)), node.place, least)
+    return Seeds(field, values, node.place) if values else None
+
+
+def _read_race(node: Node, where: str, problems: Problems) -> tuple[int, int] | None:
+    """Read `3..10`: the seeds that every cell gets, and the most that a cell may get."""
+    match = re.fullmatch(_RACE, node.value) if isinstance(node.value, str) else None
+    if match is None:
+        example = "the fewest and the most seeds of a cell, such as 3..10"
+        if isinstance(node.value, str):
+            problems.add(node.place, f"{where} is {node.value[:40]!r}; it takes {example}")
+        else:
+            wrong(node, where, example, problems)
+        return None
+    least, most = int(match[1]), int(match[2])
+    if least < 2:
+        problems.add(node.place, f"{where}: a cell needs 2 seeds or more to show its noise")
+    elif least >= most:
+        problems.add(
+            node.place,
+            f"{where}: {least}..{most} leaves no round to run: the second number is the larger one",
+        )
+    elif most > MAX_SEEDS:
+        problems.add(node.place, f"{where}: at most {MAX_SEEDS} seeds, not {most}")
+    else:
+        return least, most
+    return None
+
+
+def check_race(seeds: Seeds | None, metric: Metric | None, problems: Problems) -> None:
+    """Note a race without a metric, or with one that has several winners."""
+    if seeds is None or seeds.least is None:
+        return
+    if metric is None:
+        problems.add(seeds.place, "seeds.race needs a metric (its name and goal) to judge cells by")
+    elif metric.by is not None:
+        message = f"seeds.race looks for one best cell, and metric.by for one per {metric.by}"
+        problems.add(seeds.place, f"{message}: give every cell its seeds (seeds: 3)")
 
 
 def _read_values(node: Node, where: str, problems: Problems) -> tuple[int, ...]:
@@ -64,6 +109,19 @@ _VALUES: dict[str, list[dict[str, object]]] = {
         {**_INTEGERS, "minItems": 1, "maxItems": MAX_SEEDS},
     ]
 }
+_RACE = r"([0-9]{1,6})\.\.([0-9]{1,6})"
+
+
+def _check(reading: Reading) -> None:
+    """Note if there is none of `values` and `race`, or both."""
+    values, race = reading.given("values"), reading.given("race")
+    if values is None and race is None:
+        message = f"{reading.name} needs values: how many, or a list; or race: 3..10"
+        reading.problems.add(reading.place, message)
+    elif values is not None and race is not None:
+        reading.problem("race", f"{reading.path('race')}: give values or race, not both")
+
+
 _SECTION = Section(
     Field(
         "field",
@@ -73,13 +131,27 @@ _SECTION = Section(
         "seed",
     ),
     Field("values", Shape(_VALUES, _read_values), "How many, counted from 0; or which."),
-    needs={"values": "values: how many, or a list"},
+    Field(
+        "race",
+        Shape({"type": "string", "pattern": f"^{_RACE}$"}, _read_race),
+        "How many every cell gets, and how many those at most that may still be the best.",
+        examples=("3..10",),
+    ),
+    check=_check,
 )
 SEEDS = Field(
     "seeds",
     Shape(lambda: {"anyOf": [*_VALUES["anyOf"], _SECTION.schema()]}, read_seeds),
-    "Replicates of every cell: 3, [11, 12] or {field: shuffle_seed, values: 3}.",
+    "Replicates of every cell: 3, [11, 12], {field: shuffle_seed, values: 3} or {race: 3..10}.",
     examples=(3,),
 )
-WHOLE = {"if": {"type": "object"}, "then": _SECTION.whole()}
+WHOLE: dict[str, object] = {
+    "if": {"type": "object"},
+    "then": {
+        "oneOf": [
+            {"required": [key], "properties": {key: {"not": {"type": "null"}}}}
+            for key in ("values", "race")
+        ]
+    },
+}
 """JSON Schema of `seeds` in a grid that extends no other."""

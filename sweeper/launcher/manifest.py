@@ -25,6 +25,7 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.labels import first_of, plural
 from sweeper.sweep.metric import Metric
 from sweeper.sweep.plan import Plan, Run
+from sweeper.sweep.race import raced
 from sweeper.sweep.states import OPEN, RunState, State
 from sweeper.sweep.sweep_requests import asked_parallel, forget
 
@@ -230,11 +231,15 @@ def merge(old: Plan, new: Plan, free: Collection[str] = ()) -> Plan:
                 name = f"{name}~{run.id[:6]}"
         runs.append(run._replace(name=name))
     gone = [run for run in old.runs if run.id not in planned]
-    runs += [run._replace(retired=True, name=names[run.id]) for run in gone]
+    # Seeds that a sweep already had stay in it when it becomes a race.
+    later = set[str]() if new.race is None else {run.id for run in new.race.runs}
+    runs += [
+        run._replace(retired=run.retired or run.id not in later, name=names[run.id]) for run in gone
+    ]
     latest, *before = provenance.earlier(old.provenance or {}, old.launches)
     # A report is stricter about a lead that appears after seeds were added.
     launches = ({**latest, "seeds": _seeds(old)}, *before)
-    return new._replace(created=old.created, launches=launches, runs=tuple(runs))
+    return raced(new._replace(created=old.created, launches=launches, runs=tuple(runs)), new.rounds)
 
 
 def tell_changes(folder: SweepFolder, old: Plan, new: Plan, tell: Callable[[str], None]) -> None:

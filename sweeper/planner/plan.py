@@ -7,17 +7,20 @@ Starts nothing and writes nothing. All mistakes are reported in one `GridError`,
 """
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from sweeper.errors import GridError, NotFound, StoreError
 from sweeper.fields.nodes import Problems
 from sweeper.grid import Grid, GridText, read_grid
 from sweeper.grid.naming import canonical
+from sweeper.grid.seeds import Seeds
 from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_readable_part
 from sweeper.planner.expansion import expand_some, expand_with_baseline
 from sweeper.planner.stages import NO_RECIPE, baseline_of, check_readable_stages, with_stages
-from sweeper.sweep.plan import Expected, Extended, Plan
+from sweeper.sweep.plan import Expected, Extended, Plan, Race, Run
+from sweeper.sweep.race import raced
 
 
 def plan(
@@ -50,7 +53,7 @@ def plan(
     expanded, baseline = expand_with_baseline(grid, problems)
     named = name(expanded, problems)
     checked = check(expanded, named.runs, problems, validate=validate)
-    return planned._replace(
+    whole = planned._replace(
         baseline=baseline_of(grid, expanded, named.runs, baseline),
         recipe=checked.recipe,
         axes=named.axes,
@@ -61,6 +64,24 @@ def plan(
             Expected(None, named.runs[n].config, used) for n, used in checked.estimates.items()
         ),
     )
+    return _with_race(whole, expanded.grid.seeds)
+
+
+def _with_race(plan: Plan, seeds: Seeds | None) -> Plan:
+    """Leave out the runs that only a race may add, if the grid has one. Raises `GridError`."""
+    if seeds is None or seeds.least is None:
+        return plan
+    counts: Counter[str] = Counter()
+    first: list[Run] = []
+    later: list[Run] = []
+    for run in plan.runs:
+        counts[run.cell] += 1
+        (first if counts[run.cell] <= seeds.least else later).append(run)
+    if len(counts) < 2:
+        message = "seeds.race needs two cells or more: write seeds: 3, or add an axis"
+        raise GridError([f"{seeds.place}: {message}"])
+    race = Race(seeds.least, len(seeds.values), tuple(later))
+    return raced(plan._replace(runs=tuple(first), race=race), ())
 
 
 def _without_runs(grid: Grid) -> Plan:

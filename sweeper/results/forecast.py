@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sweeper.money.prices import Prices, amount, money
 from sweeper.sweep.labels import plural
 from sweeper.sweep.plan import Plan
+from sweeper.sweep.race import later_runs
 from sweeper.sweep.recipe import Recipe
 from sweeper.sweep.states import State
 from sweeper.sweep.usage import NO_USAGE, Counts, SweepUsage, Usage, beyond, total
@@ -122,8 +123,10 @@ def _times(usage: Usage, ratio: float) -> Usage:
 
 
 def not_known_yet(plan: Plan) -> list[Settings]:
-    """Return the settings of each run of the stages that is not known before others have ended."""
-    counts: list[Settings] = []
+    """Return the settings of each run of the stages that is not known before others have ended, and
+    of each that a race may still start."""
+    later = later_runs(plan) if plan.unknown else []
+    counts = [settings_of(run.config, plan.recipe) for run in later]
     for stage in plan.stages:
         number = plan.unknown.get(stage.name, 0)
         each = [settings_of(run.config, stage.recipe) for run in stage.runs]

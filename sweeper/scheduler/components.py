@@ -14,6 +14,7 @@ from sweeper.scheduler.lost_workers import LostWorkers
 from sweeper.scheduler.parallelism import Parallelism
 from sweeper.scheduler.places import Places, Withdrawals
 from sweeper.scheduler.progress import Publisher, StatusDisplay
+from sweeper.scheduler.race import Racing
 from sweeper.scheduler.requests import Cancellations, Requests
 from sweeper.scheduler.stages import Stages
 from sweeper.scheduler.submitter import Submitter
@@ -91,7 +92,12 @@ class Components:
         self.places = Places(context, self.run_table)
         service = _service(context, needed=starting)
         self.engine = engine_watch.watch(context, service)
-        self.stages = Stages(context, self.run_table, service.env_file)
+        racing = context.plan.race is not None
+        self.stages = (
+            Racing(context, self.run_table)
+            if racing
+            else Stages(context, self.run_table, service.env_file)
+        )
         self.submitter = Submitter(
             context, self.run_table, self.places, service, self.engine, self.stages
         )

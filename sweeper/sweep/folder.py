@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sweeper.sweep.event import Outcome
     from sweeper.sweep.launcher import Observations, Service
     from sweeper.sweep.plan import Plan
+    from sweeper.sweep.race_rounds import Round
     from sweeper.sweep.stage_inputs import Choice, Chosen
 
     T = TypeVar("T")
@@ -93,6 +94,10 @@ class SweepFolder:
     def chosen(self, stage: str, key: str) -> str:
         """Return the path of the choice among the runs of a stage."""
         return f"{self.name}/chosen/{stage}.{key}.json"
+
+    def race_round(self, number: int) -> str:
+        """Return the path of the round of a race with this number."""
+        return f"{self.name}/race/{number}.json"
 
     def event(self, run: str, attempt: int, event: Event) -> str:
         """Return the path of an event of an attempt, which never changes."""
@@ -170,8 +175,13 @@ class SweepFolder:
         return NotFound(f"no sweep {self.name!r} in {self.store.root}: {there}")
 
     def with_chosen(self, plan: "Plan") -> "Plan":
-        """Return a plan with all runs of its stages that follow from the recorded choices. A moved
-        folder may have another name than the plan. Raises `StoreError`."""
+        """Return a plan with all runs that follow from the recorded choices of its stages, or from
+        the recorded rounds of its race. A moved folder may have another name than the plan. Raises
+        `StoreError`."""
+        if plan.race is not None:
+            from sweeper.sweep.race import raced
+
+            return raced(plan, self.read_rounds())
         if not plan.stages:
             return plan
         from sweeper.sweep.stage_runs import grown
@@ -192,6 +202,17 @@ class SweepFolder:
             return read_as(self.store, self.chosen(choice.take.stage, choice.key), read_chosen)
         except NotFound:
             return None
+
+    def read_rounds(self) -> "tuple[Round, ...]":
+        """Read the rounds of a race that are on record, in their order. Raises `StoreError`."""
+        from sweeper.store.documents import read_as
+        from sweeper.sweep.race_rounds import read_round
+
+        rounds: list[Round] = []
+        with suppress(NotFound):
+            while True:
+                rounds.append(read_as(self.store, self.race_round(len(rounds) + 1), read_round))
+        return tuple(rounds)
 
     def read_identity(self) -> str | None:
         """Read the identity, which distinguishes this sweep from others of the same name. None

@@ -5,11 +5,22 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple, Never
 
-from sweeper.common.codec import SCHEMA, Check, Default, Key, Sparse, Unstored, Whole, written
+from sweeper.common.codec import (
+    SCHEMA,
+    AtLeast,
+    Check,
+    Default,
+    Key,
+    Sparse,
+    Unstored,
+    Whole,
+    written,
+)
 from sweeper.common.html import table, title
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.metric import Metric
 from sweeper.sweep.notify import Notify
+from sweeper.sweep.race_rounds import Round
 from sweeper.sweep.recipe import Recipe, Snapshot
 from sweeper.sweep.stage_inputs import Choice, Source
 from sweeper.sweep.usage import Usage
@@ -190,6 +201,15 @@ class Expected(NamedTuple):
     usage: Usage
 
 
+class Race(NamedTuple):
+    """Seeds that depend on results: every cell has `least` of them from the start, and gets up to
+    `most` while it may be the best. `runs` are those beyond `least`, of all cells."""
+
+    least: Annotated[int, AtLeast(2)]
+    most: Annotated[int, AtLeast(3)]
+    runs: tuple[Run, ...] = ()
+
+
 class Plan(NamedTuple):
     """The plan that a launch submits, or has submitted. `axes` are the declared axes with their
     values, in the grid's order, without the seed. `grid_text` is the grid as written, `extends`
@@ -198,7 +218,8 @@ class Plan(NamedTuple):
     In a grid with `stages`, each stage has its own recipe, metric and axes (see `of`). `recipe` is
     then that of the first stage, `metric` that of the last stage with one, and `axes` is empty.
     `unknown` counts, by stage, the runs that depend on runs still to end. `choices` are the choices
-    that are still to be made.
+    that are still to be made. For a `race`, `unknown` has under "" as many runs as it may still
+    start, given its `rounds`.
 
     `warnings` and `notes` (of recipes about their runs) are lines for people. They are not stored,
     and neither is `expected`. Only a launched sweep has the rest: `created`, the origin of its code
@@ -239,6 +260,8 @@ class Plan(NamedTuple):
     choices: Unstored[tuple[Choice, ...]] = ()
     baseline: Sparse[Baseline | None] = None
     expected: Unstored[tuple[Expected, ...]] = ()
+    race: Sparse[Race | None] = None
+    rounds: Unstored[tuple[Round, ...]] = ()
 
     def stage(self, name: str | None) -> Stage | None:
         """Return the stage of that name; None if there is none."""

@@ -90,7 +90,7 @@ class Choice(NamedTuple):
 def choice_of(take: Take, metric: Metric, candidates: Sequence[str]) -> Choice:
     """Return the choice of what to take from these runs."""
     judged = [metric.name, metric.goal, metric.at, metric.failed]
-    key = _digest([take.document(), judged, sorted(candidates)])
+    key = digest([take.document(), judged, sorted(candidates)])
     return Choice(take, metric, tuple(candidates), key)
 
 
@@ -133,10 +133,10 @@ def run_of_parents(stage: str, template: str, parents: Sequence[str]) -> str:
     """Return the id of a run with parents: a digest of the id that it would have without them
     (`template`), their ids, and the name of its stage, since another stage may do the same with
     the same run. A run of the base model has `base:<model>` in place of parents."""
-    return _digest({"parents": list(parents), "run": template, "stage": stage})
+    return digest({"parents": list(parents), "run": template, "stage": stage})
 
 
-def _digest(value: object) -> str:
+def digest(value: object) -> str:
     """Return the first 12 digits of the SHA-256 of `value` as JSON."""
     import hashlib  # it loads OpenSSL, and most sweeps have no stages
 

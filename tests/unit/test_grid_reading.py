@@ -182,7 +182,39 @@ MISTAKES = {
     "integers",
     "recipe: r\nseeds: [1, 1]": "g.yaml:2:12: seed 1 given twice",
     "recipe: r\nseeds: [1.5]": "g.yaml:2:9: a seed is an integer, not a number",
-    "recipe: r\nseeds: {field: s}": "g.yaml:2:8: seeds needs values: how many, or a list",
+    "recipe: r\nseeds: {field: s}": (
+        "g.yaml:2:8: seeds needs values: how many, or a list; or race: 3..10"
+    ),
+    "recipe: r\nseeds: {race: 3}": (
+        "g.yaml:2:15: seeds.race is an integer; it takes the fewest and the most seeds of a cell,"
+        " such as 3..10"
+    ),
+    "recipe: r\nseeds: {race: 3-10}": (
+        "g.yaml:2:15: seeds.race is '3-10'; it takes the fewest and the most seeds of a cell, such"
+        " as 3..10"
+    ),
+    "recipe: r\nseeds: {race: 5..3}": (
+        "g.yaml:2:15: seeds.race: 5..3 leaves no round to run: the second number is the larger one"
+    ),
+    "recipe: r\nseeds: {race: 1..3}": (
+        "g.yaml:2:15: seeds.race: a cell needs 2 seeds or more to show its noise"
+    ),
+    "recipe: r\nseeds: {race: 3..10001}": (
+        "g.yaml:2:15: seeds.race: at most 10000 seeds, not 10001"
+    ),
+    "recipe: r\nseeds: {race: 3..10, values: 3}\nmetric: {name: m, goal: minimize}": (
+        "g.yaml:2:15: seeds.race: give values or race, not both"
+    ),
+    "recipe: r\nseeds: {race: 3..10}": (
+        "g.yaml:2:8: seeds.race needs a metric (its name and goal) to judge cells by"
+    ),
+    "recipe: r\nseeds: {race: 3..10}\nmetric: {name: m, goal: minimize, by: k}": (
+        "g.yaml:2:8: seeds.race looks for one best cell, and metric.by for one per k: give every"
+        " cell its seeds (seeds: 3)"
+    ),
+    "stages: {a: {recipe: r, seeds: {race: 3..10}, metric: {name: m, goal: minimize}}}": (
+        "g.yaml:1:32: stages.a.seeds.race: a stage has no race: write seeds: 3"
+    ),
     "recipe: r\nmetric: {name: m}": "g.yaml:2:9: metric needs a goal",
     "recipe: r\nmetric: {name: m, goal: maximize, at: {mean_of_last: 0}}": "g.yaml:2:54: "
     "metric.at.mean_of_last is 1 to 1000, not 0",

@@ -1,0 +1,76 @@
+"""The runs of a sweep that races for seeds, as far as its rounds have decided."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from sweeper.sweep.labels import plural
+from sweeper.sweep.plan import Plan, Race, Run
+from sweeper.sweep.race_rounds import Round
+from sweeper.sweep.stage_inputs import digest
+
+
+def raced(plan: Plan, rounds: Sequence[Round]) -> Plan:
+    """Return the plan with the runs that these rounds have added. `unknown` counts those that
+    later rounds may add; there are none once the race has ended."""
+    race = plan.race
+    if race is None:
+        return plan
+    later = {run.id for run in race.runs}
+    added = {run for one in rounds for run in one.runs} & later
+    kept = [run for run in plan.runs if not run.retired]
+    there = {run.id for run in kept}
+    gone = {run.id: run for run in plan.runs if run.retired}
+    names = {run.name for run in plan.runs}
+    for run in race.runs:
+        if run.id in added and run.id not in there:
+            before = gone.pop(run.id, None)
+            name = run.name if run.name not in names else f"{run.name}~{run.id[:6]}"
+            kept.append(run._replace(name=name if before is None else before.name))
+    whole = plan._replace(runs=(*kept, *gone.values()), rounds=tuple(rounds))
+    left = len(later - {run.id for run in kept})
+    over = bool(rounds) and rounds[-1].ended is not None and rounds[-1].judged == judged(whole)
+    return whole._replace(unknown={"": left} if left and not over else {})
+
+
+def later_runs(plan: Plan) -> list[Run]:
+    """Return the runs of a race that no round has added."""
+    there = {run.id for run in plan.runs if not run.retired}
+    return [] if plan.race is None else [run for run in plan.race.runs if run.id not in there]
+
+
+def judged(plan: Plan) -> str:
+    """Return what identifies a race: its cells and their runs, its metric, its most seeds."""
+    race = plan.race or Race(2, 3)
+    runs = {run.id for run in (*plan.runs, *race.runs) if not run.retired}
+    metric = plan.metric and [plan.metric.name, plan.metric.goal, plan.metric.at]
+    return digest([race.most, metric, sorted(runs)])
+
+
+_ENDED = {
+    "clear": "one cell is clearly the best",
+    "spent": "the cells that may be the best have all their seeds",
+    "identical": "the runs of each cell are identical, so more seeds tell nothing",
+}
+
+
+def sentence(plan: Plan) -> str | None:
+    """Return how a race stands, for people; None for a plan without one."""
+    race = plan.race
+    if race is None:
+        return None
+    there = sum(not run.retired for run in plan.runs)
+    left = len(later_runs(plan))
+    last = plan.rounds[-1] if plan.rounds else None
+    if last is not None and last.ended is not None and not plan.unknown:
+        return (
+            f"raced: {left} of {plural(there + left, 'run')} were not needed: {_ENDED[last.ended]}"
+        )
+    if not left:
+        return f"race: all {plural(there, 'run')} are needed"
+    more = f"at most {plural(left, 'more run')}"
+    if last is None:
+        first = f"every cell gets {race.least} seeds, then those that may be the best"
+        return f"race: {first} up to {race.most}: {more}"
+    cells = Counter(run.cell for run in plan.runs if not run.retired)
+    going = {run.cell for run in plan.runs if run.id in last.runs}
+    return f"race: {len(going)} of {plural(len(cells), 'cell')} go up to {last.seeds} seeds: {more}"

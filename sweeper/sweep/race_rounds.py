@@ -1,0 +1,30 @@
+"""The rounds of a race for seeds, as recorded: which runs each of them adds, or why it ended."""
+
+from typing import Annotated, Literal, NamedTuple
+
+from sweeper.common import codec
+from sweeper.common.codec import SCHEMA, AtLeast, Default, Key, Time
+
+Ended = Literal["clear", "spent", "identical"]
+
+
+class Round(NamedTuple):
+    """What a race decided, which is final: the `runs` (ids) that bring their cells to `seeds` seeds
+    each; or, without runs, that it `ended`: one cell is clear, all seeds are spent, or the runs of
+    each cell are identical. `judged` identifies what the decision was about (cells, metric, most
+    seeds): if the grid changes, the race goes on."""
+
+    seeds: Annotated[int, AtLeast(1)]
+    runs: Annotated[tuple[str, ...], Default(())]
+    ended: Ended | None
+    judged: Annotated[str, Key("of"), Default("")]
+    time: Time
+
+    def document(self) -> dict[str, object]:
+        """Return the stored form."""
+        return {"schema": SCHEMA, **codec.written(self)}
+
+
+def read_round(document: object, place: str) -> Round:
+    """Read a round from the file `place`. Raises `StoreError`."""
+    return codec.read(Round, document, place)
