@@ -1,6 +1,7 @@
 """What a grid may say, and every message for what it may not, to the letter."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def values(settings):
         ("noise: own, failed: worst", {"noise": "own", "failed": "worst"}),
     ],
 )
-def test_what_runs_are_judged_by(text: str, expected: dict[str, str]):
+def test_what_runs_are_judged_by(text: str, expected: dict[str, Any]):
     grid = parse_grid(f"recipe: r\nmetric: {{name: m, goal: minimize, {text}}}", "g.yaml")
     assert grid.metric == Metric("m", "minimize", **expected)
 
@@ -63,6 +64,7 @@ def test_a_grid_with_everything():
     assert axes == [{"rank": [8, 32]}, {"data": ["add", "copy"], "length": [64, 128]}]
     assert [values(rule) for rule in grid.exclude] == [{"rank": 8, "data": "add"}]
     assert [values(entry) for entry in grid.include] == [{"rank": 64}]
+    assert grid.seeds is not None
     assert (grid.seeds.field, grid.seeds.values) == ("shuffle", (3, 5))
     assert grid.metric == Metric("test/nll", "minimize", "best")
     assert grid.secrets == ("TINKER_API_KEY", "WANDB_API_KEY")
