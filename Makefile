@@ -222,6 +222,7 @@ bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/skill_walk.py
 	@$(BIN)/python tests/bench/grid_points.py
 	@$(BIN)/python tests/bench/sync.py
+	@$(BIN)/python tests/bench/remote.py
 	@$(BIN)/python tests/bench/report.py
 	@$(BIN)/python tests/bench/statistics_coverage.py
 	@$(BIN)/python tests/bench/registry.py

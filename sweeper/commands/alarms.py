@@ -25,7 +25,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the alarms of the chosen runs, oldest first."""
-    registry = open_registry(arguments)
+    registry = open_registry(arguments, snapshot=True)
     name, names = split_sweep(arguments)
     sweep = registry.sweep(name or newest(registry))
     runs = pick(sweep.runs, names, arguments.state, arguments.where)

@@ -93,7 +93,7 @@ class _OneSetting(shared.Once):
 
 def run(arguments: Namespace) -> int:
     """Write the report, print the verdict."""
-    wanted = arguments.sweeps or [newest(open_registry(arguments))]
+    wanted = arguments.sweeps or [newest(open_registry(arguments, snapshot=True))]
     registry, names = open_named(arguments.root, wanted)
     stages = _stages(registry, names) if len(names) == 1 else []
     if not stages:

@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> int:
     ttl = _ttl(arguments.ttl)
     if arguments.delete and arguments.ttl is not None:
         raise UsageError("--delete and --ttl: one of them")
-    registry = open_registry(arguments)
+    registry = open_registry(arguments, snapshot=True)
     runs = chosen(registry, arguments, archived=True)
     if not runs:
         raise NotFound("no run fits")

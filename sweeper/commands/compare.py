@@ -148,7 +148,7 @@ def run(arguments: Namespace) -> int:
         return run_checkpoints(arguments)
     if not (arguments.runs or arguments.where or arguments.state):
         raise UsageError("compare: name two sweeps, two cells or some runs, or use --checkpoints")
-    registry = open_registry(arguments)
+    registry = open_registry(arguments, snapshot=True)
     if _are_runs(registry, arguments):
         return compare_runs(registry, arguments)
     from sweeper import analysis

@@ -121,7 +121,7 @@ def run(arguments: Namespace) -> int:
     if arguments.refresh or arguments.reset:
         raise UsageError("--refresh and --reset go with --prices")
     table = prices.load()
-    registry = open_registry(arguments)
+    registry = open_registry(arguments, snapshot=True)
     runs = chosen(registry, arguments, archived=True)
     if not runs:
         raise NotFound("no run fits")

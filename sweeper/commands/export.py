@@ -81,7 +81,7 @@ def run(arguments: Namespace) -> int:
     kind, out = _format(arguments.format, arguments.out), arguments.out or "-"
     if arguments.json and kind != "wandb" and out == "-":
         raise UsageError("--json needs --out FILE: standard output cannot have the table as well")
-    registry = open_registry(arguments)
+    registry = open_registry(arguments, snapshot=True)
     runs = chosen(registry, arguments)
     if not runs:
         raise NotFound("no run to export")

@@ -148,7 +148,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print a line for each run."""
-    registry = open_registry(arguments)
+    registry = open_registry(arguments, snapshot=True)
     if arguments.limit < 0:
         raise UsageError("--limit is 0 (all) or more")
     runs = with_tags(chosen(registry, arguments), arguments.tag, starred=arguments.starred)

@@ -166,7 +166,7 @@ def run(arguments: Namespace) -> int:
     """Print a page of summaries, or of conversations."""
     if arguments.limit < 0 or arguments.page < 1:
         raise UsageError("--limit is 0 or more, --page 1 or more")
-    registry = open_registry(arguments)
+    registry = open_registry(arguments, snapshot=True)
     if arguments.against is not None:
         if len(arguments.runs) > 1:
             raise UsageError("--against compares one run with another")

@@ -13,9 +13,10 @@ from sweeper.sweep.lock import is_held
 _NAMED = 5  # sweeps, in a message
 
 
-def open_registry(arguments: Namespace, *, cache: bool = True) -> Registry:
-    """Open the registry of the requested root, or of several."""
-    return Registry(*_roots(arguments.root), cache=cache)
+def open_registry(arguments: Namespace, *, cache: bool = True, snapshot: bool = False) -> Registry:
+    """Open the registry of the requested root, or of several. `snapshot` is for callers that look
+    once."""
+    return Registry(*_roots(arguments.root), cache=cache, snapshot=snapshot)
 
 
 def _roots(root: str | Sequence[str] | None) -> list[str]:
@@ -86,7 +87,7 @@ def open_named(
     the requested roots first, in their `registry` if it is open. Else it may be the folder of a
     sweep, with or without a cell after it; then the name begins with its root."""
     requested = _roots(root)
-    registry = registry or Registry(*requested)
+    registry = registry or Registry(*requested, snapshot=True)
     roots: list[str] = []
     names: list[str] = []
     for name in given:
@@ -97,7 +98,7 @@ def open_named(
         # Otherwise it is the path of any folder with runs.
         names.append(rest if above is None else f"{above.rstrip('/')}/{rest}")
         roots += requested if above is None else [above]
-    return (registry if roots == requested * len(names) else Registry(*roots)), names
+    return (registry if roots == requested * len(names) else Registry(*roots, snapshot=True)), names
 
 
 def _folder_below(registry: Registry, name: str) -> str | None:

@@ -72,7 +72,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print what was planned for a run, what happened, and what it left."""
-    registry = open_registry(arguments)
+    registry = open_registry(arguments, snapshot=True)
     run = registry.run(arguments.run)
     (noted,) = marks_by_run([run])
     document = _document(run, *noted)

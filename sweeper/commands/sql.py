@@ -30,7 +30,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the answer, one line per row."""
-    registry = open_registry(arguments)
+    registry = open_registry(arguments, snapshot=True)
     runs = registry.choose(arguments.run or (), arguments.state, arguments.where)
     columns, rows = registry.sql_rows(arguments.query, runs)
     shown = [[_plain(value) for value in row] for row in rows]

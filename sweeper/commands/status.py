@@ -304,7 +304,7 @@ def run(arguments: Namespace) -> int:
     root = arguments.root or default_root()
     # For a remote root, ended runs come from the cache; on a local disk reading them anew is
     # faster.
-    registry = Registry(root, cache="://" in root)
+    registry = Registry(root, cache="://" in root, snapshot=True)
     sweep = registry.sweep(arguments.sweep)
     seen = read_status(sweep)
     check_service(sweep)
@@ -314,7 +314,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _status_of_all(arguments: Namespace) -> int:
-    registry = open_registry(arguments, cache=False)
+    registry = open_registry(arguments, cache=False, snapshot=True)
     records = registry.sweep_records("*" if arguments.archived else None)
     records.sort(key=lambda sweep: sweep["created"] or "")  # the newest last, beside the prompt
     if arguments.json:

@@ -5,6 +5,7 @@ written whole under another name and renamed, so that processes that share it se
 new one. A cache that cannot be written costs time, never an answer.
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -19,6 +20,8 @@ from sweeper.metrics.sources import Stamp
 T = TypeVar("T")
 
 _VERSION = "v5"
+_SMALL = 4096
+"""Bytes of the largest file of a remote store whose content is kept."""
 
 
 class Folder:
@@ -63,6 +66,48 @@ class Folder:
             return stored["document"] if stored["name"] == name else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+
+class Contents:
+    """The contents of small files of a remote store, kept by their stamps: what a listing shows
+    unchanged is not read again. They are written when the process ends."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._tops: dict[str, dict[str, list[Any]]] = {}
+        self._changed: set[str] = set()
+
+    def _of(self, path: str) -> dict[str, list[Any]]:
+        top = path.partition("/")[0]
+        if top not in self._tops:
+            stored = self._folder.load_json(f"contents of {top}")
+            self._tops[top] = cast(dict[str, list[Any]], stored or {})
+        return self._tops[top]
+
+    def get(self, path: str, stamp: tuple[int, int]) -> bytes | None:
+        """Return the content of a file as it was with this stamp; None if it is not known."""
+        entry = self._of(path).get(path)
+        if entry is None or (entry[0], entry[1]) != stamp:
+            return None
+        return str(entry[2]).encode()
+
+    def put(self, path: str, stamp: tuple[int, int], data: bytes) -> None:
+        """Remember the content of a file, if it is a small text."""
+        if len(data) > _SMALL:
+            return
+        try:
+            self._of(path)[path] = [*stamp, data.decode()]
+        except UnicodeDecodeError:
+            return
+        if not self._changed:
+            atexit.register(self.save)
+        self._changed.add(path.partition("/")[0])
+
+    def save(self) -> None:
+        """Write what is new."""
+        for top in self._changed:
+            self._folder.save_json(f"contents of {top}", self._tops[top])
+        self._changed.clear()
 
 
 def hash_of(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from sweeper.errors import NotFound, StoreError, UsageError
-from sweeper.metrics.cache_folder import Folder
+from sweeper.metrics.cache_folder import Contents, Folder
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import check_states, current, named, pick, split_root
@@ -41,20 +41,34 @@ class Catalog:
     lines. Queries about a single run raise `StoreError` instead.
     """
 
-    def __init__(self, *roots: str, cache: bool | str = True) -> None:
-        """`cache`: whether to use a cache, or a folder to use in place of the usual one."""
+    def __init__(self, *roots: str, cache: bool | str = True, snapshot: bool = False) -> None:
+        """`cache`: whether to use a cache, or a folder to use in place of the usual one. With
+        `snapshot`, a remote store is shown as of the first look at each sweep, which takes far
+        fewer requests."""
         if not roots:
             raise UsageError("a registry needs a root: Registry('sweeps')")
         stores = [open_store(str(root)) for root in roots]
         self._stores = [*{store.root: store for store in stores}.values()]  # links may lead to one
         self._cache = cache
         self._memories = {store.root: self._memory(store) for store in self._stores}
+        if snapshot:
+            self._stores = [self._snapshot(store) for store in self._stores]
         self.problems = Problems()
 
     def _memory(self, store: Store) -> Folder | None:
         if self._cache is False:
             return None
         return Folder(store.root, self._cache if isinstance(self._cache, str) else None)
+
+    def _snapshot(self, store: Store) -> Store:
+        if not store.is_remote:
+            return store
+        from sweeper.store.remote import RemoteStore
+        from sweeper.store.snapshot import Snapshot
+
+        memory = self._memories[store.root]
+        contents = None if memory is None else Contents(memory)
+        return Snapshot(store, contents) if isinstance(store, RemoteStore) else store
 
     def _report(self, error: StoreError | NotFound) -> None:
         self.problems.unreadable(error)

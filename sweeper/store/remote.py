@@ -78,7 +78,8 @@ _LOGGERS = ("adlfs", "aiobotocore", "azure", "botocore", "fsspec", "gcsfs", "goo
 """Loggers of the clients. Those that have no handler would print tracebacks on standard error,
 beside the line in which we report the same error."""
 _SKEWED = ("RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture")
-_AT_ONCE = 16
+_AT_ONCE = 32
+"""Requests at once, as many as the S3 client has connections."""
 _CONFLICTS = 5
 _memory = threading.RLock()
 """The memory filesystem checks, then writes, and its readers share one position."""
@@ -194,6 +195,16 @@ class RemoteStore:
     def read(self, path: str) -> bytes:
         full = self._full(path)
         return self._do(path, lambda: self._fs.cat_file(full, **self._whole))
+
+    def read_many(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """Read files, many at once. Those that cannot be read are left out: a `read` says why."""
+
+        def one(path: str) -> tuple[str, bytes | None]:
+            with contextlib.suppress(NotFound, StoreError):
+                return path, self.read(path)
+            return path, None
+
+        return {path: data for path, data in self._each(one, paths) if data is not None}
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         full = self._full(path)

@@ -21,6 +21,7 @@ from sweeper.store.base import Store
 from sweeper.store.local import LocalStore
 from sweeper.store.opening import open_store
 from sweeper.store.remote import RemoteStore
+from sweeper.store.snapshot import Snapshot
 from sweeper.store.writable import probe
 from sweeper.sweep import environment_file
 from sweeper.testing import Faults, FaultyStore
@@ -28,10 +29,11 @@ from sweeper.testing import Faults, FaultyStore
 REMOTE = ["memory", "s3", "ceph"] if "SWEEPER_TEST_CEPH" in os.environ else ["memory", "s3"]
 
 
-@pytest.fixture(params=["local", "faulty", *REMOTE])
+@pytest.fixture(params=["local", "faulty", "snapshot", *REMOTE])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "memory":
-        return open_store(f"memory://{tmp_path.name}-{uuid.uuid4().hex}")
+    if request.param in ("memory", "snapshot"):
+        memory = open_store(f"memory://{tmp_path.name}-{uuid.uuid4().hex}")
+        return Snapshot(cast(RemoteStore, memory)) if request.param == "snapshot" else memory
     if request.param in REMOTE:
         return open_store(request.getfixturevalue(f"{request.param}_root"))
     store = open_store(str(tmp_path / "root"))
@@ -152,6 +154,8 @@ def test_the_stamp_follows_the_content(store: Store) -> None:
 
 
 def test_a_listing_is_never_an_old_one(store: Store) -> None:
+    if isinstance(store, Snapshot):
+        pytest.skip("a snapshot is as of one moment")
     other = open_store(store.root)
     for index in range(3):
         assert len(list(store.list("s"))) == len(list(store.folders_with("x"))) == index

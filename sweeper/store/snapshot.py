@@ -1,0 +1,200 @@
+"""A remote store as of one moment, for readers that look at many of its files.
+
+A folder below the root (a sweep) is listed once; what the listing tells is not asked again. Files
+are read ahead: after a read of one run's file, those of the same name of other runs follow, and
+twice as many each time, all at once. Contents are remembered by the stamp in the listing.
+"""
+
+import posixpath
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from sweeper.errors import NotFound
+from sweeper.store.base import Entry
+from sweeper.store.remote import RemoteStore
+
+_LARGEST = 1 << 20
+"""Bytes of the largest file that is read ahead."""
+_AHEAD = 64 << 20
+"""The most bytes that are read ahead and not used yet."""
+_WINDOW = 256
+"""The most files that are read at once."""
+
+
+class Contents(Protocol):
+    """Remembers the contents of small files by their path and stamp, from one process to the
+    next."""
+
+    def get(self, path: str, stamp: tuple[int, int]) -> bytes | None:
+        """Return the content of a file as it was with this stamp; None if it is not known."""
+        ...
+
+    def put(self, path: str, stamp: tuple[int, int], data: bytes) -> None:
+        """Remember the content of a file."""
+        ...
+
+
+class Snapshot:
+    """A `Store` (see `sweeper.store.base`) whose reads are as of the first question about each
+    sweep. Writes go to the store, and are seen. Threads may share it."""
+
+    is_remote = True
+
+    def __init__(self, store: RemoteStore, contents: Contents | None = None) -> None:
+        self.root = store.root
+        self._store, self._contents = store, contents
+        self._lock = threading.RLock()
+        self._listings: dict[str, dict[str, Entry]] = {}
+        self._folders: dict[str, set[str]] = {}
+        self._kinds: dict[tuple[str, str], deque[str]] = {}
+        self._windows: dict[tuple[str, str], int] = {}
+        self._ahead: dict[str, bytes] = {}
+        self._bytes = 0
+        self._done: set[str] = set()
+        self._changed: set[str] = set()
+
+    def create(self, path: str, data: bytes) -> None:
+        self._forget(path)
+        self._store.create(path, data)
+
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self._forget(path)
+        self._store.replace(path, data, durable=durable)
+
+    def append(self, path: str, data: bytes) -> None:
+        self._store.append(path, data)
+
+    def upload(self, path: str, source: str) -> None:
+        self._forget(path)
+        self._store.upload(path, source)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        removed = list(paths)
+        for path in removed:
+            self._forget(path)
+        self._store.remove(removed)
+
+    def _forget(self, path: str) -> None:
+        """Ask the store about everything in the sweep of `path` from now on."""
+        with self._lock:
+            self._changed.add(path.partition("/")[0])
+
+    def _listing(self, path: str) -> dict[str, Entry] | None:
+        """Return the files of the sweep that `path` is in, by their paths; None if they have to be
+        asked for."""
+        top, slash, _ = path.partition("/")
+        with self._lock:
+            if not top or top in self._changed or posixpath.normpath(path) != path.rstrip("/"):
+                return None
+            if "" in self._listings:
+                return self._listings[""]
+            if top not in self._listings:
+                if not slash:
+                    return None  # perhaps a file
+                self._add(top)
+            return self._listings[top]
+
+    def _add(self, top: str) -> None:
+        listing = {entry.path: entry for entry in self._store.list(top)}
+        self._listings[top] = listing
+        folders: set[str] = set()
+        for path in listing:
+            folder, _, name = path.rpartition("/")
+            self._kinds.setdefault((folder.rpartition("/")[0], name), deque()).append(path)
+            while folder not in folders and folder:
+                folders.add(folder)
+                folder = folder.rpartition("/")[0]
+        self._folders[top] = folders
+
+    def read(self, path: str) -> bytes:
+        with self._lock:
+            listing = self._listing(path)
+            if listing is None:
+                return self._store.read(path)
+            entry = listing.get(path)
+            if entry is None:
+                raise NotFound(f"{self.root}/{path}: no such file")
+            if path in self._ahead:
+                return self._taken(path)
+            if (data := self._remembered(entry)) is not None:
+                return data
+            if entry.size > _LARGEST:
+                return self._store.read(path)
+            self._read_ahead(entry, listing)
+            return self._taken(path) if path in self._ahead else self._store.read(path)
+
+    def _taken(self, path: str) -> bytes:
+        data = self._ahead.pop(path)
+        self._bytes -= len(data)
+        return data
+
+    def _remembered(self, entry: Entry) -> bytes | None:
+        if self._contents is None:
+            return None
+        return self._contents.get(entry.path, (entry.size, entry.stamp))
+
+    def _read_ahead(self, entry: Entry, listing: dict[str, Entry]) -> None:
+        """Read a file and the next ones of its kind into memory. A file that cannot be read is
+        left to whoever asks for it, who gets the error."""
+        folder, _, name = entry.path.rpartition("/")
+        kind = folder.rpartition("/")[0], name
+        window = self._windows.get(kind, 1)
+        self._windows[kind] = min(2 * window, _WINDOW)
+        batch, size = {entry.path: entry}, entry.size
+        self._done.add(entry.path)
+        waiting = self._kinds.get(kind, deque())
+        while waiting and len(batch) < window and self._bytes + size < _AHEAD:
+            other = listing[waiting.popleft()]
+            new = other.path not in self._done and other.size <= _LARGEST
+            if new and self._remembered(other) is None:
+                self._done.add(other.path)
+                batch[other.path] = other
+                size += other.size
+        for path, data in self._store.read_many(batch).items():
+            if len(data) != batch[path].size:
+                continue  # it has changed since the listing
+            self._ahead[path] = data
+            self._bytes += len(data)
+            if self._contents is not None:
+                self._contents.put(path, (batch[path].size, batch[path].stamp), data)
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        with self._lock:
+            listing = self._listing(path)
+            entry = None if listing is None else listing.get(path)
+            if entry is not None and start == 0 and end >= entry.size:
+                return self.read(path)[:end]
+        return self._store.read_range(path, start, end)
+
+    def exists(self, path: str) -> bool:
+        listing = self._listing(path)
+        if listing is None:
+            return self._store.exists(path)
+        return path in listing or any(path in folders for folders in self._folders.values())
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        with self._lock:
+            if not prefix and not self._changed:
+                self._list_root()
+                return iter(list(self._listings[""].values()))
+        listing = self._listing(f"{prefix.rstrip('/')}/" if prefix else "")
+        if listing is None:
+            return self._store.list(prefix)
+        below = f"{prefix.rstrip('/')}/"
+        return (entry for entry in list(listing.values()) if entry.path.startswith(below))
+
+    def _list_root(self) -> None:
+        if "" not in self._listings:
+            self._kinds.clear()
+            self._add("")
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return (entry.path for entry in self.list(prefix))
+
+    def folders_with(self, name: str) -> Iterator[str]:
+        return self._store.folders_with(name)
+
+    def local_path(self, path: str) -> str | None:
+        return self._store.local_path(path)

@@ -1,0 +1,187 @@
+"""Measures verbs on a remote store that is far away, beside the minimum: one listing of the sweep's
+objects and one concurrent `cat` of the same objects by s3fs.
+
+    python tests/bench/remote.py [--runs 300] [--milliseconds 0 20 80] [--verbs status ls ...]
+
+The store is moto's S3 on this machine, behind a proxy that adds a delay to each request. Each of
+the finished runs has four events, a small `metrics.jsonl` of 10 rows, and its outcome. Every verb
+is a process of its own. "First" starts with an empty cache, "again" with the one that it left;
+"local" is the same verb on a copy of the sweep on this disk, with an empty cache.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from sync import BUCKET, EVENTS, Server, s3
+
+NAME = "s"
+VERBS = {
+    "status": ["status", NAME, "--json"],
+    "ls": ["ls", NAME, "--json"],
+    "sql": ["sql", "select count(*) from metrics"],
+    "gc": ["store", "gc"],
+    "analyze": ["analyze", NAME],
+}
+_METHODS = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"DELETE ")
+
+
+def files(count: int) -> dict[str, bytes]:
+    """Return the files of a sweep of `count` finished runs, by their paths."""
+    runs = [f"{number:012x}" for number in range(count)]
+    planned = [
+        {"id": run, "name": f"lr={number % 20},seed={number // 20}", "cell": f"lr={number % 20}",
+         "seed": number // 20, "config": {"lr": number % 20}}
+        for number, run in enumerate(runs)
+    ]  # fmt: skip
+    plan = {"schema": 1, "name": NAME, "metric": {"name": "x", "goal": "minimize"}}
+    plan |= {"recipe": {}, "launch": {}, "axes": {"lr": [*range(20)]}, "runs": planned}
+    made = {f"{NAME}/sweep.json": json.dumps(plan).encode()}
+    when = "2026-01-31T12:00:00Z"
+    body = {"schema": 1, "time": when, "started": when, "ended": when, "code": 0, "wall_s": 1.5}
+    for number, run in enumerate(runs):
+        for event in EVENTS:
+            made[f"{NAME}/state/{run}/1.{event}.json"] = json.dumps(body).encode() + b"\n"
+        rows = (
+            json.dumps({"step": step, "x": number % 20 + (number * 7 % 11) / 10 + 1 / (1 + step)})
+            for step in range(10)
+        )
+        made[f"{NAME}/runs/{run}.1/metrics.jsonl"] = "".join(f"{row}\n" for row in rows).encode()
+    return made
+
+
+async def _serve(target: int, seconds: float) -> None:
+    """Pass connections on to the port `target`, each request after a delay; print our own port."""
+
+    async def pump(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float
+    ) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                if delay and data.startswith(_METHODS):
+                    await asyncio.sleep(delay)
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back_reader, back_writer = await asyncio.open_connection("127.0.0.1", target)
+        await asyncio.gather(
+            pump(reader, back_writer, seconds), pump(back_reader, writer, 0.0),
+            return_exceptions=True,
+        )  # fmt: skip
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+@contextmanager
+def delayed(address: str, milliseconds: float) -> Iterator[str]:
+    """Yield the address of the same server with a delay on each request."""
+    port = address.rpartition(":")[2]
+    command = [sys.executable, __file__, "--serve", port, str(milliseconds / 1e3)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        finally:
+            process.terminate()
+
+
+def minimum(root: str) -> float:
+    """Return the seconds of one listing and one `cat` of all outcomes and metrics by s3fs."""
+    program = (
+        "import s3fs, sys, time\n"
+        "fs = s3fs.S3FileSystem(config_kwargs={'max_pool_connections': 32})\n"
+        "begun = time.perf_counter()\n"
+        "names = fs.find(sys.argv[1])\n"
+        "wanted = [n for n in names if n.endswith(('.succeeded.json', '.jsonl', 'sweep.json'))]\n"
+        "fs.cat(wanted, batch_size=32)\n"
+        "print(time.perf_counter() - begun)\n"
+    )
+    command = [sys.executable, "-c", program, root.removeprefix("s3://")]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def run(verb: list[str], root: str, cache: str) -> float:
+    """Return the seconds that a verb takes as a process of its own."""
+    environment = os.environ | {"XDG_CACHE_HOME": cache, "SWEEPER_ROOT": root}
+    begun = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "sweeper", *verb],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"{' '.join(verb)}: {done.stderr or done.stdout}")
+    return time.perf_counter() - begun
+
+
+def measure(server: Server, count: int, milliseconds: float, verbs: list[str]) -> None:
+    """Print a line for each verb."""
+    made = files(count)
+    with tempfile.TemporaryDirectory() as folder:
+        local, root = f"{folder}/local", f"s3://{BUCKET}/{count}"
+        for path, data in made.items():
+            file = Path(local, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+        import s3fs
+
+        near = s3fs.S3FileSystem(skip_instance_cache=True, endpoint_url=server.address)
+        if not near.exists(f"{BUCKET}/{count}/{NAME}/sweep.json"):
+            with ThreadPoolExecutor(8) as pool:
+                where = f"{BUCKET}/{count}"
+                list(pool.map(lambda path: near.pipe_file(f"{where}/{path}", made[path]), made))
+        with delayed(server.address, milliseconds) as address:
+            os.environ["AWS_ENDPOINT_URL"] = address
+            floor = minimum(root)
+            print(f"{count} runs, {milliseconds:g} ms a request: the minimum {floor:.2f} s")
+            for verb in verbs:
+                print(f"  {verb:8} {timed(server, VERBS[verb], local, root, floor)}", flush=True)
+
+
+def timed(server: Server, verb: list[str], local: str, root: str, floor: float) -> str:
+    """Describe the seconds and requests of a verb."""
+    with tempfile.TemporaryDirectory() as cache:
+        here = run(verb, local, f"{cache}/local")
+        requests, first = server.during(lambda: run(verb, root, f"{cache}/remote"))
+        again_requests, again = server.during(lambda: run(verb, root, f"{cache}/remote"))
+    return (
+        f"local {here:5.2f} s; first {first:6.2f} s, {max(0.0, first - here) / floor:4.1f} times "
+        f"the minimum above local, {sum(requests.values())} requests; again {again:5.2f} s, "
+        f"{sum(again_requests.values())} requests"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--runs", type=int, nargs="*", default=[300, 1000])
+    parser.add_argument("--milliseconds", type=float, nargs="*", default=[0, 20, 80])
+    parser.add_argument("--verbs", nargs="*", default=[*VERBS])
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        asyncio.run(_serve(int(given.serve[0]), float(given.serve[1])))
+        return
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    with s3() as server:
+        for count in given.runs:
+            for milliseconds in given.milliseconds:
+                measure(server, count, milliseconds, given.verbs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""A snapshot of a remote store: few requests, many at once, and as of one moment."""
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+import pytest
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.metrics.cache_folder import Contents, Folder
+from sweeper.results.registry import Registry
+from sweeper.store.base import Entry
+from sweeper.store.opening import open_store
+from sweeper.store.remote import RemoteStore
+from sweeper.store.snapshot import Snapshot
+
+RUNS = [f"{number:04x}" for number in range(300)]
+
+
+class Counted(RemoteStore):
+    """A store that counts its requests, and fails for the files in `broken`."""
+
+    def __init__(self, store: RemoteStore) -> None:
+        self.__dict__ = store.__dict__ | {"requests": Counter[str](), "broken": set[str]()}
+        self.requests: Counter[str]
+        self.broken: set[str]
+
+    def read(self, path: str) -> bytes:
+        self.requests["read"] += 1
+        if path in self.broken:
+            raise StoreError(f"{path}: SlowDown")
+        return super().read(path)
+
+    def read_many(self, paths: Iterable[str]) -> dict[str, bytes]:
+        self.requests["round"] += 1
+        return super().read_many(paths)
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        self.requests["list"] += 1
+        return super().list(prefix)
+
+    def exists(self, path: str) -> bool:
+        self.requests["exists"] += 1
+        return super().exists(path)
+
+
+@pytest.fixture
+def store() -> Counted:
+    made = Counted(cast(RemoteStore, open_store(f"memory://{uuid.uuid4().hex}")))
+    for run in RUNS:
+        made.replace(f"s/state/{run}/1.succeeded.json", run.encode())
+    made.replace("s/sweep.json", b"{}")
+    made.requests.clear()
+    return made
+
+
+def test_many_files_take_few_rounds_and_each_is_read_once(store: Counted) -> None:
+    snapshot = Snapshot(store)
+    for run in reversed(RUNS):
+        assert snapshot.read(f"s/state/{run}/1.succeeded.json") == run.encode()
+    assert store.requests == {"list": 1, "read": len(RUNS), "round": store.requests["round"]}
+    assert store.requests["round"] <= 10
+
+
+def test_what_the_listing_tells_is_not_asked(store: Counted) -> None:
+    snapshot = Snapshot(store)
+    assert snapshot.exists("s/sweep.json")
+    assert snapshot.exists("s/state")
+    assert not snapshot.exists("s/notes")
+    assert [*snapshot.list("s/notes")] == []
+    assert len([*snapshot.names("s/state")]) == len(RUNS)
+    with pytest.raises(NotFound, match=r"s/pause\.json: no such file"):
+        snapshot.read("s/pause.json")
+    assert store.requests == {"list": 1}
+
+
+def test_one_file_takes_one_read(store: Counted) -> None:
+    assert Snapshot(store).read(f"s/state/{RUNS[7]}/1.succeeded.json") == RUNS[7].encode()
+    assert store.requests["read"] == 1
+
+
+def test_a_file_that_fails_concerns_only_its_reader(store: Counted) -> None:
+    store.broken = {f"s/state/{RUNS[9]}/1.succeeded.json"}
+    snapshot, failed = Snapshot(store), 0
+    for run in RUNS:
+        try:
+            assert snapshot.read(f"s/state/{run}/1.succeeded.json") == run.encode()
+        except StoreError:
+            failed += 1
+            assert run == RUNS[9]
+    assert failed == 1
+
+
+def test_a_file_that_changed_since_the_listing_is_read_as_it_is(store: Counted) -> None:
+    snapshot = Snapshot(store)
+    assert snapshot.exists("s/sweep.json")
+    store.replace("s/sweep.json", b'{"longer": 1}')
+    assert snapshot.read("s/sweep.json") == b'{"longer": 1}'
+
+
+def test_large_files_are_not_read_ahead(store: Counted) -> None:
+    for run in RUNS[:8]:
+        store.replace(f"s/runs/{run}.1/metrics.jsonl", b"x" * ((1 << 20) + 1))
+    snapshot = Snapshot(store)
+    for run in RUNS[:8]:
+        assert len(snapshot.read(f"s/runs/{run}.1/metrics.jsonl")) == (1 << 20) + 1
+    assert store.requests["round"] == 0
+
+
+def test_what_is_written_is_seen(store: Counted) -> None:
+    snapshot = Snapshot(store)
+    assert not snapshot.exists("s/report/report.md")
+    snapshot.replace("s/report/report.md", b"new")
+    assert snapshot.read("s/report/report.md") == b"new"
+    assert "s/report/report.md" in snapshot.names("s")
+
+
+def test_contents_are_remembered_until_the_file_changes(
+    store: Counted, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = Folder(store.root, str(tmp_path_factory.mktemp("cache")))
+    first = Contents(folder)
+    snapshot = Snapshot(store, first)
+    for run in RUNS:
+        snapshot.read(f"s/state/{run}/1.succeeded.json")
+    first.save()
+    store.replace(f"s/state/{RUNS[3]}/1.succeeded.json", b"else")
+    store.requests.clear()
+    again = Snapshot(store, Contents(folder))
+    contents = [again.read(f"s/state/{run}/1.succeeded.json") for run in RUNS]
+    assert contents == [b"else" if run == RUNS[3] else run.encode() for run in RUNS]
+    assert store.requests == {"list": 1, "round": 1, "read": 1}
+
+
+def test_a_registry_by_snapshot_shows_the_same(store: Counted) -> None:
+    plan = (
+        b'{"schema": 1, "name": "s", "metric": {"name": "x", "goal": "minimize"}, "recipe": {}, '
+        b'"launch": {}, "axes": {}, "runs": [%s]}'
+    )
+    runs = b", ".join(
+        b'{"id": "%s", "name": "%s", "cell": "c", "seed": null, "config": {}}'
+        % (run.encode(), run.encode())
+        for run in RUNS
+    )
+    store.replace("s/sweep.json", plan % runs)
+    for run in RUNS:
+        store.replace(f"s/state/{run}/1.succeeded.json", b'{"schema": 1, "wall_s": 2.0}')
+        store.replace(f"s/runs/{run}.1/metrics.jsonl", b'{"step": 0, "x": 1.5}\n')
+    by_snapshot = Registry(store.root, cache=False, snapshot=True).records("s")
+    assert by_snapshot == Registry(store.root, cache=False).records("s")
+    assert {record["value"] for record in by_snapshot} == {1.5}
