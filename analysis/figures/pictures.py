@@ -6,7 +6,6 @@ only to write `report.md`.
 
 import html
 import io
-import logging
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,9 +63,6 @@ _STYLE: dict[Any, Any] = {
     "ytick.color": "none",
     "ytick.labelcolor": _INK,
 }
-
-# With a handler, Python does not print what matplotlib logs, such as that it lists the fonts.
-logging.getLogger("matplotlib").addHandler(logging.NullHandler())
 
 
 def picture(figure: Mapping[str, Any], title: str) -> bytes:

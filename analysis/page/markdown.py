@@ -1,9 +1,11 @@
 """Writes the report as Markdown with PNGs."""
 
 import html
+import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from sweeper.analysis import labels
 from sweeper.analysis.comparison.stability import RULE
@@ -20,7 +22,11 @@ from sweeper.analysis.page.itemtables import held_rows, item_tables
 from sweeper.analysis.page.tables import block_rows, executed, paired_about, paired_rows, rate_rows
 from sweeper.analysis.reading.commands import reproducing
 from sweeper.common.sanitize import sanitize, sanitize_lines
+from sweeper.errors import UsageError
 from sweeper.sweep.labels import plural
+
+# With a handler, Python does not print what matplotlib logs, such as that it lists the fonts.
+logging.getLogger("matplotlib").addHandler(logging.NullHandler())
 
 _ROWS = 60
 _CURVES, _FIGURES = 3, 10
@@ -29,8 +35,7 @@ _LATER = ("waiting", "undeclared", "retired", "unreadable", "own_keys")
 
 def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
     """`report.md` and its pictures, by name."""
-    from sweeper.analysis.figures.pictures import picture
-
+    picture = _loaded()
     pictures: dict[str, bytes] = {}
     shown: dict[str, list[tuple[str, str]]] = {}
     cells = cells_figure(study.ranking, study.data.metric_name or "")
@@ -48,6 +53,19 @@ def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
             shown.setdefault(panel.section, []).append((panel.told, name))
     text = "\n".join(_lines(study, shown)) + "\n"
     return {"report.md": text.encode("utf-8", "replace"), **pictures}
+
+
+def _loaded() -> Callable[[Mapping[str, Any], str], bytes]:
+    """Return the function that draws a picture. It brings matplotlib, which may fail to load."""
+    try:
+        from sweeper.analysis.figures.pictures import picture
+    except (ImportError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(
+            f"matplotlib does not load: {reason}; check MPLBACKEND and the file matplotlibrc, "
+            "or analyze with --no-pictures"
+        ) from error
+    return picture
 
 
 def escape(text: str) -> str:

@@ -59,6 +59,24 @@ def test_the_same_bytes_from_another_process(tmp_path: Path, written: ModuleType
     assert found[0] == found[1] and "report.html" in found[0]
 
 
+def test_matplotlib_says_nothing_and_where_it_does_not_load_the_error_says_why(
+    tmp_path: Path, written: ModuleType
+):
+    written.grid_of_means(tmp_path, {(1e-3, 8): 0.2, (1e-2, 8): 1.1})
+    command = [sys.executable, "-m", "sweeper", "analyze", "demo", "--root", str(tmp_path)]
+
+    def analyzed(**environment: str) -> "subprocess.CompletedProcess[str]":
+        env = os.environ | environment
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    done = analyzed(MPLCONFIGDIR="/proc/no")
+    assert done.returncode == 0 and done.stderr == ""
+    done = analyzed(MPLBACKEND="crayons")
+    assert done.returncode == 2 and done.stderr.startswith("sweeper: matplotlib does not load: ")
+    assert "'crayons' is not a valid value" in done.stderr and "--no-pictures" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_every_kind_of_sweep_has_a_report(tmp_path: Path, written: ModuleType):
     def one(name: str, *runs: tuple[int, str, float | None]) -> None:
         sweep = written.Written(tmp_path, name, axes={"lr": [1, 2]})
