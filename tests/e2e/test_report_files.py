@@ -190,12 +190,16 @@ def test_a_report_of_many_runs_stays_small(tmp_path: Path, written: ModuleType):
 def test_runs_lead_to_wandb_and_alarms_are_listed(tmp_path: Path, written: ModuleType, app: str):
     section = {"project": "a b", "entity": "us", "mode": None, "app": app}
     sweep = written.Written(tmp_path, axes={"lr": [1, 2]}, wandb=section)
-    for lr in (1, 2):
-        for seed in range(2):
-            run = sweep.run({"lr": lr}, seed, written.curve(lr + seed / 50))
+    runs = [
+        sweep.run({"lr": lr}, seed, written.curve(lr + seed / 50))
+        for lr in (1, 2)
+        for seed in (0, 1)
+    ]
     alarm = {"name": "lr=2,seed=1", "time": "2026-11-21T01:05:00Z", "message": "<b>nll</b> is NaN"}
     (sweep.folder / "alarms").mkdir(parents=True)
-    (sweep.folder / "alarms" / f"{run}.1.nan.json").write_text(json.dumps({"schema": 1, **alarm}))
+    (sweep.folder / "alarms" / f"{runs[-1]}.1.nan.json").write_text(
+        json.dumps({"schema": 1, **alarm})
+    )
     sweep.save()
     report = analysis.analyze(str(tmp_path), "demo")
     text, markdown = Path(report.html_path).read_text(), Path(report.files["report.md"]).read_text()
