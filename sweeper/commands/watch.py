@@ -1,7 +1,10 @@
 """`sweeper watch`: opens the live view of a sweep, or prints lines if there is no terminal for
 it."""
 
+import os
+import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Mapping
 
 from sweeper.commands import arguments as shared
 from sweeper.commands import status
@@ -9,6 +12,7 @@ from sweeper.commands.selection import newest
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
 from sweeper.store.opening import default_root
+from sweeper.sweep.folder import SweepFolder
 from sweeper.terminal import is_screen
 
 
@@ -34,9 +38,7 @@ def run(arguments: Namespace) -> int:
     name = arguments.sweep or _newest(root)
     if arguments.plain or not is_screen():
         return _lines(name, root)
-    from sweeper.tui.watch import show
-
-    code = show(root, name, guest=arguments.guest, leaves=arguments.until_ended)
+    code = _show(root, name, guest=arguments.guest, leaves=arguments.until_ended)
     if arguments.until_ended and code == 0:
         return _lines(name, root, follow=False)
     return 0 if code is None else code
@@ -54,3 +56,28 @@ def _lines(name: str, root: str, *, follow: bool = True) -> int:
     """Print what `sweeper status` prints."""
     arguments = Namespace(sweep=name, root=root, follow=follow, json=False, state=None, where=None)
     return status.run(arguments)
+
+
+def _show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = False) -> int | None:
+    """Show the sweep until the view is closed. Return the exit code, None when a key closed it.
+    `guest` is the process that shows the view while it runs (`launch --wait`); with `leaves` the
+    view closes by itself some time after the sweep has ended, and returns 0."""
+    from sweeper.tui.poller import Poller
+
+    poller = Poller(SweepFolder.open(root, sweep))
+    view = poller.look()
+    from sweeper.tui.app import WatchApp
+
+    app = WatchApp(
+        poller, view, plain_glyphs=not _draws_unicode(os.environ), guest=guest, leaves=leaves
+    )
+    code = app.run(mouse=True)
+    return app.return_code or code  # return_code is set after a bug
+
+
+def _draws_unicode(environment: Mapping[str, str]) -> bool:
+    """Return whether the terminal claims to show more than ASCII."""
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        if value := environment.get(name):
+            return "utf-8" in value.lower() or "utf8" in value.lower()
+    return "utf" in (sys.stdout.encoding or "").lower()

@@ -31,8 +31,6 @@ from sweeper.sweep.metric import Metric
 from sweeper.sweep.observation import Kind, Observation
 from sweeper.sweep.plan import Run
 from sweeper.sweep.states import OPEN, RunState, State
-from sweeper.tui.backfill import past_points
-from sweeper.tui.eta import Timing, by_our_clock, sweep_left
 from sweeper.tui.model import (
     Alarm,
     RunView,
@@ -41,9 +39,17 @@ from sweeper.tui.model import (
     counts_so_far,
     ranks,
 )
-from sweeper.tui.run_views import Known, is_kind, run_view, why_waits
+from sweeper.tui.reading import States, past_points
+from sweeper.tui.run_views import (
+    Known,
+    Timing,
+    by_our_clock,
+    is_kind,
+    run_view,
+    sweep_left,
+    why_waits,
+)
 from sweeper.tui.series import Series
-from sweeper.tui.state_reader import States
 
 _LOADING_SECONDS = 0.2
 """How long one poll may spend on older metrics; the next poll reads on."""

@@ -14,8 +14,19 @@ from sweeper.sweep.labels import plural
 from sweeper.tui.charts import bar, sparkline
 from sweeper.tui.list_model import Group, Item
 from sweeper.tui.model import RunView, SweepView
-from sweeper.tui.styles import STATES
-from sweeper.tui.text import Glyphs, Line, Span, age, fit, fit_middle, joined, short, trimmed, value
+from sweeper.tui.text import (
+    STATES,
+    Glyphs,
+    Line,
+    Span,
+    age,
+    fit,
+    fit_middle,
+    joined,
+    short,
+    trimmed,
+    value,
+)
 
 _ORDER = tuple(STATES)
 _BAD = ("silent", "stalled", "failed", "lost", "preempted", "waiting")

@@ -13,10 +13,10 @@ from sweeper.results.status import NOBODY
 from sweeper.store.documents import encode, read_json
 from sweeper.sweep.lock import holding_sweep
 from sweeper.sweep.states import Event
-from sweeper.tui.backfill import past_points
-from sweeper.tui.eta import by_our_clock
 from sweeper.tui.model import RunView
+from sweeper.tui.reading import past_points
 from sweeper.tui.render import head_lines
+from sweeper.tui.run_views import by_our_clock
 from sweeper.tui.text import UNICODE, joined
 
 Watched = Any

@@ -1,12 +1,24 @@
-"""Reads the states of runs cheaply: a folder whose stamp has not changed is not read again."""
+"""Reads what the poller needs cheaply: the states of runs (a folder whose stamp has not changed is
+not read again), and the points of a metric from before the view was opened."""
 
+import functools
+import math
 import os
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from sweeper.errors import StoreError
+from sweeper.metrics.cache_folder import Folder
+from sweeper.metrics.rows import Point, numbers
+from sweeper.results.sweeps import SweepRun
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import Event, RunState, fold, parse_name, retry_asked, wants_attempt
 
+if TYPE_CHECKING:
+    from sweeper.results.metrics_reader import Tabulator
+
+_LARGE = 100_000
+"""Above this many bytes the faster reader, which also keeps a cache, is worth loading."""
 _SETTLED = 2
 """The number of polls with the same timestamp after which it is trusted: two changes within a tick
 of the kernel's clock have the same timestamp."""
@@ -66,3 +78,27 @@ class States:
         wants = wants_attempt(events, self._retries(run)) or self.known[run].unacknowledged
         (self._settled.discard if wants else self._settled.add)(run)
         return True
+
+
+def past_points(run: SweepRun, key: str, memory: Folder) -> Iterable[Point]:
+    """Return the values of `key` in all attempts, by step."""
+    sources = [run.files.source(path) for path in run.metrics_paths()]
+    size = sum(source.stamp.size for source in sources if source is not None)
+    if not size:
+        return []
+    if size < _LARGE and not run.store.is_remote:
+        return numbers(run.history.rows, key)
+    steps, values = _tables(run.root, memory).curve(run, key)
+    return (
+        Point(None if math.isnan(step) else step, value)
+        for step, value in zip(steps.tolist(), values.tolist(), strict=True)
+    )
+
+
+@functools.lru_cache(maxsize=2)
+def _tables(root: str, memory: Folder) -> "Tabulator":
+    """Return the reader of a root, which opens its cache once for all runs."""
+    from sweeper.results.metrics_reader import Tabulator
+    from sweeper.results.problems import Problems
+
+    return Tabulator({root: memory}, Problems())
