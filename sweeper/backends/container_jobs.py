@@ -3,24 +3,33 @@ of the image, capabilities, exit codes, and one-line messages from the platform.
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from sweeper.backends.base import Capabilities
-from sweeper.backends.secret_references import names_of
 from sweeper.errors import UsageError
 from sweeper.fields import config_file
 from sweeper.fields.kinds import Item, Text, Texts
-from sweeper.fields.sections import Field, Reading, Section
+from sweeper.fields.options import Option, read_options
+from sweeper.fields.sections import Reading
 
 LINE = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} has several lines")
-PYTHON = Field("python", LINE, "The interpreter in the image that has sweeper.", "python")
+PYTHON = Option(LINE, "The interpreter in the image that has sweeper.")
 _DIGEST = "@sha256:"
 _SIGNALS = range(129, 193)
+T = TypeVar("T", bound=tuple[Any, ...])
 
 
-def image_field(doc: str, name: str = "image") -> Field:
-    """Return a field for the address of an image in a registry."""
+class _Options(Protocol):
+    @property
+    def python(self) -> str: ...
+    @property
+    def secrets(self) -> Mapping[str, str]: ...
+
+
+def image_option(doc: str) -> Option:
+    """Return an option for the address of an image in a registry."""
     address = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's address")
-    return Field(name, address, doc, examples=("REGISTRY/sweeper@sha256:DIGEST",))
+    return Option(address, doc, "REGISTRY/sweeper@sha256:DIGEST")
 
 
 def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100) -> Texts:
@@ -40,33 +49,32 @@ def check_same_for_all_runs(reading: Reading, keys: Sequence[str]) -> None:
 
 
 def options_with_image(
-    section: Section,
+    options: type[T],
     given: Mapping[str, object],
     backend: str,
     example: str = "IMAGE",
     other_key: str = "",
-) -> dict[str, object]:
-    """Return the options with their defaults. `other_key` may name the image instead of `image`.
-    Raises `UsageError` if no image is named."""
-    options = section.with_defaults(given)
-    if "image" not in options and other_key not in options:
+) -> T:
+    """Return the options as `options`. `other_key` may name the image instead of `image`. Raises
+    `UsageError` if no image is named."""
+    if given.get("image") is None and given.get(other_key) is None:
         other = f" (or {other_key})" if other_key else ""
         raise UsageError(
             f"{backend}: no image is given: write `launch: "
             f'{{{backend}: {{image: {example}}}}}`{other} in the grid, or image = "{example}" '
             f"below [{backend}] in {config_file.file()}"
         )
-    return options
+    return read_options(options, given, f"launch.{backend}")
 
 
-def capabilities(options: Mapping[str, object], *credentials: str) -> Capabilities:
-    """Return the capabilities of jobs that run on other machines and share no files with this one.
-    `options` are complete."""
+def capabilities(options: _Options, *credentials: str) -> Capabilities:
+    """Return the capabilities of jobs that run on other machines and share no files with this
+    one."""
     return Capabilities(
         here=False,
         files=False,
-        python=str(options["python"]),
-        secrets=names_of(options),
+        python=options.python,
+        secrets=frozenset(options.secrets),
         credentials=credentials,
     )
 

@@ -2,12 +2,10 @@
 `launch.<backend>.secrets` maps variables to the places where the platform itself keeps their
 values."""
 
-from collections.abc import Mapping
-
 from sweeper.backends.base import BackendType
 from sweeper.common.json_values import table_of
 from sweeper.fields.kinds import Matching, Names
-from sweeper.fields.sections import Field
+from sweeper.fields.options import Option
 
 _FIELD = "secrets"
 NO_VALUE = r"(?!tml-|sk-|hf_|eyJ|gh[pousr]_|github_|AKIA|xox)"
@@ -15,25 +13,19 @@ NO_VALUE = r"(?!tml-|sk-|hf_|eyJ|gh[pousr]_|github_|AKIA|xox)"
 a secret's name can look like any value."""
 
 
-def secrets_field(doc: str, reference: Matching, example: str) -> Field:
-    """Return the field of a backend's section. `reference` matches the platform's references to
+def secrets_option(doc: str, reference: Matching, example: str) -> Option:
+    """Return the option `secrets` of a backend. `reference` matches the platform's references to
     secrets. Other text may be a secret's value, so it is never repeated. `example` is a
     reference."""
-    return Field(
-        _FIELD,
+    return Option(
         Names(
             "a mapping of variables to references, never to values",
             Matching(r"[A-Za-z_][A-Za-z0-9_]*", "a variable"),
             values=reference,
         ),
         doc,
-        examples=({"TINKER_API_KEY": example},),
+        {"TINKER_API_KEY": example},
     )
-
-
-def names_of(options: Mapping[str, object]) -> frozenset[str]:
-    """Return the variables that have a reference: `Capabilities.secrets`."""
-    return frozenset(table_of(options.get(_FIELD)))
 
 
 def where_to_say(backend: BackendType, name: str) -> str:

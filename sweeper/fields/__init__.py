@@ -3,6 +3,7 @@
 nodes        reads YAML text into nodes that know their position; has the limits
 data         makes the same nodes from Python data
 kinds        types of fields: each reads a value, and makes its part of a JSON Schema
+options      the options of a backend: a section from a type
 sections     a mapping of fields: reads it with all mistakes, and makes its JSON Schema
 config_file  the user's configuration file
 

@@ -223,6 +223,14 @@ def seconds(value: object) -> float | None:
     return total if total is not None and 0 < total < _MAX_SECONDS else None
 
 
+def duration_text(duration: float) -> str:
+    """Return seconds as a grid has them: 2m, 24h, 7d."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if duration % size == 0 and duration > (size if unit == "d" else 0):
+            return f"{duration / size:g}{unit}"
+    return f"{duration:g}s"
+
+
 class Item(NamedTuple):
     """A string in a list: its JSON Schema, and a function that returns a message for a wrong
     string. With `numbers` an integer counts as its digits."""

@@ -1,16 +1,16 @@
 """`launch.beaker`: what a grid may say of Beaker, its mistakes, the experiment that it becomes."""
 
-from typing import Any, cast
+from typing import Any
 
 import jsonschema
 import pytest
 
 from sweeper.backends.base import JobSpec
-from sweeper.backends.beaker import SECTION
-from sweeper.backends.beaker.options import Options, asked_of
+from sweeper.backends.beaker.options import Options, merged
 from sweeper.backends.beaker.spec import Names, spec
 from sweeper.errors import GridError
 from sweeper.fields import nodes
+from sweeper.fields.options import over, read_options
 from sweeper.grid import parse_grid
 from sweeper.grid.json_schema import grid_schema
 
@@ -74,10 +74,10 @@ def _data(text: str) -> object:
 
 def _made(section: str, **run: Any) -> dict[str, Any]:
     options = parse_grid(_grid(section), "g.yaml").launch.options["beaker"]
-    whole = cast(Options, {**SECTION.defaults(), **options})
+    whole = read_options(Options, options, "launch.beaker")
     argv = ["python", "-c", "$(HOME)", "0123456789ab-a1"]
     job = JobSpec(argv[-1], "x=1", argv, "/", {}, grace_s=44.5)
-    return spec(job, asked_of(whole, run), Names("s", "/nowhere/s"))
+    return spec(job, over(whole, run, merged), Names("s", "/nowhere/s"))
 
 
 @pytest.mark.parametrize("section", RIGHT)

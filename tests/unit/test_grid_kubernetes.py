@@ -3,16 +3,16 @@
 import json
 import re
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jsonschema
 import pytest
 
 from sweeper.backends.base import JobSpec
-from sweeper.backends.kubernetes import SECTION
 from sweeper.backends.kubernetes.manifest import Names, manifest
 from sweeper.backends.kubernetes.options import Options
 from sweeper.errors import GridError
+from sweeper.fields.options import read_options
 from sweeper.grid import parse_grid
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,7 @@ def _made(section: str) -> dict[str, Any]:
     options = parse_grid(_grid(section), "g.yaml").launch.options["kubernetes"]
     argv = ["python", "-c", "$(HOME)", "0123456789ab-a1"]
     job = JobSpec(argv[-1], "x=1", argv, "/", {}, grace_s=44.5)
-    whole = cast(Options, {**SECTION.defaults(), **options})
+    whole = read_options(Options, options, "launch.kubernetes")
     return manifest(job, whole, Names("s", "/nowhere/s"), "one")
 
 

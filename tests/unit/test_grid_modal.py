@@ -1,15 +1,15 @@
 """`launch.modal`: what a grid may say of Modal, its mistakes, the sandbox that it becomes."""
 
 import re
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from sweeper.backends.base import JobSpec
-from sweeper.backends.modal import SECTION
 from sweeper.backends.modal.options import Options
 from sweeper.backends.modal.spec import Names, spec
 from sweeper.errors import GridError
+from sweeper.fields.options import read_options
 from sweeper.grid import parse_grid
 
 WHOLE = """{image: 'registry/sweeper@sha256:00', app: sweeps, environment: research,
@@ -79,7 +79,7 @@ def test_what_only_the_reader_refuses(section: str, told: str) -> None:
 def test_what_is_given_arrives() -> None:
     options = parse_grid(_grid(WHOLE), "g.yaml").launch.options["modal"]
     job = JobSpec("0123456789ab-a1", "x=1, y", ["python", "-m", "x"], "/", {})
-    whole = cast(Options, {**SECTION.defaults(), **options})
+    whole = read_options(Options, options, "launch.modal")
     made = spec(job, whole, Names("s", "/nowhere/s"))
     assert len(made["name"]) <= 63
     assert made["name"].endswith(job.token)

@@ -30,35 +30,23 @@ def test_a_configuration_that_is_nested_too_deep(
     assert "recursion" in str(problems.error())
 
 
-def test_its_document_has_each_field() -> None:
-    declared = {field.key or field.name for field in slurm.BACKEND.section}
-    assert sbatch.Asked.__annotations__.keys() == declared
+def _asked(**given: object) -> list[str]:
+    return sbatch.arguments_of(sbatch.asked_of({}, given))
 
 
 def test_options() -> None:
-    asked = {"partition": "gpu", "cpus": 4, "time_s": 5400.0, "extra": ["--nice=3"]}
-    assert sbatch.options(asked) == [
+    assert _asked(partition="gpu", cpus=4, time_s=5400.0, extra=["--nice=3"]) == [
         *("--partition=gpu", "--cpus-per-task=4", "--time=1:30:00", "--signal=B:TERM@120"),
         *("--requeue", "--nice=3"),
     ]
-    short = sbatch.options({"time_s": 60.0, "requeue": False})
+    short = _asked(time_s=60.0, requeue=False)
     assert short == ["--time=0:01:00", "--signal=B:TERM@15", "--no-requeue"]
-    assert sbatch.options(slurm.BACKEND.section.defaults()) == sbatch.options({})
+    assert "--signal=B:TERM@30" in _asked(signal_s=30.0)
 
 
-@pytest.mark.parametrize(("key", "value"), [("partition", "cpu"), ("cpus", 2), ("extra", ["--x"])])
-def test_a_default_that_is_declared_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, key: str, value: object
-) -> None:
-    given = sbatch.options({key: value})
-    assert given != sbatch.options({key: None})
-    section = slurm.BACKEND.section
-    declared = {**section.defaults(), key: value}
-    monkeypatch.setattr(section, "defaults", lambda: declared)
-    assert sbatch.options({}) == sbatch.options({key: None}) == given
-    assert "--signal=B:TERM@30" in sbatch.options({"signal_s": 30.0})
-    # A signal of the configuration file's, with a time of the grid's.
-    assert "--signal=B:TERM@60" in sbatch.options({"time_s": 120.0, "signal_s": 600.0})
+def test_a_signal_of_the_configuration_files_is_half_of_a_grids_time_at_most() -> None:
+    asked = sbatch.asked_of({"signal_s": 600.0, "mem": "1G"}, {"time_s": 120.0, "mem": "2G"})
+    assert (asked.signal_s, asked.mem) == (60.0, "2G")
 
 
 def test_the_script_holds_nothing_of_a_grids_but_setup() -> None:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.beaker.client import Refused, Service
-from sweeper.backends.beaker.options import Options, asked_of
+from sweeper.backends.beaker.options import Options, merged
 from sweeper.backends.beaker.spec import Names, spec
 from sweeper.backends.beaker.status import ENDS, WAITS, is_over, status_of, word
 from sweeper.backends.parallel_requests import for_each
 from sweeper.common.backoff import Backoff, Freshness
 from sweeper.errors import EnvironmentFailure
+from sweeper.fields.options import over
 
 if TYPE_CHECKING:
     from beaker.beaker_pb2 import Job, Workload
@@ -43,7 +44,7 @@ class Detail(NamedTuple):
 
 def open_backend(sweep: str, folder: str, options: Options) -> "BeakerBackend":
     """Open the backend for one sweep. Raises `EnvironmentFailure` without a usable workspace."""
-    backend = BeakerBackend(Service(options.get("workspace")), options, sweep, folder)
+    backend = BeakerBackend(Service(options.workspace), options, sweep, folder)
     backend.find([])
     return backend
 
@@ -74,7 +75,7 @@ class BeakerBackend(Backend):
         from sweeper.backends.beaker.doctor import checks
 
         for one in resources:
-            require(checks(asked_of(self._options, one), self._service), self.name)
+            require(checks(over(self._options, one, merged), self._service), self.name)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
@@ -120,7 +121,7 @@ class BeakerBackend(Backend):
     def _create(self, job: JobSpec) -> None:
         self._over.pop(job.token, None)
         name = self._names.name(job.token)
-        made = spec(job, asked_of(self._options, job.resources), self._names)
+        made = spec(job, over(self._options, job.resources, merged), self._names)
         try:
             self._service.create(name, made)
         except Refused as error:

@@ -28,7 +28,7 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
 
     @functools.cache
     def connected() -> Service:
-        return service if service is not None else Service(options.get("workspace"))
+        return service if service is not None else Service(options.workspace)
 
     def check(look: Callable[[Service, Options], str]) -> Callable[[], str]:
         return lambda: look(connected(), options)
@@ -41,17 +41,17 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
         Check("workspace", True, check(_workspace)),
         Check("permission", True, check(_permission)),
         Check("budget", True, check(_budget)),
-        Check("image", "docker_image" not in options, check(_image)),
+        Check("image", options.docker_image is None, check(_image)),
     ]
-    if "priority" in options:
-        steps.append(Check("priority", True, of(_priority, options["priority"])))
-    named = [name for name in options.get("clusters", ()) if "*" not in name]
+    if options.priority is not None:
+        steps.append(Check("priority", True, of(_priority, options.priority)))
+    named = [name for name in options.clusters if "*" not in name]
     steps += [Check(f"cluster {name}", True, of(_cluster, name)) for name in named]
-    if hostnames := options.get("hostnames"):
+    if hostnames := options.hostnames:
         steps.append(Check("nodes", True, check(partial(_nodes, hostnames))))
-    for path, name in sorted(options.get("datasets", {}).items()):
+    for path, name in sorted(options.datasets.items()):
         steps.append(Check(f"dataset {path}", True, of(_dataset, name)))
-    for variable, name in sorted(options.get("secrets", {}).items()):
+    for variable, name in sorted(options.secrets.items()):
         steps.append(Check(f"secret {variable}", True, check(partial(_secret, variable, name))))
     return steps
 
@@ -89,7 +89,7 @@ def _permission(service: Service, options: Options) -> str:
 
 
 def _budget(service: Service, options: Options) -> str:
-    name = options.get("budget")
+    name = options.budget
     if name is None:
         budget_id = service.ask(
             "GetWorkspace", workspace_id=service.workspace_id
@@ -106,13 +106,13 @@ def _budget(service: Service, options: Options) -> str:
 
 
 def _image(service: Service, options: Options) -> str:
-    if "image" in options:
-        return _committed(service, "Image", options["image"])
-    if "docker_image" not in options:
+    if options.image is not None:
+        return _committed(service, "Image", options.image)
+    if options.docker_image is None:
         raise LookupError(
             "no image is given: set launch.beaker.image, or give the grid: --grid GRID"
         )
-    return require_digest(options["docker_image"])
+    return require_digest(options.docker_image)
 
 
 def _priority(service: Service, options: Options, level: str) -> str:
@@ -131,10 +131,10 @@ def _cluster(service: Service, options: Options, name: str) -> str:
     if cluster is None:
         return f"{name}: cannot be read"
     shape = cluster.node_shape
-    amount, unit = options["memory"][:-3], options["memory"][-3:]
+    amount, unit = options.memory[:-3], options.memory[-3:]
     wanted = (
-        ("GPUs", options.get("gpus") or 0, shape.gpu_count),
-        ("CPUs", options["cpus"], shape.cpu_count),
+        ("GPUs", options.gpus or 0, shape.gpu_count),
+        ("CPUs", options.cpus, shape.cpu_count),
         ("bytes of memory", round(float(amount) * _UNITS[unit]), shape.memory_bytes),
     )
     for what, wanted_count, has in wanted if shape.cpu_count else ():
@@ -143,7 +143,7 @@ def _cluster(service: Service, options: Options, name: str) -> str:
                 f"the nodes of {name} have {has} {what}, but a job asks for {wanted_count}"
             )
     most = cluster.max_task_timeout.ToSeconds()
-    if most and (options.get("timeout_s") or 0) > most:
+    if most and (options.timeout_s or 0) > most:
         raise LookupError(f"{name} allows jobs of at most {most} s: see launch.beaker.timeout")
     return f"{name}: {cluster.node_count} nodes of {shape.cpu_count} CPUs, {shape.gpu_count} GPUs"
 

@@ -1,34 +1,111 @@
-"""The type of a plan's options for Beaker (`launch.beaker`), and how they are merged."""
+"""The options of Beaker (`launch.beaker`), and how they are merged."""
 
 from collections.abc import Mapping
-from typing import Required, TypedDict, cast
+from types import MappingProxyType
+from typing import Annotated, NamedTuple, Never
+
+from sweeper.backends import container_jobs
+from sweeper.backends.secret_references import NO_VALUE, secrets_option
+from sweeper.fields import kinds
+from sweeper.fields.kinds import Matching, Names, Text
+from sweeper.fields.options import Option, section_of
+from sweeper.fields.sections import Reading
 
 APART = ("image", "docker_image"), ("min_runtime", "preemptible")
 """Pairs of fields that exclude each other."""
 
+_OF_ALL = ("workspace", "python", "secrets")
+_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+_OWNED = rf"({_WORD}/)?{_WORD}"
+_NEVER_VALUES = "the name of a secret of the workspace, never the value"
+_TIMEOUT_DOC = "Beaker's time limit for a job, at least 60s; launch.timeout is the worker's."
+_PREEMPTIBLE_DOC = (
+    "Whether others may take a job's place; the launcher then restarts it. Default: true."
+)
 
-class Options(TypedDict, total=False):
-    """The section with its defaults; times in seconds. `secrets` maps variables to the names of
-    secrets. `datasets` and `weka` map paths in the container to their content."""
 
-    image: str
-    docker_image: str
-    secrets: Mapping[str, str]
-    workspace: str
-    budget: str
-    clusters: list[str]
-    hostnames: list[str]
-    priority: str
-    preemptible: bool
-    min_runtime_s: float
-    python: Required[str]
-    cpus: Required[float]
-    memory: Required[str]
-    gpus: int
-    shared_memory: str
-    datasets: Mapping[str, str]
-    weka: Mapping[str, str]
-    timeout_s: float
+def _mounts(pattern: str, of: str) -> Names:
+    path = Matching(r"/[^\x00-\x1f\x7f:]{1,250}", "a path in the container")
+    return Names(f"a mapping of paths to {of}", path, values=Matching(pattern, f"one of {of}"))
+
+
+_OWN = Text(_OWNED, "{} is not a name in Beaker: owner/name, or an id")
+_SIZE = Text(r"[0-9]{1,9}(\.[0-9]{1,3})?[KMGT]iB", "{} is not an amount such as 4GiB or 512MiB")
+_CLUSTER = rf"{_WORD}/[A-Za-z0-9_.*-]{{1,127}}"
+_CLUSTERS = container_jobs.texts_matching(_CLUSTER, "name of a cluster: owner/name", least=1)
+_HOSTS = container_jobs.texts_matching(_WORD, "name of a node", least=1)
+_LEVELS = kinds.Choice("low", "normal", "high", "urgent", "immediate")
+_SECRET = Matching(NO_VALUE + _WORD, _NEVER_VALUES)
+_DATASETS, _WEKA = _mounts(_OWNED, "the datasets"), _mounts(_WORD, "Weka's buckets")
+_MINUTE = kinds.Duration(60)
+_SECRETS_DOC = "Variables, and the secrets that hold them."
+_NONE: Mapping[str, Never] = MappingProxyType({})
+
+
+class Options(NamedTuple):
+    """`secrets` maps variables to the names of secrets. `datasets` and `weka` map paths in the
+    container to their content."""
+
+    image: Annotated[
+        str | None, Option(_OWN, "An image in Beaker that contains sweeper.", "lab/sweeper")
+    ] = None
+    docker_image: Annotated[
+        str | None, container_jobs.image_option("Or an image in a registry, by its digest.")
+    ] = None
+    secrets: Annotated[
+        Mapping[str, str], secrets_option(_SECRETS_DOC, _SECRET, "TINKER_API_KEY")
+    ] = _NONE
+    workspace: Annotated[
+        str | None, Option(_OWN, "Default: that of your Beaker configuration.", "lab/sweeps")
+    ] = None
+    budget: Annotated[
+        str | None, Option(_OWN, "The budget that pays. Default: the workspace's.", "lab/training")
+    ] = None
+    clusters: Annotated[
+        tuple[str, ...], Option(_CLUSTERS, "Where jobs may run.", ["lab/a100"])
+    ] = ()
+    hostnames: Annotated[
+        tuple[str, ...], Option(_HOSTS, "The nodes, if it matters which.", ["node-3.lab.org"])
+    ] = ()
+    priority: Annotated[str | None, Option(_LEVELS, "The priority of the jobs.", "normal")] = None
+    preemptible: Annotated[bool | None, Option(kinds.Flag(), _PREEMPTIBLE_DOC, True)] = None
+    min_runtime_s: Annotated[
+        float | None, Option(_MINUTE, "How long others may not preempt a job.", "1h")
+    ] = None
+    python: Annotated[str, container_jobs.PYTHON] = "python"
+    cpus: Annotated[float, Option(kinds.Number(0, 1024, above=True), "CPUs of a job.")] = 1
+    memory: Annotated[str, Option(_SIZE, "Memory of a job.")] = "2GiB"
+    gpus: Annotated[int | None, Option(kinds.Integer(1, 64), "GPUs of a job.", 1)] = None
+    shared_memory: Annotated[str | None, Option(_SIZE, "Its shared memory, /dev/shm.", "10GiB")] = (
+        None
+    )
+    datasets: Annotated[
+        Mapping[str, str],
+        Option(_DATASETS, "Beaker datasets, by path in the container.", {"/data": "lab/prompts"}),
+    ] = _NONE
+    weka: Annotated[
+        Mapping[str, str],
+        Option(_WEKA, "Weka buckets, by path in the container.", {"/weka/models": "models"}),
+    ] = _NONE
+    timeout_s: Annotated[float | None, Option(_MINUTE, _TIMEOUT_DOC, "2h")] = None
+
+
+def _check(reading: Reading) -> None:
+    container_jobs.check_same_for_all_runs(reading, _OF_ALL)
+    for one, other in APART:
+        if reading.given(one) and reading.given(other):
+            message = f"{reading.path(one)} and {other} exclude each other: remove one"
+            reading.problem(one, message)
+
+
+def _both(keys: tuple[str, str]) -> dict[str, object]:
+    given = {key: {"not": {"type": "null"}} for key in keys}
+    return {"type": "object", "required": list(keys), "properties": given}
+
+
+SECTION = section_of(
+    Options, check=_check, more={"not": {"anyOf": [_both(keys) for keys in APART]}}
+)
 
 
 def merged(before: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
@@ -36,8 +113,3 @@ def merged(before: Mapping[str, object], given: Mapping[str, object]) -> dict[st
     keys = {key.removesuffix("_s") for key in given}
     gone = {key for pair in APART if not keys.isdisjoint(pair) for key in pair}
     return {k: v for k, v in before.items() if k.removesuffix("_s") not in gone} | dict(given)
-
-
-def asked_of(whole: Options, resources: Mapping[str, object]) -> Options:
-    """Return the options of one run, whose plan has `resources` over the common options."""
-    return cast(Options, merged(whole, resources))

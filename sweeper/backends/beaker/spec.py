@@ -39,27 +39,27 @@ class Names:
 
 def spec(job: JobSpec, options: Options, names: Names) -> dict[str, object]:
     """Return the experiment. `options` are those of this run."""
-    secrets, timeout = sorted(options.get("secrets", {}).items()), options.get("timeout_s")
+    secrets, timeout = sorted(options.secrets.items()), options.timeout_s
     task = {
         "name": "run",
-        "image": _given(beaker=options.get("image"), docker=options.get("docker_image")),
+        "image": _given(beaker=options.image, docker=options.docker_image),
         "command": list(job.argv),
         "envVars": [{"name": variable, "secret": name} for variable, name in secrets],
         "datasets": _mounts(options),
         "resources": _given(
-            cpuCount=options["cpus"],
-            memory=options["memory"],
-            gpuCount=options.get("gpus"),
-            sharedMemory=options.get("shared_memory"),
+            cpuCount=options.cpus,
+            memory=options.memory,
+            gpuCount=options.gpus,
+            sharedMemory=options.shared_memory,
         ),
-        "constraints": _given(cluster=options.get("clusters"), hostname=options.get("hostnames")),
-        "context": _given(priority=options.get("priority")) | _preemption(options),
+        "constraints": _given(cluster=list(options.clusters), hostname=list(options.hostnames)),
+        "context": _given(priority=options.priority) | _preemption(options),
         "timeout": _nanoseconds(timeout) if timeout else None,
     }
     return _given(
         version="v2",
         description=names.description(job.title),
-        budget=options.get("budget"),
+        budget=options.budget,
         retry={"allowedTaskRetries": 0},
         tasks=[_given(**task)],
     )
@@ -68,16 +68,16 @@ def spec(job: JobSpec, options: Options, names: Names) -> dict[str, object]:
 def _mounts(options: Options) -> list[dict[str, object]]:
     return [
         {"mountPath": path, "source": {source: name}}
-        for source, mounts in (("beaker", options.get("datasets")), ("weka", options.get("weka")))
-        for path, name in sorted((mounts or {}).items())
+        for source, mounts in (("beaker", options.datasets), ("weka", options.weka))
+        for path, name in sorted(mounts.items())
     ]
 
 
 def _preemption(options: Options) -> dict[str, object]:
     """Return the settings of preemption. Beaker accepts either `preemptible` or the others."""
-    if options.get("preemptible") is False:
+    if options.preemptible is False:
         return {"preemptible": False}
-    return {"minRuntime": _nanoseconds(options.get("min_runtime_s") or 0), "autoResume": False}
+    return {"minRuntime": _nanoseconds(options.min_runtime_s or 0), "autoResume": False}
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -30,10 +30,11 @@ from sweeper.backends.kubernetes.objects import (
     Waiting,
     Workload,
 )
-from sweeper.backends.kubernetes.options import Options, asked_of
+from sweeper.backends.kubernetes.options import Options
 from sweeper.backends.parallel_requests import for_each
 from sweeper.common.backoff import Backoff, Freshness
 from sweeper.errors import Unreachable
+from sweeper.fields.options import over
 from sweeper.sweep.folder import attempt_of
 
 _LOST_SECONDS = 60.0
@@ -168,7 +169,7 @@ _TRIAL = JobSpec("000000000000-a1", "trial", ["true"], "/", {})
 
 def open_backend(sweep: str, folder: str, options: Options) -> "KubernetesBackend":
     """Open the backend for one sweep. Raises `EnvironmentFailure` if no cluster answers."""
-    cluster = Cluster(options.get("context"), options.get("namespace"))
+    cluster = Cluster(options.context, options.namespace)
     backend = KubernetesBackend(cluster, options, sweep, folder)
     backend.find([])
     return backend
@@ -201,7 +202,7 @@ class KubernetesBackend(Backend):
         from sweeper.backends.kubernetes.doctor import checks
 
         for one in resources:
-            options = asked_of(self._options, one)
+            options = over(self._options, one)
             self._try(options)
             require(checks(options, self._cluster), self.name)
 
@@ -276,7 +277,7 @@ class KubernetesBackend(Backend):
     def _submit(self, job: JobSpec, submission: str) -> None:
         self._over.pop(job.token, None)
         self._withdrawn.discard(job.token)
-        options = asked_of(self._options, job.resources)
+        options = over(self._options, job.resources)
         made = manifest(job, options, self._names, submission)
         try:
             self._cluster.call("POST", JOBS.path, made)
@@ -381,7 +382,7 @@ class KubernetesBackend(Backend):
             which = "involvedObject.kind=Job,reason=FailedCreate"
             for event in self._cluster.items(_EVENTS, fieldSelector=which):
                 self._whys[event["involvedObject"]["name"]] = reason_of(event["message"]) or ""
-        for version in KUEUES if self._options.get("queue") else ():
+        for version in KUEUES if self._options.queue else ():
             with suppress(Refused):
                 for one in self._cluster.items(Kind[Workload](_WORKLOADS.format(version))):
                     for owner in one["metadata"].get("ownerReferences", ()):

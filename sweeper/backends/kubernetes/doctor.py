@@ -36,7 +36,7 @@ def checks(options: Options, known: Cluster | None = None) -> list[Check]:
     def cluster() -> Cluster:
         if known is not None:
             return known
-        return Cluster(options.get("context"), options.get("namespace"))
+        return Cluster(options.context, options.namespace)
 
     def check(look: Callable[[Cluster, Options], str]) -> Callable[[], str]:
         return lambda: look(cluster(), options)
@@ -45,10 +45,10 @@ def checks(options: Options, known: Cluster | None = None) -> list[Check]:
         Check("API server", True, check(_server)),
         Check("permissions", True, check(_permissions)),
         Check("permissions of use", False, check(_of_use)),
-        Check("image", "image" not in options, check(_image)),
+        Check("image", options.image is None, check(_image)),
         Check("nodes", False, check(_nodes)),
     ]
-    if options.get("queue"):
+    if options.queue:
         steps.append(Check("Kueue's queue", True, check(_queue)))
     for what, key, path in _named(options):
         steps.append(Check(what, True, lambda p=path, k=key: _there(cluster(), p, k)))
@@ -58,15 +58,15 @@ def checks(options: Options, known: Cluster | None = None) -> list[Check]:
 def _named(options: Options) -> Iterator[tuple[str, str, str]]:
     """Yield the objects that jobs name: a label, the option that names it, and its path."""
     namespace = "/api/v1/namespaces/{}"
-    if "service_account" in options:
-        account = f"{namespace}/serviceaccounts/{options['service_account']}"
+    if options.service_account is not None:
+        account = f"{namespace}/serviceaccounts/{options.service_account}"
         yield "service account", "service_account", account
-    if "priority_class" in options:
-        priority = f"/apis/scheduling.k8s.io/v1/priorityclasses/{options['priority_class']}"
+    if options.priority_class is not None:
+        priority = f"/apis/scheduling.k8s.io/v1/priorityclasses/{options.priority_class}"
         yield "priority class", "priority_class", priority
-    for name in options.get("pull_secrets", ()):
+    for name in options.pull_secrets:
         yield f"secret {name}", "pull_secrets", f"{namespace}/secrets/{name}"
-    for variable, reference in sorted(options.get("secrets", {}).items()):
+    for variable, reference in sorted(options.secrets.items()):
         secret = reference.partition("/")[0]
         yield f"secret {variable}", "secrets", f"{namespace}/secrets/{secret}"
 
@@ -113,7 +113,7 @@ def _permissions(cluster: Cluster, options: Options) -> str:
 
 
 def _of_use(cluster: Cluster, options: Options) -> str:
-    wanted = (*OF_USE, _KUEUE) if options.get("queue") else OF_USE
+    wanted = (*OF_USE, _KUEUE) if options.queue else OF_USE
     for (verb, group, resource), without in wanted:
         if not _allowed(cluster, (verb, group, resource)):
             raise LookupError(f"not allowed: {verb} {resource}: {without}")
@@ -122,15 +122,15 @@ def _of_use(cluster: Cluster, options: Options) -> str:
 
 def _image(cluster: Cluster, options: Options) -> str:
     del cluster
-    if "image" not in options:
+    if options.image is None:
         raise LookupError(
             "no image is given: set launch.kubernetes.image, or give the grid: --grid GRID"
         )
-    return require_digest(options["image"])
+    return require_digest(options.image)
 
 
 def _nodes(cluster: Cluster, options: Options) -> str:
-    selector = options.get("node_selector", {})
+    selector = options.node_selector
     wanted = ",".join(f"{key}={value}" for key, value in selector.items())
     nodes = list(cluster.items(_NODES, labelSelector=wanted))
     if not nodes:
@@ -142,7 +142,7 @@ def _nodes(cluster: Cluster, options: Options) -> str:
 
 def _queue(cluster: Cluster, options: Options) -> str:
     """Check the queue. Without it a job would stay suspended forever."""
-    name = options.get("queue", "")
+    name = options.queue
     for version in KUEUES:
         try:
             return _there(cluster, f"{_KUEUE_API}/{version}/{_QUEUES}/{name}", "queue")

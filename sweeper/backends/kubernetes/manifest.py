@@ -48,8 +48,8 @@ class Names:
 def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> dict[str, object]:
     """Return the Job. `options` are those of this run; `submission` identifies this try."""
     ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.mark, TOKEN: job.token}
-    labels = {**options.get("labels", {}), **ours, IDENTITY: names.identity.current()}
-    queue = options.get("queue")
+    labels = {**options.labels, **ours, IDENTITY: names.identity.current()}
+    queue = options.queue
     spec: dict[str, object] = {
         "backoffLimit": 0,
         "completions": 1,
@@ -63,10 +63,10 @@ def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> d
                 }
             ]
         },
-        "ttlSecondsAfterFinished": round(options["ttl_s"]),
+        "ttlSecondsAfterFinished": round(options.ttl_s),
         "template": {"metadata": {"labels": labels}, "spec": pod_spec(job, options)},
     }
-    if timeout := options.get("timeout_s"):
+    if timeout := options.timeout_s:
         spec["activeDeadlineSeconds"] = math.ceil(timeout)
     if queue:
         spec["suspend"] = True  # until Kueue admits it
@@ -88,30 +88,30 @@ def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> d
 
 def pod_spec(job: JobSpec, options: Options) -> dict[str, object]:
     """Return the spec of the Job's pod."""
-    more = dict(options.get("pod") or {})
+    more = dict(options.pod)
     of_container = cast(Mapping[str, object] | None, more.pop("container", None))
     container: dict[str, object] = {
         "name": "run",
-        "image": options.get("image"),
+        "image": options.image,
         # Kubernetes replaces `$(NAME)` in a command, unless it is written `$$(NAME)`.
         "command": [argument.replace("$", "$$") for argument in job.argv],
-        "env": [_secret(*pair) for pair in sorted(options.get("secrets", {}).items())],
+        "env": [_secret(*pair) for pair in sorted(options.secrets.items())],
         "resources": _resources(options),
         **(of_container or {}),
     }
     pod: dict[str, object] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": math.ceil(job.grace_s) + _MARGIN_SECONDS,
-        "automountServiceAccountToken": "service_account" in options,
+        "automountServiceAccountToken": options.service_account is not None,
         "enableServiceLinks": False,
         "containers": [container],
     }
     given = {
-        "nodeSelector": options.get("node_selector"),
-        "tolerations": [_toleration(text) for text in options.get("tolerations", ())],
-        "priorityClassName": options.get("priority_class"),
-        "serviceAccountName": options.get("service_account"),
-        "imagePullSecrets": [{"name": name} for name in options.get("pull_secrets", ())],
+        "nodeSelector": options.node_selector,
+        "tolerations": [_toleration(text) for text in options.tolerations],
+        "priorityClassName": options.priority_class,
+        "serviceAccountName": options.service_account,
+        "imagePullSecrets": [{"name": name} for name in options.pull_secrets],
     }
     return {**pod, **{key: value for key, value in given.items() if value}, **more}
 
@@ -124,10 +124,10 @@ def _secret(variable: str, reference: str) -> dict[str, object]:
 
 def _resources(options: Options) -> dict[str, object]:
     """Return requests and limits. CPUs have no limit: a job may use idle ones."""
-    limits = {"memory": options["memory"], **options.get("resources", {})}
-    if gpus := options.get("gpus"):
+    limits = {"memory": options.memory, **options.resources}
+    if gpus := options.gpus:
         limits[_GPU] = str(gpus)
-    return {"requests": {"cpu": f"{options['cpus']:g}", **limits}, "limits": limits}
+    return {"requests": {"cpu": f"{options.cpus:g}", **limits}, "limits": limits}
 
 
 def _toleration(text: str) -> dict[str, str]:

@@ -18,10 +18,11 @@ from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.container_jobs import process_exit_code, reason_of
 from sweeper.backends.modal import stop
 from sweeper.backends.modal.client import Method, Refused, Service, official
-from sweeper.backends.modal.options import Options, asked_of
+from sweeper.backends.modal.options import Options
 from sweeper.backends.modal.spec import Names, required, spec
 from sweeper.backends.parallel_requests import for_each
 from sweeper.common.backoff import Backoff, Freshness
+from sweeper.fields.options import over
 
 _ENDED = JobStatus(JobState.ENDED)
 _SAYS = {
@@ -99,7 +100,7 @@ _RUNS, _ABSENT = JobStatus(JobState.RUNNING), JobStatus(JobState.ABSENT)
 
 def open_backend(sweep: str, folder: str, options: Options) -> "ModalBackend":
     """Open the backend for one sweep. Raises `EnvironmentFailure` if Modal does not answer."""
-    service = Service(options["app"], options.get("environment"))
+    service = Service(options.app, options.environment)
     backend = ModalBackend(service, options, sweep, folder)
     backend.find([])
     return backend
@@ -133,7 +134,7 @@ class ModalBackend(Backend):
         from sweeper.backends.modal.doctor import checks
 
         for one in resources:
-            require(checks(asked_of(self._options, one), self._service), self.name)
+            require(checks(over(self._options, one), self._service), self.name)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
@@ -196,14 +197,14 @@ class ModalBackend(Backend):
     def _had_image(self) -> "Image":
         """Return the image of the jobs, which the launch has checked."""
         try:
-            return self._service.image(self._options.get("image", ""))
+            return self._service.image(self._options.image or "")
         except Refused as error:
             raise error.settled() from None
 
     def _create(self, job: JobSpec) -> None:
         self._over.pop(job.token, None)
-        made = spec(job, asked_of(self._options, job.resources), self._names)
-        of = self._options.get("secrets", {})
+        made = spec(job, over(self._options, job.resources), self._names)
+        of = self._options.secrets
         from_name = partial(
             self._modal.Secret.from_name, environment_name=self._service.environment
         )
@@ -259,7 +260,7 @@ class ModalBackend(Backend):
         """Send SIGTERM to the worker in a sandbox. Return whether the job got it or has ended;
         False if not within `seconds`. It uses a process in the sandbox, since Modal's own
         termination kills everything at once."""
-        identity, python = self._ids[token], self._options["python"]
+        identity, python = self._ids[token], self._options.python
         argv = [python, "-P", "-c", _STOP, token, self._folder]
 
         async def tell(client: "Client", app: "App") -> int | None:

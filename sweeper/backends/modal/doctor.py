@@ -27,7 +27,7 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
     def connected() -> Service:
         if service is not None:
             return service
-        return Service(options["app"], options.get("environment"))
+        return Service(options.app, options.environment)
 
     def check(look: Callable[[Service, Options], str]) -> Callable[[], str]:
         return lambda: look(connected(), options)
@@ -37,7 +37,7 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
         Check("image", True, check(_image)),
         Check("image's digest", False, check(_digest)),
     ]
-    secrets = options.get("secrets", {})
+    secrets = options.secrets
     for name in sorted(set(secrets.values())):
         wanted = required(secrets, name)
         look = check(partial(_secret, name, wanted))
@@ -60,26 +60,26 @@ def _account(service: Service, options: Options) -> str:
     try:
         app = service.ask(hello)
     except Refused as error:
-        environment = options.get("environment")
+        environment = options.environment
         place = f", environment {environment}" if environment else ""
         raise LookupError(f"the app {service.app}{place}: {_reason(error)}") from error
     return f"{service.server}, app {service.app} ({app})"
 
 
 def _image(service: Service, options: Options) -> str:
-    if "image" not in options:
+    if options.image is None:
         raise LookupError(
             "no image is given: set launch.modal.image, or give the grid: --grid GRID"
         )
     try:
-        return f"{options['image']}: {service.image(options['image'], _BUILD_SECONDS).object_id}"
+        return f"{options.image}: {service.image(options.image, _BUILD_SECONDS).object_id}"
     except Refused as error:
-        raise LookupError(f"the image {options['image']}: {_reason(error)}") from error
+        raise LookupError(f"the image {options.image}: {_reason(error)}") from error
 
 
 def _digest(service: Service, options: Options) -> str:
     del service
-    require_digest(str(options.get("image")))
+    require_digest(str(options.image))
     return "it has one"
 
 

@@ -1,25 +1,60 @@
-"""The type of a plan's options for Modal (`launch.modal`)."""
+"""The options of Modal (`launch.modal`)."""
 
 from collections.abc import Mapping
-from typing import Required, TypedDict, cast
+from types import MappingProxyType
+from typing import Annotated, NamedTuple
+
+from sweeper.backends import container_jobs
+from sweeper.backends.secret_references import NO_VALUE, secrets_option
+from sweeper.fields.kinds import Duration, Integer, Matching, Number, Text
+from sweeper.fields.options import Option, section_of
+from sweeper.fields.sections import Reading
+
+_OF_ALL = ("app", "environment", "image", "python", "secrets")
+_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
+_NOT_MODALS_OWN = r"(?!a[ks]-)"
+_PLACE = r"[a-z][a-z0-9-]{0,40}"
+_DAY = 24 * 3600.0
+
+_NAME = Text(_WORD, "{} is not a name at Modal: letters, digits, - _ and .")
+_CLOUD = Text(_PLACE, "{} is not a cloud: aws, gcp, oci")
+_REGIONS = container_jobs.texts_matching(_PLACE, "region: us, eu-west", least=1)
+_SECRET = Matching(
+    NO_VALUE + _NOT_MODALS_OWN + _WORD, "the name of a secret of Modal's, never the value"
+)
+_SECRETS_DOC = "Variables, and the secrets that have them."
+_REGION_DOC = "Regions where jobs may run; jobs may then be preempted."
+_TIMEOUT_DOC = "Modal's time limit for a job, at most 24h; launch.timeout is the worker's."
 
 
-class Options(TypedDict, total=False):
-    """The section with its defaults; `memory` in MiB, `timeout_s` in seconds. `secrets` maps
-    variables to the names of secrets. `image` is missing only if nothing is launched."""
+class Options(NamedTuple):
+    """`memory` is in MiB. `secrets` maps variables to the names of secrets."""
 
-    image: str
-    secrets: Mapping[str, str]
-    app: Required[str]
-    environment: str
-    python: Required[str]
-    cpus: Required[float]
-    memory: Required[int]
-    region: list[str]
-    cloud: str
-    timeout_s: Required[float]
+    image: Annotated[
+        str | None, container_jobs.image_option("An image in a registry that contains sweeper.")
+    ] = None
+    secrets: Annotated[Mapping[str, str], secrets_option(_SECRETS_DOC, _SECRET, "tinker")] = (
+        MappingProxyType({})
+    )
+    app: Annotated[str, Option(_NAME, "The app that the sandboxes belong to.")] = "sweeper"
+    environment: Annotated[
+        str | None, Option(_NAME, "Modal's environment. Default: the account's.", "research")
+    ] = None
+    python: Annotated[str, container_jobs.PYTHON] = "python"
+    cpus: Annotated[float, Option(Number(0, 64, above=True), "CPUs of a job.")] = 1
+    memory: Annotated[int, Option(Integer(128), "Memory of a job, in MiB.")] = 2048
+    region: Annotated[tuple[str, ...], Option(_REGIONS, _REGION_DOC, ["us-east"])] = ()
+    cloud: Annotated[
+        str | None, Option(_CLOUD, "The cloud where jobs run; jobs may then be preempted.", "aws")
+    ] = None
+    timeout_s: Annotated[float, Option(Duration(60), _TIMEOUT_DOC)] = _DAY
 
 
-def asked_of(whole: Options, resources: Mapping[str, object]) -> Options:
-    """Return the options of one run, whose plan has `resources` over the common options."""
-    return cast(Options, {**whole, **resources})
+def _check(reading: Reading) -> None:
+    container_jobs.check_same_for_all_runs(reading, _OF_ALL)
+    limit = reading.values.get("timeout_s")
+    if limit is not None and limit > _DAY:
+        reading.problem("timeout", f"{reading.path('timeout')}: a sandbox lasts at most 24h")
+
+
+SECTION = section_of(Options, check=_check)

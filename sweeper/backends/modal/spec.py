@@ -60,13 +60,13 @@ def spec(job: JobSpec, options: Options, names: Names) -> Sandbox:
         "args": list(job.argv),
         "name": names.name(job.token),
         "tags": {**names.tags, "sweep": _tag(names.sweep), "run": _tag(job.title)},
-        "image": options.get("image"),
-        "secrets": sorted(set(options.get("secrets", {}).values())),
-        "timeout": round(options["timeout_s"]),
-        "cpu": options["cpus"],
-        "memory": options["memory"],
-        "region": options.get("region"),
-        "cloud": options.get("cloud"),
+        "image": options.image,
+        "secrets": sorted(set(options.secrets.values())),
+        "timeout": round(options.timeout_s),
+        "cpu": options.cpus,
+        "memory": options.memory,
+        "region": list(options.region),
+        "cloud": options.cloud,
     }
     return cast(Sandbox, {key: value for key, value in made.items() if value not in (None, [])})
 

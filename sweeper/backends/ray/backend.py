@@ -6,15 +6,18 @@ import importlib.util
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, cast, overload
+from typing import Literal, overload
 
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.helper import Helper
 from sweeper.backends.identity import Identity
-from sweeper.backends.ray.messages import About, Asked, Death, Described, Node, Options
+from sweeper.backends.ray.messages import About, Asked, Death, Described, Node
+from sweeper.backends.ray.options import Options
 from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.fields.options import read_options
 from sweeper.paths import add_extra
 
+_PLACE = "launch.ray"
 _MEBIBYTE = 1 << 20
 _ABSENT = JobStatus(JobState.ABSENT)
 _WAITS = {"DEPENDENCIES_UNREADY", "PENDING_CREATION"}
@@ -62,10 +65,10 @@ class RayBackend(Backend):
     name = "ray"
 
     def __init__(self, folder: str, given: Mapping[str, object]) -> None:
-        self._options = options = cast(Options, given)
+        self._options = options = read_options(Options, given, _PLACE)
         self._identity = Identity(folder)
         self._mark = f"sweeper-{self._identity.mark}"
-        address = str(options.get("address") or os.environ.get("RAY_ADDRESS") or "auto")
+        address = options.address or os.environ.get("RAY_ADDRESS") or "auto"
         environment = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", **os.environ}
         if any(environment.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
             environment.setdefault("RAY_AUTH_MODE", "token")
@@ -83,14 +86,14 @@ class RayBackend(Backend):
         nodes = self.driver.ask("nodes")
         for one in resources:
             why = lacking(one, nodes)
-            if why is not None and not self._options.get("wait_for_nodes"):
+            if why is not None and not self._options.wait_for_nodes:
                 raise UsageError(
                     f"ray: {why}: no node can run such a job; if one will be added (by an "
                     "autoscaler), set launch.ray.wait_for_nodes"
                 )
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        secrets = dict(self._options.get("secrets") or {})
+        secrets = dict(self._options.secrets)
         if jobs:
             self._identity.ensure()
         described = [
@@ -136,17 +139,17 @@ class RayBackend(Backend):
 
 def _options(resources: Mapping[str, object]) -> Asked:
     """Return an actor's options in Ray's format."""
-    given = cast(Options, resources)
-    options = Asked(num_cpus=given.get("num_cpus", 1))
-    if gpus := given.get("num_gpus"):
-        options["num_gpus"] = gpus
-    if others := given.get("resources"):
-        options["resources"] = others
-    if labels := given.get("labels"):
-        options["label_selector"] = labels
-    if memory := given.get("memory", 0) * _MEBIBYTE:
-        options["memory"] = memory
-    if given.get("placement") == "spread":
+    given = read_options(Options, resources, _PLACE)
+    options = Asked(num_cpus=given.num_cpus)
+    if given.num_gpus:
+        options["num_gpus"] = given.num_gpus
+    if given.resources:
+        options["resources"] = given.resources
+    if given.labels:
+        options["label_selector"] = given.labels
+    if given.memory:
+        options["memory"] = given.memory * _MEBIBYTE
+    if given.placement == "spread":
         options["scheduling_strategy"] = "SPREAD"
     return options
 

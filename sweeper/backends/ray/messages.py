@@ -1,25 +1,7 @@
-"""Types of the messages between the launcher and the driver, and of a plan's options for Ray."""
+"""Types of the messages between the launcher and the driver."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NotRequired, Required, TypedDict
-
-
-class Options(TypedDict, total=False):
-    """A plan's `launch.ray`; `memory` in MiB. `secrets` maps variables to `env:NAME` or
-    `file:/path` of a node."""
-
-    address: str
-    python: str
-    num_cpus: float
-    num_gpus: float
-    memory: int
-    resources: Mapping[str, float]
-    labels: Mapping[str, str]
-    placement: str
-    files: bool
-    wait_for_nodes: bool
-    secrets: Mapping[str, str]
-    overrides: Sequence[Mapping[str, object]]
 
 
 class Asked(TypedDict, total=False):

@@ -15,7 +15,8 @@ from types import MappingProxyType
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.slurm.accounting import Accounting
 from sweeper.backends.slurm.commands import Closed, Full, Job, Slurm, status_of
-from sweeper.backends.slurm.sbatch import Asked, asked_of, options, requeues, script
+from sweeper.backends.slurm.options import Options
+from sweeper.backends.slurm.sbatch import arguments_of, asked_of, script
 from sweeper.backends.slurm.submission import alike, arguments
 from sweeper.backends.slurm.tables import Tables
 from sweeper.common.backoff import Backoff, Freshness
@@ -105,7 +106,7 @@ class SlurmBackend(Backend):
     def trial(self, resources: Mapping[str, object]) -> None:
         """Let Slurm test a job with these resources without submitting it. Raises
         `EnvironmentFailure` for any objection, with the options of the test."""
-        given = options(asked_of(self._defaults, resources))
+        given = arguments_of(asked_of(self._defaults, resources))
         try:
             self._slurm.submit(["--test-only", *given], script((), ""))
         except EnvironmentFailure as error:
@@ -138,18 +139,18 @@ class SlurmBackend(Backend):
         """Submit jobs with the same resources, in as few arrays as possible."""
         options = asked_of(self._defaults, group[0].resources)
         size = self._slurm.largest_array() if len(group) > 1 else 1
-        size = min(size, options.get("array") or size)
+        size = min(size, options.array or size)
         for start in range(0, len(group), size):
             self._hand_in(group[start : start + size], options, room)
 
-    def _hand_in(self, jobs: Sequence[JobSpec], options: Asked, room: Backoff) -> None:
+    def _hand_in(self, jobs: Sequence[JobSpec], options: Options, room: Backoff) -> None:
         """Submit in halves if there is no room for all at once, but not with a throttle, which
         each half would have in full."""
         tokens = {job.token for job in jobs}
         try:
             self._submit(jobs, options)
         except Closed as error:
-            if len(jobs) == 1 or options.get("throttle") or not isinstance(error, Full):
+            if len(jobs) == 1 or options.throttle or not isinstance(error, Full):
                 room.failed(error)
                 raise
             middle = len(jobs) // 2
@@ -165,10 +166,10 @@ class SlurmBackend(Backend):
             room.succeeded()
             self._accounting.there(tokens)
 
-    def _submit(self, jobs: Sequence[JobSpec], options: Asked) -> None:
-        name = self._tables.write(jobs, requeue=requeues(options))
+    def _submit(self, jobs: Sequence[JobSpec], options: Options) -> None:
+        name = self._tables.write(jobs, requeue=options.requeue)
         given = arguments(self._sweep, self._tables, name, jobs, options)
-        text = script(options.get("setup", ()), self._tables.path(name))
+        text = script(options.setup, self._tables.path(name))
         try:
             self._slurm.submit(given, text)
         except EnvironmentFailure as error:

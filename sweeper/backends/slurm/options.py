@@ -1,4 +1,4 @@
-"""Defines the section `launch.slurm` of a grid.
+"""The options of Slurm (`launch.slurm`).
 
 Values are data. No value can become an option of its own, and `extra` may not contain options that
 sweeper sets itself (a job's name, its comment, its script). `setup` is the one exception: lines of
@@ -6,9 +6,11 @@ the user's own shell.
 """
 
 import re
+from typing import Annotated, NamedTuple
 
 from sweeper.fields.kinds import Duration, Flag, Integer, Item, Text, Texts
-from sweeper.fields.sections import Field, Reading, Section
+from sweeper.fields.options import Option, section_of
+from sweeper.fields.sections import Reading
 
 _FLAG = re.compile(r"--([a-z][a-z0-9-]*)(=[^\x00-\x1f\x7f]*)?\Z")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -23,11 +25,8 @@ _KEYED = {name: name for name in (*TEXTS, "time")} | {"cpus-per-task": "cpus"}
 
 
 def _wrong_with_line(line: str) -> str | None:
-    return (
-        "contains a newline or a control character: write one line each"
-        if _CONTROL.search(line)
-        else None
-    )
+    problem = "contains a newline or a control character: write one line each"
+    return problem if _CONTROL.search(line) else None
 
 
 def _wrong_with_flag(flag: str) -> str | None:
@@ -51,64 +50,53 @@ def _check(reading: Reading) -> None:
 
 
 _WORD = Text(r"[^\x00-\x20\x7f]{1,200}", "{} contains a blank or a control character", numbers=True)
-SECTION = Section(
-    Field("partition", _WORD, "The partition.", examples=("gpu",)),
-    Field("account", _WORD, "The account that is charged.", examples=("lab",)),
-    Field("qos", _WORD, "The quality of service.", examples=("long",)),
-    Field("mem", _WORD, "Memory of a node, as Slurm writes it: 4000, 32G.", examples=("32G",)),
-    Field("gres", _WORD, "Generic resources: gpu:1.", examples=("gpu:1",)),
-    Field("constraint", _WORD, "Features that a node must have.", examples=("a100",)),
-    Field(
-        "time",
-        Duration(60, unit=True),
-        "The time limit; a job that approaches it is asked to stop, and is restarted. With "
-        "its unit, at least 60s.",
-        examples=("2h",),
-        key="time_s",
-    ),
-    Field("cpus", Integer(1), "CPUs of a job.", examples=(4,)),
-    Field(
-        "extra",
-        Texts(
-            Item(
-                {
-                    "pattern": r"^--[a-z][a-z0-9-]*(=[^\x00-\x1f\x7f]*)?$",
-                    "not": {"pattern": f"^--({'|'.join(_KEYED)})(=|$)"},
-                },
-                _wrong_with_flag,
-            )
-        ),
-        "Other options of sbatch, --name or --name=value each.",
-        examples=(["--exclusive"],),
-    ),
-    Field(
-        "setup",
-        Texts(Item({"pattern": r"^[^\x00-\x08\x0a-\x1f\x7f]*$"}, _wrong_with_line)),
-        "Lines of shell that the batch script begins with.",
-        examples=(["module load python"],),
-    ),
-    Field(
-        "requeue",
-        Flag(),
-        "Whether Slurm restarts a job that was preempted, lost its node or ran out of time.",
-        True,
-    ),
-    Field(
-        "signal",
-        Duration(10),
-        (
-            "How long before the time limit a job is asked to stop; at least 10s, at most half "
-            "of the limit."
-        ),
-        "2m",  # Slurm checks every half a minute, and may be up to a minute early
-        key="signal_s",
-    ),
-    Field("throttle", Integer(1), "The most tasks of an array that run at once.", examples=(16,)),
-    Field(
-        "array",
-        Integer(1),
-        "The most tasks of an array (default: what the cluster allows).",
-        examples=(500,),
-    ),
-    check=_check,
+_TIME_DOC = (
+    "The time limit; a job that approaches it is asked to stop, and is restarted. With its unit,"
+    " at least 60s."
 )
+_EXTRA = Texts(
+    Item(
+        {
+            "pattern": r"^--[a-z][a-z0-9-]*(=[^\x00-\x1f\x7f]*)?$",
+            "not": {"pattern": f"^--({'|'.join(_KEYED)})(=|$)"},
+        },
+        _wrong_with_flag,
+    )
+)
+_EXTRA_DOC = "Other options of sbatch, --name or --name=value each."
+_SETUP = Texts(Item({"pattern": r"^[^\x00-\x08\x0a-\x1f\x7f]*$"}, _wrong_with_line))
+_SETUP_DOC = "Lines of shell that the batch script begins with."
+_REQUEUE_DOC = "Whether Slurm restarts a job that was preempted, lost its node or ran out of time."
+_SIGNAL_DOC = (
+    "How long before the time limit a job is asked to stop; at least 10s, at most half of the"
+    " limit."
+)
+_MEM_DOC = "Memory of a node, as Slurm writes it: 4000, 32G."
+_ARRAY_DOC = "The most tasks of an array (default: what the cluster allows)."
+
+
+class Options(NamedTuple):
+    """The options of `launch.slurm`."""
+
+    partition: Annotated[str | None, Option(_WORD, "The partition.", "gpu")] = None
+    account: Annotated[str | None, Option(_WORD, "The account that is charged.", "lab")] = None
+    qos: Annotated[str | None, Option(_WORD, "The quality of service.", "long")] = None
+    mem: Annotated[str | None, Option(_WORD, _MEM_DOC, "32G")] = None
+    gres: Annotated[str | None, Option(_WORD, "Generic resources: gpu:1.", "gpu:1")] = None
+    constraint: Annotated[str | None, Option(_WORD, "Features that a node must have.", "a100")] = (
+        None
+    )
+    time_s: Annotated[float | None, Option(Duration(60, unit=True), _TIME_DOC, "2h")] = None
+    cpus: Annotated[int | None, Option(Integer(1), "CPUs of a job.", 4)] = None
+    extra: Annotated[tuple[str, ...], Option(_EXTRA, _EXTRA_DOC, ["--exclusive"])] = ()
+    setup: Annotated[tuple[str, ...], Option(_SETUP, _SETUP_DOC, ["module load python"])] = ()
+    requeue: Annotated[bool, Option(Flag(), _REQUEUE_DOC)] = True
+    # Slurm checks every half a minute, and may be up to a minute early.
+    signal_s: Annotated[float, Option(Duration(10), _SIGNAL_DOC)] = 120.0
+    throttle: Annotated[
+        int | None, Option(Integer(1), "The most tasks of an array that run at once.", 16)
+    ] = None
+    array: Annotated[int | None, Option(Integer(1), _ARRAY_DOC, 500)] = None
+
+
+SECTION = section_of(Options, check=_check)

@@ -10,57 +10,35 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, cast
 
-from sweeper.backends.slurm.options import SECTION, TEXTS
+from sweeper.backends.slurm.options import TEXTS, Options
+from sweeper.fields.options import read_options
 
 _JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
 
 
-class Asked(TypedDict, total=False):
-    """The parsed section; times in seconds."""
-
-    partition: str
-    account: str
-    qos: str
-    mem: str
-    gres: str
-    constraint: str
-    time_s: float
-    cpus: int
-    extra: list[str]
-    setup: list[str]
-    requeue: bool
-    signal_s: float
-    throttle: int | None
-    array: int | None
+def asked_of(defaults: Mapping[str, object], given: Mapping[str, object]) -> Options:
+    """Return a job's own options over the defaults."""
+    resources = {**defaults, **given}
+    options = read_options(Options, resources, "launch.slurm")
+    if options.time_s is None:
+        return options
+    # The two may come from different places, so nothing has compared them before.
+    most = options.time_s / (2 if resources.get("signal_s") else 4)
+    return options._replace(signal_s=min(options.signal_s, most))
 
 
-def asked_of(defaults: Mapping[str, object], given: Mapping[str, object]) -> Asked:
-    """Merge a job's own options over the defaults."""
-    return cast(Asked, {**defaults, **given})
-
-
-def options(resources: Mapping[str, object]) -> list[str]:
+def arguments_of(options: Options) -> list[str]:
     """Return the options of sbatch for a job's resources."""
-    values = cast(Asked, SECTION.with_defaults(resources))
-    texts = {name: values.get(name) for name in TEXTS}
+    texts = {name: getattr(options, name) for name in TEXTS}
     given = [f"--{name}={text}" for name, text in texts.items() if text is not None]
-    if "cpus" in values:
-        given.append(f"--cpus-per-task={values['cpus']}")
-    before, limit = values.get("signal_s", 0.0), values.get("time_s")
-    if limit is not None:
-        given.append(f"--time={_clock(limit)}")
-        # The two may come from different places, so nothing has compared them before.
-        before = min(before, limit / (2 if resources.get("signal_s") else 4))
-    given.append(f"--signal=B:TERM@{max(1, round(before))}")
-    given.append("--requeue" if requeues(resources) else "--no-requeue")
-    return [*given, *values.get("extra", ())]
-
-
-def requeues(options: Mapping[str, object]) -> bool:
-    """Return whether Slurm restarts a job that was preempted, lost its node or ran out of time."""
-    return SECTION.with_defaults(options)["requeue"] is not False
+    if options.cpus is not None:
+        given.append(f"--cpus-per-task={options.cpus}")
+    if options.time_s is not None:
+        given.append(f"--time={_clock(options.time_s)}")
+    given.append(f"--signal=B:TERM@{max(1, round(options.signal_s))}")
+    given.append("--requeue" if options.requeue else "--no-requeue")
+    return [*given, *options.extra]
 
 
 def _clock(seconds: float) -> str:

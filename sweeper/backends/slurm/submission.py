@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sweeper.backends.base import Batches, JobSpec, Manifest
-from sweeper.backends.slurm.sbatch import Asked, asked_of, options, script
+from sweeper.backends.slurm.options import Options
+from sweeper.backends.slurm.sbatch import arguments_of, asked_of, script
 from sweeper.backends.slurm.tables import Tables
 
 _TABLE = "TABLE"
@@ -21,7 +22,7 @@ def alike(jobs: Iterable[JobSpec]) -> dict[str, list[JobSpec]]:
 
 
 def arguments(
-    sweep: str, tables: Tables, table: str, jobs: Sequence[JobSpec], resources: Asked
+    sweep: str, tables: Tables, table: str, jobs: Sequence[JobSpec], options: Options
 ) -> list[str]:
     """Return sbatch's arguments for jobs with the same resources that are listed in `table`."""
     given = [
@@ -30,10 +31,10 @@ def arguments(
         f"--chdir={jobs[0].cwd}",
         f"--output={tables.output(table, jobs)}",
         *("--open-mode=append", "--export=NONE"),
-        *options(resources),
+        *arguments_of(options),
     ]
     if len(jobs) > 1:
-        throttle = resources.get("throttle")
+        throttle = options.throttle
         given.append(f"--array=0-{len(jobs) - 1}" + (f"%{throttle}" if throttle else ""))
     return given
 
@@ -45,15 +46,15 @@ def manifests(
     array is not known here, so only `launch.slurm.array` counts."""
     tables = Tables(folder)
     for group in (group for jobs in batches for group in alike(jobs).values()):
-        resources = asked_of(defaults, group[0].resources)
-        size = resources.get("array") or len(group)
+        options = asked_of(defaults, group[0].resources)
+        size = options.array or len(group)
         for start in range(0, len(group), size):
-            yield _manifest(sweep, tables, group[start : start + size], resources)
+            yield _manifest(sweep, tables, group[start : start + size], options)
 
 
-def _manifest(sweep: str, tables: Tables, jobs: Sequence[JobSpec], resources: Asked) -> Manifest:
-    given = shlex.join(["sbatch", *arguments(sweep, tables, _TABLE, jobs, resources)])
-    text = script(resources.get("setup", ()), tables.path(_TABLE))
+def _manifest(sweep: str, tables: Tables, jobs: Sequence[JobSpec], options: Options) -> Manifest:
+    given = shlex.join(["sbatch", *arguments(sweep, tables, _TABLE, jobs, options)])
+    text = script(options.setup, tables.path(_TABLE))
     tasks = [f"# task {index}: {shlex.join(job.argv)}" for index, job in enumerate(jobs)]
     about = f"{len(jobs)} tasks of an array" if len(jobs) > 1 else jobs[0].title
     return Manifest(about, "\n".join((*tasks, f"{given} <<'{_END}'", f"{text}{_END}", "")))
