@@ -1,4 +1,4 @@
-"""Finds what is wrong with a run while it runs: rules over its metrics, rollouts and heartbeats."""
+"""Detects problems of a run while it runs, by rules over its metrics, rollouts and heartbeats."""
 
 from sweeper.alarms.records import Alarm, Name, alarms, names, read, read_action
 

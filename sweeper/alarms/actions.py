@@ -1,9 +1,8 @@
-"""Carries out `on_alarm`: what a grid wants done about an alarm, once.
+"""Carries out the actions of `on_alarm` in a grid, once per alarm.
 
-The alarm on record names its actions; what was done is a record beside it, created exclusively. A
-launcher that is killed between the two leaves an alarm without one, which the next takes up.
-Stopping is a request that may be made twice; the command is started after its record was created,
-so at most once.
+The recorded alarm names its actions; their result is a record next to it, created exclusively. If a
+launcher is killed between the two, the next one carries out the actions. Stopping a run is a
+request that may be repeated; the command is started after its record was created, so at most once.
 """
 
 import json
@@ -42,7 +41,7 @@ _TAIL_BYTES = 16_384
 
 
 class _Command(NamedTuple):
-    """A command at work: its process, the file that takes its output, when it began."""
+    """A running command: its process, the file with its output, and when it began."""
 
     alarm: Alarm
     argv: list[str]
@@ -61,7 +60,7 @@ class Watched(NamedTuple):
 
 
 class AlarmActions:
-    """Does what `on_alarm` of a plan asks for. `tell` gets a line about what went wrong."""
+    """The actions of a plan's `on_alarm`. `tell` gets a line about failures."""
 
     def __init__(
         self,
@@ -89,14 +88,14 @@ class AlarmActions:
         self._commands: list[_Command] = []
 
     def wanted(self, rule: str) -> tuple[str, ...]:
-        """Return the actions that an alarm of a rule sets off."""
+        """Return the actions that an alarm of a rule triggers."""
         if self._rules is not None and rule not in self._rules:
             return ()
         actions = [] if self._stop is None else [f"stop {self._stop}"]
         return (*actions, *(["run"] if self._command else []))
 
     def add(self, alarm: Alarm) -> None:
-        """Queue the actions of an alarm; they begin at the next look."""
+        """Queue the actions of an alarm; they begin at the next `look`."""
         if alarm.actions:
             self._due.append(alarm)
 
@@ -111,10 +110,10 @@ class AlarmActions:
                     self._folder.action(alarm.run, alarm.attempt, alarm.rule)
                 )
             ]
-        )  # all or, when the store does not answer, none: then it is asked again
+        )  # all of them, or none if the store does not answer: then it is asked again
 
     def look(self) -> None:
-        """Carry on with the queue, a few alarms at a time. Raises `StoreError`."""
+        """Continue with the queue, a few alarms at a time. Raises `StoreError`."""
         self._see_to_commands()
         for _ in range(_ALARMS_AT_ONCE):
             if not self._due or len(self._commands) >= _AT_ONCE or not self._stopped(self._due[0]):
@@ -123,7 +122,7 @@ class AlarmActions:
             self._due.popleft()
 
     def finish(self) -> None:
-        """Wait for the commands, as long as they may take. Raises `StoreError`."""
+        """Wait for the commands, up to their time limit. Raises `StoreError`."""
         deadline = self._clock() + _LAST_SECONDS
         self.look()
         while (self._commands or self._due) and self._clock() < deadline:
@@ -133,7 +132,7 @@ class AlarmActions:
             self.look()
 
     def _stopped(self, alarm: Alarm) -> bool:
-        """Ask some of the runs to stop that an alarm is to stop. Returns False while there are
+        """Ask some of the runs to stop that an alarm is to stop. Return False while there are
         more."""
         if "stop run" not in alarm.actions and "stop sweep" not in alarm.actions:
             return True
@@ -151,27 +150,29 @@ class AlarmActions:
         return False
 
     def _cancel(self, run: str, alarm: Alarm) -> None:
-        """Ask a run to stop, as `sweeper cancel` does; not where the alarmed attempt is over."""
+        """Ask a run to stop, as `sweeper cancel` does, unless the alarmed attempt is over."""
         view = self._run_table.views.get(run)
         if view is None or (run in self._run_table.retired and view.state.state not in OPEN):
             return
         if run == alarm.run and view.state.opened > alarm.attempt:
-            return  # the run was started again since: the new attempt has done nothing wrong yet
+            return  # the run was started again: the alarm is not about the new attempt
         happened = set(self._run_table.events(run))
         retries = self._run_table.retries(run)
         request_cancel(self._folder, run, happened, retries, _who(alarm))
 
     def _record(self, alarm: Alarm) -> None:
-        """Record what is done about an alarm, and start the command unless another launcher has."""
+        """Record the actions of an alarm, and start the command unless another launcher has."""
         argv = self._argv(alarm) if "run" in alarm.actions else None
         is_lost = "run" in alarm.actions and argv is None
-        document = self._document(alarm, argv, "not run: no such command now" if is_lost else None)
+        document = self._document(
+            alarm, argv, "not run: the grid has no such command now" if is_lost else None
+        )
         path = self._folder.action(alarm.run, alarm.attempt, alarm.rule)
         try:
             self._folder.store.create(path, encode(document))
         except AlreadyExists:
             if read_action(self._folder, alarm).by != self._own:
-                return  # else it was created by us, and only the reply was lost
+                return  # otherwise we created it, and only the reply was lost
         if argv is not None:
             self._start(alarm, argv)
 
@@ -226,7 +227,7 @@ class AlarmActions:
             return dict(os.environ)
 
     def _last_words(self, output: IO[bytes]) -> str:
-        """Return the last line that a command printed, without secrets: it goes on record."""
+        """Return the last line that a command printed, without secrets, because it is recorded."""
         redactor = Redactor(secret_values(self._environment(), self._secrets))
         return last_line(redactor.feed(_tail(output)) + redactor.end())
 
@@ -250,12 +251,12 @@ class AlarmActions:
             )
 
     def _ended(self, alarm: Alarm, argv: list[str], problem: str) -> None:
-        """Record how a command ended; `problem` is empty where it went well."""
+        """Record how a command ended; `problem` is empty if it succeeded."""
         if problem:
             self._tell(f"on_alarm: {argv[0]} for {alarm.name} ({alarm.rule}) {problem}")
         document = self._document(alarm, argv, problem or "done")
         path = self._folder.action(alarm.run, alarm.attempt, alarm.rule)
-        with suppress(SweeperError):  # it is done all the same, and recorded as begun
+        with suppress(SweeperError):  # it was carried out all the same, and is recorded as begun
             self._folder.store.replace(path, encode(document), durable=False)
 
     def _document(
@@ -276,7 +277,7 @@ def _who(alarm: Alarm) -> str:
 
 
 def _tail(output: IO[bytes]) -> bytes:
-    """Return the last lines of a file. One that is cut is left out: it may begin within a
+    """Return the last lines of a file, without a partial first line, which may begin within a
     secret."""
     start = max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES)
     output.seek(start)

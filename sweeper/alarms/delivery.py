@@ -41,7 +41,7 @@ class Undelivered(Exception):
 
 
 class Letter(NamedTuple):
-    """A message to send: `identity` is unique, `lines` are its text with the subject first,
+    """A message to send. `identity` is unique, `lines` are its text with the subject first,
     `verdict` is the line of the verdict if there is one."""
 
     identity: str
@@ -148,7 +148,7 @@ def _within(seconds: float, action: Callable[[], None]) -> None:
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        raise Undelivered(f"no whole answer within {seconds:g} s")
+        raise Undelivered(f"no complete answer within {seconds:g} s")
     if errors:
         raise errors[0]
 
@@ -197,7 +197,7 @@ def _post(url: str, document: Mapping[str, object]) -> None:
 
 def _by_email(letter: Letter, email: Email | None, environment: Mapping[str, str]) -> None:
     if email is None:
-        raise Undelivered("nothing says to whom")
+        raise Undelivered("no recipient is set")
     mail = EmailMessage()
     mail["Subject"] = sanitize(letter.lines[0])[:200]
     mail["From"], mail["To"] = email.sender, ", ".join(email.to)
@@ -225,8 +225,8 @@ _LONGEST_WAIT = 60.0
 
 
 class Delivery(NamedTuple):
-    """The delivery of a message to a receiver; `delivered` is None if it is unknown, `sending` is
-    true if its sender may still be at work on it."""
+    """The delivery of a message to a receiver. `delivered` is None if unknown; `sending` is true
+    if its sender may still be running."""
 
     key: str
     kind: str
@@ -291,7 +291,7 @@ def _look(sender: Sender, read: dict[str, Message]) -> list[_Found]:
         try:
             message = read[key] = read.get(key) or messages.read(sender.folder, key)
         except (NotFound, StoreError):
-            continue  # a damaged message does not block others
+            continue  # a damaged message must not block others
         if message.kind not in sender.notify.on:
             continue
         for way in sender.notify.receivers:
@@ -310,7 +310,7 @@ def _letter(sender: Sender, identity: str, message: Message, verdict: str | None
 
 
 def _try(sender: Sender, letter: Letter, way: str, number: int) -> None:
-    """Send a letter, unless another process does."""
+    """Send a letter, unless another process is sending it."""
     key = letter.identity.partition(".")[2]
     if not messages.begin(sender.folder, key, way, number):
         return

@@ -1,7 +1,6 @@
 """The history of one attempt that the rules judge, in little memory however long it trains.
 
-Rows are added one by one, so that what a rule finds does not depend on how many were read at a
-time. Pure: no clock, no disk.
+Rows are added one by one, so that results do not depend on how many were read at once. Does no I/O.
 """
 
 import math
@@ -92,8 +91,8 @@ _MOST_KEYS = 10_000
 
 
 class Evidence(NamedTuple):
-    """What a rule has found: `key` was `value` at `step`, and `bound` is the most or the least that
-    is right. `message` says so in a sentence."""
+    """The evidence of a rule: `key` was `value` at `step`, and `bound` is the threshold. `message`
+    is a sentence."""
 
     key: str | None
     step: float | None
@@ -103,15 +102,15 @@ class Evidence(NamedTuple):
 
 
 class Vitals(NamedTuple):
-    """How an attempt is doing by the clock, in seconds of the launcher's. None is not known.
+    """The state of an attempt by the launcher's clock, in seconds. None is unknown.
 
-    `quiet` passed since its last step, without its pauses; `longest` is the longest time that it
-    took for a step. `others` is the longest that it took for its first step, or before that,
-    another attempt of the sweep. `is_command`: it may record no step at all. `lacks_folder`: it is
-    not given the folder of its run. `paused` says why the
-    service holds it back, `paused_s` for how long. `beat_quiet` passed since the last beat. The
-    bytes are those of the worker's machine, `host`. `failed` is the last line that it printed, once
-    it has failed; `metric` is the grid's metric, once it has succeeded.
+    `quiet` is the time since its last step, without its pauses; `longest` is its longest step.
+    `others` is the longest time to the first step, or before that, of any other attempt of the
+    sweep. `is_command`: it may record no step at all. `lacks_folder`: it does not get the folder of
+    its run. `paused` says why the service holds it back, `paused_s` for how long. `beat_quiet` is
+    the time since the last heartbeat. The bytes are those of the worker's machine, `host`. `failed`
+    is the last line that it printed, once it has failed; `metric` is the grid's metric, once it has
+    succeeded.
     """
 
     quiet: float = 0.0
@@ -132,7 +131,7 @@ class Vitals(NamedTuple):
 
 
 class Series:
-    """The finite values of one key: the last ones, and what the rules need of those before."""
+    """The finite values of one key: the last ones, and what the rules need of earlier ones."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -141,7 +140,7 @@ class Series:
         self.values: deque[float] = deque(maxlen=WINDOW)
         self.step: float | None = None
         # The rows since the last value, whether one of them had the key (with null, for example)
-        # and what it had there, and the most such rows between two values.
+        # and its value there, and the most such rows between two values.
         self.after = 0
         self.named = False
         self.other: object = None
@@ -149,7 +148,7 @@ class Series:
         self.recorded = False
         # The lowest median of five values in a row.
         self.low = math.inf
-        # The highest mean over a longer stretch, and the spread then: for `collapse` alone.
+        # The highest mean over a longer stretch, and the spread then: only for `collapse`.
         self.best_mean = -math.inf
         self.best_spread = 0.0
         self.least = math.inf
@@ -167,12 +166,12 @@ class Series:
             self.low = min(self.low, median(self.last(_SMOOTH)))
 
     def record(self) -> None:
-        """Take note that the row has a number, finite or not."""
+        """Note that the row has a number, finite or not."""
         self.gap = max(self.gap, self.after)
         self.after, self.named, self.recorded = 0, False, True
 
     def miss(self, row: Mapping[str, object]) -> None:
-        """Add a row without a number of the key."""
+        """Add a row that has no number for the key."""
         self.after += 1
         if self.key in row:
             self.named, self.other = True, row[self.key]
@@ -194,9 +193,9 @@ class Series:
 
 
 class History:
-    """What one attempt has recorded: a series for each role that one of its keys has, and one for
-    the `metric` that runs are compared by. `malformed` counts the lines that are no JSON objects,
-    and `unlike` describes them."""
+    """The records of one attempt: a series for each role of its keys, and one for the `metric`
+    that runs are compared by. `malformed` counts the lines that are not JSON objects, and
+    `unlike` describes them."""
 
     def __init__(self, metric: str | None = None) -> None:
         self.series: dict[str, Series] = {}
@@ -209,7 +208,7 @@ class History:
         self._seen: set[str] = set()
 
     def add(self, row: Mapping[str, object], extra: Mapping[str, float] | None = None) -> None:
-        """Add a row of metrics, and what the rollouts of its step tell: role -> value."""
+        """Add a row of metrics, and what the rollouts of its step show: role -> value."""
         self.row = dict(row)
         unseen = [key for key in row if key not in self._seen]
         if unseen and len(self._seen) < _MOST_KEYS:
@@ -253,19 +252,19 @@ class History:
 
     @property
     def solved(self) -> bool:
-        """Return whether there is little left to learn: most groups are all right, or the reward is
-        close to the most there is."""
+        """Whether there is little left to learn: most groups are all right, or the reward is close
+        to its maximum."""
         good = self.series.get("good")
         if good is not None and (rewards := good.over(_SMOOTH)) and sum(rewards) / _SMOOTH >= 0.5:
             return True
         reward = self.series.get("reward")
         if reward is None or reward.least < 0 or max(reward.values, default=2.0) > 1:
-            return False  # the most there is cannot be known
+            return False  # the maximum is unknown
         return median(reward.last(_SMOOTH)) >= 0.9
 
 
 def _added(series: Series, step: float | None, row: Mapping[str, object]) -> bool:
-    """Add what a row has of a key. Returns whether that is a finite value."""
+    """Add a row's value of a key. Return whether that is a finite value."""
     value = as_number(row.get(series.key))
     if value is None:
         series.miss(row)
@@ -288,7 +287,7 @@ _FROM_ROLLOUTS = {
 
 
 def median(values: Iterable[float]) -> float:
-    """Return the median; NaN of nothing."""
+    """Return the median; NaN if there are no values."""
     ordered = sorted(values)
     size = len(ordered)
     if not size:

@@ -1,7 +1,8 @@
-"""The launcher's part in alarms: it looks now and then at what runs, and records each alarm once.
+"""The launcher's part of alarms: it checks running attempts periodically, and records each alarm
+once.
 
-Nothing in here stops the launcher: a store that does not answer is asked again the next time, and
-any other error is told once. What a look may cost is bounded (see `sweeper.alarms.watcher`).
+Errors here never stop the launcher: a store that does not answer is asked again the next time, and
+any other error is reported once. The cost of a check is bounded (see `sweeper.alarms.watcher`).
 """
 
 from collections import deque
@@ -39,18 +40,17 @@ _Machine = tuple[str, str | None]
 
 
 class _MachineAlarm(NamedTuple):
-    """The alarm about a machine: the attempt that it names, as (run, attempt), and the alarms that
-    it spares the machine's other attempts, as (run, attempt, rule)."""
+    """The alarm about a machine: its attempt, as (run, attempt), and the alarms that it replaces
+    for the machine's other attempts, as (run, attempt, rule)."""
 
     attempt: tuple[str, int]
     spared: set[tuple[str, int, str]]
 
 
 class AlarmMonitor:
-    """Raises the alarms of one sweep. `lines` are for people: alarms, and what went wrong with
-    `on_alarm`; where they are many, only the newest. `last_words` gives the last line that a failed
-    run printed. `raised` is called with each alarm on record, at the first look also with those of
-    earlier launchers."""
+    """Raises the alarms of one sweep. `lines` are for people: the newest alarms, and failures of
+    `on_alarm`. `last_words` gives the last line that a failed run printed. `raised` is called
+    with each recorded alarm, at the first check also with those of earlier launchers."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class AlarmMonitor:
         self._machines: dict[_Machine, _MachineAlarm] = {}
         self._acted: dict[_Machine, tuple[str, int]] = {}  # the attempt whose alarm had actions
         self._pending: deque[Found] = deque()
-        self._before: set[tuple[str, int]] = set()  # attempts at the look before
+        self._before: set[tuple[str, int]] = set()  # attempts at the check before
         self._judged: set[tuple[str, int]] = set()
         self._metrics: dict[str | None, str] = {
             stage.name: stage.metric.name for stage in plan.stages if stage.metric is not None
@@ -96,19 +96,19 @@ class AlarmMonitor:
         self._kept: tuple[int, float] = (0, clock())
 
     def look(self) -> tuple[str, ...]:
-        """Look at the sweep's runs, if it is time. Returns `lines`."""
+        """Check the sweep's runs, if it is time. Return `lines`."""
         if self._clock() >= self._next:
             self._next = self._clock() + self._every
             self._look()
         return self.lines
 
     def is_stalled(self, run: str, attempt: int) -> bool:
-        """Return whether an attempt stood still at the last look, by the thresholds of the grid."""
+        """Return whether an attempt stood still at the last check, by the thresholds of the
+        grid."""
         return (run, attempt) in self._watcher.stalled
 
     def finish(self) -> tuple[str, ...]:
-        """Look a last time, when nothing runs any more, at what was written since. Returns
-        `lines`."""
+        """Check a last time, when nothing runs any more, what was written since. Return `lines`."""
         deadline = self._clock() + _LAST_SECONDS
         for _ in range(_LAST_LOOKS):
             if self._look() or self._clock() > deadline:
@@ -118,11 +118,11 @@ class AlarmMonitor:
             self._alarm_actions.finish()
         except Exception as error:  # noqa: BLE001 - an alarm must not stop the launcher
             self._tell_error(error)
-        self._next = self._clock() + self._every  # the step after this one is to be short
+        self._next = self._clock() + self._every  # the step after this one should be short
         return self.lines
 
     def _look(self) -> bool:
-        """Look at the runs. Returns whether everything that has ended has been read to its end."""
+        """Check the runs. Return whether all ended attempts have been read to the end."""
         try:
             self._begin()
             attempts = self._attempts()
@@ -135,13 +135,13 @@ class AlarmMonitor:
             self._alarm_actions.look()
             return all(seen.running or (seen.run, seen.attempt) in over for seen in attempts)
         except StoreError:
-            return False  # the scheduler says so itself; pending alarms are recorded later
+            return False  # the scheduler reports this itself; pending alarms are recorded later
         except Exception as error:  # noqa: BLE001 - an alarm must not stop the launcher
             self._tell_error(error)
             return True
 
     def _begin(self) -> None:
-        """Read, once, what earlier launchers have alarmed of and judged, and take up the actions
+        """Read, once, what earlier launchers have alarmed of and judged, and continue the actions
         that they have not finished."""
         if self._begun:
             return
@@ -154,13 +154,13 @@ class AlarmMonitor:
         try:
             self._judged |= read_as(self._folder.store, self._folder.judged, read_judged)
         except (NotFound, StoreError):
-            # They are judged again; an alarm on record is still raised only once.
+            # They are judged again; a recorded alarm is still raised only once.
             self._judged = set()
         self._alarm_actions.recover(recorded)
         self._begun = True
 
     def _recall(self, alarm: Alarm) -> None:
-        """Remember an earlier launcher's alarm about a machine, as far as it still counts."""
+        """Remember an earlier launcher's alarm about a machine if it still applies."""
         attempt = (alarm.run, alarm.attempt)
         stands = self._stands(*attempt)
         acted = bool(alarm.actions) and not self._is_taken_back(*attempt)
@@ -175,22 +175,22 @@ class AlarmMonitor:
                 self._acted[machine] = attempt
 
     def _is_running(self, run: str, attempt: int) -> bool:
-        view = self._run_table.views.get(run)  # None for a run that no plan has any more
+        view = self._run_table.views.get(run)  # None for a run that is no longer in any plan
         if view is None or view.state.unacknowledged:
             return False
         return view.state.state is State.RUNNING and view.state.attempt == attempt
 
     def _stands(self, run: str, attempt: int) -> bool:
-        """Return whether an alarm about this attempt still stands for all on its machine: while it
-        is at work, and after it was stopped. Else a full disk would stop one run there after
-        another."""
+        """Return whether an alarm about this attempt still applies to all on its machine: while it
+        is running, and after it was stopped. Otherwise a full disk would stop one run there
+        after another."""
         if self._is_running(run, attempt):
             return True
         view = self._run_table.views.get(run)
         return view is not None and view.cancel and view.state.opened == attempt
 
     def _is_taken_back(self, run: str, attempt: int) -> bool:
-        """Return whether the attempt was stopped, and a retry was asked for since."""
+        """Return whether the attempt was stopped, and a retry was requested since."""
         events = self._run_table.events(run)
         cancelled, retried = (
             max((n for n, event in events if event is kind), default=0)
@@ -199,15 +199,16 @@ class AlarmMonitor:
         return attempt <= cancelled <= retried
 
     def _forget(self) -> None:
-        """Forget the alarms about machines whose attempt has ended by itself. Alarms are shown only
-        for attempts at work: if the machine is still in trouble, another attempt there says so."""
+        """Forget the alarms about machines whose attempt has ended by itself. Alarms are shown
+        only for running attempts: if the machine still has the problem, another attempt there
+        reports it."""
         for machine, spoken in list(self._machines.items()):
             if not self._stands(*spoken.attempt):
                 self._said.difference_update(spoken.spared)
                 del self._machines[machine]
 
     def _attempts(self) -> list[Seen]:
-        """Return the attempts at work, and those that have ended and were not read to their end."""
+        """Return the running attempts, and those that have ended and were not read to the end."""
         running: list[Seen] = []
         ended: list[Seen] = []
         for run, view in self._run_table.views.items():
@@ -222,7 +223,7 @@ class AlarmMonitor:
                 done = state.state is State.SUCCEEDED
                 seen = Seen(run, state.attempt, False, failed=failed, succeeded=done)
                 ended.append(seen._replace(metric=self._metric(run)))
-        # An attempt may be followed by the next before its last rows were read.
+        # The next attempt may begin before the last rows of this one were read.
         now = {(seen.run, seen.attempt) for seen in (*running, *ended)}
         ended += [Seen(run, attempt, False) for run, attempt in self._before - now]
         ended = [seen for seen in ended if (seen.run, seen.attempt) not in self._judged]
@@ -231,13 +232,13 @@ class AlarmMonitor:
         return chosen
 
     def _metric(self, run: str) -> str | None:
-        """What a run of a stage is compared by."""
+        """Return the metric of a run's stage."""
         planned = self._run_table.runs.get(run)
         return None if planned is None else self._metrics.get(planned.stage)
 
     def _record_pending(self) -> None:
-        """Record what was found. An alarm that cannot be recorded is told of and passed over, so
-        that it holds up no others. Raises `StoreError`; the rest is recorded later."""
+        """Record the new alarms. One that cannot be recorded is reported and skipped, so that it
+        does not delay others. Raises `StoreError`; the rest is recorded later."""
         while self._pending:
             try:
                 self._record(self._pending[0])
@@ -248,8 +249,8 @@ class AlarmMonitor:
             self._pending.popleft()
 
     def _record(self, noticed: Found) -> None:
-        """Record an alarm, tell it, and begin its actions. One that is on record already is ours,
-        and the store's reply was lost: nobody else records alarms of a sweep whose lock we hold."""
+        """Record an alarm, report it, and begin its actions. One that is already recorded is ours,
+        and the store's reply was lost, because only the holder of the lock records alarms."""
         machine = None
         if noticed.rule in _OF_A_MACHINE and noticed.host is not None:
             machine = (noticed.rule, noticed.host)
@@ -259,7 +260,7 @@ class AlarmMonitor:
                 return  # another run on the machine has the alarm
         actions = self._alarm_actions.wanted(noticed.rule)
         if machine in self._acted and not self._is_taken_back(*self._acted[machine]):
-            actions = ()  # it was done once for the machine: not again for each of its runs
+            actions = ()  # it was done once for the machine, not again for each of its runs
         evidence, planned = noticed.evidence, self._run_table.runs[noticed.run]
         alarm = Alarm(
             run=noticed.run,
@@ -281,13 +282,13 @@ class AlarmMonitor:
             self._machines[machine] = _MachineAlarm((noticed.run, noticed.attempt), set())
             if actions:
                 self._acted[machine] = (noticed.run, noticed.attempt)
-        # A line is told only once: the attempt's number makes that of a later one another.
+        # A line is printed only once: the attempt's number distinguishes it from later ones.
         again = f" (attempt {alarm.attempt})" if alarm.attempt > 1 else ""
         self._tell(f"alarm: {alarm.name}{again}: {alarm.rule}: {alarm.message}")
         self._alarm_actions.add(alarm)
 
     def _keep(self, *, last: bool = False) -> None:
-        """Record, now and then, which attempts have been judged, for the next launcher."""
+        """Record, from time to time, which attempts have been judged, for the next launcher."""
         size, at = self._kept
         now = self._clock()
         if len(self._judged) > size and (last or now - at >= _JUDGED_SECONDS):
@@ -304,14 +305,14 @@ class AlarmMonitor:
 
 
 def _lacks_folder(plan: Plan) -> bool:
-    """Return whether a command is not given the folder of its run."""
+    """Return whether a command does not get the folder of its run."""
     command, env = plan.recipe.command, plan.launch.env
     words = None if command is None else [*command, *env.values()]
     return words is not None and not any("{log_path}" in word for word in words)
 
 
 def _nobody(alarm: Alarm) -> None:
-    """Nobody is told of alarms."""
+    """Ignore an alarm: no receivers are configured."""
 
 
 def _plain(text: str) -> str:

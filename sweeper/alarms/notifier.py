@@ -33,8 +33,8 @@ _SECONDS = 5.0
 def notifier(
     folder: SweepFolder, plan: Plan, env_file: str | None, clock: Callable[[], float]
 ) -> "Notifier | None":
-    """Make the notifier of a sweep; None if nobody is to be told. Raises `EnvironmentFailure` for a
-    wrong configuration."""
+    """Return the notifier of a sweep; None if there are no receivers. Raises `EnvironmentFailure`
+    for a wrong configuration."""
     notify = notify_of(plan)
     if notify is None:
         return None
@@ -42,7 +42,7 @@ def notifier(
 
 
 class Notifier:
-    """Notifies people about one sweep. `start` runs a command beside this process, and returns a
+    """Notifies people about one sweep. `start` runs a command next to this process, and returns a
     function that says whether it still runs."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Notifier:
         self._begun = False
 
     def raised(self, alarm: Alarm) -> None:
-        """Add an alarm on record, of this or an earlier launcher."""
+        """Add a recorded alarm of this or an earlier launcher."""
         key = f"alarm-{alarm.run}-{alarm.attempt}-{alarm.rule}"
         muted = "alarm" not in self._notify.on or self._alarms > _MOST_ALARMS
         if muted or key in self._known:
@@ -111,7 +111,7 @@ class Notifier:
         """Record messages, as far as the store accepts them."""
         if not self._begun:
             self._begun = True
-            self._wanted = True  # an earlier launcher may have left something unsent
+            self._wanted = True  # an earlier launcher may have left messages unsent
         with suppress(StoreError):
             while self._due:
                 self._wanted |= messages.put(self._folder, self._due[0])
@@ -119,7 +119,7 @@ class Notifier:
 
     def _send(self, *, again: bool = False) -> None:
         """Start the sending program if there are messages and it is not running. If it is running,
-        it may just have looked for the last time, so `again` starts another."""
+        it may just have checked for the last time, so `again` starts another."""
         if not self._wanted or (self._runs() and not again):
             return
         folder = self._folder

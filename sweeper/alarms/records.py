@@ -1,9 +1,6 @@
-"""Alarms on record: one file each, created once and never changed.
-
+"""Recorded alarms: one file each, created once and never changed.
     alarms/<run>.<attempt>.<rule>.json
-
-Its name says what the alarm is about: of an attempt and a rule there is one alarm. Whoever finds
-the file there already need not write it.
+There is one alarm for each attempt and rule. If the file exists already, nothing is written.
 """
 
 import re
@@ -24,7 +21,7 @@ _NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-
 
 
 class Name(NamedTuple):
-    """What an alarm is about, as its file's name says."""
+    """The subject of an alarm, as in its file name."""
 
     run: str
     attempt: int
@@ -44,12 +41,12 @@ _Text = Annotated[str, Default("")]
 
 
 class Alarm(NamedTuple):
-    """An alarm: something is wrong with a run.
+    """An alarm about a problem of a run.
 
-    `run` is the run's id, `name` what people call it, `time` when the alarm was raised (UTC, ISO
-    8601). The evidence: `key` was `value` at `step`, and `bound` is the most or the least that is
-    right; each is None where there is no such thing. `message` says so in a sentence, `advice` what
-    to do. `actions` are those of `on_alarm` that it sets off: "run", "stop run", "stop sweep".
+    `run` is the run's id, `name` its name, `time` when the alarm was raised (UTC, ISO 8601). The
+    evidence: `key` was `value` at `step`, and `bound` is the threshold; each may be None. `message`
+    is a sentence, `advice` what to do. `actions` are those of `on_alarm` that it triggers: "run",
+    "stop run", "stop sweep".
     """
 
     run: Unstored[str]
@@ -66,7 +63,7 @@ class Alarm(NamedTuple):
     actions: tuple[str, ...] = ()
 
     def document(self) -> dict[str, object]:
-        """Return the alarm as the store and `--json` have it."""
+        """Return the form in the store and in `--json`."""
         return strict(self._asdict() | {"actions": list(self.actions)})
 
 
@@ -82,9 +79,9 @@ def read(
 ) -> list[Alarm]:
     """Read the alarms of a sweep, oldest first: one listing, and a read for each.
 
-    A caller who reads again and again passes the same `known` each time (empty at first): alarms in
-    it are not read again. A damaged record is passed over, and `told` is called with its error.
-    Raises `StoreError` for a store that does not answer the listing.
+    Callers that read repeatedly pass the same `known`, empty at first: alarms in it are not read
+    again. Damaged records are skipped, and `on_error` gets their errors. Raises `StoreError` if the
+    store does not answer the listing.
     """
     readers = {path: partial(_alarm, name) for path, name in _listed(folder)}
     documents = read_each(folder.store, readers, known, on_error)
@@ -97,7 +94,7 @@ def names(folder: SweepFolder) -> list[Name]:
 
 
 def put(folder: SweepFolder, alarm: Alarm) -> bool:
-    """Record an alarm. Returns whether it was new. Raises `StoreError`."""
+    """Record an alarm. Return whether it was new. Raises `StoreError`."""
     path = folder.alarm(alarm.run, alarm.attempt, alarm.rule)
     try:
         folder.store.create(path, encode({"schema": SCHEMA} | alarm.document()))
@@ -126,14 +123,13 @@ def _alarm(name: Name, document: object, place: str) -> Alarm:
 
 
 class Action(NamedTuple):
-    """What was done about an alarm: by which launcher, and the outcome in words; None while it is
-    under way."""
+    """The action on an alarm: by which launcher, and the outcome in words; None until it ends."""
 
     by: str | None
     outcome: str | None
 
 
 def read_action(folder: SweepFolder, alarm: Alarm) -> Action:
-    """Read what was done about an alarm. Raises `NotFound`, `StoreError`."""
+    """Read the action on an alarm. Raises `NotFound`, `StoreError`."""
     path = folder.action(alarm.run, alarm.attempt, alarm.rule)
     return read_as(folder.store, path, partial(codec.read, Action))

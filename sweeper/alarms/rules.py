@@ -1,8 +1,8 @@
-"""The rules: what is wrong with a run, and what to do about it.
+"""The rules that detect problems of a run, and advice for each.
 
-Each rule is a pure function of the history so far, asked after every row that holds a value that it
-watches; the rules over the clock read the times in the vitals. It returns its evidence, or None.
-How the defaults were chosen, and how well they do, is in docs/alarms.md.
+Each rule is a pure function of the history so far, evaluated after every row that holds a value
+that it watches; the rules over the clock read the times in the vitals. It returns its evidence, or
+None. How the defaults were chosen, and how well they work, is in docs/alarms.md.
 """
 
 import math
@@ -17,36 +17,42 @@ from sweeper.metrics.rows import are_missing, as_number, describe
 from sweeper.sweep.labels import plural
 
 ADVICE = {
-    "nan": "look at the step before in `sweeper show`; lower the learning rate, clip gradients, "
-    "then `sweeper retry` from a checkpoint before it",
-    "divergence": "stop it (`sweeper cancel`), and launch with a learning rate three to ten times "
-    "lower, or a longer warm-up",
-    "spike": "look at the batch of that step; if the loss does not come back, lower the learning "
-    "rate or clip gradients",
-    "collapse": "stop it, and go on from an earlier checkpoint with a lower learning rate; read "
-    "`sweeper rollouts` for what it writes now",
-    "entropy": "raise entropy_coef or the temperature, lower the learning rate, or start from a "
-    "model that is right now and then",
+    "nan": "inspect the step before with `sweeper show`; lower the learning rate, clip "
+    "gradients, then `sweeper retry` from a checkpoint before it",
+    "divergence": "stop it (`sweeper cancel`), and launch with a learning rate three to ten "
+    "times lower, or a longer warm-up",
+    "spike": "inspect the batch of that step; if the loss does not recover, lower the "
+    "learning rate or clip gradients",
+    "collapse": "stop it, and continue from an earlier checkpoint with a lower learning "
+    "rate; read its answers with `sweeper rollouts`",
+    "entropy": "raise entropy_coef or the temperature, lower the learning rate, or start "
+    "from a model that is sometimes right",
     "kl": "lower the learning rate, take fewer substeps, or check that sampler and trainer have "
     "the same model and settings",
     "no_signal": "read `sweeper rollouts`: the task may be too hard, the reward broken, or "
-    "max_tokens too short for any answer; warm up with SFT, or make the reward denser",
-    "judge_failed": "mend the reward function, verifier or grader and `sweeper retry`; all errors "
-    "are in `iteration_*/reward_failures.jsonl` of the run",
-    "length": "read `sweeper rollouts`; lower max_tokens or the temperature, or take the length "
-    "into the reward",
-    "truncation": "raise max_tokens, or ask for shorter answers: what is cut off earns nothing",
-    "stalled": "look at `sweeper logs`: does the service answer, does the recipe wait for a lock? "
-    "`sweeper cancel` and `sweeper retry` start it again",
-    "paused": "wait, lower launch.max_parallel, or ask for more quota; nothing is lost meanwhile",
-    "heartbeat": "is its machine alive, and does it reach the store? the run is taken for lost "
-    "once the backend knows its job no more",
+    "max_tokens too short for any answer; warm up with SFT, or make the reward "
+    "denser",
+    "judge_failed": "fix the reward function, verifier or grader and `sweeper retry`; all "
+    "errors are in `iteration_*/reward_failures.jsonl` of the run",
+    "length": "read `sweeper rollouts`; lower max_tokens or the temperature, or include the "
+    "length in the reward",
+    "truncation": (
+        "raise max_tokens, or ask for shorter answers: answers that are cut off get no reward"
+    ),
+    "stalled": "read `sweeper logs`: does the service answer, does the recipe wait for a "
+    "lock? `sweeper cancel` and `sweeper retry` restart it",
+    "paused": ("wait, lower launch.max_parallel, or request more quota; nothing is lost meanwhile"),
+    "heartbeat": "check whether its machine is alive and can reach the store; the run counts "
+    "as lost once the backend no longer knows its job",
     "metric": "name a recorded key in `metric`, or have the program write it to its metrics "
-    "file: without it there is no report, and no best run",
-    "service": "start it again (`sweeper engine start`), or see that it is reached from there; "
-    "runs on the engine then go on from their last checkpoints, others by `sweeper retry`",
-    "disk": "make room on that machine: `sweeper store gc`, older runs, checkpoints",
-    "memory": "run fewer at once there (launch.max_parallel), or ask the backend for more memory",
+    "file: without it there is no report and no best run",
+    "service": "restart it (`sweeper engine start`), or check that the run's machine can "
+    "reach it; runs on the engine then continue from their last checkpoints, "
+    "others by `sweeper retry`",
+    "disk": "free space on that machine: `sweeper store gc`, older runs, checkpoints",
+    "memory": (
+        "run fewer jobs there (launch.max_parallel), or request more memory from the backend"
+    ),
 }
 """What to do about an alarm of each rule."""
 
@@ -73,8 +79,8 @@ class RowRule(NamedTuple):
 def judge(
     history: History, limits: Mapping[str, Thresholds], failed: Callable[[str, Exception], object]
 ) -> dict[str, Evidence]:
-    """Ask the rules that are on about the row just added. Returns rule -> evidence. A rule that
-    raises is passed to `failed`, and the others are asked all the same."""
+    """Apply the active rules to the row just added. Return rule -> evidence. A rule that raises is
+    passed to `failed`, and the others are applied all the same."""
     by_rule: dict[str, Evidence] = {}
     for rule in ROW_RULES:
         thresholds = limits.get(rule.name)
@@ -93,7 +99,7 @@ def judge(
 def _nan(history: History, _: Thresholds) -> Evidence | None:
     numeric = {series.key for series in history.watched}
     for key, recorded in history.row.items():
-        # Texts of other keys may be about anything.
+        # Text under other keys may be anything.
         is_text = isinstance(recorded, str) and key in numeric
         value = as_number(recorded) if is_text or isinstance(recorded, float) else None
         if value is not None and not math.isfinite(value):
@@ -119,8 +125,8 @@ def _divergence(history: History, thresholds: Thresholds) -> Evidence | None:
     now, start = median(values), loss.start
     recent = loss.last(20)
     rough = 3 * deviation(after - before for before, after in pairwise(recent))
-    # Of a loss that comes near zero, or has been as high, its ratio to the start says little: it
-    # has to be above by more than it leaps from step to step.
+    # For a loss that comes near zero, or has been as high before, the ratio to the start says
+    # little: it must also rise by more than it varies from step to step.
     earlier = list(loss.values)[: -len(values)]
     is_new = now > max(earlier, default=now) and loss.least >= _NEAR_ZERO * start
     bound = thresholds["above"] * start
@@ -128,13 +134,13 @@ def _divergence(history: History, thresholds: Thresholds) -> Evidence | None:
         text = f"{loss.key} is {now:.4g}{_at(loss.step)}, was {start:.4g} at the start"
         return Evidence(loss.key, loss.step, now, bound, text)
     lost = thresholds["lost"] * (start - loss.low)
-    # What has hardly fallen has hardly anything to give back but noise.
+    # A loss that has hardly fallen can lose nothing but noise.
     noise = max(3 * deviation(recent), rough) + 0.25 * abs(loss.low)
     bound = loss.low + max(lost, noise)
     if math.isfinite(bound) and start > loss.low and now > bound:
         text = (
-            f"{loss.key} is {now:.4g}{_at(loss.step)}, and had fallen from {start:.4g} to "
-            f"{loss.low:.4g}"
+            f"{loss.key} is {now:.4g}{_at(loss.step)}, after it had fallen from {start:.4g} "
+            f"to {loss.low:.4g}"
         )
         return Evidence(loss.key, loss.step, now, bound, text)
     return None
@@ -147,11 +153,11 @@ def _spike(history: History, thresholds: Thresholds) -> Evidence | None:
         return None
     before, now = values[:-1], values[-1]
     middle = median(before[-5:])
-    # From step to step, since a loss that falls is spread wide without any noise.
+    # From step to step, since a falling loss has a wide spread without any noise.
     noise = deviation(after - value for value, after in pairwise(before))
     leap = max(thresholds["above"] * noise, thresholds["lost"] * abs(loss.start))
     bound = middle + leap
-    # A loss far below where it began has room for noise that looks large beside it.
+    # A loss far below its start has noise that looks large in comparison.
     if now <= bound or now <= 2 * abs(middle):
         return None
     text = f"{loss.key} is {now:.4g}{_at(loss.step)}; its median before was {middle:.4g}"
@@ -164,7 +170,7 @@ def _collapse(history: History, thresholds: Thresholds) -> Evidence | None:
     if values is None or reward.count <= thresholds["steps"]:
         return None
     floor = min(reward.start, reward.least) if reward.least < 0 else 0.0
-    # Means, and no medians: of a sparse reward those are 0 or 1 whatever the model does.
+    # Means, not medians: of a sparse reward those are 0 or 1 whatever the model does.
     long = reward.last(2 * int(thresholds["steps"]))
     plain = _plain_deviation(reward.values)
     if (mean := sum(long) / len(long)) > reward.best_mean:
@@ -172,12 +178,12 @@ def _collapse(history: History, thresholds: Thresholds) -> Evidence | None:
     best = reward.best_mean
     now = sum(values) / len(values)
     bound = floor + (1 - thresholds["lost"]) * (best - floor)
-    # The robust deviation is 0 where most rewards are the same, the plain one where all are.
+    # The robust deviation is 0 if most rewards are the same, the plain one if all are.
     spread = max(deviation(reward.values), plain, 0.6 * reward.best_spread)
     noise = 4 * spread * math.sqrt(1 / len(values) + 1 / len(long))
     if best <= floor or now > bound or best - now <= noise:
         return None
-    text = f"{reward.key} is {now:.4g} on average{_at(reward.step)}, and has been {best:.4g}"
+    text = f"{reward.key} is {now:.4g} on average{_at(reward.step)}, after {best:.4g} before"
     return Evidence(reward.key, reward.step, now, bound, text)
 
 
@@ -210,15 +216,14 @@ def _no_signal(history: History, thresholds: Thresholds) -> Evidence | None:
         return None
     steps = int(thresholds["steps"])
     text = (
-        f"{now:.1%} of the groups of the last {steps} steps had answers that earned differently"
-        f"{_all_alike(history, thresholds['steps'])}{_at(series.step)}"
+        f"{now:.1%} of the groups of the last {steps} steps had answers with different "
+        f"rewards{_all_alike(history, thresholds['steps'])}{_at(series.step)}"
     )
     return Evidence(series.key, series.step, now, thresholds["below"], text)
 
 
 def _all_alike(history: History, steps: float) -> str:
-    """Return how many groups were all wrong or all right: the first teach nothing, the others no
-    more."""
+    """Return how many groups were all wrong or all right: neither teaches anything."""
     answers: list[str] = []
     for role, what in (("bad", "all wrong"), ("good", "all right")):
         series = history.series.get(role)
@@ -270,7 +275,7 @@ def _truncation(history: History, thresholds: Thresholds) -> Evidence | None:
 
 
 def _plain_deviation(values: Collection[float]) -> float:
-    # As `statistics.pstdev`, which takes a hundred times as long, and that for each row.
+    # Like `statistics.pstdev`, which takes a hundred times as long for each row.
     mean = sum(values) / len(values)
     return math.dist(tuple(values), (mean,) * len(values)) / math.sqrt(len(values))
 
@@ -309,8 +314,8 @@ def judge_clock(
     limits: Mapping[str, Mapping[str, float]],
     failed: Callable[[str, Exception], object],
 ) -> dict[str, Evidence]:
-    """Ask the rules that are on about this moment. Returns rule -> evidence. A rule that raises is
-    passed to `failed`."""
+    """Apply the active rules over the clock. Return rule -> evidence. A rule that raises is passed
+    to `failed`."""
     by_rule: dict[str, Evidence] = {}
     for name, find in CLOCK_RULES.items():
         thresholds = limits.get(name)
@@ -325,8 +330,8 @@ def judge_clock(
 
 
 def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
-    """A run stands still. Not one that waits for the service, nor one whose worker is silent: other
-    rules are about those."""
+    """Return evidence if a run stands still, unless it waits for the service, or its worker is
+    silent: other rules are about those."""
     vitals = history.vitals
     if vitals.paused is not None or vitals.beat_quiet > max(vitals.lease, 30.0):
         return None
@@ -361,7 +366,8 @@ def _heartbeat(history: History, thresholds: Mapping[str, float]) -> Evidence | 
 
 
 def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
-    """A run has failed because a service went away, by the last line that it printed."""
+    """Return evidence if a run has failed because a service went away, by the last line that it
+    printed."""
     line = history.vitals.failed
     if line is None or not _NOBODY.search(line):
         return None
@@ -369,7 +375,8 @@ def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
 
 
 def _metric(history: History, _: Mapping[str, float]) -> Evidence | None:
-    """A run has succeeded without its metric, or without a value of it at the end."""
+    """Return evidence if a run has succeeded without its metric, or without a value of it at the
+    end."""
     wanted, series = history.vitals.metric, history.metric
     if wanted is None:
         return None

@@ -1,8 +1,8 @@
-"""Applies the rules to the attempts of a sweep that run, and says what is new.
+"""Applies the rules to the running attempts of a sweep, and reports what is new.
 
-Little is kept of each attempt, and a look reads a bounded number of bytes, so that it takes about
-as long at the start of a sweep as when a launcher finds a million rows. An error in a rule is told
-once, and the other rules go on.
+It stores little about each attempt, and reads a bounded number of bytes per check, so that a check
+takes about as long at the start of a sweep as for a launcher that sees a million rows. An error in
+a rule is reported once, and the other rules continue.
 """
 
 import json
@@ -49,7 +49,7 @@ def first_error(data: bytes) -> str | None:
 
 def summarise(data: bytes) -> dict[str, float]:
     """Summarise the whole lines of `data`: role -> share or mean. If the data end within a line,
-    the last group is left out, since some of it may be missing."""
+    leave out the last group, which may be incomplete."""
     whole = data[: data.rfind(b"\n") + 1]
     groups: dict[object, list[float]] = {}
     cut = known = 0
@@ -120,10 +120,10 @@ a run stands still now."""
 
 
 class Seen(NamedTuple):
-    """An attempt as the launcher sees it. `running`: a worker is at work on it; `quiet`: seconds
-    since its last beat, whose contents are `beat`; `stopping`: a user wants it to end. `failed` is
-    the last line that it printed, if it has failed; `succeeded` says that it has succeeded.
-    `metric` is what it is compared by, where that is not the same for all."""
+    """An attempt as the launcher sees it. `running`: a worker executes it; `quiet`: seconds since
+    its last heartbeat, whose contents are `beat`; `stopping`: a user wants it to end. `failed`
+    is the last line that it printed, if it has failed; `succeeded` says that it has succeeded.
+    `metric` is its metric, unless all attempts have the same."""
 
     run: str
     attempt: int
@@ -137,9 +137,9 @@ class Seen(NamedTuple):
 
 
 class Criteria(NamedTuple):
-    """What a sweep's plan says that its attempts are judged by: the thresholds of its rules, the
-    seconds of its lease, how many seconds late metrics may come (0: as they are written), and the
-    metric that its runs are compared by. `lacks_folder`: its command has no `{log_path}`."""
+    """The plan's criteria for attempts: the thresholds of its rules, the seconds of its lease, how
+    many seconds late metrics may arrive (0: not late), and the metric. `lacks_folder`: its
+    command has no `{log_path}`."""
 
     limits: Limits
     lease: float
@@ -150,7 +150,7 @@ class Criteria(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a rule has found about an attempt."""
+    """A rule's evidence about an attempt."""
 
     run: str
     attempt: int
@@ -160,13 +160,13 @@ class Found(NamedTuple):
 
 
 class _Watch:
-    """What the watcher keeps of one attempt."""
+    """What the watcher stores about one attempt."""
 
     def __init__(self, tail: Tail, metric: str | None, now: float) -> None:
         self.tail = tail
         self.history = History(metric)
         self.begun = now
-        self.at = now  # when it was last seen to go on
+        self.at = now  # when it last made progress
         self.read_at = now
         self.steps = 0
         self.first: float | None = None  # how long the first step took
@@ -182,11 +182,11 @@ class _Watch:
 
 class Watcher:
     """Watches the attempts of one sweep. `clock` gives monotonic seconds, `tell` gets a line about
-    a rule that fails. `said` has the alarms on record, as (run, attempt, rule): they are not found
-    again.
+    a rule that fails. `said` has the recorded alarms, as (run, attempt, rule), which are not
+    raised again.
 
-    `stalled` has the attempts, as (run, attempt), that stood still at the last look, alarmed of
-    before or not.
+    `stalled` has the attempts, as (run, attempt), that stood still at the last check, whether there
+    was an alarm or not.
     """
 
     def __init__(
@@ -205,15 +205,15 @@ class Watcher:
         self._tell = tell
         self.stalled: set[tuple[str, int]] = set()
         self._watches: dict[tuple[str, int], _Watch] = {}
-        self._first: float | None = None  # the longest that a first step has taken
+        self._first: float | None = None  # the longest time to a first step
         self._turn = 0
         self._told: set[str] = set()
         self._left = 0
 
     def look(self, attempts: Sequence[Seen]) -> tuple[list[Found], set[tuple[str, int]]]:
-        """Look at attempts. Returns what is newly found, and which of the attempts that have ended
-        are read to their end. Attempts that are not given are forgotten. A store that does not
-        answer is asked again the next time."""
+        """Check attempts. Return new evidence, and which of the ended attempts are read to the
+        end. Attempts that are not given are forgotten. A store that does not answer is asked
+        again the next time."""
         now = self._clock()
         keys = {(seen.run, seen.attempt) for seen in attempts}
         self._watches = {key: watch for key, watch in self._watches.items() if key in keys}
@@ -222,7 +222,8 @@ class Watcher:
         alarms: list[Found] = []
         over: set[tuple[str, int]] = set()
         self.stalled = set()
-        # Each look begins with another attempt: where there is much to read, all get their turn.
+        # Each check begins with another attempt, so that all get their turn if there is much to
+        # read.
         start = self._turn % len(attempts) if attempts else 0
         for seen in (*attempts[start:], *attempts[:start]):
             key = (seen.run, seen.attempt)
@@ -231,7 +232,7 @@ class Watcher:
                 self._watches[key] = _Watch(tail, self._metric(seen), now)
             watch = self._watches[key]
             more = self._read(watch, seen, alarms, now) if self._left > 0 else True
-            if remote:  # where each file takes a request or two
+            if remote:  # on such a store each file takes a request or two
                 self._left -= MOST_BYTES // _MOST_REMOTE
             watch.looked = watch.looked or not more
             if seen.running:
@@ -252,11 +253,11 @@ class Watcher:
         return alarms, over
 
     def _read(self, watch: _Watch, seen: Seen, alarms: list[Found], now: float) -> bool:
-        """Read what is new of an attempt and judge it. Returns whether there is more to read."""
+        """Read an attempt's new data and judge it. Return whether there is more to read."""
         try:
             fresh = watch.tail.read(MOST_BYTES)
         except StoreError:
-            self._left = 0  # the store is not asked for other attempts in this look
+            self._left = 0  # do not query the store for other attempts in this check
             return True
         watch.read_at = now
         if fresh.again:
@@ -288,8 +289,8 @@ class Watcher:
             self._tell(f"alarms: the rule {rule} failed: {type(error).__name__}: {error}")
 
     def _open(self, seen: Seen) -> Limits:
-        """Return the rules to ask about an attempt: those that have found nothing yet, and
-        `stalled`, of which it must be known whether it still holds."""
+        """Return the rules to apply to an attempt: those without evidence so far, and `stalled`,
+        whose current state is needed."""
         return {
             rule: thresholds
             for rule, thresholds in self._criteria.limits.items()
@@ -304,8 +305,8 @@ class Watcher:
                 alarms.append(Found(seen.run, seen.attempt, rule, what, host))
 
     def _time(self, watch: _Watch, rows: list[Row], now: float) -> None:
-        """Learn how long steps take. Rows that were there at the first look count for nothing: they
-        were written before."""
+        """Learn how long steps take. Rows that existed at the first check do not count: they were
+        written before."""
         took = [
             as_float(row.get("time/total", row.get("time/step"))) or 0.0 for row in rows[-_STEPS:]
         ]
@@ -321,7 +322,7 @@ class Watcher:
         watch.at = now
 
     def _with_error(self, seen: Seen, evidence: Evidence) -> Evidence:
-        """Add the error of the function that failed, where it can be read."""
+        """Add the error of the failed function if it can be read."""
         path = failure_path(self._folder.recorded(seen.run, seen.attempt), evidence.step or 0)
         with suppress(NotFound, StoreError):
             error = first_error(self._folder.store.read_range(path, 0, _ERROR_BYTES))
@@ -348,7 +349,7 @@ class Watcher:
         beat = seen.beat or {}
         paused, machine = table_of(beat.get("paused")), table_of(beat.get("machine"))
         if paused or seen.stopping:
-            watch.at = now  # a wait for the service is no standstill
+            watch.at = now  # a wait for the service is not a stall
         quiet = watch.read_at - watch.at - 2 * self._criteria.sync_s
         if _nearly_done(watch.history.row):
             quiet -= _FINAL_SECONDS
@@ -369,8 +370,8 @@ class Watcher:
 
 
 def _nearly_done(row: Mapping[str, object]) -> bool:
-    """Return whether the attempt is at its last steps. A value above 1 is no share but percent, or
-    a count."""
+    """Return whether the attempt is at its last steps. A value above 1 is not a share but a
+    percentage or a count."""
     shares = [as_float(row.get(key)) or 0.0 for key in ("progress", "progress/done_frac")]
     return any(0.95 <= share <= 1 for share in shares)
 

@@ -196,7 +196,7 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent, table: prices.P
     if whole.amount.unpriced:
         lines.append(f"no price known for {', '.join(whole.amount.unpriced)}")
     if whole.usage.unknown:
-        lines.append(f"not all is counted: {whole.usage.unknown}")
+        lines.append(f"not everything is counted: {whole.usage.unknown}")
     if without:
         which = f"{without} of {len(costs)} runs" if without < len(costs) else "these runs"
         lines.append(f"{which} have no meter and recorded no tokens: what they used is not known")

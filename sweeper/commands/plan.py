@@ -38,7 +38,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print what `launch` would start, and what exists already."""
     if arguments.manifest and arguments.json:
-        raise UsageError("--manifest and --json do not go together: take one of them out")
+        raise UsageError("--manifest and --json exclude each other: remove one")
     planned = planned_by(arguments)
     from sweeper.commands.plan_text import full, short
     from sweeper.launcher.preview import document, survey

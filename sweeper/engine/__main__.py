@@ -155,7 +155,7 @@ def main(
             return 0
         running = lifecycle.find(arguments.home)
         if running is None:
-            nothing = "no engine is running: `sweeper engine start` starts one"
+            nothing = "no engine is running: start one with `sweeper engine start`"
             print(nothing, file=sys.stderr if arguments.action == "env" else sys.stdout)
             return 5
         everything = arguments.action == "status" and arguments.all

@@ -58,9 +58,9 @@ _FILES: dict[str, Callable[[Checkpoint], bytes]] = {CONFIG: _config, WEIGHTS: _w
 
 
 def contents(checkpoint: Checkpoint, file: str) -> bytes:
-    """Return the contents of one file. Raises Unknown if there is no file of that name."""
+    """Return the contents of one file. Raises Unknown if no file of that name."""
     if file not in _FILES:
-        raise Unknown(f"there is no file {file!r}: {', '.join(_FILES)}")
+        raise Unknown(f"no file {file!r}: {', '.join(_FILES)}")
     return _FILES[file](checkpoint)
 
 

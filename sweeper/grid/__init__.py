@@ -1,5 +1,4 @@
 """Reads and checks grids, the YAML files that describe sweeps. Recipes are not needed for it.
-
 dotted_keys      keys of configurations, and sets of them
 naming           canonical values, and the ids and names made from them
 references       ${key} in a value

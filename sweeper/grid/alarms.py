@@ -102,11 +102,11 @@ _ON_ALARM = Section(
             least=1,
             example="a list such as [notify-send, '{name}', '{message}']",
         ),
-        "A command and its arguments; {run}, {name}, {rule}, {sweep}, {attempt}, {message} stand in"
-        " braces.",
+        "A command and its arguments, with the placeholders {run}, {name}, {rule}, {sweep}, "
+        "{attempt}, {message}.",
         examples=(["notify-send", "{name}", "{message}"],),
     ),
-    Field("stop", Choice("run", "sweep"), "What is stopped, as by `sweeper cancel`."),
+    Field("stop", Choice("run", "sweep"), "What to stop, as `sweeper cancel` does."),
     Field(
         "rules",
         Texts(
@@ -115,7 +115,7 @@ _ON_ALARM = Section(
             unique=True,
             example="a list of rules",
         ),
-        "About which alarms (default: all).",
+        "The alarms that this is for (default: all).",
     ),
     check=_check,
 )
@@ -133,11 +133,9 @@ WHOLE: dict[str, object] = {
 ALARMS = Field(
     "alarms",
     Shape(_RULES.schema, _read_alarms),
-    "What alarms watch for: `off`, or other thresholds.",
+    "The alarm rules: `off`, or other thresholds.",
 )
-ON_ALARM = Field(
-    "on_alarm", Shape(_ON_ALARM.schema, _read_on_alarm), "What is to be done about alarms."
-)
+ON_ALARM = Field("on_alarm", Shape(_ON_ALARM.schema, _read_on_alarm), "What to do about alarms.")
 
 
 def check_rules(

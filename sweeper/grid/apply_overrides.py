@@ -60,7 +60,7 @@ def apply_to_launch(
             problems.add(change.place, "write launch.<key>=value, or ~launch.<key>")
         elif change.action == "drop":
             if not _take(entries, key):
-                message = f"there is no launch.{key} to drop{nearest(key, entries)}"
+                message = f"no launch.{key} to drop{nearest(key, entries)}"
                 problems.add(change.place, message)
         else:
             _put(entries, key, change)
@@ -118,7 +118,7 @@ def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
     if special is not None:
         return special(grid, change, problems)
     if change.action == "drop" and not touches(key, keys):
-        problems.add(change.place, f"there is no {key!r} to drop{nearest(key, keys)}")
+        problems.add(change.place, f"no {key!r} to drop{nearest(key, keys)}")
     if change.action != "drop" and touches(key, inside) and not touches(key, outside):
         return grid._replace(whens=tuple(_apply_to_when(w, change, problems) for w in grid.whens))
     whens = tuple(_rebuilt(when, _part(when).without(key)) for when in grid.whens)
@@ -137,15 +137,15 @@ def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
 def _special(
     grid: Grid, change: Override, keys: Mapping[str, None]
 ) -> Callable[[Grid, Override, Problems], Grid] | None:
-    """Return the function for an override that means a section of the grid, or the seed field;
-    None for a value of its runs. `keys` are all keys that the grid gives."""
+    """Return the function for an override of a section of the grid, or of the seed field; None for
+    a value of its runs. `keys` are all keys that the grid gives."""
     section = change.key.partition(".")[0]
     if not touches(section, keys):
         if section == "random":
             return _apply_to_random
         if change.key == "seeds":
             return _apply_to_seeds
-        # Which fields a recipe has is not known yet.
+        # The recipe's fields are not known yet.
         if grid.command is not None and advice(change) is not None:
             return None if Reach(used_keys(grid)).touches(change.key) else _refuse
     of_seed = grid.seeds is not None and change.key == grid.seeds.field
@@ -153,7 +153,7 @@ def _special(
 
 
 def advice(change: Override) -> str | None:
-    """Return how to set what an override means that is for a section of the grid."""
+    """Return how to write an override of a section of the grid."""
     if change.action == "drop":
         return None
     return as_override(change.key, flow(plain(change.node)), frozenset(SECTION.fields))
@@ -182,7 +182,7 @@ def _apply_to_when(when: When, change: Override, problems: Problems) -> When:
 
 
 def _with_axis(part: _Part, change: Override, problems: Problems) -> _Part:
-    """Replace the axis of that key, in the block where it is zipped with others, or adds a new
+    """Replace the axis of that key, in the block where it is zipped with others, or add a new
     axis. The key is no longer drawn at random."""
     key = change.key
     settings = read_axis(key, change.place, change.node, problems)
@@ -193,7 +193,7 @@ def _with_axis(part: _Part, change: Override, problems: Problems) -> _Part:
         if len(others) == len(block.axes):
             blocks.append(block)
         elif others and placed:
-            problems.add(change.place, f"axis {key!r} would stand for axes of several blocks")
+            problems.add(change.place, f"axis {key!r} would replace axes of several blocks")
         elif others and settings and len(settings) != block.size:
             problems.add(
                 change.place,
@@ -240,7 +240,7 @@ def _apply_to_seeds(grid: Grid, change: Override, problems: Problems) -> Grid:
     it."""
     if change.action == "drop":
         if grid.seeds is None:
-            problems.add(change.place, "there is no 'seeds' to drop")
+            problems.add(change.place, "no 'seeds' to drop")
         return grid._replace(seeds=None)
     seeds = read_seeds(change.node, "seeds", problems)
     if seeds is not None and grid.seeds is not None and "field" not in (change.node.entries or {}):

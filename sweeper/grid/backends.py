@@ -14,7 +14,7 @@ from sweeper.grid.run_overrides import overrides_of
 from sweeper.sweep.launch import Share
 
 SHARE = "max_parallel"
-_SHARE = Field(SHARE, Integer(1), "Most jobs at once at this place.")
+_SHARE = Field(SHARE, Integer(1), "The most jobs at once at this place.")
 _EXPECTED = "it takes a list of backends: NAME, or {NAME: {max_parallel: 8, OPTION: VALUE}}"
 
 
@@ -47,7 +47,7 @@ class Places:
     """Reads a list of distinct backends."""
 
     def read(self, node: Node, where: str, problems: Problems) -> list[Entry] | None:
-        """Return the entries that can be read, and notes the others."""
+        """Return the valid entries, and note problems of the others."""
         if node.items is None or not node.items:
             shown = "an empty list" if node.items is not None else kind(node)
             problems.add(node.place, f"{where} is {shown}; {_EXPECTED}")
@@ -59,7 +59,7 @@ class Places:
                 continue
             name = entry.kind.name
             if name in entries:
-                message = f"{where}[{number}]: {name} stands twice, and is one place"
+                message = f"{where}[{number}]: {name} is given twice"
                 problems.add(item.place, message)
             entries.setdefault(name, entry)
         return list(entries.values())
@@ -112,7 +112,7 @@ def _having(key: str) -> Iterable[BackendType]:
 BACKENDS = Field(
     "backends",
     Places(),
-    "Several places for the jobs of one sweep, in the order in which they are filled, in place of"
-    " backend; each with its options, and max_parallel as its share.",
+    "Several backends for one sweep, in the order in which they are filled, in place of "
+    "backend; each with its options, and max_parallel as its share.",
     examples=([{"local": {"max_parallel": 4}}],),
 )

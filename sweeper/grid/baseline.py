@@ -1,4 +1,4 @@
-"""The section `baseline`: what the best cell is compared with at the end."""
+"""The section `baseline`: the comparison for the best cell."""
 
 import re
 from typing import NamedTuple
@@ -67,6 +67,6 @@ def _read(node: Node, where: str, problems: Problems) -> GridBaseline | None:
 BASELINE = Field(
     "baseline",
     Shape(_SCHEMA, _read),
-    "What the best is compared with: a cell over base, run once beside the others; another sweep's"
-    " winner; or, in a stage, the base model.",
+    "What the best is compared with: a cell over base, run once with the others; another "
+    "sweep's winner; or, in a stage, the base model.",
 )

@@ -95,7 +95,7 @@ def read_entries(node: Node, section: str, problems: Problems) -> list[dict[str,
         elif item.entries is not None and not item.entries:
             problems.add(item.place, f"{section} has an empty mapping")
         elif item.value is None:
-            problems.add(item.place, f"{section} has nothing where a mapping is due")
+            problems.add(item.place, f"{section} is empty; it takes a mapping")
     if len(entries) > MAX_ENTRIES:
         problems.add(node.place, f"{section} has more than {MAX_ENTRIES} entries")
     return entries[:MAX_ENTRIES]

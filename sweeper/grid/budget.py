@@ -18,12 +18,12 @@ SECTION = Section(
         "usd", Number(0, _MOST_USD), "Dollars, by the prices that `sweeper costs --prices` shows."
     ),
     Field("tokens", Number(0, _MOST_TOKENS), "Tokens of all kinds."),
-    Field("hours", Number(0, _MOST_HOURS), "Hours of all runs together, pauses left out."),
+    Field("hours", Number(0, _MOST_HOURS), "Hours of all runs together, without pauses."),
     Field(
         "on_reach",
         Choice("stop", "pause"),
-        "`stop`: runs at work are stopped, and go on from their checkpoints when there is more to"
-        " spend; `pause`: they go on. Nothing new starts either way.",
+        "`stop`: running jobs are stopped, and continue from their checkpoints once the "
+        "budget is larger; `pause`: they continue. In both cases no new runs start.",
         "stop",
     ),
     check=_check,
@@ -36,7 +36,7 @@ ACCOUNT = SECTION.extended(
     Field(
         "per",
         Choice(*PERIODS),
-        "Of which time the limits are: a day or a month, in UTC, or all that was ever used.",
+        "The period of the limits: a day or a month, in UTC, or all time.",
         "all",
     )
 )
@@ -52,5 +52,5 @@ def read_caps(node: Node, where: str, problems: Problems) -> Budget | None:
 BUDGET = Field(
     "budget",
     Shape(SECTION.schema, read_caps),
-    "How much all runs of the sweep together may use at most.",
+    "The most that all runs of the sweep together may use.",
 )

@@ -17,9 +17,12 @@ def word_with(holes: Sequence[str]) -> Item:
         for match in HOLE.finditer(word):
             hole = match.group(1)
             if match.group() in ("{", "}") or hole == "":
-                return "a stray brace; {{ is one"
+                return "a stray brace; write {{ for one"
             if hole is not None and hole not in holes:
-                return f"no value for {{{hole[:60]}}}{nearest(hole, holes)}; {', '.join(holes)}"
+                return (
+                    f"no value for {{{hole[:60]}}}{nearest(hole, holes)}; known are "
+                    f"{', '.join(holes)}"
+                )
         return None
 
     names = "|".join(map(re.escape, holes))

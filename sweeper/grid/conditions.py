@@ -69,7 +69,7 @@ def read_whens(node: Node, where: str, problems: Problems) -> tuple[When, ...]:
 
 def _read_one(item: Node, problems: Problems) -> When | None:
     if item.value is None:
-        problems.add(item.place, "when has nothing where a mapping is due")
+        problems.add(item.place, "when is empty; it takes a list of mappings")
         return None
     reading = _ENTRY.read(item, "when", problems)
     if item.entries is None:
@@ -98,9 +98,9 @@ def _read_conditions(node: Node, where: str, problems: Problems) -> dict[str, Co
         value = setting.value
         values = cast("list[object]", value) if isinstance(value, list) else [value]
         if setting.refers:
-            problems.add(setting.place, f"if: {key[:60]!r} is asked for by value, not by reference")
+            problems.add(setting.place, f"if: {key[:60]!r} needs a value, not a reference")
         elif not values:
-            problems.add(setting.place, f"if: {key[:60]!r} has no value to ask for")
+            problems.add(setting.place, f"if: {key[:60]!r} has no value")
         texts = frozenset(map(canonical, values))
         conditions[key] = Condition(tuple(values), texts, setting.place)
     return conditions
@@ -122,7 +122,7 @@ def check_whens(whens: tuple[When, ...], blocks: tuple[Block, ...], problems: Pr
                 problems.add(setting.place, f"when.base: {key[:60]!r} is an axis already{other}")
 
 
-_NEEDS = "an if: the keys and values that it asks for"
+_NEEDS = "an if: keys and values of the cells"
 _IF: dict[str, object] = {
     "type": "object",
     "propertyNames": NAMES,
@@ -134,11 +134,11 @@ _ENTRY = Section(
     Field(
         "if",
         Shape(_IF, _read_conditions),
-        "The keys and values that a cell must have; a list means any of its values.",
+        "The keys and values of the cells; a list means any of its values.",
     ),
     Field("base", Shape(VALUES, read_settings), "Values that such a cell has."),
     Field("grid", Shape(AXES, read_axes), "Axes that such a cell has."),
-    Field("zip", Shape(ZIP, read_zip), "Axes that move together."),
+    Field("zip", Shape(ZIP, read_zip), "Axes that vary together."),
     RANDOM._replace(kind=Shape(lambda: {"allOf": [RANDOM.schema(), WHOLE]}, read_random)),
     needs={"if": _NEEDS},
     more={"required": ["if"], "anyOf": [{"required": [key]} for key in _GIVES]},

@@ -62,15 +62,15 @@ _PROGRAM = Section(
         "name",
         Text(
             SWEEP_NAME,
-            "{} cannot name a sweep (letters, digits, '.', '_' and '-', a letter or digit first,"
-            " at most 100)",
+            "{} is not a valid sweep name (letters, digits, '.', '_' and '-', a letter or "
+            "digit first, at most 100)",
         ),
         "The sweep's name (default: the file's stem).",
     ),
     Field(
         "extends",
         Text(),
-        "Another grid that this one starts from: its path, counted from this file.",
+        "Another grid that this one is based on: its path, relative to this file.",
     ),
     Field(
         "recipe",
@@ -87,19 +87,21 @@ _PROGRAM = Section(
             most=10_000,
             example="a list such as [python, train.py, '--lr={lr}']",
         ),
-        "Instead of a recipe: an argv in which {key} stands for the value of a key, {log_path},"
-        " {seed}, {run} or {attempt}.",
+        "Instead of a recipe: an argv in which {key} is replaced by the value of a key, "
+        "{log_path}, {seed}, {run} or {attempt}.",
     ),
     Field(
         "service",
         Choice("local", "tinker", "none"),
-        "Who serves the model: local (our engine), tinker (the hosted one; needs TINKER_API_KEY)"
-        " or none.",
+        "The model service: local (our engine), tinker (the hosted one; needs "
+        "TINKER_API_KEY) or none.",
         "none",
     ),
     Field("base", Shape(VALUES, read_settings), "Values that all runs share."),
     Field("grid", Shape(AXES, read_axes), "Axes: every combination of their values is a cell."),
-    Field("zip", Shape(ZIP, read_zip), "Axes that move together, of one length within a mapping."),
+    Field(
+        "zip", Shape(ZIP, read_zip), ("Axes that vary together, of equal length within a mapping.")
+    ),
     RANDOM,
     WHEN,
     Field(
@@ -107,7 +109,7 @@ _PROGRAM = Section(
         Shape(ENTRIES, _read_excluded),
         "Cells to leave out: those that have all values of an entry.",
     ),
-    Field("include", Shape(ENTRIES, read_entries), "Further cells, one each, over base."),
+    Field("include", Shape(ENTRIES, read_entries), "Additional cells, one each, over base."),
     SEEDS,
     Field("metric", Nested(METRIC), "What decides which cell is best."),
     BASELINE,
@@ -127,7 +129,9 @@ _PROGRAM = Section(
 
 def schema_of_stages(launch: Section) -> dict[str, object]:
     """Return the JSON Schema of `stages`, in which each stage may have its own `launch`."""
-    own = Field("launch", Nested(launch), "How its own runs are executed, over what all say.")
+    own = Field(
+        "launch", Nested(launch), ("How the stage's runs are executed, over the sweep's settings.")
+    )
     sections = {key: _PROGRAM.fields[key].schema() for key in IN_STAGE}
     return stages_schema({**sections, own.name: own.schema()})
 
@@ -135,8 +139,10 @@ def schema_of_stages(launch: Section) -> dict[str, object]:
 SECTION = _PROGRAM.extended(
     Field(
         "stages",
-        Shape(partial(schema_of_stages, STAGE_SECTION), unread),  # until the command line is read
-        "Instead of a recipe: grids that go on from each other's runs.",
+        Shape(
+            partial(schema_of_stages, STAGE_SECTION), unread
+        ),  # known once the command line is read
+        "Instead of a recipe: grids whose runs continue from each other's.",
     ),
     Field(
         "order",

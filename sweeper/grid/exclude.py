@@ -1,4 +1,4 @@
-"""Applies the section `exclude`."""
+"""Apply the section `exclude`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,8 +7,8 @@ from sweeper.grid.naming import canonical
 
 
 class Exclusion:
-    """The `exclude` rules, indexed by the values of their keys: thousands of rules are as quick as
-    one."""
+    """The `exclude` rules, indexed by the values of their keys, so that thousands of rules are
+    fast."""
 
     def __init__(self, rules: Sequence[dict[str, Setting]]) -> None:
         self._by_keys: dict[tuple[str, ...], dict[tuple[str, ...], int]] = {}

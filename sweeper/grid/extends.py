@@ -1,9 +1,9 @@
 """Reads the files of grids, and merges a grid with the grids that it `extends`.
 
-Mappings are merged key by key. Any other value is replaced, and null removes what the other file
-has. What a grid gives for a key of its configurations replaces everything that the other grid
-gives for it: a base value replaces axes and values in included cells, an axis replaces axes. A
-stage is merged with the stage of the same name, as grids are. The name is never inherited.
+Mappings are merged key by key. Any other value is replaced, and null removes the value of the other
+file. A value for a key of configurations replaces everything that the other grid gives for it: a
+base value replaces axes and values in included cells, an axis replaces axes. A stage is merged with
+the stage of the same name, as grids are. The name is never inherited.
 """
 
 import os
@@ -51,7 +51,7 @@ def read_text(path: str) -> str:
 def decoded(data: bytes, path: str) -> str:
     """Decode the contents of a grid's file. Raises `GridError`."""
     if len(data) > MAX_BYTES:
-        raise GridError([f"{path}: more than {MAX_BYTES} bytes, which is what a grid may have"])
+        raise GridError([f"{path}: larger than the limit of {MAX_BYTES} bytes for a grid"])
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -78,10 +78,10 @@ def extended(
         path = _target(node, path, problems)
         real = os.path.realpath(path)
         if real in seen:
-            problems.add(node.place, f"extends: {path[:200]} extends itself in the end")
+            problems.add(node.place, f"extends: {path[:200]} extends itself in a circle")
             raise Stop
         if len(sources) >= MAX_EXTENDS:
-            problems.add(node.place, f"extends leads on more than {MAX_EXTENDS} times")
+            problems.add(node.place, f"extends continues over more than {MAX_EXTENDS} files")
             raise Stop
         seen.append(real)
         text, layer = _load(node, path, left, problems)
@@ -119,9 +119,9 @@ def _target(node: Node, path: str, problems: Problems) -> str:
 
 def _load(node: Node, path: str, left: int, problems: Problems) -> tuple[str, Node]:
     try:
-        # Reading a pipe or a terminal would block, and it could not be read again.
+        # Reading a pipe or a terminal would block, and could not be repeated.
         if not stat.S_ISREG(os.stat(path).st_mode):
-            problems.add(node.place, f"extends: {path[:200]} is no file")
+            problems.add(node.place, f"extends: {path[:200]} is not a file")
             raise Stop
         text = read_text(path)
     except OSError as error:
@@ -180,7 +180,7 @@ def _merge_section(under: Node, over: Node, section: str) -> Node:
     `launch` are such sections. A stage that both have is merged as a grid is."""
     merged: Entries = dict(under.entries or {})
     for key, (place, node) in (over.entries or {}).items():
-        if key not in merged:  # null has nothing to remove: noted as any other value
+        if key not in merged:  # null has nothing to remove here: treated as any other value
             merged[key] = (place, node)
             continue
         below = merged[key][1]
@@ -210,7 +210,7 @@ def _merge_base(under: Node, over: Node) -> Node:
         for key, place, node in _leaves(under.entries or {})
         if not reach.touches(key)
     }
-    # Keys that the other file gives twice must not vanish here: they are noted later.
+    # Keys that the other file gives twice must not vanish here: they are reported later.
     if len(leaves_above) != len(above):
         return over
     return Node({**below, **above}, over.place)
@@ -284,7 +284,7 @@ def _draws_nothing(entry: tuple[Place, Node]) -> bool:
 
 
 def _cut_each(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:
-    """Cut each mapping of a list, and removes those that become empty."""
+    """Cut each mapping of a list, and remove those that become empty."""
     place, node = entry
     if node.items is None:
         return entry

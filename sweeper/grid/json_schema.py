@@ -1,8 +1,8 @@
 """Makes the JSON Schema of grids, from the declaration that also reads them: `sweeper init
 --schema`.
 
-Editors use it to offer keys and to mark mistakes. A grid that extends another may be incomplete,
-so the requirements of a whole grid stand under a condition.
+Editors use it to offer keys and to mark mistakes. A grid that extends another may be incomplete, so
+the requirements of a whole grid are conditional.
 """
 
 from sweeper.backends import backend_names
@@ -40,8 +40,8 @@ def grid_schema() -> dict[str, object]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A sweeper grid",
-        "description": "One YAML file that says which runs to make. `sweeper plan` checks it in"
-        " full, the recipe's own fields too.",
+        "description": "One YAML file that describes the runs of a sweep. `sweeper plan` "
+        "checks it completely, including the recipe's own fields.",
         **schema,
         "not": {
             "required": ["recipe", "command"],

@@ -27,12 +27,12 @@ ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 SECTION = Section(
     Field(
         "backend",
-        Text(r"[a-z][a-z0-9-]*", "{} is not a backend's name"),
+        Text(r"[a-z][a-z0-9-]*", "{} is not a backend"),
         "Where jobs execute.",
         _DEFAULT.backend,
     ),
     BACKENDS,
-    Field("max_parallel", Integer(1), "Most jobs at once.", _DEFAULT.max_parallel),
+    Field("max_parallel", Integer(1), "The most jobs at once.", _DEFAULT.max_parallel),
     Field("retries", Integer(0), "How many times a failed run is retried.", _DEFAULT.retries),
     Field(
         "timeout",
@@ -51,16 +51,16 @@ SECTION = Section(
     Field(
         "requirements",
         Text(),
-        "A file of requirements, relative to the folder where you run `sweeper launch`: what"
-        " recipes need on machines that do not see this one's folders."
-        " Default: their image has it, and sweeper.",
+        "A file of requirements, relative to the folder where you run `sweeper launch`: the "
+        "packages of recipes on machines that do not see this machine's folders. Default: "
+        "their image has them, and sweeper.",
         examples=("requirements.txt",),
     ),
     Field(
         "cwd",
         Text(),
-        "The folder that the recipe runs in, relative to the folder where you run `sweeper"
-        " launch`.",
+        "The folder that the recipe runs in, relative to the folder where you run `sweeper "
+        "launch`.",
         examples=(".",),
     ),
     Field(
@@ -76,64 +76,64 @@ SECTION = Section(
     Field(
         "resume",
         Choice("auto", "always", "never"),
-        "Whether an attempt starts from the last one's files; auto: where that had a checkpoint.",
+        "Whether an attempt starts from the last one's files; auto: if that had a checkpoint.",
         _DEFAULT.resume,
     ),
     Field(
         "lease",
         Duration(MIN_LEASE_SECONDS),
-        "How long a worker may be silent before it is looked for; at least 15s.",
+        "Seconds without a heartbeat before a worker counts as lost; at least 15s.",
         f"{_DEFAULT.lease_s:g}s",
         key="lease_s",
     ),
     Field(
         "grace",
         Duration(),
-        "How long a recipe that is told to stop has for it.",
+        "Seconds between the request to stop (SIGTERM) and SIGKILL.",
         f"{_DEFAULT.grace_s:g}s",
         key="grace_s",
     ),
     Field(
         "log_path_field",
         Text(FIELD, "{} is not a field's name"),
-        "The field that takes the folder, where it is not log_path.",
+        "The field that takes the run's folder, if it is not log_path.",
         examples=("log_dir",),
     ),
     Field(
         "metrics_dir",
         Text(
             r"\{log_path\}(/(?!\.\.?(/|$))[A-Za-z0-9._+=,~-]{1,100}){1,8}",
-            "write a folder in the run's own, like '{log_path}/run'",
+            "write a folder inside the run's own, like '{log_path}/run'",
         ),
-        "Where the metrics lie, where that is not the run's folder itself: '{log_path}/run'. A"
-        " recipe then needs no log_path field.",
+        "The folder of the metrics, if it is not the run's folder: '{log_path}/run'. A "
+        "recipe then needs no log_path field.",
         examples=("{log_path}/run",),
     ),
     Field(
         "window",
         Text(),
-        'What groups runs into windows, as in "{lora_rank}".',
+        'Runs with the same text share a window, as in "{lora_rank}".',
         examples=("{lora_rank}",),
     ),
     Field(
         "sync",
         Duration(_MIN_SYNC_SECONDS),
-        "How often what runs write is brought into a store that is elsewhere; at least 1s.",
+        "How often files of runs are uploaded to a remote store; at least 1s.",
         f"{_DEFAULT.sync_s:g}s",
         key="sync_s",
     ),
     Field(
         "priority",
         Number(0, _MOST_PRIORITY, above=True),
-        "The sweep's share of an account's slots, beside those of other sweeps: 2 is twice that of"
-        " one with 1.",
+        "The sweep's weight when an account's slots are divided among sweeps: 2 gets twice "
+        "as much as 1.",
         _DEFAULT.priority,
     ),
     Field(
         "warm",
         Flag(),
-        "Whether runs on this machine may be forked from a process that has imported what they"
-        " import.",
+        "Whether runs on this machine may be forked from a process that has already imported "
+        "their modules.",
         _DEFAULT.warm,
     ),
 )
@@ -171,14 +171,14 @@ class StageLaunch(NamedTuple):
 
 
 def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) -> StageLaunch:
-    """Read the section of a stage. `name` is its name in messages, `whole` is the sweep's
-    section. Options of a backend that the sweep does not use are read too, as in the sweep's own
+    """Read the section of a stage. `name` is its name in messages, `whole` is the sweep's section.
+    Options of a backend that the sweep does not use are read too, as in the sweep's own
     section."""
     section = STAGE_SECTION.extended(*stage_backend_fields())
     entries: dict[str, tuple[Place, Node]] = {}
     for key, (place, item) in (node.entries or {}).items():
         if key not in section.fields and _is_of_all(key):
-            message = "is said of all stages together: it goes into launch beside stages"
+            message = "applies to all stages: move it into launch next to stages"
             problems.add(place, f"{name}.{key} {message}")
         else:
             entries[key] = place, item
@@ -186,7 +186,7 @@ def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) 
     reading = section.read(read, name, problems)
     for variable in reading.values.get("env", {}):
         if variable in _OF_THE_SERVICE:
-            message = f"{variable} is the service's, which is one for all stages"
+            message = f"{variable} belongs to the service, which all stages share"
             problems.add(reading.entries["env"][1].place, f"{name}.env: {message}")
     places = {key: item.place for key, (_, item) in reading.entries.items()}
     return StageLaunch({key: _over(whole, key, v) for key, v in reading.values.items()}, places)
@@ -203,8 +203,7 @@ def _is_of_all(key: str) -> bool:
 
 
 def read_launch(node: Node, where: str, problems: Problems) -> Launch:
-    """Read the section. Notes an unknown backend, and mistakes in the defaults of the chosen
-    one."""
+    """Read the section. Note an unknown backend, and mistakes in the defaults of the chosen one."""
 
     def other(key: str) -> Field | None:
         try:
@@ -241,13 +240,11 @@ def read_launch(node: Node, where: str, problems: Problems) -> Launch:
 
 
 def _check_alone(reading: Reading, sections: Iterable[str]) -> None:
-    """Note keys that repeat what `backends` says: another backend, or options of one."""
+    """Note keys that contradict `backends`: another backend, or options of one."""
     if reading.given("backend") is not None:
-        reading.problem("backend", "launch has backend and backends: where jobs go is said by one")
+        reading.problem("backend", "launch has both backend and backends: remove one")
     for key in sections:
-        message = (
-            f"launch.{key}: with backends, what a place is asked for stands in its entry there"
-        )
+        message = f"launch.{key}: with backends, write a backend's options in its entry there"
         reading.problem(key, message)
 
 
@@ -267,7 +264,7 @@ def _together(places: list[Entry], most: int | None) -> dict[str, object]:
 
 
 def _chosen(reading: Reading, problems: Problems) -> BackendType | None:
-    """Return the grid's backend. Notes an unknown one, and returns None."""
+    """Return the grid's backend. If it is unknown, note that and return None."""
     name = reading.values.get("backend", _DEFAULT.backend)
     try:
         return backend_type(name)

@@ -49,46 +49,52 @@ _LENT = Texts(
 )
 METRIC = Section(
     Field("name", Text(), "A key of the metrics that runs record.", examples=("test/nll",)),
-    Field("goal", Choice("minimize", "maximize"), "Which is better, less or more."),
+    Field("goal", Choice("minimize", "maximize"), "Whether less or more is better."),
     Field(
         "at",
         _WordOr(
             Choice("auto", "last", "best"),
-            Field("mean_of_last", Integer(1, MOST_LAST), "The mean of so many values at the end."),
+            Field(
+                "mean_of_last", Integer(1, MOST_LAST), ("The mean of the last values, this many.")
+            ),
         ),
-        "The value of the last step, the best of all, or a mean of the last. Auto is the last; a "
-        "report takes a mean where the last values are noisy.",
+        "The value of the last step, the best of all, or a mean of the last. Auto is the "
+        "last; a report takes a mean if the last values are noisy.",
         "auto",
     ),
     Field(
         "noise",
         _WordOr(
             Choice("auto", "pooled", "own"),
-            Field("from", _LENT, "Sweeps of the same recipe whose repeated cells lend theirs."),
+            Field(
+                "from",
+                _LENT,
+                ("Sweeps of the same recipe whose repeated cells contribute their noise."),
+            ),
         ),
-        "Whose noise between seeds counts: shared where a test lets cells share it, shared by all, "
-        "each cell's own, or that of earlier sweeps as well.",
+        "Which noise between seeds is used: shared if a test allows it, shared by all cells, "
+        "each cell's own, or also that of earlier sweeps.",
         "auto",
     ),
     Field(
         "failed",
         Choice(*FAILED),
-        "What a run that failed counts as: a bound (its cell is not named best if the worst value "
-        "in its place would prevent it), the worst value, or nothing.",
+        "How a failed run counts: a bound (its cell is not named best if the worst value in "
+        "its place would prevent it), the worst value, or not at all.",
         "bound",
     ),
     Field(
         "by",
         Text(),
-        "A setting each of whose values is judged by itself: the best for each model, say. Without "
-        "it such a setting is looked for.",
+        "A setting whose values are compared separately, such as the model: one best cell "
+        "for each. By default it is detected.",
         examples=("model_name",),
     ),
     Field(
         "relevant",
         Number(0.0, 1e12, above=True),
-        "The smallest difference of the metric that matters: reports advise as many seeds as find "
-        "it.",
+        "The smallest difference of the metric that matters: reports advise how many seeds "
+        "detect it.",
         examples=(0.01,),
     ),
     needs={"name": "a name", "goal": "a goal"},
@@ -96,5 +102,5 @@ METRIC = Section(
 
 
 def metric_of(values: dict[str, Any]) -> Metric | None:
-    """Make the metric from the section as read; None without a name and a goal."""
+    """Return the metric of the section as read; None without a name and a goal."""
     return Metric(**METRIC.defaults() | values) if values.keys() >= {"name", "goal"} else None

@@ -1,4 +1,4 @@
-"""Says where a key belongs that stands elsewhere in the grid, or on the command line."""
+"""Tells where a misplaced key of the grid, or an override, belongs."""
 
 from sweeper.grid.budget import SECTION as BUDGET
 from sweeper.grid.launch import SECTION as LAUNCH
@@ -11,8 +11,8 @@ _SHARED = ("name", "seed")
 
 
 def belongs(key: str) -> str:
-    """Return where a key of the grid belongs that is in no section: `: it belongs in launch`; "" if
-    no section has such a key."""
+    """Return where a key of the grid that is in no section belongs: `: it belongs in launch`; ""
+    if no section has such a key."""
     for name, section in _SECTIONS.items():
         if key in section.fields and key not in _SHARED:
             return f": it belongs in {name}, as in {name}: {{{key}: ...}}"
@@ -20,14 +20,14 @@ def belongs(key: str) -> str:
 
 
 def as_override(key: str, value: str, sections: frozenset[str]) -> str | None:
-    """Return how to set what an override with this key and value means, if that is a part of the
-    grid and no value of its runs. `sections` are the names of the grid's sections."""
+    """Return how to write an override with this key and value if that is a part of the grid, not a
+    value of its runs. `sections` are the names of the grid's sections."""
     section, _, below = key.partition(".")
     if section == "budget":
         given = f"{below}={value}" if below else "usd=20"
         return f"budget is a section of the grid: edit it there, or use --budget {given}"
     if section == "name":
-        return "the name of a sweep is no value of its runs: write `name:` in the grid"
+        return "the name of a sweep is not a value of its runs: write `name:` in the grid"
     if section in sections:
         return f"{section} is a section of the grid: edit it there"
     if not below and section in LAUNCH.fields:

@@ -145,7 +145,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _plain_part(text: str) -> str | None:
-    """Return what a name has of a string: all of it, or the end of a path such as
+    """Return the part of a string that appears in a name: all of it, or the end of a path such as
     `Qwen/Qwen3-8B`. None if neither can appear unchanged."""
     if _is_plain(text):
         return text
@@ -170,8 +170,8 @@ def value_labels(
     values: Iterable[object], written: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
     """Map canonical texts to labels, for all values of one axis. `written` has the spelling of
-    numbers by canonical text. Labels differ even if case is ignored: of two that would not, the
-    one with capitals gets a hash."""
+    numbers by canonical text. Labels differ even if case is ignored: if two would not, the one
+    with capitals gets a hash."""
     distinct = {canonical(value): value for value in values}
     labels = {text: _label(value, written.get(text)) for text, value in distinct.items()}
     for digits in (6, 12, 64):

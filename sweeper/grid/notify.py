@@ -27,7 +27,7 @@ def _wrong_with_kind(kind: str) -> str | None:
 
 
 def _wrong_with_address(text: str) -> str | None:
-    return None if re.fullmatch(_ADDRESS, text) else f"{text[:80]!r} is no address"
+    return None if re.fullmatch(_ADDRESS, text) else f"{text[:80]!r} is not an address"
 
 
 def _needs_a_way(reading: Reading) -> None:
@@ -46,7 +46,7 @@ _EMAIL = Section(
             unique=True,
             example="a list such as [me@example.org]",
         ),
-        "Who gets it.",
+        "The recipients.",
         examples=(["me@example.org"],),
     ),
     Field(
@@ -55,11 +55,11 @@ _EMAIL = Section(
         "The SMTP server.",
         examples=("smtp.example.org:587",),
     ),
-    Field("sender", Text(_ADDRESS, "{} is no address"), "Whom it is from."),
-    Field("user", Text(), "The user's name there."),
+    Field("sender", Text(_ADDRESS, "{} is not an address"), "The sender's address."),
+    Field("user", Text(), "The user's name at the server."),
     Field(
         "password",
-        Text(_NAME, "write the variable that holds it, as $SMTP_PASSWORD"),
+        Text(_NAME, "write the name of the variable with the password, such as $SMTP_PASSWORD"),
         "The variable that holds the password.",
         examples=("$SMTP_PASSWORD",),
     ),
@@ -74,7 +74,7 @@ _SECTION = Section(
             unique=True,
             example="a list of end, alarm, budget",
         ),
-        "Of what: the sweep's end, alarms, a budget that is spent (default: all; []: nothing).",
+        "The occasions: the sweep's end, alarms, a spent budget (default: all; []: none).",
     ),
     Field(
         "command",
@@ -83,18 +83,24 @@ _SECTION = Section(
             least=1,
             example="a list such as [notify-send, '{sweep}', '{message}']",
         ),
-        "A command and its arguments; {sweep}, {kind}, {message}, {root} stand in braces.",
+        ("A command and its arguments, with the placeholders {sweep}, {kind}, {message}, {root}."),
         examples=(["notify-send", "{sweep}", "{message}"],),
     ),
     Field(
         "webhook",
         Text(rf"{_NAME}|https?://[^\s@?]+", "write an address without a secret, or $NAME"),
-        "An address that takes JSON by POST, or the variable that holds it.",
+        "An address that accepts JSON by POST, or the variable that holds it.",
         examples=("$MY_WEBHOOK_URL",),
     ),
     Field(
         "slack",
-        Text(_NAME, "write the variable that holds the webhook's address, as $SLACK_WEBHOOK_URL"),
+        Text(
+            _NAME,
+            (
+                "write the name of the variable with the webhook's address, such as "
+                "$SLACK_WEBHOOK_URL"
+            ),
+        ),
         "The variable that holds the address of a Slack webhook.",
         examples=("$SLACK_WEBHOOK_URL",),
     ),
@@ -122,7 +128,7 @@ def _made(reading: Reading) -> Notify:
 
 def _email(values: dict[str, Any]) -> Email | None:
     if not values.keys() >= {"to", "server", "sender"}:
-        return None  # missing keys are already noted
+        return None  # missing keys are already reported
     more = {key: values[key] for key in ("user", "password", "tls") if key in values}
     return Email(tuple(values["to"]), values["server"], values["sender"], **more)
 
@@ -141,20 +147,20 @@ WHOLE: dict[str, object] = {
 NOTIFY = Field(
     "notify",
     Shape(_SECTION.schema, _read),
-    "Who is told when the sweep ends, an alarm is raised or its budget is spent.",
+    "Who is notified when the sweep ends, an alarm is raised or its budget is spent.",
 )
 
 
 def notify_of(plan: Plan) -> Notify | None:
     """Return the notification settings of a sweep: those of its grid, else the table `notify` of
-    the user's configuration. Return None if nobody is notified. Raises `EnvironmentFailure` for
-    mistakes in the configuration."""
+    the user's configuration. Return None if there are no receivers. Raises `EnvironmentFailure`
+    for mistakes in the configuration."""
     notify = plan.notify if plan.notify is not None else configured()
     return notify if notify is not None and notify.on and notify.receivers else None
 
 
 def configured() -> Notify | None:
-    """Return the table `notify` of the user's configuration; None without one. Raises
+    """Return the table `notify` of the user's configuration; None if there is none. Raises
     `EnvironmentFailure`."""
     node, problems = config_file.table("notify")
     notify = _read(node, "notify", problems) if node.entries else None

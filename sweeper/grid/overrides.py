@@ -69,7 +69,7 @@ def _quoted(text: str) -> str:
 
 
 def read_overrides(texts: Sequence[str], problems: Problems) -> list[Override]:
-    """Return the overrides that can be read, and notes the others."""
+    """Return the valid overrides, and note problems of the others."""
     overrides: list[Override] = []
     seen: set[str] = set()
     for text in texts:

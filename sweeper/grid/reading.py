@@ -95,7 +95,7 @@ def _from_text(text: str, path: str, overrides: Overrides, problems: Problems) -
     root = read_yaml(text, path, problems)
     if root is None:
         if not problems:
-            problems.add(Place(path), "empty; a grid needs at least a recipe")
+            problems.add(Place(path), "the grid is empty; it needs at least a recipe")
         raise problems.error()
     return _from_root(root, text, path, overrides, problems)
 
@@ -253,7 +253,7 @@ def _check_program(reading: Reading, what: str = "a grid") -> None:
         reading.problems.add(reading.place, f"{what} needs a recipe, or a command")
     elif reading.given("command") is not None and reading.given("recipe") is not None:
         place = reading.entries["command"][0]
-        reading.problems.add(place, f"{what} has a recipe or a command, not both")
+        reading.problems.add(place, f"{what} has both a recipe and a command: remove one")
 
 
 def _check(grid: Grid, problems: Problems) -> None:
@@ -261,7 +261,7 @@ def _check(grid: Grid, problems: Problems) -> None:
     for name in grid.secrets:
         if name in grid.launch.env:
             place = grid.places["launch"]
-            problems.add(place, f"{name} is one of the secrets, and in launch.env")
+            problems.add(place, f"{name} is in both secrets and launch.env: remove one")
     check_env(grid.wandb, grid.launch, grid.places["launch"], problems)
     check_rules(grid.alarms, grid.on_alarm, grid.places["on_alarm"], problems)
     check_overlap(grid.blocks, problems)
@@ -276,8 +276,12 @@ def _with_drawn_values(grid: Grid, problems: Problems) -> Grid:
     notes: list[str] = []
     drawing = [owner.random for owner in (grid, *grid.whens) if owner.random is not None]
     if sum(random.samples * len(random.axes) for random in drawing) > MAX_DRAWN:
-        problems.add(drawing[0].place, f"random: more than {MAX_DRAWN} values, samples times axes")
-    most = _SOME_SAMPLES if problems else MAX_DRAWN  # with problems, they only serve to find more
+        problems.add(
+            drawing[0].place, (f"random: more than {MAX_DRAWN} values (samples times axes)")
+        )
+    most = (
+        _SOME_SAMPLES if problems else MAX_DRAWN
+    )  # if there are problems, they only help to find more
 
     def blocks(owner: Grid | When) -> tuple[Block, ...]:
         if owner.random is None or owner.random.samples > most:

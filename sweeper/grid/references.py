@@ -34,7 +34,7 @@ class BrokenReference(Exception):
 
 
 class _Late(Exception):
-    """The value depends on the seed, which is not known yet."""
+    """Raised for a value that depends on the seed, which is not known yet."""
 
 
 def refers(value: object) -> bool:
@@ -60,7 +60,10 @@ def faults(node: Node) -> Iterable[tuple[Place, str]]:
         for match in _TOKEN.finditer(node.value):
             if match.group() == "${" or not (match.group(1) is None or is_key(match.group(1))):
                 shown = node.value[match.start() : match.start() + 40]
-                yield node.place, f"{shown!r} names no key as ${{key}} does; $${{ is the text ${{"
+                yield (
+                    node.place,
+                    (f"{shown!r} is not a reference like ${{key}}; write $${{ for the text ${{"),
+                )
                 return
     for item in node.items or [item for _, item in (node.entries or {}).values()]:
         yield from faults(item)
@@ -84,13 +87,12 @@ class Resolver:
     """Replaces references by values. Callers always say which keys may hold references, because a
     resolved value may look like a reference without being one.
 
-    Results are cached, and equal values are one object. Callers that cache by `id()` may rely on
-    that.
+    Results are cached, and equal values are one object, so callers may cache by `id()`.
     """
 
     def __init__(self) -> None:
         self._kept: dict[str, object] = {}
-        self._by_id: dict[int, object] = {}  # keeps them alive, so that ids stay valid
+        self._by_id: dict[int, object] = {}  # holds references, so that ids stay valid
         self._spent = 0
         self.work = 0  # the work done, in the units of `product.MAX_WORK`
 
@@ -168,7 +170,9 @@ class _Reading:
     ) -> None:
         self.config, self.keys, self.late = config, keys, late
         self.done: dict[str, object] = {}
-        self.failed: dict[str, tuple[str, str | None]] = {}  # not exceptions: they keep much alive
+        self.failed: dict[
+            str, tuple[str, str | None]
+        ] = {}  # not exceptions, which would hold references to much data
         self.spent = self.work = 0
         self._beneath: dict[str, list[str]] | None = None
 
@@ -190,9 +194,9 @@ class _Reading:
     def _made(self, key: str, path: tuple[str, ...]) -> object:
         if key in path:
             circle = " -> ".join([*path[path.index(key) :], key])
-            raise BrokenReference(f"references in a circle: {circle[:200]}")
+            raise BrokenReference(f"references form a circle: {circle[:200]}")
         if len(path) > MAX_DEPTH:
-            raise BrokenReference(f"references that lead on more than {MAX_DEPTH} times")
+            raise BrokenReference(f"a chain of more than {MAX_DEPTH} references")
         if key in self.config:
             value = self.config[key]
             return self.fill(value, (*path, key)) if key in self.keys else value
@@ -223,12 +227,12 @@ class _Reading:
         self.work += 4 * size if type(made) in (dict, list) else size // 64
         if size > MAX_MADE:
             raise BrokenReference(
-                f"references that make more than {MAX_MADE} characters, or nest more than"
-                f" {MAX_DEPTH} deep"
+                f"references to a value of more than {MAX_MADE} characters, or nested more "
+                f"than {MAX_DEPTH} deep"
             )
         if self.spent > _MAX_CONFIG:
             raise BrokenReference(
-                f"references that make more than {_MAX_CONFIG} characters of one configuration"
+                f"references that make one configuration longer than {_MAX_CONFIG} characters"
             )
         return made
 
@@ -258,14 +262,16 @@ class _Reading:
                 parts.append(value if isinstance(value, str) else canonical(value))
             length += len(parts[-1])
             if length > MAX_MADE:
-                raise BrokenReference(f"references that make more than {MAX_MADE} characters")
+                raise BrokenReference(
+                    f"references that make a value longer than {MAX_MADE} characters"
+                )
             end = match.end()
         return "".join([*parts, text[end:]])
 
 
 def _size(value: object, depth: int, limit: int) -> int:
-    """Count characters and values. Returns more than `limit` for values nested deeper than
-    `depth`. Stops counting once the limit is exceeded."""
+    """Count characters and values. Return more than `limit` for values nested deeper than `depth`.
+    Stop counting once the limit is exceeded."""
     if isinstance(value, str):
         return len(value)
     if not isinstance(value, list | dict):

@@ -15,11 +15,10 @@ _CONDITION = {"type": "object", "minProperties": 1}
 
 
 class _Overrides:
-    """Reads a list of mappings of the section's own fields, with the condition on a run in
-    `if`."""
+    """Reads a list of mappings of the section's own fields, with the condition on a run in `if`."""
 
     def __init__(self, section: Section) -> None:
-        condition = Field("if", Shape(_CONDITION, unread), "The keys and values.")
+        condition = Field("if", Shape(_CONDITION, unread), "The keys and values of the runs.")
         self._section = section.extended(condition)
 
     def read(self, node: Node, where: str, problems: Problems) -> list[dict[str, object]] | None:
@@ -34,7 +33,7 @@ class _Overrides:
             condition = reading.values.pop("if", None)
             if condition is None or condition.entries == {}:
                 if item.entries is not None:
-                    message = f"{where} needs an if: the keys and values that it asks for"
+                    message = f"{where} needs an if: keys and values of the runs"
                     problems.add(item.place, message)
                 continue
             wanted: dict[str, object] = {}
@@ -42,7 +41,7 @@ class _Overrides:
                 value = setting.value
                 wanted[key] = value if isinstance(value, list) else [value]
             if len(item.entries or {}) == 1:
-                problems.add(item.place, f"{where} gives nothing beside its if")
+                problems.add(item.place, f"{where} has only an if: add the options to change")
             overrides.append({"if": wanted, **reading.values})
         return overrides
 
@@ -50,13 +49,13 @@ class _Overrides:
         """Return the JSON Schema of the list."""
         item = self._section.schema()
         condition = table_of(table_of(item["properties"])["if"])
-        condition.update(_CONDITION)  # which cannot be null
+        condition.update(_CONDITION)  # the value cannot be null
         return {"type": "array", "items": {**item, "required": ["if"], "minProperties": 2}}
 
 
 def overrides_of(section: Section) -> Field:
     """Return the field `overrides` of a section."""
-    doc = "What jobs ask for whose run has the values under if, over all of this."
+    doc = "Options for jobs of runs that have the values under if, over all of this."
     examples = ([{"if": {"lora_rank": 64}}],)
     return Field(OVERRIDES, _Overrides(section), doc, examples=examples)
 
@@ -83,9 +82,10 @@ def conditions(options: Mapping[str, object]) -> list[str]:
 
 
 def unmatched(options: Mapping[str, object], configs: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return a sentence for each override that matches none of these runs: probably a mistake."""
+    """Return a sentence for each override that matches none of these runs, which is probably a
+    mistake."""
     return [
-        f"{OVERRIDES}: no run has {', '.join(table_of(entry['if']))} as asked for"
+        f"{OVERRIDES}: no run has {', '.join(table_of(entry['if']))}"
         for entry in _overrides(options)
         if not any(_meant(entry, config) for config in configs)
     ]

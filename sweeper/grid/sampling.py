@@ -80,11 +80,11 @@ def _read_drawn(key: str, place: Place, node: Node, problems: Problems) -> Drawn
     """Read one axis, such as `{uniform: [0, 1]}`."""
     entries = node.entries
     if entries is None or len(entries) != 1:
-        what = "no one way of drawing" if entries is not None else kind(node)
+        what = "not a single way of drawing" if entries is not None else kind(node)
         problems.add(
             node.place if entries is None else place,
-            f"axis {key[:60]!r} is {what}; it takes one of {', '.join(DRAWN)}, as in"
-            f" {{uniform: [0, 1]}}",
+            f"axis {key[:60]!r} is {what}; it takes one of {', '.join(DRAWN)}, as in "
+            f"{{uniform: [0, 1]}}",
         )
         return None
     ((name, (name_place, item)),) = entries.items()
@@ -129,14 +129,14 @@ _DRAWN: dict[str, object] = {
     "maxProperties": 1,
     "additionalProperties": False,
     "properties": {
-        "uniform": {"description": "Evenly between two numbers."} | _between("number"),
+        "uniform": {"description": "Uniformly between two numbers."} | _between("number"),
         "log_uniform": {
-            "description": "Evenly on a logarithmic scale, between two numbers above 0."
+            "description": "Uniformly on a logarithmic scale, between two numbers above 0."
         }
         | _between("number", 0),
         "integers": {"description": "An integer from the first to the second."}
         | _between("integer"),
-        "log_integers": {"description": "The same on a logarithmic scale, above 0."}
+        "log_integers": {"description": "An integer, on a logarithmic scale, above 0."}
         | _between("integer", 0),
         "choice": {"description": "One of the values."} | AXIS,
     },
@@ -148,11 +148,11 @@ _AXES: dict[str, object] = {
     "additionalProperties": or_null(_DRAWN),
 }
 SECTION = Section(
-    Field("samples", Integer(1, MAX_SAMPLES), "How many cells are drawn.", examples=(20,)),
+    Field("samples", Integer(1, MAX_SAMPLES), "How many cells to draw.", examples=(20,)),
     Field(
         "seed",
         Integer(None, None),
-        "Of the drawing; the same seed draws the same values everywhere.",
+        "The seed of the drawing; the same seed draws the same values everywhere.",
         0,
     ),
     Field("axes", Shape(_AXES, _read_drawn_axes), "Each axis and how it is drawn."),

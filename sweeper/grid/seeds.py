@@ -16,7 +16,7 @@ _NO_FIELD = "none"
 
 class Seeds(NamedTuple):
     """The field that takes the seed, and its values. Without a field no seed is set: the runs
-    differ by themselves, and the values only number them. With `least` it is a race: every cell
+    differ by other randomness, and the values only number them. With `least` it is a race: every cell
     gets that many of the values, and only cells that may still be the best get the others."""
 
     field: str | None
@@ -126,15 +126,19 @@ _SECTION = Section(
     Field(
         "field",
         Text(FIELD, "{} is not a field's name"),
-        "The field that takes the seed; none where no seed is set, and the runs differ by"
-        " themselves.",
+        "The field that takes the seed; none if the recipe sets no seed and its runs vary "
+        "without one.",
         "seed",
     ),
-    Field("values", Shape(_VALUES, _read_values), "How many, counted from 0; or which."),
+    Field(
+        "values",
+        Shape(_VALUES, _read_values),
+        "The number of seeds, counted from 0, or a list of seeds.",
+    ),
     Field(
         "race",
         Shape({"type": "string", "pattern": f"^{_RACE}$"}, _read_race),
-        "How many every cell gets, and how many those at most that may still be the best.",
+        "The seeds that every cell gets, and the most that a cell which may be the best gets.",
         examples=("3..10",),
     ),
     check=_check,

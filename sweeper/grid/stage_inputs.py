@@ -78,7 +78,7 @@ def read_from(node: Node, where: str, problems: Problems) -> tuple[Taking, ...]:
         if taking is None:
             continue
         if taking.source in takings:
-            problems.add(item.place, f"{where}: the same is taken twice")
+            problems.add(item.place, f"{where}: takes the same runs twice")
         takings.setdefault(taking.source, taking)
     return tuple(takings.values())
 
@@ -138,6 +138,6 @@ def _read_take(stage: str, node: Node, where: str, problems: Problems) -> Take |
         return None
     count = top[1].value
     if type(count) is not int or not 1 <= count <= _MOST:
-        problems.add(top[1].place, f"{where}: top takes how many, 1 to {_MOST}")
+        problems.add(top[1].place, f"{where}: top takes a number, 1 to {_MOST}")
         return None
     return Take(stage, "top", count)

@@ -53,7 +53,7 @@ class StageNode(NamedTuple):
 def stages_schema(sections: Mapping[str, object]) -> dict[str, object]:
     """Return the JSON Schema of `stages`. `sections` has the schemas of a stage's sections,
     except `from`."""
-    of = {"description": "Which runs of earlier stages it goes on from.", **FROM}
+    of = {"description": "The runs of earlier stages that it continues from.", **FROM}
     stage = {
         "type": ["object", "null"],
         "additionalProperties": False,
@@ -86,7 +86,7 @@ def beside_stages(entries: Mapping[str, tuple[Place, Node]], problems: Problems)
     """Note sections outside the stages that belong in a stage."""
     for key in IN_STAGE:
         if key in entries and entries[key][1].value is not None:
-            message = f"{key}: the grid has stages, so it goes into one of them"
+            message = f"{key}: the grid has stages: move it into one of them"
             problems.add(entries[key][0], message)
 
 
@@ -95,7 +95,7 @@ def read_stages(node: Node, problems: Problems) -> list[StageNode]:
     if not node.entries or len(node.entries) > MAX_STAGES:
         message = f"stages is {kind(node)}; it takes a mapping of names to stages"
         if node.entries is not None:
-            message = f"more than {MAX_STAGES} stages" if node.entries else "stages has none"
+            message = f"more than {MAX_STAGES} stages" if node.entries else "stages is empty"
         problems.add(node.place, message)
         return []
     names = list(node.entries)
@@ -103,7 +103,7 @@ def read_stages(node: Node, problems: Problems) -> list[StageNode]:
     for name, (place, item) in node.entries.items():
         if not re.fullmatch(STAGE_NAME, name) or name in _RESERVED:
             message = "a letter, then letters, digits and '_', at most 40"
-            message = "the word means something else" if name in _RESERVED else message
+            message = "this word is reserved" if name in _RESERVED else message
             problems.add(place, f"stages: {name[:60]!r} cannot name a stage ({message})")
         elif not item.entries:
             empty = item.value is None or item.entries is not None
@@ -142,7 +142,7 @@ def _read_stage(
 def _escaped(
     node: Node, names: Sequence[str], references: list[Reference], problems: Problems
 ) -> Node:
-    """Escape the references to stages in a node, and add them to `found`."""
+    """Escape the references to stages in a node, and add them to `references`."""
     if node.items is not None:
         return node._replace(value=[_escaped(i, names, references, problems) for i in node.items])
     if node.entries is not None:
@@ -158,10 +158,12 @@ def _escaped(
         if stage not in names and stage != PARENT:
             if key in LATE and not escaped:
                 near = nearest(stage, names)
-                problems.add(node.place, f"{match[0][:60]}: there is no stage {stage!r}{near}")
+                problems.add(node.place, f"{match[0][:60]}: no stage {stage!r}{near}")
             return match[0]
         if escaped:
-            message = f"{match[0][:60]}: what looks like a reference to a stage cannot be escaped"
+            message = (
+                f"{match[0][:60]}: this looks like a reference to a stage and cannot be escaped"
+            )
             problems.add(node.place, message)
         references.append(Reference(stage, key, node.place))
         return f"$${{{stage}.{key}}}"
@@ -181,7 +183,7 @@ def divide(
         if stage not in by_stage or not key:
             example = f"{names[0] if names else 'stage'}.{change.key[:60]}"
             near = nearest(stage, names) if key else ""
-            message = f"the grid has stages: write which one, such as {example}=...{near}"
+            message = f"the grid has stages: name one, such as {example}=...{near}"
             problems.add(change.place, message)
             continue
         node = _escaped(change.node, names, references[stage], problems)
@@ -203,10 +205,10 @@ def check_graph(
                     problems.add(place, f"{where}: a stage cannot take from itself")
                 elif take.stage not in names:
                     near = nearest(take.stage, names)
-                    message = f"{where}: there is no stage {take.stage[:60]!r}{near}"
+                    message = f"{where}: no stage {take.stage[:60]!r}{near}"
                     problems.add(place, message)
                 elif take.chooses and not metrics[take.stage]:
-                    message = f"take {take.how} needs a metric, and stages.{take.stage} has none"
+                    message = f"take {take.how} needs a metric, but stages.{take.stage} has none"
                     problems.add(place, f"{where}: {message}")
     circle = _circle({stage.name: stages_before(stage.takings) for stage in stages})
     if circle:

@@ -10,7 +10,7 @@ from sweeper.recipe.command_template import placeholders
 
 def used_keys(grid: Grid) -> set[str]:
     """Return the keys whose values the command uses, directly or through references, or that
-    decide about runs in another way: conditions, and the text of their windows."""
+    affect runs in another way: conditions, and the text of their windows."""
     try:
         used = {*placeholders(grid.command or ()), *placeholders([grid.launch.window or ""])}
     except RecipeError:

@@ -26,12 +26,12 @@ _SECTION = Section(
     Field(
         "entity",
         Text(r"[^/\\#?%:\s]{1,128}", "the name of a W&B user or team"),
-        "The user or team whose project it is (default: the one of the key).",
+        "The user or team that owns the project (default: the key's).",
     ),
     Field(
         "group",
         Text(r"(?=.*\S)[^\x00-\x1f]{1,128}", "1 to 128 characters, in one line"),
-        "What the runs are grouped by (default: the sweep's name).",
+        "The group of the runs (default: the sweep's name).",
     ),
     Field(
         "tags",
@@ -41,7 +41,7 @@ _SECTION = Section(
     Field(
         "mode",
         Choice("online", "offline", "disabled"),
-        "offline: kept with each run, for `wandb sync` to send.",
+        "offline: stored with each run, for a later `wandb sync`.",
     ),
     needs={"project": "a project"},
 )
@@ -56,7 +56,7 @@ def _read(node: Node, where: str, problems: Problems) -> Wandb | None:
 WANDB = Field(
     "wandb",
     Shape(_SECTION.schema, _read),
-    "The project of Weights & Biases that every run logs to.",
+    "The Weights & Biases project that every run logs to.",
 )
 WHOLE = {"if": {"type": "object"}, "then": _SECTION.whole()}
 """JSON Schema of the section in a grid that extends no other."""
@@ -68,6 +68,6 @@ def check_env(wandb: Wandb | None, launch: Launch, place: Place, problems: Probl
         return
     for name in launch.env:
         if name in SECTION:
-            problems.add(place, f"launch.env: {name} is wandb.{SECTION[name]} here")
+            problems.add(place, f"launch.env: set wandb.{SECTION[name]} instead of {name}")
         elif name in NAMES:
             problems.add(place, f"launch.env: {name} is set by sweeper, because of wandb")

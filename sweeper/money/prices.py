@@ -1,8 +1,8 @@
-"""What tokens cost: a dated table by model, the package's own or the user's.
+"""The prices of tokens: a dated table by model, the package's own or the user's.
 
-The table has the shape of Tinker's published `models.json`: a row a model, with `tinker_id` and
+The table has the format of Tinker's published `models.json`: a row per model, with `tinker_id` and
 dollars per million tokens (`"$1.87"`, or a number) as `prefill`, `cached_prefill`, `sample` and
-`train`. What it does not know is unknown, and never counted as nothing.
+`train`. A missing price is unknown, never zero.
 """
 
 import json
@@ -25,7 +25,7 @@ _LARGEST = 1e6
 
 
 class Price(NamedTuple):
-    """Dollars per million tokens of one model; None where that is unknown."""
+    """Dollars per million tokens of one model; None if unknown."""
 
     prefill: float | None = None
     cached: float | None = None
@@ -34,7 +34,7 @@ class Price(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """`date` says of when they are and `source` whose; `path` is the file."""
+    """The prices of a `date`, from a `source`; `path` is the file."""
 
     date: str
     source: str
@@ -44,12 +44,13 @@ class Prices(NamedTuple):
 
     @property
     def told(self) -> str:
-        """Which prices these are, for people."""
+        """The origin of these prices, for people."""
         return f"prices of {self.date}"
 
 
 class Amount(NamedTuple):
-    """`usd` of what has a price, and the `unpriced` models: their part is not in it."""
+    """The cost in `usd` of the models with a price, and the `unpriced` models, which are not
+    included."""
 
     usd: float
     unpriced: tuple[str, ...] = ()
@@ -74,14 +75,13 @@ def money(usd: float) -> str:
 
 
 def users_file() -> str:
-    """Return where a table of the user's own lies: beside the configuration file."""
+    """Return the path of the user's own table, next to the configuration file."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(folder, "sweeper", "prices.json")
 
 
 def load() -> Prices:
-    """Return the user's table, else the package's. Raises `UsageError` for one that cannot be
-    read."""
+    """Return the user's table, else the package's. Raises `UsageError` if it cannot be read."""
     own = users_file()
     path = own if os.path.exists(own) else os.path.join(os.path.dirname(__file__), "prices.json")
     try:
@@ -136,8 +136,8 @@ class _Table(NamedTuple):
 
 
 def read(data: bytes, path: str, date: str | None = None) -> Prices:
-    """Return the table in a file. `date` is said of one that has none. Raises `UsageError`, with
-    the place of what is wrong."""
+    """Return the table in a file. `date` is used for a table without one. Raises `UsageError` with
+    the place of the mistake."""
     try:
         document: object = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -156,5 +156,5 @@ def read(data: bytes, path: str, date: str | None = None) -> Prices:
 
 
 def with_rows(document: object) -> object:
-    """The published table is a list of rows and nothing else: the same as an object."""
+    """Return the document as an object: the published table is only a list of rows."""
     return {"models": document} if is_list(document) else document

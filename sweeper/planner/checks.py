@@ -55,7 +55,7 @@ def check_placeholders(grid: Grid, runs: Sequence[Run], problems: Problems) -> N
         partly = any(key in other.config for other in runs)
         below = [f"{{{other}}}" for other in run.config if other.startswith(f"{key}.")]
         where = f" in cell {run.cell}" if partly or below else ""
-        message = f"command: there is no value for {{{key[:60]}}}{where}"
+        message = f"command: no value for {{{key[:60]}}}{where}"
         if below:
             more = ", ..." if len(below) > _SHOWN else ""
             message += f": {key[:60]} is a mapping; write {', '.join(below[:_SHOWN])}{more}"

@@ -38,7 +38,7 @@ def read(path: str) -> Requirements:
         with open(path, encoding="utf-8") as file:
             lines = list(_lines(file.read()))
     except FileNotFoundError:
-        return Requirements((), (f"there is no file {path}",))
+        return Requirements((), (f"no file {path}",))
     except (OSError, ValueError) as error:
         return Requirements((), (f"{path} cannot be read: {error}",))
     options: list[str] = []

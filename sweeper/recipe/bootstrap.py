@@ -302,7 +302,7 @@ def answer_prompts() -> None:
         if "resume" in words:
             print(f"{text}resume (answered by sweeper)", flush=True)
             return "resume"
-        raise EOFError(f"a run has nobody to ask: {text}")
+        raise EOFError(f"a run cannot ask a user: {text}")
 
     builtins.input = answered
 

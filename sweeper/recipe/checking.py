@@ -141,7 +141,9 @@ class Checker(typing.Generic[Made]):
 
     def _parsed_before(self, fields: list[_Field], row: list[int]) -> bool:
         """Check a configuration the quick way. False means that the slow way must decide."""
-        if not isinstance(self.source, Class):  # only the function knows what it makes of them
+        if not isinstance(
+            self.source, Class
+        ):  # only the function knows what it makes of these values
             return False
         made: dict[str, object] = {}
         bad = False
@@ -229,7 +231,7 @@ class Checker(typing.Generic[Made]):
         return read(*self.source.read(made, key))
 
     def _is_refused(self, index: int, key: str, value: object) -> bool:
-        """Return whether the key is no field, or takes code. Notes that once."""
+        """Return whether the key is not a field, or takes code. Notes that once."""
         if key not in self._refused:
             self._refused[key] = self._why_refused(key)
         why = self._refused[key]
@@ -318,7 +320,7 @@ class Checker(typing.Generic[Made]):
     def _add_general_problem(
         self, index: int, config: dict[str, object], left: dict[str, object], error: Exception
     ) -> None:
-        """Note an error for which no single key is to blame."""
+        """Note an error that no single key causes."""
         if isinstance(error, MissingBlueprintArg):
             names = [name.strip() for name in str(error).rpartition(":")[2].split(",")]
             gone = set(config) - set(left)

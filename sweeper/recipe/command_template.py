@@ -1,6 +1,6 @@
 """Fills placeholders in commands: `{key}` is replaced by a value, `{{` and `}}` are braces.
 
-The worker loads this for every job. Standard library only.
+Every worker loads this module: standard library only.
 """
 
 import json
@@ -31,7 +31,7 @@ def placeholders(command: Sequence[str]) -> list[str]:
         for match in HOLE.finditer(element):
             if match.group() in ("{", "}") or match.group() == "{}":
                 raise RecipeError(
-                    "command", f"command: stray brace in {element[:60]!r}; {{{{ stands for a brace"
+                    "command", (f"command: stray brace in {element[:60]!r}; write {{{{ for a brace")
                 )
             if match.group(1):
                 keys[match.group(1)] = None
@@ -50,7 +50,7 @@ def render_command(command: Sequence[str], values: Mapping[str, object]) -> list
         if match.group(1) is None:
             return match.group()[0]
         if match.group(1) not in values:
-            raise RecipeError("command", f"command: there is no value for {match.group()[:60]}")
+            raise RecipeError("command", f"command: no value for {match.group()[:60]}")
         value = values[match.group(1)]
         return value if isinstance(value, str) else json.dumps(value)
 

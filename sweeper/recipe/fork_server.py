@@ -64,8 +64,8 @@ _CHANGED = (-1, -1)
 
 
 def serve(status: str, move: Move) -> str | None:
-    """Serve workers until none has asked for a minute, or the folder of the file `status` is
-    gone. In a process that must become a recipe, returns the file that describes it; the process
+    """Serve workers until none has connected for a minute, or the folder of the file `status` is
+    gone. In a process that must become a recipe, return the file that describes it; the process
     is then like a new one. `move` is bootstrap's."""
     with socket.socket(fileno=LISTENING) as listener:
         return Server(listener, status, move).loop()
@@ -85,7 +85,8 @@ class Server:
         self._refused: str | None = None
 
     def loop(self) -> str | None:
-        """Serve until nobody has asked for a while. In a recipe's process, returns its file."""
+        """Serve until no worker has connected for a while. In a recipe's process, return its
+        file."""
         folder = os.path.dirname(self._status)
         last = time.monotonic()
         while time.monotonic() < last + _IDLE_SECONDS and os.path.isdir(folder):
@@ -104,7 +105,7 @@ class Server:
         return None
 
     def _answer(self, connection: socket.socket) -> str | None:
-        """Serve a worker. Returns "", in a recipe's process its file, and None if the server must
+        """Serve a worker. Return "", in a recipe's process its file, and None if the server must
         end."""
         connection.settimeout(_REQUEST_SECONDS)
         try:
@@ -171,8 +172,7 @@ class Server:
             os.replace(partial, self._status)
 
     def _fork(self, connection: socket.socket) -> str:
-        """Fork a keeper. Returns "" in the server, and the recipe's file in the recipe's
-        process."""
+        """Fork a keeper. Return "" in the server, and the recipe's file in the recipe's process."""
         if os.fork():
             return ""
         recipe = None
@@ -238,7 +238,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
     recipe's file in its process, None in the keeper. Touches little memory: each page that it
     changes, even by a reference count, is copied."""
     request: Begin
-    connection.settimeout(None)  # the worker may be slow, and nobody else waits for this process
+    connection.settimeout(None)  # the worker may be slow, and nothing else waits for this process
     request, descriptors = receive(connection, 1)
     why = _why_shadowed(request["argv"], imported.tops, move) or _why_differs(request, imported)
     if why is not None:
@@ -264,7 +264,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
         )
         send(connection, about, [])
         if ready and receive(connection)[0].get("go"):
-            with suppress(BrokenPipeError):  # it was already told to stop
+            with suppress(BrokenPipeError):  # it was already asked to stop
                 os.write(writing, b"g")
             os.close(writing)
             gone = not _wait_for_end(connection, ended, pid)
@@ -283,7 +283,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
 
 
 def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
-    """Wait for the end of the recipe, report it to the worker, and waits until the worker has
+    """Wait for the end of the recipe, report it to the worker, and wait until the worker has
     cleaned up. Return whether the worker was there to the end."""
     select.select([connection, ended], [], [])
     if select.select([ended], [], [], 0)[0]:
@@ -296,7 +296,7 @@ def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
 
 
 def _why_differs(request: Begin, imported: Imported) -> str | None:
-    """Return why imports could have had other results with the run's own environment."""
+    """Return why imports could have had other results in the run's own environment."""
     given = request["environment"]
     for name, value in imported.read.items():
         if given.get(name) != value:
@@ -343,13 +343,13 @@ def _why_not_forked(files: set[str], open_before: set[int]) -> str | None:
     """Return why the imported modules cannot be forked; None if they can."""
     threads = _threads_after_fork()
     if threads:
-        return f"what was imported has started threads ({threads})"
+        return f"an imported module has started threads ({threads})"
     if open_descriptors() - open_before:
-        return "what was imported has opened files"
+        return "an imported module has opened files"
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and file not in files and not _is_ours(name, file):
-            return f"{file} is not of the interpreter's own packages"
+            return f"{file} is outside the interpreter's own packages"
     return None
 
 

@@ -1,11 +1,12 @@
 """The checking part of bootstrap.py, in the recipe's interpreter: finds the recipe, imports it,
-and lets chz parse every configuration as the run will. Standard library and the recipe's chz only.
+and lets chz parse every configuration as the run will. Standard library and the recipe's chz
+only.
 
 A request is {"reference", "cwd", "log_path_field", "metrics_dir", "configs": {...}, "validate":
-bool}; with "deep" the fields of nested configs are described too. An answer is
-{"error": [kind, message]}, or {"recipe": {...}, "problems": [[index, key, message], ...]}: the
-index of a configuration and the key in it, null if none is at fault. Kinds of error: `recipe` (it
-does not exist), `import`, `main` (running it would do nothing), `class`, `log_path`.
+bool}; with "deep" the fields of nested configs are described too. An answer is {"error": [kind,
+message]}, or {"recipe": {...}, "problems": [[index, key, message], ...]}: the index of a
+configuration and the key in it, null if none is at fault. Kinds of error: `recipe` (it does not
+exist), `import`, `main` (running it would do nothing), `class`, `log_path`.
 
 The answer also has the recipe's own notes and estimates for its runs (recipe_hooks.py).
 """
@@ -96,7 +97,7 @@ def _source_of(
         recipe["function"] = None
         cls = config_class(module, name)
         if name is not None:
-            check_source(recipe)  # it is run after all, and not only imported
+            check_source(recipe)  # the module is run after all, not only imported
         return sibling("checking").Class(cls), describe(cls, deep=deep)
     recipe["function"] = name
     function_recipes = sibling("function_recipes")
@@ -106,7 +107,7 @@ def _source_of(
     # Without values first, if it has defaults: a wrong value is then reported with its place.
     folder: dict[str, object] = {
         request["log_path_field"] or "log_path": "log_path"
-    }  # it may take that, too
+    }  # the function may take that, too
     attempts: list[list[str]] = [to_argv(folder, {}), to_argv({**folder, **first}, {})]
     for arguments in attempts:
         try:
@@ -162,7 +163,8 @@ def log_path_field(request: Asked, takes: dict[str, Takes], name: str) -> str | 
     log_path = field or "log_path"
     if log_path.partition(".")[0] not in takes:
         hint = "" if field else (
-            "; say which one with launch.log_path_field, or where it writes with launch.metrics_dir"
+            "; name it with launch.log_path_field, or set launch.metrics_dir to the folder "
+            "it writes to"
         )  # fmt: skip
         raise Refused("log_path", f"{name} has no field {log_path}{hint}")
     return log_path
@@ -201,7 +203,7 @@ def locate(request: Asked) -> Located:
     if head.endswith(".py") or "/" in head:
         path = os.path.abspath(os.path.join(request["cwd"], os.path.expanduser(head)))
         if not os.path.isfile(path):
-            raise Refused("recipe", f"there is no file {path}")
+            raise Refused("recipe", f"no file {path}")
         return {**located, "kind": "file", "module": None, "file": path}
     here: Located = {**located, "kind": "module", "module": head, "file": None}
     if "." in head:
@@ -222,7 +224,7 @@ def locate(request: Asked) -> Located:
         del sys.path[0]
     if not known:
         short = ", ".join(sorted(entry_points())) or "none here"
-        raise Refused("recipe", f"no recipe and no module is called {head!r} (recipes: {short})")
+        raise Refused("recipe", f"no recipe or module is called {head!r} (recipes: {short})")
     return here
 
 
@@ -278,14 +280,14 @@ def check_source(recipe: Located) -> None:
     if (main and not guarded) or any(map(_starts, tree.body)):
         raise Refused(
             "main",
-            "it starts a run as soon as it is imported, which planning has to do: put what starts"
-            ' it under `if __name__ == "__main__":`, or run it by `command:`',
+            "importing it starts a run, but planning has to import it: put that code under "
+            '`if __name__ == "__main__":`, or run it by `command:`',
         )
     if not guarded and (name is None or isinstance(names.get(name), ast.ClassDef)):
         raise Refused(
             "main",
-            "nothing in it starts a run: end it with"
-            ' `if __name__ == "__main__": chz.nested_entrypoint(main)`, or run it by `command:`',
+            'running it would do nothing: end it with `if __name__ == "__main__": '
+            "chz.nested_entrypoint(main)`, or run it by `command:`",
         )
 
 
@@ -363,7 +365,9 @@ def config_class(module: ModuleType, name: str | None) -> type[object]:
         if value is None:
             raise Refused("class", f"it has no class {name}")
         if not chz.is_chz(value):
-            raise Refused("class", f"{name} is no chz class, nor a function that returns a config")
+            raise Refused(
+                "class", (f"{name} is neither a chz class nor a function that returns a config")
+            )
         return value
     defined: dict[str, type[object]] = {
         key: value

@@ -208,7 +208,7 @@ class Meter:
 
 
 def _model_of(client: Client) -> str | None:
-    """Return the base model of a client; None if it does not say."""
+    """Return the base model of a client; None if unknown."""
     try:
         model = getattr(client, _MODEL, None)
         if model is None:
@@ -223,7 +223,7 @@ def _model_of(client: Client) -> str | None:
 
 
 def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
-    """Wrap the clients of the SDK's module. If methods are missing, reports that, and counts
+    """Wrap the clients of the SDK's module. If methods are missing, report that, and count
     nothing."""
     _wrap_observer(getattr(sdk, "SamplingClient", None), meter)
     logger = sys.modules.get(f"{getattr(sdk, '__name__', '')}.lib.queue_state_logger")
@@ -382,7 +382,7 @@ def _safely(meter: Meter, act: Callable[[], None]) -> None:
     try:
         act()
     except Exception as error:  # noqa: BLE001 - counting must never end a recipe
-        meter.note_unknown(f"not all is counted: {type(error).__name__}: {error}")
+        meter.note_unknown(f"not everything is counted: {type(error).__name__}: {error}")
 
 
 def _is_data(first: object) -> TypeGuard[Sequence[Datum]]:
@@ -391,18 +391,19 @@ def _is_data(first: object) -> TypeGuard[Sequence[Datum]]:
 
 def _tokens_of(first: object, meter: Meter) -> int | None:
     """Return the tokens of a prompt or of a list of data; 0 for other values, such as an
-    optimizer's parameters. Return None if they cannot be counted, and reports that."""
+    optimizer's parameters. Return None if they cannot be counted, and report that."""
     try:
         if _is_data(first):
             return sum(datum.model_input.length for datum in first)
         return int(getattr(first, "length", 0))
     except Exception as error:  # noqa: BLE001 - counting must never end a recipe
-        meter.note_unknown(f"not all is counted: {type(error).__name__}: {error}")
+        meter.note_unknown(f"not everything is counted: {type(error).__name__}: {error}")
         return None
 
 
 class _Finder:
-    """Finds one module as other finders do, and calls `then` with it after it was executed."""
+    """A finder that finds one module as other finders do, and calls `then` with it after it was
+    executed."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then

@@ -1,5 +1,5 @@
 """The interpreter's own packages: the standard library and the installed packages. Finds their
-folders and the modules of theirs that this process has imported, and keeps a list of these.
+folders and their modules that this process has imported, and records a list of these.
 
 The fork server (fork_server.py) imports the listed modules, and each run adds the modules that it
 has imported. bootstrap.py loads this file by path. Standard library only.

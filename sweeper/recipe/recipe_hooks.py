@@ -1,14 +1,12 @@
 """Calls the functions with which a recipe's module describes its runs. Each gets the values of one
 run. Runs in the recipe's interpreter, like inspection.py; standard library only.
-
     lacks(values)       lines about what this machine lacks for such a run; one that begins with
                         `key=` or `key:` is about the value of that key
     notes(values)       lines with other notes about it for people; a ValueError is a problem of
                         the configuration, of the key that its message begins with
     estimate(values)    tokens that it will use of its service, by model and kind
-
 The answer has "lacks", "notes" and "problems" of all configurations together. "estimates" has the
-distinct results, and the number of its result for each configuration.
+distinct results, and the index of the result for each configuration.
 """
 
 from __future__ import annotations
@@ -100,7 +98,7 @@ def _estimates(module: ModuleType, configs: Configs) -> Estimates:
         if time.monotonic() < deadline:
             try:
                 tokens = _tokens(function(config))
-                # No tokens at all is what a recipe says that cannot tell.
+                # A recipe that cannot estimate returns no tokens at all.
                 if any(any(counts.values()) for counts in tokens.values()):
                     text = json.dumps(tokens, sort_keys=True)
             except (Exception, SystemExit):  # noqa: BLE001  (nothing depends on it)

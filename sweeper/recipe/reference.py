@@ -99,17 +99,17 @@ def inspect(
     validate: bool = True,
     deep: bool = False,
 ) -> Inspected:
-    """Find the recipe that `source` (a reference, or a command's template) names, and checks the
-    configurations, parsed as their runs will parse them. Start a single process, since that takes
-    most of the time.
+    """Find the recipe that `source` (a reference, or a command's template) names, and check the
+    configurations, parsed as their runs will parse them. Starts a single process, since that
+    takes most of the time.
 
-    Without `validate` the recipe is not imported, and assumed to have the usual fields. With
-    `deep` the fields of nested configs are described too. Raises `RecipeError`.
+    Without `validate` the recipe is not imported, and assumed to have the usual fields. With `deep`
+    the fields of nested configs are described too. Raises `RecipeError`.
     """
     log_path_field, seed_field, metrics_dir = filled
     folder = os.path.abspath(os.path.expanduser(process.cwd or "."))
     if not os.path.isdir(folder):
-        raise RecipeError("cwd", f"launch.cwd: there is no folder {folder}")
+        raise RecipeError("cwd", f"launch.cwd: no folder {folder}")
     if not is_utf8(folder):
         raise RecipeError(
             "cwd", f"{folder}: this path is not UTF-8: rename the folder, or use another"
@@ -127,7 +127,7 @@ def inspect(
         )
         return Inspected(recipe, [])
     if not (_REFERENCE.match(source) or source.partition(":")[0].endswith(".py")):
-        raise RecipeError("recipe", f"{source[:60]!r} names no recipe, module or file")
+        raise RecipeError("recipe", f"{source[:60]!r} is not a recipe, module or file")
     request: Asked = {
         "reference": source,
         "cwd": folder,
@@ -209,7 +209,7 @@ def find_python(name: str | None) -> str:
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     where = candidates[0] if os.sep in name else f"{name} on PATH"
-    raise RecipeError("python", f"launch.python: there is no interpreter {where}")
+    raise RecipeError("python", f"launch.python: no interpreter {where}")
 
 
 def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
@@ -218,12 +218,12 @@ def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
     if os.sep in program:
         path = os.path.join(folder, program)
         if not os.path.isfile(path):
-            return f"there is no program {path}"
-        return None if os.access(path, os.X_OK) else f"{path} may not be executed: chmod +x"
+            return f"no program {path}"
+        return None if os.access(path, os.X_OK) else f"{path} is not executable: chmod +x"
     from shutil import which  # few grids have a command
 
     if which(program, path=env.get("PATH", os.defpath)) is None:
-        return f"there is no program {program[:60]!r} on PATH"
+        return f"no program {program[:60]!r} on PATH"
     return None
 
 

@@ -1,1 +1,1 @@
-"""Read back what runs recorded: what they are judged by, and which runs a user means."""
+"""Reads recorded results of runs, and selects the runs that a user means."""

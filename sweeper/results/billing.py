@@ -1,7 +1,7 @@
-"""What the service itself has billed, beside what runs have counted.
+"""Compares what the service has billed with what runs have counted.
 
-The service lists usage by hour, session, model and kind. Each session of a run says in its metadata
-which sweep and run it is of, and which attempt. What it lists is some hours old.
+The service lists usage by hour, session, model and kind, some hours late. The metadata of a run's
+session name its sweep, run and attempt.
 """
 
 import time
@@ -26,7 +26,7 @@ Owner = tuple[str, str]
 
 
 class Billed(NamedTuple):
-    """What was billed for a run: tokens by kind, and `usd`, as the service estimates; `unpriced`:
+    """The billed usage of a run: tokens by kind, and `usd`, as the service estimates; `unpriced`:
     some tokens have no price there yet."""
 
     counts: Counts = Counts()
@@ -34,13 +34,13 @@ class Billed(NamedTuple):
     unpriced: bool = False
 
     def plus(self, other: "Billed") -> "Billed":
-        """Return the sum of several."""
+        """Return the sum."""
         return Billed(
             self.counts.plus(other.counts), self.usd + other.usd, self.unpriced or other.unpriced
         )
 
     def record(self) -> dict[str, object]:
-        """As plain values."""
+        """Return the values as plain data."""
         kinds = {kind: getattr(self.counts, kind) for kind in KINDS}
         return {**kinds, "usd": None if self.unpriced else self.usd}
 
@@ -67,8 +67,8 @@ class _Answer(NamedTuple):
 
 
 def billed(service: Service, since: datetime) -> dict[Owner, Billed]:
-    """Return what the service has billed since a moment, by sweep and run. Raises
-    `EnvironmentFailure` where it does not answer, or refuses."""
+    """Return what the service has billed since `since`, by sweep and run. Raises
+    `EnvironmentFailure` if it does not answer or refuses."""
     by_owner: dict[Owner, Billed] = {}
     try:
         for answer in _answers(service, since):
@@ -78,7 +78,9 @@ def billed(service: Service, since: datetime) -> dict[Owner, Billed]:
                 if "sweeper_run" in session:
                     by_owner[owner] = by_owner.get(owner, Billed()).plus(_of(event))
     except StoreError as error:
-        raise EnvironmentFailure(f"the service's billing is not as expected: {error}") from error
+        raise EnvironmentFailure(
+            f"the service's billing has an unexpected format: {error}"
+        ) from error
     return by_owner
 
 
@@ -115,25 +117,28 @@ def _hour(moment: datetime) -> datetime:
 
 
 def explained(ours: Counts, theirs: Counts, *, fresh: bool, unseen: int) -> list[str]:
-    """Return why the two differ, in lines for people; none where they do not. `fresh`: something
-    was used in the last hours; `unseen`: the number of runs that have counted nothing."""
+    """Return lines for people that explain the differences; empty if there are none. `fresh`:
+    something was used in the last hours; `unseen`: the number of runs that have counted
+    nothing."""
     lines: list[str] = []
     more = {kind: getattr(theirs, kind) - getattr(ours, kind) for kind in KINDS}
     billed_only = {kind: n for kind, n in more.items() if n > 0}
     counted_only = {kind: -n for kind, n in more.items() if n < 0}
-    # What one side calls cached the other may call prefill: that is no difference in tokens.
+    # Cached tokens of one side may be prefill for the other: the total is the same.
     moved = min(billed_only.get("cached", 0), counted_only.get("prefill", 0))
     if moved:
-        lines.append(f"{moved:,} tokens of prompts were read from the cache, as only billing knows")
+        lines.append(
+            f"{moved:,} tokens of prompts were read from the cache, which only the bill shows"
+        )
         _less(billed_only, "cached", moved)
         _less(counted_only, "prefill", moved)
     if billed_only:
         why = "requests whose run was stopped before their answer came"
         why += ", and runs that have no meter" if unseen else ""
-        lines.append(f"billed and not counted: {_counts(billed_only)} ({why})")
+        lines.append(f"billed but not counted: {_counts(billed_only)} ({why})")
     if counted_only:
-        why = "billing is some hours late" if fresh else "the service no longer lists it, or forgot"
-        lines.append(f"counted and not billed: {_counts(counted_only)} ({why})")
+        why = "the bill is some hours late" if fresh else "the service no longer lists it"
+        lines.append(f"counted but not billed: {_counts(counted_only)} ({why})")
     return lines
 
 
@@ -148,7 +153,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def since_first(times: Iterable[str | None]) -> datetime:
-    """Return the first of some times, as documents have them; now without any."""
+    """Return the earliest of some times from documents; now if there are none."""
     begun = sorted(time for time in times if time)
     if not begun:
         return datetime.fromtimestamp(time.time(), UTC)

@@ -1,4 +1,4 @@
-"""Find the sweeps and runs in one or several roots, and select those that callers mean."""
+"""Finds the sweeps and runs in one or several roots, and selects those that callers mean."""
 
 import fnmatch
 import os
@@ -99,7 +99,9 @@ class Catalog:
         sweeps = self._called(name)
         if len(sweeps) > 1:
             places = ", ".join(sweep.path for sweep in sweeps)
-            raise UsageError(f"several roots have a sweep {name!r}: name its folder, of {places}")
+            raise UsageError(
+                f"several roots have a sweep {name!r}: add its folder, one of {places}"
+            )
         return sweeps[0]
 
     def _called(self, name: str) -> list[Sweep]:

@@ -1,9 +1,9 @@
-"""Judges cells: by the mean of their runs, on a scale that the data choose. Pure, and without
-numpy: the terminal view tells the same figures as the report.
+"""Judges cells by the mean of their runs, on a scale chosen from the data. Does no I/O, and needs
+no numpy, so that the terminal view shows the same figures as the report.
 
-A run counts once it has succeeded with a finite value, and ended in one. Runs that failed, or ended
-in NaN, take no part. The scale is the values as they are, or their logarithms: then means become
-geometric means.
+A run counts once it has succeeded and its last value is finite. Runs that failed, or ended in NaN,
+are left out. The scale is the values themselves, or their logarithms: then means become geometric
+means.
 """
 
 import math
@@ -19,24 +19,24 @@ SPAN = 10.0
 
 
 def counts(state: str, value: float | None, diverged: bool) -> bool:
-    """Return whether a run takes part in its cell's mean, and in comparisons: by its `state`, the
-    `value` it is judged by, and whether its last value was not finite (`diverged`)."""
+    """Return whether a run is included in its cell's mean and in comparisons: by its `state`, its
+    `value`, and whether its last value was not finite (`diverged`)."""
     return state == "succeeded" and value is not None and math.isfinite(value) and not diverged
 
 
 def merit(mean: float, goal: str, *, diverged: bool) -> tuple[bool, float]:
-    """Return the key by which cells with a value are ordered, best first: their mean; and after all
-    others the cells of which a run has diverged, since the mean leaves it out."""
+    """Return the sort key of cells with a value, best first: their mean. Cells with a diverged run
+    come after all others, since the mean leaves that run out."""
     return diverged, sign_of(goal) * mean
 
 
 def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
-    """Choose the scale on which cells are compared: logarithms when all values are positive, the
-    means of the cells span more than a factor of `SPAN`, and their noise grows with the mean,
-    nearer to in proportion than not at all: the least-squares slope of log(sd) on log(mean) over
-    the cells exceeds 1/2 (Bartlett, Biometrics 3(1), 1947, 39-52: at slope 1 the logarithm evens
-    out the variances, at slope 0 no transformation is called for). The rule does not ask which cell
-    is best or by how much."""
+    """Return the scale on which cells are compared: logarithms if all values are positive, the
+    means of the cells span more than a factor of `SPAN`, and their noise grows about in
+    proportion to the mean: the least-squares slope of log(sd) on log(mean) over the cells
+    exceeds 1/2 (Bartlett, Biometrics 3(1), 1947, 39-52: at slope 1 the logarithm equalizes the
+    variances, at slope 0 no transformation is needed). The rule does not depend on which cell
+    is best."""
     nonempty = [list(values) for values in groups if values]
     if not nonempty or min(map(min, nonempty)) <= 0:
         return "linear"
@@ -46,7 +46,7 @@ def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
     for values in nonempty:
         scaled = [value / unit for value in values]
         mean = math.fsum(scaled) / len(scaled)
-        if mean <= 0:  # so small beside the others that nothing is left of it
+        if mean <= 0:  # negligible beside the others
             return "linear"
         levels.append(mean)
         squares = math.fsum((value - mean) ** 2 for value in scaled)
@@ -57,7 +57,7 @@ def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the least-squares slope; 0 when the points do not determine it."""
+    """Return the least-squares slope; 0 if the points do not determine it."""
     if len(points) < 2:
         return 0.0
     x_mean = math.fsum(x for x, _ in points) / len(points)
@@ -68,8 +68,8 @@ def _slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def mean(values: Sequence[float], scale: Scale = "linear") -> float:
-    """Return the mean of finite values, one at least; the geometric mean on the log scale, where
-    all must be positive."""
+    """Return the mean of one or more finite values; the geometric mean on the log scale, where all
+    must be positive."""
     scaled = on_scale(values, scale)
     if min(scaled) == max(scaled):
         return float(values[0])
@@ -93,8 +93,8 @@ def off_scale(value: float, scale: Scale) -> float:
 
 
 def unit_of(values: Iterable[float]) -> float:
-    """Return a power of two near the largest magnitude. In this unit no square and no sum of finite
-    values is too large for a float, and dividing by it changes no digit."""
+    """Return a power of two near the largest magnitude. In this unit squares and sums of finite
+    values do not overflow, and the division is exact."""
     return 2.0 ** (math.frexp(max(map(abs, values)))[1] - 1)
 
 
@@ -107,5 +107,5 @@ def exp(value: float) -> float:
 
 
 def comparable(values: Sequence[float]) -> bool:
-    """Return whether a cell can take part in comparisons: it has two different values or more."""
+    """Return whether a cell can take part in comparisons, with at least two different values."""
     return len(values) > 1 and min(values) != max(values)

@@ -1,4 +1,4 @@
-"""Which checkpoint of a run others go on from, and whether it is there for long."""
+"""Determines which checkpoint of a run others start from, and whether it will expire."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -10,9 +10,8 @@ _ENDS = ("ttl_seconds", "expires_at", "expires")
 
 
 def last(records: Iterable[Mapping[str, object]], key: str) -> Mapping[str, object] | None:
-    """Return the record with a path under `key` of the final checkpoint, which is kept for good;
-    else of the last that no record says will expire, else of the last. None if no record has
-    one."""
+    """Return the record with a path under `key` of the final checkpoint, which does not expire;
+    else of the last one without an expiry, else of the last. None if no record has one."""
     usable = [record for record in records if isinstance(record.get(key), str) and record[key]]
     final = [record for record in usable if ends_final([dict(record)])]
     lasting = [record for record in usable if not may_expire(record)]
@@ -20,13 +19,13 @@ def last(records: Iterable[Mapping[str, object]], key: str) -> Mapping[str, obje
 
 
 def may_expire(record: Mapping[str, object]) -> bool:
-    """Return whether the service will delete a checkpoint, by what is on record of it."""
+    """Return whether the service will delete a checkpoint, according to its record."""
     return any(record.get(end) for end in _ENDS)
 
 
 def when_expired(record: Mapping[str, object], ended: str | None) -> datetime | None:
-    """Return when a checkpoint is gone for certain, by what is on record of it; None where that is
-    not known. `ended` is when its run did: it was saved before."""
+    """Return when a checkpoint is certainly deleted, according to its record; None if unknown.
+    `ended` is when its run ended, so it was saved before."""
     for key in _ENDS[1:]:
         moment = _moment(record.get(key))
         if moment is not None:

@@ -1,10 +1,9 @@
-"""Find what was said in a rollout: in the transcript (a logtree) where there is one, else in what
-the turns logged. Pure: JSON in, lines out.
+"""Finds the conversation of a rollout: in the transcript (a logtree) if there is one, else in what
+the turns logged. Does no I/O: JSON in, lines out.
 
-A transcript has a section for each group that was logged. tinker-cookbook runs the trajectories of
-a group side by side, and their logs lie there in the order in which they came. Whose a log is must
-be found out, which is not always possible; then that is said (`Transcript.whose`), never guessed in
-silence.
+A transcript has a section for each logged group. tinker-cookbook runs the trajectories of a group
+concurrently, and their logs are there in order of arrival. Which trajectory a log belongs to must
+be inferred, which is not always possible; `Transcript.whose` says how certain it is.
 """
 
 import html
@@ -38,29 +37,29 @@ _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 
 class Transcript(NamedTuple):
-    """What was said, and how sure it is whose it is: the trajectory's own; its own if those of
-    equal reward were logged in their order ("order"); or all that was said in the group, which
-    cannot be told apart ("group")."""
+    """A conversation, and how certain its trajectory is: the trajectory's own; its own if those of
+    equal reward were logged in their order ("order"); or the whole group's, which cannot be
+    divided ("group")."""
 
     spoken: list[Spoken]
     whose: Literal["trajectory", "order", "group"]
 
     def shown(self) -> list[Spoken]:
-        """Return the lines to show; where it is not known whose they are, a line first says so."""
+        """Return the lines to show, after a line about the uncertainty if there is one."""
         return [*([("note", WHOSE[self.whose])] if self.whose in WHOSE else []), *self.spoken]
 
 
 WHOSE = {
-    "order": "its own, or that of another one of equal reward in its group",
-    "group": "all that was said in its group: the transcript does not tell whose it is",
+    "order": "from this trajectory, or from another one of equal reward in its group",
+    "group": "everything said in its group: the transcript does not separate trajectories",
 }
 
 
 def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, list[Transcript]]:
-    """Return what was said in each trajectory of the groups of a transcript, by the number of the
-    group in `groups`, which holds the summaries in order. A section that gives the lengths of its
-    turns belongs to the next group with the same: groups may be missing from the summaries. Others
-    are taken in order."""
+    """Return the conversation of each trajectory of a transcript's groups, by the number of the
+    group in `groups`, which holds the summaries in order. A section that gives the lengths of
+    its turns belongs to the next group with the same: groups may be missing from the summaries.
+    Others are matched in order."""
     root = table_of(tree).get("root")
     by_group: dict[int, list[Transcript]] = {}
     start = 0
@@ -75,8 +74,8 @@ def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, lis
 
 
 def _lengths_told(group: Record) -> list[list[float]]:
-    """Return the lengths of the turns of each trajectory, if the section has them: of what was read
-    and what was written, in turn."""
+    """Return the lengths of the turns of each trajectory, if the section has them: read and
+    written tokens, in turn."""
     lengths: dict[int, list[float]] = {}
     for section in _all_sections(group):
         matched = _EPISODE.match(_heading(section))
@@ -96,7 +95,7 @@ def _lengths(record: Record) -> list[float]:
 
 
 def _apart(group: Record, records: Sequence[Record]) -> list[Transcript]:
-    """Return what was said in a group, for each of its trajectories."""
+    """Return the conversation of each of a group's trajectories."""
     parts = [part for part in _sections(group, below=True) if _heading(part) != _DETAILS]
     numbered = _numbered(group, len(records))
     if numbered is not None:
@@ -118,7 +117,7 @@ def _apart(group: Record, records: Sequence[Record]) -> list[Transcript]:
 
 def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
     """Divide by sections that have the trajectory's number in their heading ("Completion 2"), each
-    with the conversations that stand before them all."""
+    with the conversations that come before them all."""
     families: dict[str, dict[int, dict[str, object]]] = {}
     for section in _all_sections(group):
         matched = _NUMBERED.match(_heading(section))
@@ -139,7 +138,7 @@ def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
 
 def _assigned(blocks: Sequence[Sequence[Record]], records: Sequence[Record]) -> list[Transcript]:
     """Assign a block to each trajectory: one with a text that it logged, else one with its reward.
-    If several blocks fit and differ, they are taken in order."""
+    If several blocks match and differ, take them in order."""
     spoken = [[texts for part in block for texts in said_by(part)] for block in blocks]
     unassigned = dict.fromkeys(range(len(blocks)))
     sure: dict[int, int] = {}
@@ -216,8 +215,8 @@ def _text(node: object) -> str:
 
 
 def said_by(node: object) -> Iterator[Spoken]:
-    """Yield the messages of all conversations in a tree, in order, with its paragraphs and the rows
-    of its tables. What a section repeats of the summaries is left out."""
+    """Yield the messages of all conversations in a tree, in order, with its paragraphs and the
+    rows of its tables, without what repeats the summaries."""
     fields = table_of(node)
     data, tag = table_of(fields.get("data")), fields.get("tag")
     if data.get("type") == "conversation":
@@ -239,8 +238,7 @@ def said_by(node: object) -> Iterator[Spoken]:
 
 
 def _content(message: Record) -> str:
-    """Return a message's text; parts of it that are none (thinking, calls of tools) are named by
-    their kind."""
+    """Return a message's text; other parts (thinking, tool calls) are named by their kind."""
     content = message.get("content")
     if isinstance(content, str):
         text = content
@@ -272,7 +270,7 @@ def turns_logged(record: Record) -> list[Spoken]:
 
 
 def answers(spoken: Sequence[Spoken]) -> list[str]:
-    """Return what the model said, if that can be told from the rest."""
+    """Return the model's own messages, if they can be distinguished."""
     return [text for who, text in spoken if who in _ANSWERS]
 
 

@@ -1,7 +1,7 @@
-"""What runs used of their service, and what that costs: by run, cell and day.
+"""The usage and the cost of runs: by run, cell and day.
 
-What the meter in a recipe's process has counted comes first. Of a run that has none (another
-language, a service of its own), the tokens that it recorded itself are taken (`recorded_usage`).
+Usage counted by the meter in a recipe's process is preferred. For a run without a meter (another
+language, a service of its own), the tokens that it recorded itself are used (`recorded_usage`).
 """
 
 from collections.abc import Iterable
@@ -15,8 +15,8 @@ from sweeper.sweep.usage import NO_USAGE, Usage, total
 
 
 class Spent(NamedTuple):
-    """What runs used and cost. `counted` says how that is known: `meter`, `metrics` (by the keys
-    that they recorded), or `nothing`. `days`: on which day how much was used."""
+    """The usage and cost of runs. `counted` is the source: `meter`, `metrics` (by recorded keys),
+    or `nothing`. `days` has the usage by day."""
 
     usage: Usage
     amount: Amount
@@ -24,7 +24,7 @@ class Spent(NamedTuple):
     days: tuple[Used, ...] = ()
 
     def record(self) -> dict[str, object]:
-        """As plain values: tokens by kind, requests, steps, `usd`, and what is not in it."""
+        """Return plain values: tokens by kind, requests, steps, `usd`, and the unpriced models."""
         counts = self.usage.counts
         unpriced = list(self.amount.unpriced)
         usd = None if unpriced or not counts.tokens else self.amount.usd
@@ -33,7 +33,7 @@ class Spent(NamedTuple):
 
 
 def spent(run: RecordedRun, prices: Prices) -> Spent:
-    """Return what all attempts of a run used: also what was done twice was paid twice."""
+    """Return what all attempts of a run used. Repeated work was paid twice."""
     days = tuple(run.used(attempt) for attempt in range(1, run.attempts + 1))
     usage = total(used.usage for used in days)
     if usage.models:
@@ -59,7 +59,7 @@ def together(several: Iterable[Spent], prices: Prices) -> Spent:
 def by_cell(
     runs: Iterable[tuple[RecordedRun, Spent]], prices: Prices
 ) -> dict[tuple[str, str, str], Spent]:
-    """By root, sweep and cell, in the order of the runs."""
+    """Return costs by root, sweep and cell, in the order of the runs."""
     cells: dict[tuple[str, str, str], list[Spent]] = {}
     for run, spent in runs:
         cells.setdefault((run.root, run.sweep, run.cell), []).append(spent)
@@ -69,8 +69,8 @@ def by_cell(
 def by_stage(
     runs: Iterable[tuple[RecordedRun, Spent]], prices: Prices
 ) -> dict[tuple[str, str, str], Spent]:
-    """By root, sweep and stage, in the order of the runs; all of a sweep without stages
-    together."""
+    """Return costs by root, sweep and stage, in the order of the runs; a sweep without stages is
+    one entry."""
     stages: dict[tuple[str, str, str], list[Spent]] = {}
     for run, spent in runs:
         stages.setdefault((run.root, run.sweep, run.stage or run.sweep), []).append(spent)
@@ -78,14 +78,14 @@ def by_stage(
 
 
 def chain(run: RecordedRun, costs: Spent, prices: Prices) -> Spent:
-    """Return what it took to get to the end of a run: its own, and that of each run that it goes on
-    from."""
+    """Return the cost of a run and of each of its ancestors."""
     above = run.lineage if isinstance(run, SweepRun) else ()
     return together((costs, *(spent(ancestor, prices) for ancestor in above)), prices)
 
 
 def by_day(runs: Iterable[Spent], prices: Prices) -> dict[str, Spent]:
-    """By the day (UTC) on which an attempt ended; `open` for those that have not."""
+    """Return costs by the day (UTC) on which an attempt ended; `open` for those that have not
+    ended."""
     days: dict[str, list[Spent]] = {}
     for spent in runs:
         for used in spent.days:

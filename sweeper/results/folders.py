@@ -53,8 +53,8 @@ def _walk(top: str, on_error: OnError | None) -> Iterator[str]:
 
 
 def _folders_below(top: str, on_error: OnError | None) -> Iterator[tuple[str, set[str], list[str]]]:
-    """Yield each folder outside the sweeps, before those inside it, with the names of what it
-    holds, and of the folders among that. Links come last, in the order of their paths."""
+    """Yield each folder outside the sweeps, before those inside it, with the names of its contents
+    and of the folders among them. Links come last, in the order of their paths."""
     root = os.path.realpath(top)
     pending: list[tuple[str, str | None]] = [("", None)]
     links: list[tuple[str, str | None]] = []
@@ -98,9 +98,9 @@ def _evaluations(top: str, folder: str) -> Iterator[str]:
 
 
 def _target(item: "os.DirEntry[str]", root: str) -> str | None:
-    """Return the place of a linked folder beyond the root, "" for a folder that is no link, None
-    for anything else. What a link within the root leads to is found there, and a link to a folder
-    above the root would lead round in a circle."""
+    """Return the place of a linked folder beyond the root, "" for a folder that is not a link,
+    None for anything else. What a link within the root leads to is found there, and a link to a
+    folder above the root would lead round in a circle."""
     if not item.is_symlink():
         return "" if item.is_dir(follow_symlinks=False) else None
     target = os.path.realpath(item.path)
@@ -110,7 +110,7 @@ def _target(item: "os.DirEntry[str]", root: str) -> str | None:
 
 
 def _of_names(paths: Iterable[str]) -> set[str]:
-    """Find these folders among the paths of all files."""
+    """Return those of these folders that occur in the paths of all files."""
     folders: set[str] = set()
     sweeps: set[str] = set()
     indexes: set[str] = set()
@@ -183,9 +183,9 @@ class FolderRun(RecordedRun):
         return config or {}
 
     def _read_facts(self) -> dict[str, object]:
-        """Read what an evaluation says of itself, as a configuration."""
+        """Read the facts about an evaluation, as a configuration."""
         facts = self._read_object(_EVAL_FACTS) or {}
-        if "benchmarks" not in facts:  # another program's file of that name
+        if "benchmarks" not in facts:  # another program's file with the same name
             return {}
         named = {
             key: facts.get(key) for key in ("model_name", "checkpoint_name", "checkpoint_path")
@@ -221,7 +221,7 @@ class FolderRun(RecordedRun):
 def folder_runs(
     store: Store, memory: Folder | None, on_error: OnError | None = None
 ) -> list[FolderRun]:
-    """Make all such runs of a root; they share the index."""
+    """Return all such runs of a root; they share the index."""
     index, files = Index(memory, "folders"), Files(store, "")
     return [
         FolderRun(store, folder, files, index, on_error) for folder in find_folders(store, on_error)

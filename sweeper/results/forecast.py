@@ -1,10 +1,10 @@
-"""What runs will use of their service, by what others of the same settings used; and with it what a
-sweep has used until now, and has yet to use.
+"""Forecasts the usage of runs from other runs with the same settings, and so how much a sweep has
+used and will still use.
 
-A run counts as an example of another if nothing differs that could change its size: the model, and
-every setting that is no fraction (steps, batch size, lengths, rank, task, ...), the seed left out.
-A learning rate makes no run longer. Where no run is alike, one that differs in the number of its
-steps alone is taken, in proportion. Where there is none either, nothing is said of that run.
+A run is an example for another if no setting differs that could change its usage: the model, and
+every setting that is not a fraction (steps, batch size, lengths, rank, task, ...), except the seed.
+A learning rate does not make a run longer. If there is no such run, one that differs only in the
+number of its steps is used in proportion. Otherwise there is no forecast for that run.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,15 +28,15 @@ _REFERENCE = "${"
 
 
 class Settings(NamedTuple):
-    """What of a run may change how much it uses: its recipe, and of its configuration all but
-    fractions, the seed, and which checkpoint it goes on from."""
+    """The properties of a run that may change its usage: its recipe, and of its configuration
+    everything but fractions, the seed, and the checkpoint that it starts from."""
 
     recipe: str
     values: Mapping[str, object]
 
 
 class Example(NamedTuple):
-    """What a run of those settings used, and its hours at work, pauses left out."""
+    """The usage of a run with those settings, and its hours without pauses."""
 
     settings: Settings
     usage: Usage
@@ -44,8 +44,8 @@ class Example(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """Of one run: the mean usage of its examples and what each used, their mean hours, and which of
-    the examples they are."""
+    """A guess for one run: the mean usage of its examples and that of each, their mean hours, and
+    the examples themselves."""
 
     usage: Usage
     each: tuple[Usage, ...]
@@ -66,14 +66,14 @@ def settings_of(config: Mapping[str, object], recipe: Recipe) -> Settings:
 
 
 class Guesses:
-    """Guesses by examples, each made once."""
+    """Guesses from examples, cached."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
         self._examples = examples
         self._made: dict[str, Guess | None] = {}
 
     def of(self, wanted: Settings) -> Guess | None:
-        """Return what a run of these settings will use; None if no example shows it."""
+        """Return the guess for a run of these settings; None without examples."""
         key = repr((wanted.recipe, sorted(wanted.values.items(), key=lambda item: item[0])))
         if key not in self._made:
             self._made[key] = self._guess(wanted)
@@ -95,8 +95,8 @@ class Guesses:
 
 
 def _ratio(wanted: Settings, other: Settings) -> float | None:
-    """Return how many times as many steps the wanted have, if the rest is the same; None if it is
-    not. A setting that refers to a run before it may be anything."""
+    """Return the ratio of the numbers of steps if the other settings are equal; None if they are
+    not. A setting that refers to an earlier run may have any value."""
     if wanted.recipe != other.recipe:
         return None
     either = (*wanted.values.items(), *other.values.items())
@@ -123,7 +123,7 @@ def _times(usage: Usage, ratio: float) -> Usage:
 
 
 def not_known_yet(plan: Plan) -> list[Settings]:
-    """Return the settings of each run of the stages that is not known before others have ended, and
+    """Return the settings of each run that is unknown until runs of other stages have ended, and
     of each that a race may still start."""
     later = later_runs(plan) if plan.unknown else []
     counts = [settings_of(run.config, plan.recipe) for run in later]
@@ -135,8 +135,8 @@ def not_known_yet(plan: Plan) -> list[Settings]:
 
 
 class Going(NamedTuple):
-    """A run of a sweep: what all its attempts have used, whether it will use more, and whether it
-    is an `example` for others: one that has succeeded in one attempt."""
+    """A run of a sweep: the usage of all its attempts, whether it will use more, and whether it is
+    an `example` for others, i.e. has succeeded in one attempt."""
 
     settings: Settings
     used: Usage = NO_USAGE
@@ -145,7 +145,7 @@ class Going(NamedTuple):
 
 
 def forecast(runs: Iterable[Going]) -> SweepUsage | None:
-    """Return what a sweep has used and has yet to use; None where nothing was counted."""
+    """Return the past and future usage of a sweep; None if nothing was counted."""
     runs = list(runs)
     used = total(run.used for run in runs)
     if not used.models:
@@ -160,8 +160,7 @@ def forecast(runs: Iterable[Going]) -> SweepUsage | None:
 
 
 def forecast_of(sweep: "Sweep") -> SweepUsage | None:
-    """Return what a recorded sweep has used and has yet to use, by how each of its runs ended; None
-    where nothing was counted."""
+    """Return the past and future usage of a recorded sweep; None if nothing was counted."""
     return forecast((*going(sweep.runs, sweep.plan), *map(Going, not_known_yet(sweep.plan))))
 
 
@@ -178,7 +177,7 @@ def _going(run: "SweepRun", recipe: Recipe) -> Going:
 
 def sentence(forecast: SweepUsage, prices: Prices) -> str:
     """Return `used 1,240,000 tokens, 3.10 dollars by prices of 2026-10; about 2,000,000 tokens,
-    4.90 dollars to come`. No dollars where a model has no price."""
+    4.90 dollars to come`, without dollars if a model has no price."""
     spent, to_come = amount(forecast.used, prices), amount(forecast.to_come, prices)
     unpriced = sorted({*spent.unpriced, *to_come.unpriced})
     text = f"used {forecast.used.counts.tokens:,} tokens"
@@ -190,13 +189,13 @@ def sentence(forecast: SweepUsage, prices: Prices) -> str:
         text += f"; about {forecast.to_come.counts.tokens:,} tokens"
         text += " to come" if unpriced else f", {money(to_come.usd)} dollars to come"
     if forecast.untold:
-        text += f"; nothing is known yet of {plural(forecast.untold, 'run')}"
+        text += f"; no data yet on {plural(forecast.untold, 'run')}"
     return text
 
 
 def brief(forecast: SweepUsage, prices: Prices) -> str:
-    """Return `3.10 dollars, 4.90 to come`; in tokens where a model has no price. `and more` where
-    of some runs nobody knows how much."""
+    """Return `3.10 dollars, 4.90 to come`, in tokens if a model has no price, with `and more` if
+    the usage of some runs is unknown."""
     spent, later = amount(forecast.used, prices), amount(forecast.to_come, prices)
     if spent.unpriced or later.unpriced:
         used, to_come = (
@@ -213,7 +212,7 @@ def brief(forecast: SweepUsage, prices: Prices) -> str:
 
 
 def document(forecast: SweepUsage, prices: Prices) -> dict[str, object]:
-    """As `status --json` has it; `usd` is None where a model has no price."""
+    """Return the form in `status --json`; `usd` is None if a model has no price."""
     return {
         "used": _document(forecast.used, prices),
         "to_come": _document(forecast.to_come, prices),

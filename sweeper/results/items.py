@@ -1,11 +1,11 @@
-"""Read what a run answered, item by item: one score a question, wherever a run has left them.
+"""Reads the answers of runs item by item, with one score per question.
 
-Three shapes are known. tinker-cookbook's EvalStore: `<anything>/<benchmark>/trajectories.jsonl`
-beside a `result.json`, which ends the evaluation. Rollout summaries that keep the question's text.
-And for any program `items.jsonl` in the run's folder, a line an answer: {"item": "q17", "score": 1,
-"task": "gsm8k", "step": 200, "cluster": "page 4", "prompt": "..."}, of which `item` and `score` are
-needed; `sample`, `text` (what was said) and `answer` (what is right) are shown if they are there.
-Of several evaluations of a task the last one counts.
+Three formats are known. tinker-cookbook's EvalStore: `<anything>/<benchmark>/trajectories.jsonl`
+with a `result.json`, which ends the evaluation. Rollout summaries that have the question's text.
+And for any program `items.jsonl` in the run's folder, one line per answer: {"item": "q17", "score":
+1, "task": "gsm8k", "step": 200, "cluster": "page 4", "prompt": "..."}. `item` and `score` are
+required; `sample`, `text` (the answer) and `answer` (the correct one) are shown if present. The
+last evaluation of a task counts.
 """
 
 import math
@@ -33,9 +33,9 @@ _NUMBERS = re.compile(r"(\d+)")
 
 
 class ItemFile(NamedTuple):
-    """A file with answers. `kind` is "items", "store" or "summaries"; `task` is what its path says
-    it is about ("" if nothing). The later of two evaluations has the greater `order`, if its name
-    tells; a `note` beside it may say when it was."""
+    """A file with answers. `kind` is "items", "store" or "summaries"; `task` is its topic
+    according to its path, or "". The later of two evaluations has the greater `order`, if its
+    name tells; a `note` next to it may give its time."""
 
     kind: str
     task: str
@@ -54,9 +54,9 @@ ITEM_COLUMNS = (
 
 
 class Answered(NamedTuple):
-    """A run's answers to a task at its last evaluation. By item: the mean `scores` of its `answers`
-    (their number), the `prompts` and the `clusters` where they were recorded. `errors` counts
-    answers that ended in an error, which score 0. `training`: the questions were trained on."""
+    """A run's answers to a task at its last evaluation. By item: the mean `scores`, the number of
+    `answers`, the `prompts` and the `clusters` if recorded. `errors` counts answers that ended
+    in an error, which score 0. `training`: the questions were trained on."""
 
     task: str
     scores: Mapping[str, float]
@@ -68,7 +68,7 @@ class Answered(NamedTuple):
 
 
 def item_files(paths: Iterable[tuple[str, int]]) -> list[ItemFile]:
-    """Find the files with answers among a run's files and sizes, the latest of a task last."""
+    """Return the files with answers among a run's files and sizes, the latest of a task last."""
     listed = dict(paths)
     files = [file for path, size in listed.items() if (file := _file(path, size, listed))]
     return sorted(files, key=lambda file: (file.kind, file.task, file.order))
@@ -90,7 +90,7 @@ def _file(path: str, size: int, listed: Mapping[str, int]) -> ItemFile | None:
 
 
 def _natural(path: str) -> tuple[object, ...]:
-    """Return a key that sorts numbers in a name by their size: step 90 is before step 100."""
+    """Return a key that sorts numbers in a name by value: step 90 is before step 100."""
     parts = _NUMBERS.split(path)
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
 
@@ -98,8 +98,7 @@ def _natural(path: str) -> tuple[object, ...]:
 def read_items(
     run: RecordedRun, files: Sequence[ItemFile], limit: int = LIMIT
 ) -> tuple[list[Answered], list[str]]:
-    """Read a run's answers by task. Also returns the paths of files that are too large to be
-    read."""
+    """Read a run's answers by task. Also return the paths of files that are too large."""
     read, large = read_answers(run, files, limit)
     answers_by_task: dict[str, Answered] = {}
     for file, answers in read:
@@ -109,7 +108,7 @@ def read_items(
 
 
 def files_of(run: RecordedRun) -> dict[str, int]:
-    """Return all that a run's attempts have left behind, with their sizes, the oldest first."""
+    """Return all files of a run's attempts with their sizes, the oldest first."""
     return {
         entry.path: entry.size
         for folder in run.folders()
@@ -121,8 +120,8 @@ def files_of(run: RecordedRun) -> dict[str, int]:
 def read_answers(
     run: RecordedRun, files: Sequence[ItemFile], limit: int = LIMIT
 ) -> tuple[list[tuple[ItemFile, list["Answer"]]], list[str]]:
-    """Read each answer of a run's last evaluations, by file. Also returns the paths of files that
-    are too large to be read."""
+    """Read each answer of a run's last evaluations, by file. Also return the paths of files that
+    are too large."""
     answers: list[tuple[ItemFile, list[Answer]]] = []
     large: list[str] = []
     for file in _latest(run, files):
@@ -134,7 +133,7 @@ def read_answers(
 
 
 def parse_answers(data: bytes, file: ItemFile) -> list["Answer"]:
-    """Parse the answers of a file's bytes, of each task those of its last step. Pure."""
+    """Parse the answers of a file's bytes: for each task those of its last step."""
     return _parsed(parse(data).rows, file)
 
 
@@ -160,14 +159,14 @@ def _begun(run: RecordedRun, file: ItemFile) -> str:
 def _read(run: RecordedRun, path: str) -> bytes:
     try:
         return run.store.read(path)
-    except (NotFound, StoreError):  # swept away, or being written
+    except (NotFound, StoreError):  # deleted, or still being written
         return b""
 
 
 def item_rows(answers: Sequence["Answer"], kind: str) -> Iterator[AnswerRow]:
-    """Yield the answers of a file as dicts, one row per sample. A sample that was not numbered
-    counts on from those of its item; a score is None where nothing has judged. `step` is None where
-    the shape of the file has none."""
+    """Yield the answers of a file as dicts, one row per sample. Samples without a number continue
+    the numbers of their item. A score is None if the answer was not judged, a `step` is None if
+    the format has none."""
     counts: dict[tuple[str, str], int] = {}
     for answer in answers:
         place = answer.task, answer.item
@@ -187,12 +186,12 @@ def item_rows(answers: Sequence["Answer"], kind: str) -> Iterator[AnswerRow]:
 
 
 def parse_items(rows: Iterable[Mapping[str, object]], file: ItemFile) -> list[Answered]:
-    """Parse the answers of a file by task; what is no answer is passed over. Pure."""
+    """Parse the answers of a file by task; skip anything else."""
     return _by_task(_parsed(rows, file), file)
 
 
 def _parsed(rows: Iterable[Mapping[str, object]], file: ItemFile) -> list["Answer"]:
-    """Return the answers of a file, of each task those of its last step."""
+    """Return the answers of a file: for each task those of its last step."""
     read = {"items": _of_items, "store": _of_store, "summaries": _of_summaries}[file.kind]
     steps: dict[str, float] = {}
     by_task: dict[str, list[Answer]] = {}
@@ -214,8 +213,8 @@ def _by_task(answers: Iterable["Answer"], file: ItemFile) -> list[Answered]:
 
 
 class Answer(NamedTuple):
-    """One answer: to which item of which task, and what it scored (NaN: nothing has judged it); the
-    rest where it was recorded. `text` is what was said, `right` the answer that is right."""
+    """One answer: its item and task, its score (NaN: not judged), and the rest if recorded. `text`
+    is the answer, `right` the correct one."""
 
     task: str
     item: str
@@ -293,8 +292,8 @@ def _answer_text(turns: object, role: str) -> list[str]:
 
 def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[Answer]:
     """Parse rollout summaries. The score is whether the answer was right, if every answer says so,
-    else the reward. What is logged as `item` identifies it, else the question's text; without
-    either there is none. What was said is the last that was; in the turns of a named item, all."""
+    else the reward. A logged `item` identifies the item, else the question's text; without
+    either there is none. The text is the last message, or for a named item all of its turns."""
     answers: list[tuple[Answer, float | None]] = []
     for row in rows:
         reward = _score(row.get("total_reward"))

@@ -1,5 +1,5 @@
-"""The checkpoints of runs that the service keeps, which cost by size and time, and which of them
-nobody needs: no run goes on from them, and no configuration names them."""
+"""The checkpoints of runs that the service stores, which cost by size and time, and which of them
+are not needed: no run starts from them, and no configuration names them."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ _STEPS = ("batch", "step")
 
 
 class Kept(NamedTuple):
-    """A checkpoint that the service keeps: its `path` (`tinker://...`), size in bytes, when it was
-    saved and will be deleted (None: never)."""
+    """A checkpoint at the service: its `path` (`tinker://...`), size in bytes, when it was saved
+    and when it will be deleted (None: never)."""
 
     path: Annotated[str, Key("tinker_path")]
     size: Annotated[int, Key("size_bytes"), Default(0)]
@@ -31,7 +31,7 @@ class Kept(NamedTuple):
     expires: Annotated[str | None, Key("expires_at")]
 
     def record(self) -> dict[str, object]:
-        """As plain values."""
+        """Return the values as plain data."""
         return self._asdict()
 
 
@@ -40,7 +40,8 @@ class _Page(NamedTuple):
 
 
 def listed(service: Service) -> dict[str, Kept]:
-    """Return all that the service keeps for this key, by path. Raises `EnvironmentFailure`."""
+    """Return all checkpoints that the service stores for this key, by path. Raises
+    `EnvironmentFailure`."""
     checkpoints: dict[str, Kept] = {}
     offset = 0
     while True:
@@ -55,8 +56,8 @@ def listed(service: Service) -> dict[str, Kept]:
 def of_runs(
     runs: Iterable[RecordedRun], checkpoints: Mapping[str, Kept]
 ) -> list[tuple[RecordedRun, str, Kept]]:
-    """Return the checkpoints that runs have recorded and the service still keeps, with the name
-    that the record has: each path once."""
+    """Return the checkpoints that runs have recorded and the service still stores, each path once,
+    with its recorded name."""
     of_run: dict[str, tuple[RecordedRun, str, Kept]] = {}
     for run in runs:
         for record in run.checkpoint_records():
@@ -72,9 +73,9 @@ def _paths(value: object) -> Iterator[str]:
 
 
 def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
-    """Return what the runs of all sweeps refer to in their configurations: addresses of
-    checkpoints, and the ids of runs, by their folders or as parents of runs of a later stage, those
-    among them of which that stage has still to choose."""
+    """Return what the configurations of all sweeps' runs refer to: addresses of checkpoints, and
+    the ids of runs, by their folders or as parents of runs of a later stage, including those
+    that a stage may still choose."""
     addresses: set[str] = set()
     texts: list[str] = []
     parents: set[str] = set()
@@ -105,16 +106,16 @@ def spared(
     everything: Sequence[RecordedRun],
     keep: Collection[str],
 ) -> dict[str, str]:
-    """Return why checkpoints are not to be touched, by path: a run still needs them, something
-    refers to them, or they are the `best` or `final` of their run and are to be kept."""
+    """Return why checkpoints must not be deleted, by path: a run still needs them, something
+    refers to them, or they are the `best` or `final` of their run and `keep` says so."""
     addresses, runs = referred(everything)
     mine: dict[int, set[str]] = {}
     reasons: dict[str, str] = {}
     for run, _, checkpoint in chosen:
         if not isinstance(run, SweepRun) or not run.is_finished:
-            reasons[checkpoint.path] = "the run is not known to be over"
+            reasons[checkpoint.path] = "the run may not be over"
         elif run.id in runs or checkpoint.path in addresses:
-            reasons[checkpoint.path] = "another run goes on from it"
+            reasons[checkpoint.path] = "another run starts from it"
         else:
             if id(run) not in mine:
                 mine[id(run)] = set(_best_and_final(run, keep))
@@ -134,8 +135,8 @@ def _best_and_final(run: RecordedRun, keep: Collection[str]) -> Iterator[str]:
 
 
 def _best(run: RecordedRun, records: Sequence[Row]) -> Row:
-    """Return the record at whose step the run's metric was best; the last one where that is not
-    known."""
+    """Return the record at whose step the run's metric was best; the last one if that is
+    unknown."""
     metric: Mapping[str, str] = run.metric or {}
     values = [
         (step, value)
@@ -154,7 +155,7 @@ def _best(run: RecordedRun, records: Sequence[Row]) -> Row:
 
 
 def delete(service: Service, checkpoint: Kept) -> bool:
-    """Delete a checkpoint. Returns whether it was there. Raises `EnvironmentFailure`."""
+    """Delete a checkpoint. Return whether it existed. Raises `EnvironmentFailure`."""
     try:
         service.ask(_address(checkpoint.path), "checkpoint", method="DELETE")
     except NotFound:
@@ -163,8 +164,8 @@ def delete(service: Service, checkpoint: Kept) -> bool:
 
 
 def expire(service: Service, checkpoint: Kept, seconds: int | None) -> bool:
-    """Have a checkpoint deleted after so many seconds from now; None: never. Returns whether it was
-    there. Raises `EnvironmentFailure`."""
+    """Have a checkpoint deleted `seconds` from now; None: never. Return whether it existed. Raises
+    `EnvironmentFailure`."""
     body: dict[str, object] = {"ttl_seconds": seconds}
     try:
         service.ask(f"{_address(checkpoint.path)}/ttl", "checkpoint", method="PUT", body=body)

@@ -20,10 +20,9 @@ def logs(
     lines: int = 20,
 ) -> dict[str, list[str]]:
     """Return the last `lines` lines that the runs of a sweep printed, by run name: of all runs, or
-    of those that the selectors `runs`, `state` and `where` choose. Raises `NotFound`,
-    `UsageError`."""
+    of those that match `runs`, `state` and `where`. Raises `NotFound`, `UsageError`."""
     if not 1 <= lines <= _MOST:
-        raise UsageError(f"{lines} lines: write a number from 1 to {_MOST}")
+        raise UsageError(f"{lines} lines: use a number from 1 to {_MOST}")
     selected = Registry(root or default_root()).sweep(sweep)
     chosen = pick(selected.runs, runs, state, where)
     return {run.name: run.log_tail(lines, limit=lines * 4096) for run in chosen}

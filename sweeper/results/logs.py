@@ -92,7 +92,7 @@ class Tail:
                 data = source.read(start)[1][: size - start]
             except NotFound:  # the parts have become one file
                 return self.back(Files(files.store, files.prefix), count)
-            at = len(data) - 1  # an end there begins no line
+            at = len(data) - 1  # the end of the parts is not the start of a line
             for _ in range(count):
                 at = data.rfind(b"\n", 0, max(at, 0))
                 if at < 0:
@@ -118,7 +118,7 @@ class Tail:
         self._rest = rest
 
     def stands(self, seconds: float) -> bool:
-        """Return whether nothing was added for this many seconds."""
+        """Return whether no line was added for this many seconds."""
         return time.monotonic() - self._grew > seconds
 
     def finish(self) -> Iterator[Line]:

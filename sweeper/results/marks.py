@@ -1,4 +1,4 @@
-"""What is noted of sweeps and runs, as whoever shows it reads it."""
+"""The notes, tags and stars of sweeps and runs, for display."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -24,7 +24,7 @@ class Marked(NamedTuple):
 
     def notes(self, names: Mapping[str, str]) -> list[tuple[str | None, Mark]]:
         """Return all notes, oldest first, each with the name of its run by `names` (id -> name;
-        else the id), None for one of the sweep."""
+        else the id), None for a note of the sweep."""
         of_sweep = [(None, note) for note in self.sweep.notes]
         others = [
             (names.get(run, run), note) for run, marks in self.runs.items() for note in marks.notes
@@ -33,7 +33,7 @@ class Marked(NamedTuple):
 
 
 def marked(folder: SweepFolder, subjects: Callable[[StoreError], None] | None = None) -> Marked:
-    """Read what is noted of a sweep and of its runs. Raises `StoreError`."""
+    """Read the marks of a sweep and of its runs. Raises `StoreError`."""
     return by_subject(read_marks(folder, subjects))
 
 
@@ -48,8 +48,8 @@ def by_subject(marks: Iterable[Mark]) -> Marked:
 
 
 def marks_by_run(runs: Sequence[RecordedRun]) -> list[tuple[Marks, Marks]]:
-    """For each run its own marks, and those of its sweep. What cannot be read is told as the run
-    tells it, and taken for nothing."""
+    """Return for each run its own marks and those of its sweep. Unreadable marks are reported by
+    the run and treated as missing."""
     sweeps: dict[tuple[str, str], Marked] = {}
     pairs: list[tuple[Marks, Marks]] = []
     for run in runs:
@@ -66,8 +66,8 @@ def marks_by_run(runs: Sequence[RecordedRun]) -> list[tuple[Marks, Marks]]:
 def with_tags(
     runs: Sequence[RecordedRun], tags: Sequence[str], *, starred: bool = False
 ) -> list[RecordedRun]:
-    """Return the runs that have all of these tags, their sweep's among them; with `starred` of
-    those the ones that have a star, or whose sweep has."""
+    """Return the runs that have all of these tags, including their sweep's; with `starred` only
+    those with a star, or whose sweep has one."""
     if not tags and not starred:
         return list(runs)
     matches: list[RecordedRun] = []
@@ -80,7 +80,7 @@ def with_tags(
 
 
 def in_use(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """Return the runs without those of sweeps that are archived."""
+    """Return the runs except those of archived sweeps."""
     archived: dict[tuple[str, str], bool] = {}
     for run in runs:
         place = run.root, run.sweep

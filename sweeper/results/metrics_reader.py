@@ -134,7 +134,7 @@ class Tabulator:
 
     def _last(self, run: RecordedRun, key: str) -> Judged | None:
         """Return the last point, if an uncached file shows it without being parsed: that of the
-        newest attempt, which takes the place of those before it."""
+        newest attempt, which overrides earlier ones."""
         for path in reversed(run.metrics_paths()):
             source = run.files.source(path)
             if source is None:
@@ -195,8 +195,8 @@ class Tabulator:
         return list(self._each(runs, read))
 
     def _help_with_rollouts(self, runs: Sequence[RecordedRun]) -> AbstractContextManager[None]:
-        """Start a second process if there seems to be much to parse: only some runs are looked at,
-        since looking at all takes as long as reading some."""
+        """Start a second process if there seems to be much to parse. Checks only some runs, since
+        checking all takes as long as reading some."""
         memory = self._one_memory(runs)
         if memory is None or not can_help(runs[0].files):
             return nullcontext()
@@ -258,14 +258,14 @@ class Tabulator:
 
 
 def _skipped(columns: Columns) -> list[str]:
-    """Say which lines were skipped."""
+    """Describe the skipped lines."""
     what = [plural(columns.malformed, "malformed line")] if columns.malformed else []
     what += ["a torn last line"] if columns.torn else []
     return [f"{' and '.join(what)} skipped"] if what else []
 
 
 def _unlike(run: RecordedRun) -> str:
-    """Describe the first lines of the newest file that are no JSON objects."""
+    """Describe the first lines of the newest file that are not JSON objects."""
     for path in reversed(run.metrics_paths()):
         source = run.files.source(path)
         if source is None:
@@ -274,7 +274,7 @@ def _unlike(run: RecordedRun) -> str:
             data, file = source.read(0, _HEAD)[1], MetricsFile(path)
             if file.parse(data).malformed:
                 return file.describe_malformed(data)
-    return "most lines are no rows"
+    return "most lines are not rows"
 
 
 def _names(run: RecordedRun) -> str:

@@ -1,9 +1,7 @@
-"""What runs executed: their code, packages, service, variables and data, as the launch recorded it
+"""What runs executed: their code, packages, service, variables and data, as recorded by the launch
 that started their attempts.
-
-`differences(runs)` is the one answer to whether some runs executed something else than others. It
-takes any objects with a `name` and an `origin`, such as `SweepRun`; `sentences` words the answer.
-
+`differences(runs)` tells whether some runs executed something else than others. It takes any
+objects with a `name` and an `origin`, such as `SweepRun`; `sentences` words the result.
     for line in sentences(differences(runs)):
         print(line)  # different code (train.py): 4 runs 1f2e3d4c, 2 runs 5a6b7c8d
 """
@@ -74,12 +72,12 @@ class Origin:
         return self.commit[:8] if self.get("dirty") is False else f"{self.commit[:8]}+{program}"
 
     def files(self) -> dict[str, object]:
-        """Return the files of the program with their digests; empty if they are not on record."""
+        """Return the files of the program with their digests; empty if they were not recorded."""
         return {} if self.live is not None else self._read(_text(self.get("files")))
 
     def packages(self) -> dict[str, object]:
-        """Return all packages with their versions; the important ones if the rest is not on
-        record."""
+        """Return all packages with their versions, or the important ones if the rest was not
+        recorded."""
         versions = table_of(self.get("packages"))
         path = self._moved(_text(self.get("all_packages")))
         with suppress(StoreError, NotFound):
@@ -100,7 +98,7 @@ class Origin:
 
 
 class HasOrigin(Protocol):
-    """A run as far as `differences` looks at it."""
+    """A run as `differences` needs it."""
 
     @property
     def name(self) -> str:
@@ -114,7 +112,7 @@ class HasOrigin(Protocol):
 
 
 class Executed(NamedTuple):
-    """A launch as `differences` takes it: what its attempts run."""
+    """A launch as `differences` needs it: what its attempts run."""
 
     name: str
     origin: Origin | None
@@ -149,8 +147,8 @@ class Difference:
 
 
 class Launches:
-    """The launches of a sweep. `of` returns the same `Origin` for all attempts that ran the
-    same."""
+    """The launches of a sweep. `of` returns the same `Origin` for all attempts that ran the same
+    code."""
 
     def __init__(self, folder: SweepFolder, plan: Plan) -> None:
         self._folder = folder
@@ -167,12 +165,12 @@ class Launches:
 
     @property
     def is_certain(self) -> bool:
-        """Whether all attempts ran the same: one launch, which copied the code."""
+        """Whether all attempts ran the same code: one launch, which copied it."""
         return len(self._known) < 2 and all(launch.get("code") for launch in self._known)
 
     def of(self, launch: str | None, program: str | None, opened: str | None) -> Origin | None:
-        """Return what an attempt ran: `launch` is the id that its events record, or None if an
-        older version wrote them. Then it is the last launch before the attempt was `opened`."""
+        """Return what an attempt ran. `launch` is the id in its events, or None if an older
+        version wrote them: then the last launch before the attempt was `opened` counts."""
         if launch is not None:
             newest = next((k for k in self._known if k.get("launch") == launch), {"launch": launch})
         elif len(self._known) > 1:
@@ -189,9 +187,8 @@ class Launches:
 
 
 def differences(runs: Iterable[HasOrigin]) -> list[Difference]:
-    """Return whether the runs executed different code, Python, packages, service, variables or
-    data, and what differs. Runs of which nothing is known are left out; so is what is not known of
-    one."""
+    """Return in what the runs differ: code, Python, packages, service, variables or data. Runs
+    without any record are left out; so are missing entries of a run."""
     pairs = [(run, run.origin) for run in runs]
     origins = [(run, origin) for run, origin in pairs if origin is not None]
     if len({id(origin) for _, origin in origins}) < 2:
@@ -222,8 +219,8 @@ def _difference(kind: str, runs: Sequence[tuple[HasOrigin, Origin]]) -> Iterator
 
 
 def _variant(kind: str, origin: Origin, *, whole: bool) -> str | None:
-    """Return what two runs have in common if they do not differ; None if it is not known. `whole`:
-    the programs of all runs are known."""
+    """Return a value that is equal for runs that do not differ; None if unknown. `whole`: the
+    programs of all runs are known."""
     if kind == "code":
         return (origin.program if whole else None) or _text(origin.get("code")) or origin.commit
     if kind == "packages":

@@ -1,4 +1,4 @@
-"""Collects what could not be read, in lines, while the rest is shown."""
+"""Collects lines about unreadable data, so that the rest can be shown."""
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.terminal import warn
@@ -11,9 +11,8 @@ further one would take as long to fail."""
 
 
 class Problems(list[str]):
-    """Lines about what could not be read. `unread` counts those about files or sweeps that cannot
-    be read at all, so that what is shown is not complete; others are about lines that were
-    skipped."""
+    """Lines about unreadable data. `unread` counts those about whole files or sweeps, without
+    which the output is incomplete; others are about skipped lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,13 +23,12 @@ class Problems(list[str]):
         self.append(line)
 
     def tell_once(self, line: str) -> None:
-        """Add a line unless it is there already."""
+        """Add a line unless it was added before."""
         if line not in self:
             self.append(line)
 
     def unreadable(self, error: StoreError | NotFound) -> None:
-        """Add what could not be read. Raises it again for a remote store that does not seem to
-        answer at all."""
+        """Add an error. Raises it again for a remote store that does not answer at all."""
         line = str(error)
         if line not in self:
             self.append(line)
@@ -40,8 +38,8 @@ class Problems(list[str]):
 
 
 def tell_problems(problems: Problems, *, listed: bool = False) -> int:
-    """Print what could not be read on standard error, unless it is `listed` elsewhere. Returns the
-    exit code, which is not 0 if what is shown is not complete."""
+    """Print the problems on standard error, unless they are `listed` elsewhere. Return the exit
+    code, which is not 0 if the output is incomplete."""
     if not listed:
         for problem in problems[:_MOST_TOLD]:
             warn(problem)

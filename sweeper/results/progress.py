@@ -1,4 +1,4 @@
-"""Tell how far a run is, by the last rows of its newest attempt."""
+"""Determines how far a run is, from the last rows of its newest attempt."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,8 +12,8 @@ _TAIL = 8192
 
 
 class Reached(NamedTuple):
-    """The `step` that was recorded last, and the share that is `done` if the program says so
-    (`progress/done_frac`); None where that is not known."""
+    """The last recorded `step`, and the share `done` if the program records it
+    (`progress/done_frac`); None if unknown."""
 
     step: float | None = None
     done: float | None = None
@@ -28,7 +28,7 @@ class Reached(NamedTuple):
 
 
 def reached(run: RecordedRun) -> Reached:
-    """Return how far the newest attempt is that has recorded anything. Raises `StoreError`."""
+    """Return how far the newest attempt with any record is. Raises `StoreError`."""
     progress = Reached()
     for row in _last_rows(run):
         progress = progress.after(row)
@@ -36,7 +36,7 @@ def reached(run: RecordedRun) -> Reached:
 
 
 def _last_rows(run: RecordedRun) -> list[Row]:
-    """Return the last rows of the newest metrics, as many as it takes to find one with a step."""
+    """Return the last rows of the newest metrics, as many as are needed to find one with a step."""
     for path in reversed(run.metrics_paths()):
         source = run.files.source(path)
         if source is None or not source.stamp.size:

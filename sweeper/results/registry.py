@@ -1,14 +1,12 @@
 """Everything recorded, from Python: sweeps, runs, metrics, rollouts, checkpoints, as pandas
 DataFrames or by SQL.
-
     registry = sweeper.Registry("sweeps")
     runs = registry.runs(sweep="sft-*", state="succeeded", where="learning_rate < 1e-3")
     registry.metrics(runs, keys=["test/nll"])
     registry.rollouts(runs, iteration=-1)
     registry.sql('select name, step, "test/nll" from runs join metrics using (run, sweep, root)')
     registry.run("quickstart/lr=1e-4,seed=0").log()
-
-`records()` and `sweep_records()` give the same as plain dicts, and load no pandas.
+`records()` and `sweep_records()` return the same as plain dicts, without loading pandas.
 """
 
 import os
@@ -52,8 +50,8 @@ _MIXES = (
 
 class Registry(Catalog):
     """The results in one or several roots. `Catalog` explains how runs are found and identified,
-    and what `problems` has. The cache (`sweeper.metrics.tables`) only avoids reading unchanged
-    files again; `cache=False` turns it off."""
+    and the contents of `problems`. The cache (`sweeper.metrics.tables`) only avoids reading
+    unchanged files again; `cache=False` turns it off."""
 
     def _repr_html_(self) -> str:
         """Return the sweeps, as a notebook shows them."""
@@ -150,9 +148,9 @@ class Registry(Catalog):
         where: str | None = None,
     ) -> "pandas.DataFrame":
         """Return one row per run: `RUN_COLUMNS`, then one column per configuration key
-        (`config.<key>` if it collides with one of ours). `run` is the id, `started` and `ended` are
-        times in UTC, `wall_s` is in seconds, and `value` is what the run is judged by under the
-        sweep's `metric`. Arguments and errors are those of `records`."""
+        (`config.<key>` if it collides with one of ours). `run` is the id, `started` and `ended`
+        are times in UTC, `wall_s` is in seconds, and `value` is the run's value of the sweep's
+        `metric`. Arguments and errors are those of `records`."""
         import pandas
 
         from sweeper.metrics.tables.frames import rows_frame
@@ -200,7 +198,7 @@ class Registry(Catalog):
         for store in self._stores:
             top = store.local_path("")
             if top is not None and not os.path.isdir(top):
-                warnings.warn(f"{top}: there is no such folder", UserWarning, stacklevel=3)
+                warnings.warn(f"{top}: no such folder", UserWarning, stacklevel=3)
 
     def _warn_of_unknown(
         self, keys: Sequence[str], parts: "Sequence[Part]", runs: Sequence[RecordedRun]
@@ -213,7 +211,7 @@ class Registry(Catalog):
             values = part.columns.values
             recorded |= {k for k in keys if k in values and present(values[k]).any()}
         if unknown := [key for key in keys if key not in recorded and key != "step"]:
-            # What an attempt recorded after the step where the next began was given up.
+            # Rows of an attempt after the step where the next one began are discarded.
             recorded_keys = {
                 key
                 for part in self._tables().metrics(runs)

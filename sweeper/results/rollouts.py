@@ -1,4 +1,4 @@
-"""Read the rollouts of a run: what was measured of each trajectory, and what was said in it."""
+"""Reads the rollouts of a run: measurements and conversations of trajectories."""
 
 from functools import partial
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
 
 class Words:
-    """What was said, from transcripts that are read when they are needed."""
+    """The conversations, from transcripts that are read when needed."""
 
     def __init__(self, run: RecordedRun, rollouts: list[Found]) -> None:
         self._run = run
@@ -40,8 +40,8 @@ class Words:
         self._latest: tuple[str, dict[Place, Transcript]] = ("", {})
 
     def of(self, rollout: Found) -> Transcript:
-        """Return the conversation of a trajectory; if there is none that is its own, what its turns
-        logged."""
+        """Return the conversation of a trajectory, or what its turns logged if it has none of its
+        own."""
         if self._latest[0] != rollout.file.path:
             self._latest = (rollout.file.path, self._words_of(rollout.file))
         words = self._latest[1].get(rollout.place)
@@ -52,7 +52,7 @@ class Words:
         return words
 
     def text(self, rollout: Found) -> str:
-        """Return all that was said or logged in a trajectory."""
+        """Return everything said or logged in a trajectory."""
         return "\n".join(
             words for _, words in (*turns_logged(rollout.record), *self.of(rollout).spoken)
         )
@@ -82,8 +82,8 @@ def _index(value: object) -> Index:
 
 
 def read(run: RecordedRun, files: list[SummaryFile]) -> tuple[list[Found], int]:
-    """Read the trajectories of some of a run's files. Also returns how many lines could not be
-    read."""
+    """Read the trajectories of some of a run's files. Also return the number of unreadable
+    lines."""
     rollouts: list[Found] = []
     skipped = 0
     for file in files:

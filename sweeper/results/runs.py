@@ -1,6 +1,5 @@
 """A planned run with its results, read from a store as plain values, without pandas. `sweeps.py`
-has the runs of sweeps, `folders.py` those outside any sweep. An `Index` caches what need not be
-read again."""
+has the runs of sweeps, `folders.py` those outside any sweep. An `Index` caches unchanged data."""
 
 import functools
 from abc import ABC, abstractmethod
@@ -42,18 +41,18 @@ OPEN_DAY = "open"
 
 
 class Used(NamedTuple):
-    """What an attempt used of its service, and the day (UTC) on which it ended."""
+    """The usage of an attempt, and the day (UTC) on which it ended."""
 
     usage: Usage = NO_USAGE
     day: str = OPEN_DAY
 
 
 class RecordedRun(ABC):
-    """A planned run with its results: `id name cell seed config state attempts`, and the `store`
-    and `sweep_folder` in which it lies. `retired`: the grid no longer contains it. `stage` and
-    `parents` (ids) belong to sweeps with stages.
+    """A planned run with its results: `id name cell seed config state attempts`, and its `store`
+    and `sweep_folder`. `retired`: the grid no longer contains it. `stage` and `parents` (ids)
+    belong to sweeps with stages.
 
-    `attempts` counts the attempts opened. Missing files of attempts are no error: a run that has
+    `attempts` counts the opened attempts. Missing files of attempts are no error: a run that has
     not started has no metrics, an empty log and no checkpoints.
     """
 
@@ -103,7 +102,7 @@ class RecordedRun(ABC):
         root."""
 
     def log_paths(self) -> list[str]:
-        """Return the recipe's folder of each attempt, which holds those."""
+        """Return the recipe's folder of each attempt, which contains its metrics."""
         return self.folders()
 
     def metrics_paths(self) -> list[str]:
@@ -112,18 +111,17 @@ class RecordedRun(ABC):
 
     @property
     def folder(self) -> str:
-        """The folder of the attempt that counts."""
+        """The folder of the deciding attempt."""
         return self.folders()[-1]
 
     @property
     def path(self) -> str:
-        """The recipe's folder (its `log_path`) of the attempt that counts: the latest claimed
-        one."""
+        """The recipe's folder (its `log_path`) of the deciding attempt, the latest claimed one."""
         return self.store.local_path(self.folder) or f"{self.root.rstrip('/')}/{self.folder}"
 
     def readable(self, find: Callable[[], T], otherwise: T) -> T:
-        """Return the result of `find`. If it cannot be read, and the caller wants to be told and
-        get the rest, report that and return `otherwise`."""
+        """Return the result of `find`. If it cannot be read and errors are collected, report that
+        and return `otherwise`."""
         try:
             return find()
         except StoreError as error:
@@ -138,13 +136,13 @@ class RecordedRun(ABC):
         return NOTHING
 
     def used(self, attempt: int) -> Used:
-        """Return what an attempt used of its service, as far as it was counted."""
+        """Return the counted usage of an attempt."""
         del attempt
         return Used()
 
     @functools.cached_property
     def usage(self) -> Usage:
-        """What all attempts used of their service. Work that was repeated was paid twice."""
+        """The usage of all attempts. Repeated work was paid twice."""
         return total(self.used(attempt).usage for attempt in range(1, self.attempts + 1))
 
     @property
@@ -175,11 +173,11 @@ class RecordedRun(ABC):
         return {"started": None, "ended": None, "wall_s": None}
 
     def record(self, *, values: bool = True) -> RunRecord:
-        """Return the run as plain values, in the shape of `--json`: `id sweep name cell seed state
-        attempts reason retired started ended wall_s root code commit launched metric value config`;
-        with stages also `stage parents`, and with several places `backend`.
+        """Return the run as plain values, in the form of `--json`: `id sweep name cell seed state
+        attempts reason retired started ended wall_s root code commit launched metric value
+        config`; with stages also `stage parents`, and with several places `backend`.
 
-        `metric` is the name of the sweep's metric, and `value` what the run is judged by (see
+        `metric` is the name of the sweep's metric, and `value` the run's value of it (see
         `results.objective`), or None if nothing was recorded. With `values=False` no metrics file
         is read, and both are left out.
         """
@@ -217,8 +215,7 @@ class RecordedRun(ABC):
         return cast(RunRecord, record)
 
     def value(self, metric: Mapping[str, str]) -> Judged | None:
-        """Return the value that the run is judged by under `metric` (`name`, `goal`, `at`), if
-        any."""
+        """Return the run's value of `metric` (`name`, `goal`, `at`), if any."""
         name, goal = metric["name"], metric.get("goal", "minimize")
         at = metric.get("at", "last")
 
@@ -251,7 +248,7 @@ class RecordedRun(ABC):
         return merge(self._parsed_metrics())
 
     def written_rows(self) -> list[Row]:
-        """Return the rows that each attempt wrote itself; see `metrics.written`."""
+        """Return the rows that each attempt wrote; see `metrics.written`."""
         return written(self._parsed_metrics())
 
     def _parsed_metrics(self) -> list[Parsed]:
@@ -321,20 +318,20 @@ class RecordedRun(ABC):
         return pandas.DataFrame(records, columns=keys)
 
     def plot(self, *keys: str) -> Any:
-        """Return a plotly figure of metrics by step: the named ones, else the one that the run is
-        judged by. Raises `UsageError` for a key that was not recorded, and if nothing was."""
+        """Return a plotly figure of metrics by step: the named ones, by default the run's metric.
+        Raises `UsageError` for a key that was not recorded, and if nothing was."""
         import plotly.graph_objects as go  # pyright: ignore[reportMissingTypeStubs]
 
         wanted = keys or ((self.metric["name"],) if self.metric is not None else ())
         if not wanted:
-            raise UsageError(f"{self.name} is judged by no metric: name one, as plot('test/nll')")
+            raise UsageError(f"{self.name} has no metric: name one, as plot('test/nll')")
         rows = self.history.rows
         figure: Any = go.Figure()
         for key in wanted:
             points = numbers(rows, key)
             if not points:
                 recorded = ", ".join(_keys(rows)[1:]) or "nothing"
-                raise UsageError(f"{self.name} has not recorded {key!r}; there is {recorded}")
+                raise UsageError(f"{self.name} has not recorded {key!r}; it has {recorded}")
             steps, values = zip(*points, strict=True)
             figure.add_scatter(x=list(steps), y=list(values), name=key, mode="lines+markers")
         title = wanted[0] if len(wanted) == 1 else None
@@ -357,7 +354,7 @@ class RecordedRun(ABC):
 
 
 def missing_text(metric: str, value: Judged) -> str:
-    """Warn of a value that is not from the end of its run."""
+    """Return a warning that a value is not from the end of its run."""
     rows = f"last {value.missing} rows have" if value.missing > 1 else "last row has"
     at = "" if value.step is None else f" is from step {value.step:g} and"
     return f"the {rows} no {metric}; its value{at} may be from before it diverged"

@@ -1,20 +1,15 @@
-"""Find the runs that a user means: by sweep, name, value, state or condition. Every verb asks
-here.
-
-A selector is the first of these that fits:
-
+"""Finds the runs that a user means: by sweep, name, value, state or condition. Every verb uses it.
+A selector is the first of these that matches:
     a sweep, or a glob of sweeps: all of its runs
     a run's id, or its name, with `sweep/` before it or without
     a glob of names (`lr=3e-2*`)
     values, `key=value` with commas between them (`lr=3e-2,seed=0`): the runs that have them all
     the beginning of a name, or of an id (six digits or more)
-
-A number is found in any spelling: `lr=3e-2` and `learning_rate=0.03` name the same runs. A root
-before a selector (`/data/sweeps/quickstart/lr=3e-2`) leaves only the runs of that root.
-
-Runs that the grid no longer has, and that are not at work any more, are left out of all that is
-listed and counted. They are found by a selector that fits no other run, such as their name, and by
-a condition that asks whether a run is `retired`.
+A number matches in any spelling: `lr=3e-2` and `learning_rate=0.03` name the same runs. With a
+root before it (`/data/sweeps/quickstart/lr=3e-2`), a selector matches only runs of that root.
+Runs that the grid no longer has, and that are not running, are left out of all lists and counts.
+They match a selector that matches no other run, such as their name, and a condition that asks
+whether a run is `retired`.
 """
 
 import fnmatch
@@ -42,10 +37,10 @@ def pick(
     *,
     dropped: bool = False,
 ) -> list[RecordedRun]:
-    """Pick the runs that a user means, in their order: those that fit one of the selectors `names`
-    (all without one), are in one of `states`, and for which `where` holds. Raises `NotFound` for a
-    selector that no run fits, `UsageError` for a wrong state or condition. `dropped`: include runs
-    that the grid no longer has."""
+    """Return the runs that match one of the selectors `names` (all without one), are in one of
+    `states`, and for which `where` holds, in their order. Raises `NotFound` for a selector
+    without a match, `UsageError` for a wrong state or condition. `dropped`: include runs that
+    the grid no longer has."""
     check_states(states)
     dropped = dropped or asks_for_dropped(where)
     chosen = list(runs) if dropped else current(runs)
@@ -71,7 +66,7 @@ def pick(
 
 
 def current(runs: Iterable[Run]) -> list[Run]:
-    """Return the runs that the grid still has, and those that it had and that still run."""
+    """Return the runs that the grid has, and those that it had and that still run."""
     return [run for run in runs if not run.retired or run.state in OPEN]
 
 
@@ -90,14 +85,14 @@ def check_states(states: Sequence[str] | None) -> None:
     names_of_states = [state.value for state in (*State, *NoState)]
     for state in states or ():
         if state not in names_of_states:
-            raise UsageError(f"no state {state!r}: there is {', '.join(names_of_states)}")
+            raise UsageError(f"no state {state!r}: use one of {', '.join(names_of_states)}")
 
 
 def named(
     runs: Sequence[RecordedRun], selector: str, *, dropped: bool = False
 ) -> list[RecordedRun]:
-    """Return the runs that one selector fits. `dropped`: include runs that the grid no longer has,
-    though it fits others."""
+    """Return the runs that match one selector. `dropped`: include runs that the grid no longer
+    has, even if others match."""
     selected = _named(runs, selector)
     return selected if dropped else current(selected) or selected
 

@@ -1,6 +1,6 @@
-"""Asks the Tinker service, or the engine, what no run of a sweep does: for billing and checkpoints.
+"""Queries the Tinker service, or the engine, about billing and checkpoints.
 
-By its REST addresses, and not by the SDK, which tries for minutes while somebody waits for it.
+Uses its REST addresses, not the SDK, which retries for minutes while a user waits.
 """
 
 import json
@@ -23,7 +23,7 @@ _URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"
 
 
 class Service(NamedTuple):
-    """Where to ask, and with which key."""
+    """The address and the key of a service."""
 
     url: str
     key: str
@@ -37,9 +37,8 @@ class Service(NamedTuple):
         body: dict[str, object] | None = None,
         **query: str,
     ) -> dict[str, object]:
-        """Return the answer to a request. `what` is asked for, for people. Raises `NotFound` for a
-        thing that is not there, `EnvironmentFailure` where the service refuses or does not
-        answer."""
+        """Return the answer to a request for `what` (a word for people). Raises `NotFound` if it
+        does not exist, `EnvironmentFailure` if the service refuses or does not answer."""
         from http.client import HTTPException
         from urllib.error import HTTPError
         from urllib.request import ProxyHandler, Request, build_opener
@@ -69,30 +68,30 @@ class Service(NamedTuple):
     def _refusal(self, status: int, what: str, detail: str) -> Exception:
         if status == 403:
             return EnvironmentFailure(
-                f"{self.url} does not show its {what} to this key (403): it takes a role in your "
-                "organization that may see it"
+                f"{self.url} does not show its {what} to this key (403): you need a role in "
+                "your organization that may see it"
             )
         if status == 401:
-            return EnvironmentFailure(f"{self.url} does not know this key (401)")
+            return EnvironmentFailure(f"{self.url} rejects this key (401)")
         if status == 404:
             return NotFound(f"{self.url} has no such {what}: {detail}")
         return EnvironmentFailure(f"{self.url} refuses its {what} ({status}): {detail}")
 
 
 def hosted(environ: Mapping[str, str] = os.environ) -> Service:
-    """Return the hosted service, as the environment has it. Raises `EnvironmentFailure` without a
-    key, or for an address that is none."""
+    """Return the hosted service of the environment. Raises `EnvironmentFailure` without a key, or
+    for an invalid address."""
     url, key = environ.get("TINKER_BASE_URL") or _URL, environ.get("TINKER_API_KEY")
     if not key:
         raise EnvironmentFailure("TINKER_API_KEY is not set: `export TINKER_API_KEY=...`")
     if urlsplit(url).scheme not in ("http", "https"):
-        raise EnvironmentFailure(f"TINKER_BASE_URL is {url}: it should begin with https://")
+        raise EnvironmentFailure(f"TINKER_BASE_URL is {url}: it must begin with https://")
     return Service(url, key)
 
 
 def of_sweeps(sweeps: "Sequence[Sweep]") -> Service:
-    """Return the service that the runs of some sweeps use, which must be one. Raises `UsageError`
-    for another, `EnvironmentFailure` where it cannot be asked."""
+    """Return the service of the runs of some sweeps, which must all use the same. Raises
+    `UsageError` otherwise, and `EnvironmentFailure` if it cannot be reached."""
     services = {sweep.plan.service for sweep in sweeps}
     return of_service(", ".join(sorted(services)))
 
@@ -109,12 +108,12 @@ def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:
 
     engine = lifecycle.find()
     if engine is None:
-        raise EnvironmentFailure("no engine is running: `sweeper engine start` starts one")
+        raise EnvironmentFailure("no engine is running: start one with `sweeper engine start`")
     return Service(engine.url, lifecycle.client_key(engine.home))
 
 
 def _detail(data: bytes) -> str:
-    """Return what an error's body says, in a line."""
+    """Return the message in an error's body as one line."""
     detail: object = None
     with suppress(ValueError):
         detail = table_of(json.loads(data)).get("detail")

@@ -1,8 +1,8 @@
-"""SQL over tables in memory, by DuckDB: it may read them, and reach nothing else.
+"""SQL over tables in memory, by DuckDB: a query can read them, and nothing else.
 
-No file, no extension, no setting and no Python variable is within its reach, and only a single
-statement that selects is run: from these tables, from what it makes itself, and from a few
-functions. DuckDB says what a statement is made of, so that nothing is guessed from its text.
+It can use no file, extension, setting or Python variable. Only a single SELECT is run: from these
+tables, from its own subqueries, and from a few functions. The check uses DuckDB's own parser, not
+the text.
 """
 
 import json
@@ -59,8 +59,8 @@ def ask(
     joined: Callable[[frozenset[str]], None] | None = None,
 ) -> "Answer | pandas.DataFrame":
     """Return the answer to a query: an `Answer`, or a DataFrame. `tables` makes the Arrow tables;
-    only those that the query mentions are made. `joined` is called with the columns by which each
-    join matches rows. Raises `UsageError` for a query that is none."""
+    only those that the query mentions are made. `joined` is called with the columns by which
+    each join matches rows. Raises `UsageError` for an invalid query."""
     import duckdb
 
     if any("\ud800" <= letter <= "\udfff" for letter in query):
@@ -70,7 +70,7 @@ def ask(
         try:
             statements = connection.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-                raise UsageError("sql: give one SELECT; its tables are " + ", ".join(TABLES))
+                raise UsageError("sql: write one SELECT; its tables are " + ", ".join(TABLES))
             nodes = _parsed(connection, statements[0].query)
             _refuse(nodes)
             for node in nodes:
@@ -123,10 +123,10 @@ def _refuse(nodes: list[dict[str, object]]) -> None:
         if what := _out_of_reach(node, names):
             near = get_close_matches(what.lower(), TABLES, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(TABLES)}"
-            raise UsageError(f"sql: {what} is out of reach; {hint}")
+            raise UsageError(f"sql: {what} is not available; {hint}")
     for name in names:
         if name.startswith(_SYSTEM):
-            raise UsageError(f"sql: {name} is a name of DuckDB's own; choose another")
+            raise UsageError(f"sql: {name} is a reserved name of DuckDB; choose another")
 
 
 def _nodes(tree: object) -> Iterator[dict[str, object]]:
@@ -142,8 +142,8 @@ def _nodes(tree: object) -> Iterator[dict[str, object]]:
 
 
 def _out_of_reach(node: Mapping[str, object], names: set[str]) -> str | None:
-    """Return what a part of a statement reads that it may not; `own`: names that the statement
-    gives."""
+    """Return the forbidden thing that a part of a statement reads, if any; `own`: names that the
+    statement defines."""
     kind = node.get("type")
     if kind == "BASE_TABLE":
         name, schema = str(node["table_name"]), str(node["schema_name"]).lower()
@@ -162,20 +162,20 @@ def _out_of_reach(node: Mapping[str, object], names: set[str]) -> str | None:
 
 
 def mentioned(name: str, query: str) -> bool:
-    """Return whether a name may be meant anywhere in a query: in any capitals, quoted or not."""
+    """Return whether a query may mention a name anywhere, in any case, quoted or not."""
     return name.lower() in query.lower()
 
 
 def mentions_all(query: str, table: str) -> bool:
-    """Return whether a query may want columns of a table without naming them: `*`, a `FROM` without
-    a `SELECT`, a pivot, the table's name or alias as a value."""
+    """Return whether a query may need columns of a table without naming them: `*`, a `FROM`
+    without a `SELECT`, a pivot, the table's name or alias as a value."""
     text = re.sub(r"count\s*\(\s*\*\s*\)", "count()", query, flags=re.IGNORECASE)
     words = re.findall(r"[\w\"]+|\S", text.lower())
     if "*" in words or words.count("from") > words.count("select"):
         return True
     if {"columns", "pivot", "unpivot", "describe", "summarize", "natural"} & set(words):
         return True
-    # Its name or its alias where no table's name belongs and no dot follows: a whole row is meant.
+    # The table's name or alias in another place, without a following dot, means a whole row.
     plain = query.lower().replace('"', "")
     aliases = re.findall(rf"\b{table}\s+(?:as\s+)?([a-z_]\w*)", plain)
     for name in {table, *aliases} - _AFTER:

@@ -1,4 +1,4 @@
-"""Draws the stages of a sweep: each below the one that it takes from, with how many runs it has."""
+"""Draws the stages of a sweep, each below the one that it takes from, with its number of runs."""
 
 from collections.abc import Iterator
 
@@ -11,8 +11,8 @@ _MORE = "once known"
 
 
 def graph(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Yield a row for each stage: its name, indented as deep as it stands; how many runs; and where
-    these come from."""
+    """Yield a row for each stage: its indented name, its number of runs, and where they come
+    from."""
     deep = depths(plan.stages)
     for stage in _below(plan, None):
         mine = plan.only(stage.name)
@@ -25,7 +25,7 @@ def graph(plan: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def _below(plan: Plan, above: str | None) -> Iterator[Stage]:
-    """Yield the stages that take first from one, each followed by those that take from it."""
+    """Yield the stages whose first source is `above`, each followed by those that take from it."""
     for stage in plan.stages:
         if (stage.before[0] if stage.before else None) == above:
             yield stage

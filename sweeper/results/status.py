@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
 
-NOBODY = "no launcher is at work: nothing more is started until `sweeper resume`"
+NOBODY = "no launcher is running: no runs are started until `sweeper resume`"
 
 
 class Status(NamedTuple):
@@ -29,11 +29,11 @@ class Status(NamedTuple):
     launcher runs. `finished`: nothing runs, and the events of the runs leave nothing to start.
 
     `launcher`: a launcher runs. Only then are there its observations of runs (`observed`: id ->
-    words), what does not answer it (`unreachable`), and the number of jobs that it runs at once,
-    if that is less than was asked for (`limit`, with the reason `limit_why`). `held`: why the
-    last launcher started nothing more. `waits`: runs whose parents did not succeed, one line per
-    reason. `usage`: what the runs had used when a launcher last added it up. `to_come`: the
-    number of runs of each stage that are not known yet.
+    words), what does not answer it (`unreachable`), and the number of jobs that it runs at once, if
+    that is below the requested number (`limit`, with the reason `limit_why`). `held`: why the last
+    launcher started no more runs. `waits`: runs whose parents did not succeed, one line per reason.
+    `usage`: what the runs had used when a launcher last added it up. `to_come`: the number of runs
+    of each stage that are not known yet.
     """
 
     sweep: str
@@ -116,7 +116,7 @@ def read_status(sweep: "Sweep") -> Status:
 
 
 def stands_still(sweep: "Sweep") -> str | None:
-    """Return why no run of a sweep is started that is not over; None if a launcher starts them."""
+    """Return why no unfinished run of a sweep is started; None if a launcher starts them."""
     from sweeper.sweep.lock import is_held
 
     reasons = labels.held_of(_observations(sweep))
@@ -124,8 +124,8 @@ def stands_still(sweep: "Sweep") -> str | None:
 
 
 def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
-    """Return the runs that wait for others, as a launcher would observe them; and the lines for
-    people about those that wait in vain."""
+    """Return the runs that wait for others, as a launcher would observe them; and lines for people
+    about those that wait in vain."""
     if not sweep.plan.stages:
         return {}, ()
     by_id = {run.id: run for run in sweep.runs}

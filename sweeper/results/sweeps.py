@@ -32,9 +32,9 @@ class Sweep:
     object is made (one file, and one listing). Results are read on demand, or taken from the
     cache `memory`.
 
-    Runs with events that are not in the plan do not appear. `told` is called with files that
-    cannot be read if the rest can be shown; without it they are errors. Raises `NotFound` if
-    there is no such sweep, `StoreError` if its plan is damaged.
+    Runs with events that are not in the plan do not appear. `told` is called with files that cannot
+    be read if the rest can be shown; without it they are errors. Raises `NotFound` if there is no
+    such sweep, `StoreError` if its plan is damaged.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Sweep:
         return tuple(self._by_id[above.id] for above in lineage(planned_runs[run], planned_runs))
 
     def unreadable(self, error: StoreError) -> None:
-        """Report a file that cannot be read, or raises it if nobody wants the report."""
+        """Report an unreadable file, or raise the error if no report is wanted."""
         if self.told is None:
             raise error
         self.told(error)
@@ -209,7 +209,7 @@ class SweepRun(RecordedRun):
 
         def read() -> list[Any] | None:
             endings.append(self._read_ending())
-            # One that cannot be read may be another time, and look the same.
+            # An unreadable file may be readable later, with the same stamp.
             return None if self._unreadable else list(endings[0])
 
         def recall() -> _Ending:
@@ -328,7 +328,7 @@ class SweepRun(RecordedRun):
 
     @property
     def retired_ones(self) -> int:
-        """How many runs of its sweep were started, and are no longer in the grid."""
+        """The number of its sweep's runs that were started and are no longer in the grid."""
         return sum(run.retired and run.attempts > 0 for run in self._sweep.runs)
 
     @property

@@ -1,9 +1,9 @@
-"""Rollouts as traces: one line per step, with labels, and spans of OpenTelemetry. Pure.
+"""Rollouts as traces: one line per step, with labels, and OpenTelemetry spans. Does no I/O.
 
-A trajectory is a trace, each of its turns a step. What can be said of a turn by itself is its
-`labels`: `first`, `last`, `cut_off` (by the limit of tokens), `unreadable` (no action could be made
-of it); of the last turn also what ended the episode (`stop:max_turns`) and `solved` or `unsolved`,
-where that was recorded. Spans have the names of OpenTelemetry's conventions for generative AI.
+A trajectory is a trace, each of its turns a step. A step has `labels`: `first`, `last`, `cut_off`
+(by the token limit), `unreadable` (it could not be parsed as an action); the last step also has
+what ended the episode (`stop:max_turns`) and `solved` or `unsolved`, if recorded. Spans use the
+names of OpenTelemetry's conventions for generative AI.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ _SAID = ("response", "completion")
 
 
 class Trace(NamedTuple):
-    """A trajectory: what tells it from all others, what it is of, its turns, and when it ended (in
-    seconds since 1970)."""
+    """A trajectory: its identity, its subject, its turns, and when it ended (in seconds since
+    1970)."""
 
     key: tuple[str, ...]
     about: Mapping[str, object]
@@ -30,8 +30,8 @@ class Trace(NamedTuple):
 
 
 def trace_of(record: Mapping[str, object], about: Mapping[str, object], now: float) -> Trace:
-    """Return the trace of a rollout summary. `about` says which run it is of. Where nothing was
-    recorded of its time, it ends `now`, and its turns took a second each."""
+    """Return the trace of a rollout summary. `about` describes its run. Without recorded times it
+    ends `now`, and each turn took a second."""
     trajectory = table_of(record.get("trajectory_metrics"))
     place = {
         "iteration": record.get("iteration"),
@@ -86,13 +86,13 @@ def _step(
 
 
 def rows(trace: Trace) -> Iterator[dict[str, object]]:
-    """Yield a row a step: what it is of, and what came of the whole, stands with each."""
+    """Yield a row per step. Each has the subject and the outcome of the whole trajectory."""
     for step in trace.steps:
         yield {"schema": 1, "trace": _hash(trace.key)[:32], **trace.about, **step}
 
 
 def spans(trace: Trace) -> list[dict[str, object]]:
-    """Return the trace as spans of OTLP: the episode, and below it a span a turn."""
+    """Return the trace as OTLP spans: the episode, and below it a span per turn."""
     lengths = [as_float(step["step_seconds"]) for step in trace.steps]
     whole = as_float(trace.about["seconds"]) or float(len(trace.steps))
     timed = sum(length or 0.0 for length in lengths)
@@ -117,7 +117,7 @@ def spans(trace: Trace) -> list[dict[str, object]]:
 
 
 class _Stretch(NamedTuple):
-    """Of time, in Unix seconds."""
+    """A period, in Unix seconds."""
 
     begun: float
     ended: float

@@ -85,8 +85,8 @@ def wait(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> S
 
 
 async def wait_async(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:
-    """The same for asyncio: `await sweeper.wait_async(...)`. Cancelling the wait does not affect
-    the sweep."""
+    """Wait like `wait`, for asyncio: `await sweeper.wait_async(...)`. Cancelling the wait does not
+    affect the sweep."""
     import asyncio
 
     deadline = time.monotonic() + timeout

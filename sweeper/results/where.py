@@ -1,5 +1,4 @@
-"""`learning_rate < 1e-3 and state = failed`: conditions on runs, the same wherever one is given.
-
+"""Conditions on runs, such as `learning_rate < 1e-3 and state = failed`.
     condition  := both { "or" both }
     both       := single { "and" single }
     single     := "not" single | "(" condition ")" | test
@@ -7,11 +6,10 @@
                 | key [ "not" ] "in" "(" value { "," value } ")"
                 | key "is" [ "not" ] "missing"
     value      := number | true | false | null | 'text' | "text" | bare word
-
-A key is a column of ours, a key of the run's configuration (`config.<key>` where both exist), or
-in double quotes when it is not a plain word. A run without a key has nothing there: that is
-missing, and equal to null. Values are compared by type: `true` is not 1, and `'1'` is not 1, but 1
-is 1.0. Text is data: nothing is evaluated.
+A key is a column of ours, a key of the run's configuration (`config.<key>` if both exist), or in
+double quotes if it is not a plain word. If a run does not have the key, its value is missing, and
+equal to null. Values are compared by type: `true` is not 1, and `'1'` is not 1, but 1 is 1.0. Text
+is data: nothing is evaluated.
 """
 
 import operator
@@ -54,12 +52,12 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class Condition(ABC):
-    """A condition that holds for some runs and not for others."""
+    """A condition on runs."""
 
     @property
     @abstractmethod
     def keys(self) -> frozenset[str]:
-        """The keys that it asks about."""
+        """The keys in the condition."""
 
     @abstractmethod
     def holds(self, values: Mapping[str, object]) -> bool:
@@ -79,7 +77,7 @@ class _Test(Condition):
 
 @dataclass(frozen=True)
 class _Compared(_Test):
-    """A comparison. It is false between things without an order (a text and a number, true and a
+    """A comparison. It is false between values without an order (a text and a number, true and a
     number, anything and null)."""
 
     operator: str
@@ -142,8 +140,8 @@ def parse_where(text: str) -> Condition:
 
 
 def select(condition: Condition, records: Sequence[Record]) -> list[Record]:
-    """Return the records of runs of which the condition holds. Raises `UsageError` for a key that
-    no run has: a misspelt condition must not look like an empty result."""
+    """Return the records of runs for which the condition holds. Raises `UsageError` for a key that
+    no run has, so that a misspelt condition does not look like an empty result."""
     views = [keyed(record) for record in records]
     check_keys(condition.keys, views, records)
     return [record for record, view in zip(records, views, strict=True) if condition.holds(view)]
@@ -166,7 +164,7 @@ def check_keys(
             else f"; there is {', '.join(sorted(known_keys))}"
         )
         if any(record.get("metric") == key for record in records):
-            hint = "; `value` is what runs are judged by, which is their " + key
+            hint = "; `value` is the run's value of the metric " + key
         raise UsageError(f"no run has {key!r}{hint}")
 
 
@@ -245,7 +243,7 @@ class _Parser:
         return token
 
     def _took(self, word: str) -> bool:
-        """Take this keyword or sign if it comes next. Returns whether it did."""
+        """Take this keyword or sign if it comes next. Return whether it did."""
         if not self._next.says(word):
             return False
         self._at += 1
@@ -256,7 +254,7 @@ class _Parser:
     def _condition(self) -> Condition:
         self._depth += 1
         if self._depth > _DEPTH:
-            raise self._wrong("too many conditions stand in each other")
+            raise self._wrong("conditions are nested too deeply")
         condition = self._joined("or", any, lambda: self._joined("and", all, self._single))
         self._depth -= 1
         return condition

@@ -123,7 +123,7 @@ class Bubblewrap(BaseEnvironment):
         async with self._one_at_a_time:
             data = await asyncio.to_thread(self._place.get, str(source_path), _LARGEST, 60.0)
         if data is None:
-            raise FileNotFoundError(f"there is no file {source_path}")
+            raise FileNotFoundError(f"no file {source_path}")
         Path(target_path).parent.mkdir(parents=True, exist_ok=True)
         Path(target_path).write_bytes(data)
 

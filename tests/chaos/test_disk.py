@@ -130,7 +130,7 @@ def test_a_store_that_is_not_there_at_launch(sweep: Sweeps) -> None:
 
 def test_a_store_that_vanishes_and_comes_back(sweep: Sweeps) -> None:
     """The folder is taken away under launcher and workers, as when a disk is unmounted, an empty
-    one replaces it, and the old one comes back: nothing is started a second time meanwhile. (A
+    one replaces it, and the old one comes back: no runs are started a second time meanwhile. (A
     recipe that writes into its folder just then fails; this one does not.)"""
     one = sweep(runs=4, steps=4, seconds=1.6, mode="silent:holds-1")
     launching = one.start()

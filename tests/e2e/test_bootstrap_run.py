@@ -244,7 +244,7 @@ def test_the_config_that_a_function_returns_is_run_by_its_main(folder, reference
     done = run(found.recipe, {**found.runs[0].config, "log_path": "log"}, folder)
     asked = "log already exists. What now? [delete, resume, exit]: resume (answered by sweeper)"
     assert done.stdout.splitlines() == [asked, f"resume log {made}"]
-    assert done.stderr.splitlines()[-1] == "EOFError: a run has nobody to ask: Sure? "
+    assert done.stderr.splitlines()[-1] == "EOFError: a run cannot ask a user: Sure? "
 
 
 def test_a_main_that_is_elsewhere_is_that_of_the_config_s_module(folder):

@@ -263,7 +263,7 @@ def test_checkpoints_are_listed_expire_and_are_deleted_but_for_what_is_needed(sh
     )
     shell.run("launch", "next.yaml", "max_steps=2", *small)
     said = {one["path"]: one["spared"] for one in listed("--keep", "final")}
-    assert said[weights] == "another run goes on from it"
+    assert said[weights] == "another run starts from it"
     finals = {path for path, why in said.items() if why == "to be kept"}
     assert len(finals) >= 2
     shell.run("checkpoints", "saving", "--ttl", "2h", "--keep", "final", "--yes")

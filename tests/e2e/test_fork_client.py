@@ -515,7 +515,8 @@ def test_a_thread_since_an_import(warmed: Warm, interpreter: tuple[str, Path]) -
     warmed.run(SAY, recipe=recipe)
     assert warmed.said(1) == [1, False]
     assert (
-        fork_client.at_work(str(warmed.home)).refused == "what was imported has started threads (1)"
+        fork_client.at_work(str(warmed.home)).refused
+        == "an imported module has started threads (1)"
     )
 
 

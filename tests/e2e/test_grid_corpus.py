@@ -94,11 +94,11 @@ def test_files_that_are_none(judge: Any, tmp_path: Path) -> None:
     for number in range(1000):
         (tmp_path / f"c{number}.yaml").write_text(f"{command}extends: c{number + 1}.yaml\n")
     for grid, said in {
-        "piped.yaml": "piped.yaml:2:10: extends: pipe is no file",
-        "linked.yaml": "linked.yaml:2:10: extends: link.yaml extends itself in the end",
+        "piped.yaml": "piped.yaml:2:10: extends: pipe is not a file",
+        "linked.yaml": "linked.yaml:2:10: extends: link.yaml extends itself in a circle",
         "dangles.yaml": "dangles.yaml:2:10: extends: dangling.yaml: No such file or directory",
-        "c0.yaml": "c8.yaml:2:10: extends leads on more than 8 times",
-        "/dev/zero": "/dev/zero: more than 131072 bytes, which is what a grid may have",
+        "c0.yaml": "c8.yaml:2:10: extends continues over more than 8 files",
+        "/dev/zero": "/dev/zero: larger than the limit of 131072 bytes for a grid",
         ".": ".: Is a directory",
         "nowhere.yaml": "nowhere.yaml: No such file or directory",
     }.items():

@@ -134,7 +134,7 @@ def test_the_default_is_a_grid_that_launches(tmp_path: Path) -> None:
 def test_mistakes_cost_a_line(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("import chz\nif __name__ == '__main__': pass\n")
     for arguments, message in {
-        ("init", "sftt"): "no recipe and no module is called 'sftt'",
+        ("init", "sftt"): "no recipe or module is called 'sftt'",
         ("init", "other.py"): "it defines no chz class",
         ("init", "gone.py"): "there is no file",
         ("init", "a b"): "names no recipe, module or file",

@@ -116,7 +116,7 @@ def test_the_class_named_else_cliconfig_else_the_only_one(write):
     assert "as in :B, which main takes (A, B)" in error("taken")
     assert error("named:C") == "recipe 'named:C': it has no class C"
     assert error("named:chz") == (
-        "recipe 'named:chz': chz is no chz class, nor a function that returns a config"
+        "recipe 'named:chz': chz is neither a chz class nor a function that returns a config"
     )
 
 
@@ -147,8 +147,8 @@ def test_what_cannot_be_used_is_said_in_a_line(write):
         "recipe 'plain': it defines no chz class; run it by `command:`, or name the class"
     )
     assert error("nolog") == (
-        "recipe 'nolog': C has no field log_path; say which one with launch.log_path_field, or "
-        "where it writes with launch.metrics_dir"
+        "recipe 'nolog': C has no field log_path; name it with launch.log_path_field, or "
+        "set launch.metrics_dir to the folder it writes to"
     )
     assert error("nolog", filled=FilledFields("oot")) == "recipe 'nolog': C has no field oot"
     assert resolve("nolog", filled=FilledFields("out")).log_path_field == "out"
@@ -156,11 +156,11 @@ def test_what_cannot_be_used_is_said_in_a_line(write):
         resolve("nolog", filled=FilledFields(metrics_dir="{log_path}/run")).log_path_field is None
     )
     ours = "distill, dpo, eval, harbor, reward, rl, sft"
-    assert f"no recipe and no module is called 'sfft' (recipes: {ours}" in error("sfft")
-    assert error("no/such.py").startswith("recipe 'no/such.py': there is no file /")
-    assert error("a b") == "'a b' names no recipe, module or file"
+    assert f"no recipe or module is called 'sfft' (recipes: {ours}" in error("sfft")
+    assert error("no/such.py").startswith("recipe 'no/such.py': no file /")
+    assert error("a b") == "'a b' is not a recipe, module or file"
     assert error("sft", process=RunProcess("/no/python")).startswith(
-        "launch.python: there is no interpreter"
+        "launch.python: no interpreter"
     )
 
 
@@ -217,7 +217,7 @@ def test_a_module_that_nothing_starts_is_refused_before_it_is_imported(write, tm
     body = textwrap.dedent(CONFIG.format(name="Config")).partition("if __name__")[0]
     touch = "open('imported', 'w').close()\n"
     hint = (
-        "nothing in it starts a run: end it with "
+        "running it would do nothing: end it with "
         '`if __name__ == "__main__": chz.nested_entrypoint(main)`, or run it by `command:`'
     )
     commented = '# if __name__ == "__main__":\nname = __name__, "__main__"\n'
@@ -238,7 +238,7 @@ def test_what_would_start_a_run_when_it_is_imported_is_refused_before_that(write
     body = textwrap.dedent(CONFIG.format(name="Config")).partition("if __name__")[0]
     body = "open('imported', 'w').close()\n" + body + "def main(config): pass\n"
     told = (
-        "it starts a run as soon as it is imported, which planning has to do: put what starts it "
+        "importing it starts a run, but planning has to import it: put that code "
         'under `if __name__ == "__main__":`, or run it by `command:`'
     )
     write("whole/__init__.py", "")
@@ -374,7 +374,7 @@ def test_a_command_is_filled_element_by_element():
         '$(touch pwn); "\n{lr}',
         'null [1, "a"]',
     ]
-    with pytest.raises(RecipeError, match=r"there is no value for \{nope\}"):
+    with pytest.raises(RecipeError, match=r"no value for \{nope\}"):
         render_command(["{nope}"], values)
     for stray in ("{", "a}", "{}", "{a{b}}"):
         with pytest.raises(RecipeError, match="stray brace"):

@@ -80,7 +80,7 @@ def test_a_retry_is_taken_up_by_the_launcher_at_work(local: Shell) -> None:
     shell.until(lambda: len(shell.executed()) >= 2)
     shell.run("cancel", "toys", "lr=0.3,seed=2")
     said = shell.run("retry", "toys", "lr=0.3,seed=2")
-    assert "the launcher at work on the sweep takes them up" in said
+    assert "the running launcher of the sweep takes them up" in said
     shell.hold.unlink()
     output, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, output + errors
@@ -199,7 +199,7 @@ def test_a_sweep_is_paused_widened_stopped_and_goes_on(shell: Shell) -> None:
     assert "its launcher has ended; running jobs continue" in shell.run("stop", "toys")
     assert launcher.wait(90) == 4
     launcher.communicate()
-    assert "no launcher is at work" in shell.run("stop", "toys")
+    assert "no launcher is running" in shell.run("stop", "toys")
     assert "a launcher that was started for it" in shell.run("resume", "toys")
     shell.hold.unlink()
     shell.until_states({"succeeded": 9})

@@ -215,7 +215,10 @@ def test_a_command_that_is_no_more_does_not_go_on_for_ever(scene: Scene) -> None
     with_on_alarm(scene, on_alarm=None)
     scene.step(2.5)
     action = read_json(scene.store, scene.folder.action(scene.ids[0], 1, "divergence"))
-    assert (action["command"], action["outcome"]) == (None, "not run: no such command now")
+    assert (action["command"], action["outcome"]) == (
+        None,
+        "not run: the grid has no such command now",
+    )
 
 
 def test_a_command_that_does_not_start_is_told(scene: Scene) -> None:

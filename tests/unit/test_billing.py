@@ -22,9 +22,9 @@ from sweeper.sweep.usage import Counts
     ("ours", "theirs", "fresh", "said"),
     [
         (Counts(10, 0, 5, 7), Counts(10, 0, 5, 7), True, []),
-        (Counts(10), Counts(13, 0, 2), False, ["billed and not counted: 3 prefill, 2 sample"]),
-        (Counts(train=9), Counts(train=4), True, ["counted and not billed: 5 train (billing is"]),
-        (Counts(train=9), Counts(), False, ["counted and not billed: 9 train (the service no"]),
+        (Counts(10), Counts(13, 0, 2), False, ["billed but not counted: 3 prefill, 2 sample"]),
+        (Counts(train=9), Counts(train=4), True, ["counted but not billed: 5 train (the bill is"]),
+        (Counts(train=9), Counts(), False, ["counted but not billed: 9 train (the service no"]),
         (Counts(10), Counts(4, 6), True, ["6 tokens of prompts were read from the cache"]),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_role_that_may_not_see_it_is_told_in_a_line(serving: Any) -> None:
     with pytest.raises(EnvironmentFailure) as told:
         billed(serving.place, datetime.now(UTC))
     assert str(told.value) == (
-        f"{serving.place.url} does not show its billing to this key (403): it takes a role in your "
+        f"{serving.place.url} does not show its billing to this key (403): you need a role in your "
         "organization that may see it"
     )
 

@@ -59,7 +59,7 @@ def test_values_that_have_an_effect_indirectly_are_used():
     [
         ("budget.usd=3", "budget is a section of the grid: edit it there, or use --budget usd=3"),
         ("metric.goal=maximize", "metric is a section of the grid: edit it there"),
-        ("name=other", "the name of a sweep is no value of its runs: write `name:` in the grid"),
+        ("name=other", "the name of a sweep is not a value of its runs: write `name:` in the grid"),
         ("service=local", "service is a section of the grid: edit it there"),
         ("max_parallel=3", "write launch.max_parallel=..."),
         ("seeds.field=s", "seeds is a section of the grid: edit it there"),
@@ -91,11 +91,11 @@ def test_stages_refuse_an_override_of_a_section_and_use_each_others_values():
 def test_a_placeholder_of_a_mapping_is_refused_with_the_cell_and_the_keys():
     told = problems(command=[*COMMAND, "{opt}"], base={"opt": {"name": "a", "lr": 1}})
     assert told == [
-        "command: command: there is no value for {opt} in cell lr=1: opt is a mapping; write"
+        "command: command: no value for {opt} in cell lr=1: opt is a mapping; write"
         " {opt.name}, {opt.lr}"
     ]
     assert problems(command=[*COMMAND, "{lrr}"]) == [
-        "command: command: there is no value for {lrr} (did you mean 'lr'?)"
+        "command: command: no value for {lrr} (did you mean 'lr'?)"
     ]
 
 

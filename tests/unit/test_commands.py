@@ -283,13 +283,13 @@ def test_words_that_may_be_another_s_are_marked(
     texts = [line[head.index("text") :].strip() for line in lines[:5]]
     of_group = "(its group's: --full)"
     assert texts == ["? reply 0", "? reply 1", of_group, of_group, "reply 4"]
-    unsure = "its own, or that of another one of equal reward in its group"
+    unsure = "from this trajectory, or from another one of equal reward in its group"
     assert lines[5:] == ["", f"?: {unsure}", "", "5 of 5 rollouts"]
     assert main(["rollouts", "rl", "--full"]) == 0
     first, second, third, _, last = capsys.readouterr().out.split("\u2500\u2500 ")[1:]
     for shown, reply in ((first, "reply 0"), (second, "reply 1")):
         assert f"note: {unsure}\nuser: why?\nassistant: {reply}\n" in shown
-    assert "note: all that was said in its group: the transcript does not tell" in third
+    assert "note: everything said in its group: the transcript does not" in third
     assert "assistant: reply 2\nassistant: reply 3\n" in third
     assert "note: " not in last and "assistant: reply 4\n" in last
     assert main(["rollouts", "rl", "--group", "2"]) == 0

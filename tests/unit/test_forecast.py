@@ -72,7 +72,7 @@ def test_status(root: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["status", "study", "--root", root])
     said = capsys.readouterr().out
     assert "used 3,000 tokens, 3.00 dollars by prices of 20" in said
-    assert "; about 1,400 tokens, 1.40 dollars to come; nothing is known yet of 1 run" in said
+    assert "; about 1,400 tokens, 1.40 dollars to come; no data yet on 1 run" in said
 
 
 def test_watch(root: str) -> None:

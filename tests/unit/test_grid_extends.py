@@ -122,7 +122,7 @@ def test_a_null_takes_away(files):
 
 def test_a_recipe_stands_for_a_command(files):
     with pytest.raises(
-        GridError, match=r"g.yaml:2:9: recipe 'nope': no recipe and no module is called 'nope'"
+        GridError, match=r"g.yaml:2:9: recipe 'nope': no recipe or module is called 'nope'"
     ):
         files("extends: common.yaml\nrecipe: nope\n")
     assert files("extends: common.yaml\ncommand: [echo, y]\n").recipe.command == ["echo", "y"]
@@ -171,28 +171,30 @@ def test_mistakes_carry_the_place_in_their_file(files):
 
 def test_circles_and_long_chains_are_refused(files):
     assert problems(files, "extends: g.yaml\n") == [
-        "g.yaml:1:10: extends: g.yaml extends itself in the end"
+        "g.yaml:1:10: extends: g.yaml extends itself in a circle"
     ]
     assert problems(files, "extends: a.yaml\n", a="extends: b.yaml\n", b="extends: ./a.yaml\n") == [
-        "b.yaml:1:10: extends: a.yaml extends itself in the end"
+        "b.yaml:1:10: extends: a.yaml extends itself in a circle"
     ]
     chain = {f"c{n}": f"extends: c{n + 1}.yaml\n" for n in range(20)}
     assert problems(files, "extends: c0.yaml\n", **chain) == [
-        f"c{MAX_EXTENDS - 1}.yaml:1:10: extends leads on more than {MAX_EXTENDS} times"
+        f"c{MAX_EXTENDS - 1}.yaml:1:10: extends continues over more than {MAX_EXTENDS} files"
     ]
 
 
 def test_what_is_no_file_is_refused_and_not_waited_for(files, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    assert problems(files, "extends: pipe\n") == ["g.yaml:1:10: extends: pipe is no file"]
-    assert problems(files, "extends: /dev/zero\n") == ["g.yaml:1:10: extends: /dev/zero is no file"]
-    assert problems(files, "extends: .\n") == ["g.yaml:1:10: extends: . is no file"]
+    assert problems(files, "extends: pipe\n") == ["g.yaml:1:10: extends: pipe is not a file"]
+    assert problems(files, ("extends: /dev/zero\n")) == [
+        "g.yaml:1:10: extends: /dev/zero is not a file"
+    ]
+    assert problems(files, "extends: .\n") == ["g.yaml:1:10: extends: . is not a file"]
     assert problems(files, 'extends: "a\\0"\n')[-1] == (
         "g.yaml:1:10: extends takes the path of another grid"
     )
     (tmp_path / "big.yaml").write_text("#" * 200_000)
     assert problems(files, "extends: big.yaml\n") == [
-        "g.yaml:1:10: extends: big.yaml: more than 131072 bytes, which is what a grid may have"
+        "g.yaml:1:10: extends: big.yaml: larger than the limit of 131072 bytes for a grid"
     ]
 
 

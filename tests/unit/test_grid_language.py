@@ -61,21 +61,22 @@ MISTAKES = {
     "recipe: r\nrandom: {samples: 1, axes: {a: {uniform: [0, .inf]}}}": "g.yaml:2:42: axis 'a': "
     "uniform takes numbers of at most 1e+15",
     "recipe: r\nrandom: {samples: 19999, axes: {a: {uniform: [0, 1]}, b: {uniform: [0, 1]}, "
-    "c: {uniform: [0, 1]}}}": "g.yaml:2:9: random: more than 50000 values, samples times axes",
+    "c: {uniform: [0, 1]}}}": "g.yaml:2:9: random: more than 50000 values (samples times axes)",
     "recipe: r\ngrid: {a: [1, 2]}\nrandom: {samples: 1, axes: {a: {uniform: [0, 1]}}}": "g.yaml:"
     "3:32: axis 'a' is given twice",
     "recipe: r\nwhen: {if: {a: 1}}": "g.yaml:2:7: when is a mapping; it takes a list of mappings "
     "with an if",
-    "recipe: r\nwhen: [{grid: {a: [1]}}]": "g.yaml:2:8: when needs an if: the keys and values that "
-    "it asks for",
+    (
+        "recipe: r\nwhen: [{grid: {a: [1]}}]"
+    ): "g.yaml:2:8: when needs an if: keys and values of the cells",
     "recipe: r\nwhen: [{if: {a: 1}}]": "g.yaml:2:8: when gives nothing: add grid, zip, random or "
     "base",
     "recipe: r\nwhen: [{if: {a: 1}, gird: {b: [1]}}]": "g.yaml:2:21: unknown key 'gird' in when "
     "(did you mean 'grid'?)",
-    "recipe: r\nwhen: [{if: {a: []}, base: {b: 1}}]": "g.yaml:2:17: if: 'a' has no value to ask "
-    "for",
-    "recipe: r\nwhen: [{if: {a: '${b}'}, base: {b: 1}}]": "g.yaml:2:17: if: 'a' is asked for by "
-    "value, not by reference",
+    "recipe: r\nwhen: [{if: {a: []}, base: {b: 1}}]": "g.yaml:2:17: if: 'a' has no value",
+    (
+        "recipe: r\nwhen: [{if: {a: '${b}'}, base: {b: 1}}]"
+    ): "g.yaml:2:17: if: 'a' needs a value, not a reference",
     "recipe: r\ngrid: {a: [1], b: [2]}\nwhen: [{if: {a: 1}, grid: {b: [1]}}]": "g.yaml:3:32: axis "
     "'b' is given twice",
     "recipe: r\ngrid: {a: [1], b: [2]}\nwhen: [{if: {a: 1}, base: {b: 1}}]": "g.yaml:3:31: "
@@ -404,9 +405,9 @@ def test_references_that_stand_for_nothing():
     assert problems(
         base={"a": "${b}", "b": "${c}", "c": "${a}"}, grid={"x": ["${yy}"], "y": [1]}
     ) == [
-        "base.a: a: references in a circle: a -> b -> c -> a",
-        "base.b: b: references in a circle: a -> b -> c -> a",
-        "base.c: c: references in a circle: a -> b -> c -> a",
+        "base.a: a: references form a circle: a -> b -> c -> a",
+        "base.b: b: references form a circle: a -> b -> c -> a",
+        "base.c: c: references form a circle: a -> b -> c -> a",
         "grid.x[0]: x: ${yy}: the grid gives no 'yy' here (did you mean 'y'?)",
     ]
     assert problems(base={"a": "${seed}"}) == ["base.a: a: ${seed}: the grid gives no 'seed' here"]
@@ -420,16 +421,16 @@ def test_references_that_stand_for_nothing():
 def test_references_that_explode_are_refused():
     doubling = {"a0": "x" * 10} | {f"a{n}": f"${{a{n - 1}}}" * 2 for n in range(1, 30)}
     assert problems(base=doubling)[0] == (
-        "base.a14: a14: references that make more than 100000 characters"
+        "base.a14: a14: references that make a value longer than 100000 characters"
     )
     lists = {"a0": [1]} | {f"a{n}": [f"${{a{n - 1}}}"] * 2 for n in range(1, 30)}
     assert problems(base=lists)[0].endswith(
-        "references that make more than 100000 characters, or nest more than 32 deep"
+        "references to a value of more than 100000 characters, or nested more than 32 deep"
     )
     chain = {"a0": 1} | {f"a{n}": f"${{a{n - 1}}}" for n in range(1, 200)}
     assert set(configs(base=chain)[0].values()) == {
         1
     }  # in order each is known when it is asked for
     assert problems(base=dict(reversed(chain.items())))[0] == (
-        "base.a199: a199: references that lead on more than 32 times"
+        "base.a199: a199: a chain of more than 32 references"
     )

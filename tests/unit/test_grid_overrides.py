@@ -52,7 +52,7 @@ def test_an_axis_of_a_zip_stays_in_it():
         "override 'd=[9]': axis 'd' is zipped with e, so it takes 2 values, not 1",
     )
     two = {**GRID, "zip": [{"o.p": [1, 2], "x": [3, 4]}, {"o.q": [1, 2], "y": [3, 4]}]}
-    with pytest.raises(GridError, match="axis 'o' would stand for axes of several blocks"):
+    with pytest.raises(GridError, match="axis 'o' would replace axes of several blocks"):
         plan(two, ["o=[{p: 5}, {p: 6}]"])
 
 
@@ -132,7 +132,7 @@ def test_seeds_is_the_section_unless_the_grid_has_such_a_key():
     for text, message in (
         ("seeds=0", "seeds is 1 to 10000, not 0"),
         ("seeds=few", "seeds is a string; it takes a count or a list of integers"),
-        ("~seeds", "there is no 'seeds' to drop"),
+        ("~seeds", "no 'seeds' to drop"),
     ):
         with pytest.raises(GridError) as caught:
             seeds(text)
@@ -160,9 +160,9 @@ def test_how_runs_are_executed_can_be_changed():
         ("...a=b", "'...a' cannot name a field"),
         ("a=[1,", "not YAML: expected the node content, but found '<stream end>'"),
         ("a=[]", "axis 'a' has no values"),
-        ("~gon", "there is no 'gon' to drop (did you mean 'gone'?)"),
-        ("~launch.timeot", "there is no launch.timeot to drop (did you mean 'timeout'?)"),
-        ("~launch.retries", "there is no launch.retries to drop"),
+        ("~gon", "no 'gon' to drop (did you mean 'gone'?)"),
+        ("~launch.timeot", "no launch.timeot to drop (did you mean 'timeout'?)"),
+        ("~launch.retries", "no launch.retries to drop"),
         ("~launch", "write launch.<key>=value, or ~launch.<key>"),
         ("a=x\x00", "holds the character U+0000, which no run can take"),
     ],

@@ -123,18 +123,20 @@ def test_scalars_are_those_of_yaml_1_2(text, value):
 
 
 MISTAKES = {
-    "": "g.yaml: empty; a grid needs at least a recipe",
+    "": "g.yaml: the grid is empty; it needs at least a recipe",
     "- a": "g.yaml:1:1: a grid is a mapping, not a list",
     "nam: x\nrecipe: r": "g.yaml:1:1: unknown key 'nam' (did you mean 'name'?)",
     "base: {}": "g.yaml:1:1: a grid needs a recipe, or a command",
     "recipe: [a]": "g.yaml:1:9: recipe is a list; it takes a string",
-    "recipe: r\ncommand: [a]": "g.yaml:2:1: a grid has a recipe or a command, not both",
+    "recipe: r\ncommand: [a]": "g.yaml:2:1: a grid has both a recipe and a command: remove one",
     "command: a b": "g.yaml:1:10: command is a string; it takes a list such as "
     "[python, train.py, '--lr={lr}']",
     "command: []": "g.yaml:1:10: command is an empty list",
     "command: [a, 0.5]": "g.yaml:1:14: command: a number in the list; quote it",
-    "name: ../x\nrecipe: r": "g.yaml:1:7: name: '../x' cannot name a sweep (letters, digits, "
-    "'.', '_' and '-', a letter or digit first, at most 100)",
+    ("name: ../x\nrecipe: r"): (
+        "g.yaml:1:7: name: '../x' is not a valid sweep name (letters, "
+        "digits, '.', '_' and '-', a letter or digit first, at most 100)"
+    ),
     "recipe: r\nservice: locl": "g.yaml:2:10: service: 'locl' is not one of local, tinker, none "
     "(did you mean 'local'?)",
     "recipe: r\nbase: [1]": "g.yaml:2:7: base is a list; it takes a mapping",
@@ -147,10 +149,12 @@ MISTAKES = {
     "recipe: r\nbase: {a: {b: 1}, a.b: 2}": "g.yaml:2:19: base: 'a.b' is given twice",
     "recipe: r\nbase: {a: 1, a.b: 2}": "g.yaml:2:14: base: 'a.b' is given twice, also as 'a'",
     "recipe: r\nbase: {1: 2}": "g.yaml:2:8: key 1: keys are strings; quote it",
-    "recipe: r\nbase: {x: 'a${y'}": "g.yaml:2:11: 'x': '${y' names no key as ${key} does; $${ is "
-    "the text ${",
-    "recipe: r\nbase: {x: [{y: '${a b}'}]}": "g.yaml:2:16: 'x': '${a b}' names no key as ${key} "
-    "does; $${ is the text ${",
+    (
+        "recipe: r\nbase: {x: 'a${y'}"
+    ): "g.yaml:2:11: 'x': '${y' is not a reference like ${key}; write $${ for the text ${",
+    ("recipe: r\nbase: {x: [{y: '${a b}'}]}"): (
+        "g.yaml:2:16: 'x': '${a b}' is not a reference like ${key}; write $${ for the text ${"
+    ),
     "recipe: r\nexclude: [{x: '${y}'}]": "g.yaml:2:15: exclude: it takes values, not references",
     'recipe: r\nbase: {x: "a\\0"}': "g.yaml:2:11: holds the character U+0000, which no run can "
     "take",
@@ -228,8 +232,9 @@ MISTAKES = {
     "one of minimize, maximize (did you mean 'minimize'?)",
     "recipe: r\nsecrets: [A=hunter2]": "g.yaml:2:11: secrets takes names only; values come from "
     "the environment",
-    "recipe: r\nsecrets: [A]\nlaunch: {env: {A: x}}": "g.yaml:3:9: A is one of the secrets, and "
-    "in launch.env",
+    (
+        "recipe: r\nsecrets: [A]\nlaunch: {env: {A: x}}"
+    ): "g.yaml:3:9: A is in both secrets and launch.env: remove one",
     "recipe: r\nlaunch: {max_paralel: 1}": "g.yaml:2:10: unknown key 'max_paralel' in launch "
     "(did you mean 'max_parallel'?)",
     "recipe: r\nlaunch: {max_parallel: 0}": "g.yaml:2:24: launch.max_parallel is 1 to 1000000, "
@@ -246,7 +251,7 @@ MISTAKES = {
     "recipe: r\nlaunch: {resume: allways}": "g.yaml:2:18: launch.resume: 'allways' is not one of "
     "auto, always, never (did you mean 'always'?)",
     "recipe: r\nservice: tinker\nlaunch: {env: {TINKER_API_KEY: x}}": "g.yaml:3:9: TINKER_API_KEY "
-    "is one of the secrets, and in launch.env",
+    "is in both secrets and launch.env: remove one",
     "recipe: !!python/name:os.system x": "g.yaml:1:9: tag "
     "tag:yaml.org,2002:python/name:os.system: a grid has no tags",
     "%YAML 1.1\n---\nrecipe: r": "g.yaml:2:1: a grid is YAML 1.2",
@@ -451,7 +456,10 @@ def test_a_metrics_dir_lies_in_the_run_s_own_folder(folder):
     with pytest.raises(GridError) as caught:
         parse_grid(f"recipe: r\nlaunch: {{metrics_dir: '{folder}'}}", "g.yaml")
     assert caught.value.problems == (
-        "g.yaml:2:23: launch.metrics_dir: write a folder in the run's own, like '{log_path}/run'",
+        (
+            "g.yaml:2:23: launch.metrics_dir: write a folder inside the run's own, like "
+            "'{log_path}/run'"
+        ),
     )
 
 

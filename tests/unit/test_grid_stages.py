@@ -39,7 +39,7 @@ _CIRCLE = "stages:\n" + "".join(
 _PLAIN = "stages:\n  sft: {command: [echo]}\n"
 
 MISTAKES = {
-    "no stages": ("stages: {}\n", "1:9: stages has none"),
+    "no stages": ("stages: {}\n", "1:9: stages is empty"),
     "a list": (
         "stages: [sft]\n",
         "1:9: stages is a list; it takes a mapping of names to stages",
@@ -54,7 +54,7 @@ MISTAKES = {
     ),
     "a name that means something else": (
         "stages:\n  from: {command: [echo]}\n",
-        "2:3: stages: 'from' cannot name a stage (the word means something else)",
+        "2:3: stages: 'from' cannot name a stage (this word is reserved)",
     ),
     "a name that is none": (
         "stages:\n  1st: {command: [echo]}\n",
@@ -67,12 +67,11 @@ MISTAKES = {
     ),
     "two programs": (
         "stages:\n  sft: {command: [echo], recipe: sft}\n",
-        "2:9: stages.sft has a recipe or a command, not both",
+        "2:9: stages.sft has both a recipe and a command: remove one",
     ),
     "a section of all": (
         "stages:\n  sft: {command: [echo], launch: {backend: local}}\n",
-        "2:35: stages.sft.launch.backend is said of all stages together: it goes into launch beside"
-        " stages",
+        "2:35: stages.sft.launch.backend applies to all stages: move it into launch next to stages",
     ),
     "a launch that is none": (
         "stages:\n  sft: {command: [echo], launch: 2h}\n",
@@ -92,21 +91,25 @@ MISTAKES = {
     ),
     "options of a backend whose jobs are all alike": (
         "stages:\n  sft: {command: [echo], launch: {aws_batch: {vcpus: 2}}}\n",
-        "2:35: stages.sft.launch.aws_batch is said of all stages together: it goes into launch"
-        " beside stages",
+        (
+            "2:35: stages.sft.launch.aws_batch applies to all stages: move it into launch "
+            "next to stages"
+        ),
     ),
     "another service": (
         "stages:\n  sft: {command: [echo], launch: {env: {TINKER_BASE_URL: 'http://x'}}}\n",
-        "2:40: stages.sft.launch.env: TINKER_BASE_URL is the service's, which is one for all"
-        " stages",
+        (
+            "2:40: stages.sft.launch.env: TINKER_BASE_URL belongs to the service, which all "
+            "stages share"
+        ),
     ),
     "a secret in the environment of one": (
         "secrets: [KEY]\nstages:\n  sft: {command: [echo], launch: {env: {KEY: x}}}\n",
-        "3:34: KEY is one of the secrets, and in launch.env",
+        "3:34: KEY is in both secrets and launch.env: remove one",
     ),
     "an interpreter that is not there": (
         "stages:\n  sft: {recipe: sft, launch: {python: /nowhere/python}}\n",
-        "2:39: launch.python: there is no interpreter /nowhere/python",
+        "2:39: launch.python: no interpreter /nowhere/python",
     ),
     "a slip": (
         "stages:\n  sft: {command: [echo], form: {stage: sft}}\n",
@@ -114,15 +117,15 @@ MISTAKES = {
     ),
     "a section beside stages": (
         f"grid: {{lr: [1]}}\n{_SFT}",
-        "1:1: grid: the grid has stages, so it goes into one of them",
+        "1:1: grid: the grid has stages: move it into one of them",
     ),
     "an unknown stage": (
         _dpo("{stage: sftt, take: best}"),
-        f"3:40: {_FROM}: there is no stage 'sftt' (did you mean 'sft'?)",
+        f"3:40: {_FROM}: no stage 'sftt' (did you mean 'sft'?)",
     ),
     "an unknown stage of several": (
         _dpo("{sft: best, sgd: best}"),
-        f"3:44: {_FROM}: there is no stage 'sgd'",
+        f"3:44: {_FROM}: no stage 'sgd'",
     ),
     "itself": (
         _dpo("{stage: dpo, take: each}"),
@@ -134,11 +137,11 @@ MISTAKES = {
     ),
     "best without a metric": (
         f"{_PLAIN}  dpo: {{command: [echo], from: {{stage: sft, take: best}}}}\n",
-        f"3:40: {_FROM}: take best needs a metric, and stages.sft has none",
+        f"3:40: {_FROM}: take best needs a metric, but stages.sft has none",
     ),
     "top without a metric": (
         f"{_PLAIN}  dpo: {{command: [echo], from: {{stage: sft, take: {{top: 3}}}}}}\n",
-        f"3:40: {_FROM}: take top needs a metric, and stages.sft has none",
+        f"3:40: {_FROM}: take top needs a metric, but stages.sft has none",
     ),
     "no take": (_dpo("{stage: sft}"), f"3:32: {_FROM} needs a take: {_HOW}"),
     "no stage": (_dpo("{take: best}"), f"3:32: {_FROM} needs a stage: the name of a stage"),
@@ -149,7 +152,7 @@ MISTAKES = {
     "from nothing": (_dpo("[]"), f"3:32: {_FROM} names no stage"),
     "none of the best": (
         _dpo("{stage: sft, take: {top: 0}}"),
-        f"3:57: {_FROM}: top takes how many, 1 to 1000",
+        f"3:57: {_FROM}: top takes a number, 1 to 1000",
     ),
     "more than there are": (
         _dpo("{stage: sft, take: {top: 9}}"),
@@ -165,7 +168,7 @@ MISTAKES = {
     ),
     "the same twice": (
         _dpo("[{stage: sft, take: best}, {stage: sft, take: best}]"),
-        f"3:59: {_FROM}: the same is taken twice",
+        f"3:59: {_FROM}: takes the same runs twice",
     ),
     "no base model": (_dpo("{base: false}"), f"3:33: {_FROM}: the base model is {{base: true}}"),
     "a base model that nobody names": (
@@ -183,7 +186,7 @@ MISTAKES = {
     ),
     "a reference to no stage": (
         _value("${sfft.checkpoint.state}"),
-        "3:36: ${sfft.checkpoint.state}: there is no stage 'sfft' (did you mean 'sft'?)",
+        "3:36: ${sfft.checkpoint.state}: no stage 'sfft' (did you mean 'sft'?)",
     ),
     "a reference without from": (
         f"{_SFT}  dpo: {{command: [echo], base: {{m: '${{sft.lr}}'}}}}\n",
@@ -196,7 +199,7 @@ MISTAKES = {
     ),
     "a reference that is escaped": (
         _value("$${sft.log_path}"),
-        "3:36: $${sft.log_path}: what looks like a reference to a stage cannot be escaped",
+        "3:36: $${sft.log_path}: this looks like a reference to a stage and cannot be escaped",
     ),
     "a stage without runs": (
         f"{_SFT}  dpo: {{command: [echo], grid: {{x: [1]}}, exclude: [{{x: 1}}],"
@@ -213,7 +216,7 @@ MISTAKES = {
     ),
     "a value that a command lacks": (
         f"{_SFT}  dpo: {{command: [echo, '{{beta}}'], from: {{stage: sft, take: each}}}}\n",
-        "3:18: command: there is no value for {beta}",
+        "3:18: command: no value for {beta}",
     ),
 }
 
@@ -241,7 +244,7 @@ def test_the_command_line_says_which_stage_it_means() -> None:
     assert [run.seed for run in planned.only("sft").runs] == [0, 0]
     assert {run.config["lr"] for run in planned.only("dpo").runs} == {9}
     assert planned.launch.retries == 2
-    with pytest.raises(GridError, match=r"write which one, such as sft.lr=\.\.\."):
+    with pytest.raises(GridError, match=r"name one, such as sft.lr=\.\.\."):
         plan(grid, ["lr=1"])
 
 

@@ -250,7 +250,7 @@ def test_what_cannot_work_here_is_told_with_the_other_mistakes(tmp_path, capsys)
     grid = tmp_path / "g.yaml"
     grid.write_text("command: [nowhere-to-be-found, '{a}']\ngrid: {a: [1]}\n")
     assert main(["plan", str(grid)]) == 2
-    assert f"{grid}:1:10: command: there is no program 'nowhere" in capsys.readouterr().err
+    assert f"{grid}:1:10: command: no program 'nowhere" in capsys.readouterr().err
     grid.write_text("command: [./train.sh]\nlaunch: {backend: lokal}\nseed: 3\n")
     assert main(["plan", str(grid)]) == 2
     said = capsys.readouterr().err
@@ -258,7 +258,7 @@ def test_what_cannot_work_here_is_told_with_the_other_mistakes(tmp_path, capsys)
     assert "unknown key 'seed'" in said
     grid.write_text("command: [./train.sh]\n")
     assert main(["plan", str(grid)]) == 2
-    assert f"there is no program {Path.cwd()}/./train.sh" in capsys.readouterr().err
+    assert f"no program {Path.cwd()}/./train.sh" in capsys.readouterr().err
 
 
 def test_a_root_that_cannot_be_written_is_told_by_plan(tmp_path, capsys):

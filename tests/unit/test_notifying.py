@@ -242,7 +242,7 @@ def test_a_server_that_never_ends_its_answer_is_left(
         finally:
             over.set()
             thread.join()
-    assert not found.delivered and "no whole answer within 2 s" in str(found.error)
+    assert not found.delivered and "no complete answer within 2 s" in str(found.error)
 
 
 def test_a_server_that_speaks_something_else_is_no_bug(store: LocalStore) -> None:
@@ -385,13 +385,13 @@ def test_a_store_that_does_not_answer_stops_no_launcher(make_scene: Any) -> None
     ("section", "said"),
     [
         ("{}", "notify needs one of command, webhook, slack, email"),
-        ("{slack: https://hooks.slack.com/services/x}", "write the variable"),
+        ("{slack: https://hooks.slack.com/services/x}", "write the name of the variable"),
         ("{webhook: 'https://me:pw@host/'}", "without a secret"),
         ("{command: ['say {massage}']}", "did you mean 'message'?"),
         ("{on: [ends], slack: $S}", "'ends' is none (did you mean 'end'?)"),
-        ("{email: {to: [me]}}", "'me' is no address"),
+        ("{email: {to: [me]}}", "'me' is not an address"),
         ("{email: {to: [a@b]}}", "needs a server"),
-        ("{email: {to: [a@b], server: h, sender: a@b, password: hunter2}}", "the variable that"),
+        ("{email: {to: [a@b], server: h, sender: a@b, password: hunter2}}", "the variable with"),
     ],
 )
 def test_a_section_that_is_wrong(section: str, said: str) -> None:

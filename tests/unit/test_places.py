@@ -705,7 +705,7 @@ def test_a_backend_is_chosen_in_place_of_all() -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("{backend: tmux, backends: [local]}", "launch has backend and backends: where jobs go is"),
+        ("{backend: tmux, backends: [local]}", "launch has both backend and backends: remove"),
         (
             "{backends: [local, slrum]}",
             "launch.backends[1]: no backend 'slrum' (did you mean 'slurm'",
@@ -718,10 +718,10 @@ def test_a_backend_is_chosen_in_place_of_all() -> None:
             "{backends: [{slurm: {partitoin: a}}]}",
             "unknown key 'partitoin' in launch.backends[0].slurm",
         ),
-        ("{backends: [local, local]}", "launch.backends[1]: local stands twice, and is one place"),
+        ("{backends: [local, local]}", "launch.backends[1]: local is given twice"),
         (
             "{backends: [local, slurm], slurm: {mem: 8G}}",
-            "launch.slurm: with backends, what a place",
+            "launch.slurm: with backends, write a",
         ),
         (
             "{backends: []}",

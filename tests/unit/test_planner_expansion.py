@@ -142,13 +142,13 @@ def test_warnings_worth_having():
     [
         ({"base": {"seed": 1}, "seeds": 2}, "base.seed: seed is given by seeds already"),
         ({"base": {"run": 1}}, "base.run: run is set by sweeper"),
-        ({"command": ["echo", "{a}"]}, "command: command: there is no value for {a}"),
+        ({"command": ["echo", "{a}"]}, "command: command: no value for {a}"),
         ({"command": ["echo", "{seed}"]}, "command: command: {seed} needs seeds"),
         (
             {"command": ["echo", "{seed}"], "include": [{"seed": 1}, {"a": 1}]},
             "command: command: {seed} needs seeds",
         ),
-        ({"command": ["echo", "{"]}, "command: command: stray brace in '{'; {{ stands for a brace"),
+        ({"command": ["echo", "{"]}, "command: command: stray brace in '{'; write {{ for a brace"),
         (
             {"launch": {"window": "{nope}"}},
             "launch.window: launch.window: there is no {nope}",
@@ -163,9 +163,9 @@ def test_warnings_worth_having():
         ),
         (
             {"launch": {"python": "/no/python"}},
-            "launch.python: launch.python: there is no interpreter /no/python",
+            "launch.python: launch.python: no interpreter /no/python",
         ),
-        ({"launch": {"cwd": "/no/where"}}, "launch.cwd: launch.cwd: there is no folder /no/where"),
+        ({"launch": {"cwd": "/no/where"}}, "launch.cwd: launch.cwd: no folder /no/where"),
     ],
 )
 def test_mistakes(grid, message):

@@ -198,7 +198,7 @@ def test_a_driver_that_is_silent_is_ended_and_left_alone(
     assert driven.location() == {"address": "h:1"}
     monkeypatch.setattr(helper, "_SECONDS", 0.2)
     process = driven.driver._process
-    for _ in range(2):  # the second time nothing is started
+    for _ in range(2):  # the second time no runs are started
         with pytest.raises(Unreachable, match=r"no answer within 0\.2 s"):
             driven.poll([token])
     assert process.poll() is not None and driven.driver._process is None

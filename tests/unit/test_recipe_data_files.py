@@ -47,7 +47,7 @@ def test_a_plan_checks_suites_and_functions(tmp_path):
     with pytest.raises(GridError, match=r"suite: there is no suite 'gone\.jsonl'"):
         plan("eval", suite="gone.jsonl")
     score = tmp_path / "score.py"
-    with pytest.raises(GridError, match=r"reward_function: .*: there is no file"):
+    with pytest.raises(GridError, match=r"reward_function: .*: no file"):
         plan("rl", reward_function=f"{score}:score")
     score.write_text("def score(question, response, answer):\n    return 1.0 +\n")
     with pytest.raises(GridError, match=r"reward_function: .*: not valid Python \(line 2\)"):

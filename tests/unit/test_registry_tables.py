@@ -429,11 +429,13 @@ def test_sql_lists_its_tables_and_suggests_one(root: Path):
     registry = Registry(str(root), cache=False)
     names = ["checkpoints", "items", "metrics", "rollouts", "runs"]
     assert [name for (name,) in registry.sql_rows("show tables")[1]] == names
-    with pytest.raises(UsageError, match="run is out of reach; did you mean runs"):
+    with pytest.raises(UsageError, match="run is not available; did you mean runs"):
         registry.sql("select * from run")
 
 
 def test_a_condition_on_the_metric_is_told_of_value(root: Path):
     registry = Registry(str(root), cache=False)
-    with pytest.raises(UsageError, match="no run has 'loss'; `value` is what runs are judged by"):
+    with pytest.raises(
+        UsageError, match="no run has 'loss'; `value` is the run's value of the metric"
+    ):
         registry.runs(where="loss < 0.3")

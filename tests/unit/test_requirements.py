@@ -51,7 +51,7 @@ def _refused(checkout: Path, file: str, text: str | None = None) -> list[str]:
 
 def test_a_file_that_is_not_there(checkout: Path) -> None:
     (told,) = _refused(checkout, "needs.txt")
-    assert told == f"grid.yaml:7:17: launch.requirements: there is no file {checkout}/needs.txt"
+    assert told == f"grid.yaml:7:17: launch.requirements: no file {checkout}/needs.txt"
 
 
 def test_a_file_that_does_not_come_with_the_checkout(checkout: Path) -> None:

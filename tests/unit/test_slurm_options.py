@@ -115,7 +115,7 @@ def test_options_from_the_command_line_and_from_a_file_that_is_extended(tmp_path
     assert grid.launch.options["slurm"] == {"mem": "8G", "cpus": 4, "partition": "gpu"}
     grid = parse_grid(text, str(tmp_path / "b.yaml"), [*given, "~launch.slurm.mem"])
     assert grid.launch.options["slurm"] == {"cpus": 4, "partition": "gpu"}
-    with pytest.raises(GridError, match=r"there is no launch.slurm.time to drop"):
+    with pytest.raises(GridError, match=r"no launch.slurm.time to drop"):
         parse_grid(text, str(tmp_path / "b.yaml"), ["~launch.slurm.time"])
     with pytest.raises(GridError, match=r"launch.slurm.cpus is 1 to 1000000, not 0"):
         parse_grid(text, str(tmp_path / "b.yaml"), ["launch.slurm.cpus=0"])

@@ -89,7 +89,7 @@ def test_only_what_changed_is_told() -> None:
     ]
     assert changes(before, before, seen | slowed, seen).sentences == ["as many at once as before"]
     assert changes(before, before, seen, seen | {"launcher": False}).sentences == [
-        "no launcher is at work: nothing more is started until `sweeper resume`"
+        "no launcher is running: no runs are started until `sweeper resume`"
     ]
 
 

@@ -485,7 +485,7 @@ def test_a_root_that_is_away_is_told_and_the_others_are_shown(
     assert code == 6 and f"{gone}: does not exist" in error
     assert say("ls", "--root", str(loop))[0] == 6
     registry = Registry(str(gone), str(loop), str(root))
-    with pytest.warns(UserWarning, match="there is no such folder"):
+    with pytest.warns(UserWarning, match="no such folder"):
         assert set(registry.runs()["sweep"]) == {"good", "bad"}
     assert registry.problems.unread == 2
     # But who types it where nothing was launched yet is told just that.
