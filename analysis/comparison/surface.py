@@ -8,7 +8,6 @@ said to matter only where a test of its own says so, at 5 % for all axes togethe
 axes, at 2.5 % for all pairs together. Pure.
 """
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from sweeper.analysis.comparison.cells import Cell, Ranking
 from sweeper.analysis.comparison.contrasts import level_mean, usable
 from sweeper.analysis.reading.series import Floats
 from sweeper.analysis.reading.settings import level
-from sweeper.analysis.statistics.distributions import lower_tail_f, student_quantile, student_tail
+from sweeper.analysis.statistics.distributions import noncentrality, student_quantile, student_tail
 from sweeper.analysis.statistics.inference import CONFIDENCE, holm
 from sweeper.analysis.statistics.regression import Column, Fit, column, fit
 from sweeper.metrics.rows import as_float
@@ -33,8 +32,6 @@ _PLANE = 25
 _PAIRED = 0.025
 """The level for all pairs together. With the level for axes, fewer than 10 % of sweeps get a
 false sentence."""
-_LARGE = 500.0
-"""From this statistic on, the noncentral F distribution is approximated by a lognormal one."""
 _FAR = 3.0
 """Means further out than this many interquartile ranges are moved to that distance."""
 
@@ -269,29 +266,12 @@ def _importance(model: Fit, index: int, total: float) -> Share:
     statistic = squares / terms / model.variance
     value = max(0.0, terms * (statistic * max(model.df - 2, 1) / model.df - 1))
     tail = (1 - CONFIDENCE) / 2
-    low, high = (_noncentral(share, terms, model.df, statistic) for share in (1 - tail, tail))
+    low, high = (noncentrality(share, terms, model.df, statistic) for share in (1 - tail, tail))
     # What the axis has in common with others is its own as well, so far as it adds that.
     part = model.alone(index)
     unit = model.variance / total * max(1.0, float(part @ part) / max(squares, 1e-300))
     low, value, high = (min(part * unit, 1.0) for part in (low, value, high))
     return Share(value, low, high)
-
-
-def _noncentral(share: float, terms: int, df: int, statistic: float) -> float:
-    """Return the noncentrality at which an F statistic is below this one with that probability."""
-    if terms * statistic > _LARGE:  # the series that sums it grows with it
-        known = student_quantile(1 - share, df) * math.sqrt(2 / df + 4 / (terms * statistic))
-        return terms * statistic * math.exp(known)
-    below = functools.partial(lower_tail_f, statistic, terms, df)
-    if below(0.0) <= share:
-        return 0.0
-    low, high = 0.0, max(4.0, 4 * terms * statistic)
-    while below(high) > share and high < 1e9:
-        low, high = high, 2 * high
-    for _ in range(32):
-        middle = (low + high) / 2
-        low, high = (middle, high) if below(middle) > share else (low, middle)
-    return (low + high) / 2
 
 
 def _permuted(model: Fit, index: int, total: float) -> Share:

@@ -12,10 +12,10 @@ import statsmodels.api as sm
 from scipy import stats
 
 from sweeper import analysis
-from sweeper.analysis.comparison.surface import _noncentral  # pyright: ignore[reportPrivateUsage]
 from sweeper.analysis.figures.gallery import gallery
 from sweeper.analysis.findings.study import Study, study
 from sweeper.analysis.reading.frames import load
+from sweeper.analysis.statistics.distributions import noncentrality
 from sweeper.analysis.statistics.regression import Column, column, fit, log_spread
 from sweeper.results.registry import Registry
 
@@ -138,7 +138,7 @@ def test_a_p_by_dealing_is_that_of_the_f_test_for_normal_noise():
 @pytest.mark.parametrize("statistic", [1.5, 8.0, 60.0])
 def test_the_interval_of_a_share_is_that_of_the_noncentral_f(statistic: float):
     for share in (0.025, 0.975):
-        shift = _noncentral(share, 2, 40, statistic)
+        shift = noncentrality(share, 2, 40, statistic)
         if shift > 0:
             assert float(stats.ncf.cdf(statistic, 2, 40, shift)) == pytest.approx(share, abs=1e-6)
         else:
