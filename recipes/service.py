@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -65,17 +65,19 @@ class Service:
 
     client: "tinker.ServiceClient"
     url: str
+    knock_seconds: float = KNOCK_SECONDS
+    patience_seconds: float = PATIENCE_SECONDS
 
     def wait(self, request: "tinker.APIFuture[T]") -> T:
         """Return the result of a request.
 
-        Raises RecipeError if the address is unreachable for PATIENCE_SECONDS: the SDK itself would
-        wait for a result for ever.
+        Raises RecipeError if the address is unreachable for `patience_seconds`: the SDK itself
+        would wait for a result for ever.
         """
         silent_since: float | None = None
         while self.url:
             try:
-                return request.result(timeout=KNOCK_SECONDS)
+                return request.result(timeout=self.knock_seconds)
             except TimeoutError:
                 if request.future().done():  # its own error, or it came just now
                     break
@@ -84,7 +86,7 @@ class Service:
                 silent_since = None
             elif silent_since is None:
                 silent_since = time.monotonic()
-            elif time.monotonic() - silent_since > PATIENCE_SECONDS:
+            elif time.monotonic() - silent_since > self.patience_seconds:
                 raise RecipeError(f"the service at {self.url} is gone ({silence})")
         return request.result()
 
@@ -131,25 +133,26 @@ def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
 class _Waits(logging.Handler):
     """Prints from time to time that the service rejects requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(logging.INFO)
+        self._clock = clock
         self._said: float | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         if "429 Too Many Requests" not in record.getMessage():
             return
-        now = time.monotonic()
+        now = self._clock()
         if self._said is None or now - self._said >= TELL_SECONDS:
             self._said = now
             print("waiting: the service answers 429 Too Many Requests", flush=True)
 
 
-def tell_of_waits() -> None:
+def tell_of_waits(clock: Callable[[], float] = time.monotonic) -> None:
     """Print a line when the service rejects requests (429): the SDK retries silently for minutes,
     which looks like a hang."""
     logger = logging.getLogger("httpx")
     if not any(isinstance(handler, _Waits) for handler in logger.handlers):
-        logger.addHandler(_Waits())
+        logger.addHandler(_Waits(clock))
     if not logger.isEnabledFor(logging.INFO):
         logger.setLevel(logging.INFO)
         logger.propagate = False  # hide the other lines

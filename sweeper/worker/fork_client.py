@@ -51,7 +51,7 @@ them."""
 
 _SCOPE = r"[^/\n]*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/\n]*\.scope"
 """The control group of a single terminal window, which has no limits."""
-_PARTS = (
+PARTS = (
     *("bootstrap.py", "fork_server.py", "fork_protocol.py", "fresh_process.py"),
     *("own_packages.py", "meter.py", "inspection.py", "function_recipes.py"),
 )
@@ -91,7 +91,7 @@ class ForkedChild:
     ) -> None:
         self.pid = pid
         self.output = output
-        self._keeper = keeper
+        self.keeper = keeper
         self._connection = connection
         self._ended = ended
         self._reaped: tuple[int, int | None] | None = None
@@ -128,7 +128,7 @@ class ForkedChild:
                 if time.monotonic() > deadline:
                     raise
             with suppress(OSError):
-                os.kill(self._keeper, signal.SIGCONT)
+                os.kill(self.keeper, signal.SIGCONT)
 
     def _request_reaping(self) -> Mapping[str, int]:
         from sweeper.recipe.fork_protocol import send
@@ -390,7 +390,7 @@ def _of_this_process() -> Iterator[object]:
             yield file.read()
     with suppress(OSError), open("/proc/self/cgroup") as file:
         yield re.sub(_SCOPE, "", file.read())
-    for part in _PARTS:
+    for part in PARTS:
         status = os.stat(os.path.join(os.path.dirname(BOOTSTRAP), part))
         yield status.st_mtime_ns, status.st_size
 

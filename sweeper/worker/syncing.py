@@ -305,9 +305,12 @@ class Syncing:
         seconds: float,
         say: Callable[[str], None],
         forget: Callable[[bool], object] = lambda _: None,
+        *,
+        first_wait: float = _FIRST,
     ) -> None:
         self._sync = sync
         self._seconds = seconds
+        self._first_wait = first_wait
         self._say = say
         self._forget = forget
         self._ending = threading.Event()
@@ -394,7 +397,7 @@ class Syncing:
             self._failing = f"{kind}{error}"
             if not before:
                 self._say(f"sweeper: not synced yet: {self._failing}")
-            return min(before * 2 or _FIRST, _LONGEST)
+            return min(before * 2 or self._first_wait, _LONGEST)
         self._failing = None
         if before:
             self._say("sweeper: synced again")

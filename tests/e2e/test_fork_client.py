@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.real import until
+from harness.real import until  # pyright: ignore[reportMissingImports]
 
 from sweeper.common.sweeper_argv import BOOTSTRAP
 from sweeper.store.documents import read_as
@@ -340,7 +340,7 @@ def test_another_version_of_a_file_of_the_server_needs_another_server(warmed: Wa
     with open(child.output) as output:
         loaded = set(output.read().split())
     assert "fork_server.py" in loaded and len(loaded) > 1
-    assert loaded <= set(fork_client._PARTS)
+    assert loaded <= set(fork_client.PARTS)
 
 
 def test_its_group_is_there_when_it_has_begun(warmed: Warm) -> None:
@@ -363,7 +363,7 @@ def test_how_it_ended_is_known_without_its_keeper(warmed: Warm) -> None:
         assert child is not None
         child.await_end()
         assert select.select([child._connection], [], [], 90)[0]  # its keeper has told
-        os.kill(child._keeper, number)
+        os.kill(child.keeper, number)
         assert child.reap()[0] == 7
 
 
@@ -374,7 +374,7 @@ def test_no_keeper_no_recipe(warmed: Warm, tmp_path: Path) -> None:
     for _ in range(5):
         child = warmed.fork("import time; time.sleep(1000)")
         assert child is not None
-        os.kill(child._keeper, signal.SIGKILL)
+        os.kill(child.keeper, signal.SIGKILL)
         assert child.reap() == (-9, None)
         assert not lives(child.pid)
 

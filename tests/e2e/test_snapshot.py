@@ -1,6 +1,7 @@
 """The code as it was at launch, and how it differed from its commit."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -107,12 +108,9 @@ def test_the_same_tree_has_the_same_hash(checkout: Path) -> None:
     assert three.kept.hash != one.kept.hash
 
 
-def test_secrets_large_and_deleted_files_are_not_kept(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkouts, "_UNTRACKED_BYTES", 100)
+def test_secrets_large_and_deleted_files_are_not_kept(checkout: Path, tmp_path: Path) -> None:
     (checkout / "notes.txt").write_text("the key is canary-0815.")
-    (checkout / "large.txt").write_text("x" * 101)
+    (checkout / "large.txt").write_text("x" * 1_000_001)
     (checkout / "run.sh").unlink()
     os.mkfifo(checkout / "pipe")
     store, made = _make(checkout, secrets=["canary-0815"])
@@ -124,7 +122,7 @@ def test_secrets_large_and_deleted_files_are_not_kept(
     assert b"canary" not in gzip.decompress(data)
     top = Path(snapshot.extract(store, made.kept, str(tmp_path / "home")))
     assert (top / "large.txt").is_symlink()
-    assert (top / "large.txt").read_text() == "x" * 101
+    assert (top / "large.txt").read_text() == "x" * 1_000_001
     assert not (top / "run.sh").exists()
 
 
@@ -179,8 +177,8 @@ def test_environments_of_packages_and_our_own_files_are_not_copied(
     """Nobody told git to ignore them: they would leave no room for the user's own files."""
     home = checkout / "home"
     monkeypatch.setenv("SWEEPER_HOME", str(home))
-    monkeypatch.setattr(checkouts, "_UNTRACKED_FILES", 2)
-    for name in (".env3/pyvenv.cfg", ".env3/m.py", "home/environments/x.json", "home/snapshots/y"):
+    modules = (f".env3/m{number}.py" for number in range(2_000))
+    for name in (".env3/pyvenv.cfg", *modules, "home/environments/x.json", "home/snapshots/y"):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         (checkout / name).write_text("")
     store, made = _make(checkout)
@@ -208,18 +206,17 @@ def test_what_is_no_checkout_or_too_large_is_used_as_it_is(
 
 
 def test_what_git_does_not_say_in_time_does_not_pass_for_nothing(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither is a copy without the code kept, nor a checkout called clean."""
     store, made = _make(checkout)
     assert made.kept is not None
-    ask = checkouts.git
-
-    def slow(folder: str, *arguments: str) -> bytes | None:
-        return None if arguments[0] in ("ls-files", "diff") else ask(folder, *arguments)
-
-    monkeypatch.setattr(checkouts, "git", slow)
-    monkeypatch.setattr(provenance, "git", slow)
+    slow = tmp_path / "bin" / "git"
+    slow.parent.mkdir()
+    real = shutil.which("git")
+    slow.write_text(f'#!/bin/sh\ncase "$1" in ls-files|diff) exit 1;; esac\nexec {real} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
     _, unlisted = _make(checkout)
     assert unlisted == snapshot.CodeCopy(None, f"git does not list the files of {checkout}")
     assert _has_changed(store, made.kept)
@@ -248,7 +245,7 @@ def test_the_same_code_committed_and_launched_from_a_hook(
 
 def test_many_extract_at_once(checkout: Path, tmp_path: Path) -> None:
     store, made = _make(checkout)
-    kept = made.kept
+    kept: Any = made.kept
     assert kept is not None
     folder = Path(snapshot.extract(store, kept, str(tmp_path / "home")))
     folder.rename(f"{folder}.part")  # killed
@@ -335,7 +332,7 @@ def test_provenance(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["packages"]["chz"]
     assert f"chz=={found['packages']['chz']}\n" in store.read(found["all_packages"]).decode()
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
-    monkeypatch.setattr(provenance, "_DIFF_BYTES", 20)
+    (checkout / "package" / "code.py").write_text("x = 1\n" * 200_000)
     store, found = _collect(checkout)
     assert not found["diff"]["whole"]
     assert "bytes more" in store.read(found["diff"]["path"]).decode()

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import botocore.session
@@ -20,6 +21,7 @@ from sweeper.backends.aws_batch.jobs import Jobs, status_of
 from sweeper.backends.aws_batch.names import as_tag
 from sweeper.backends.aws_batch.options import Options
 from sweeper.backends.base import JobState, JobStatus
+from sweeper.testing import FakeClock
 
 ROOT = Path(__file__).parents[2]
 ENDED = JobState.ENDED
@@ -151,27 +153,34 @@ def test_numbers_are_written_out() -> None:
     assert [one["value"] for one in found.get("resourceRequirements", [])] == ["0.25", "1000000"]
 
 
-def test_a_restart_is_no_reason_to_list_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, listings = [0.0], [0]
-    jobs: Any = Jobs(Aws("eu-central-1"), cast("Any", None), "q", clock=lambda: now[0])
+def test_a_restart_is_no_reason_to_list_again_and_again() -> None:
+    clock, listings = FakeClock(), list[object]()
 
-    def refresh() -> None:
-        listings[0] += 1
-        jobs._listed = now[0]
+    class Service:
+        """AWS, which knows of no more jobs, and of the one that it has ended."""
+
+        def pages(self, *asked: object, **_: object) -> list[object]:
+            listings.append(asked)
+            return []
+
+        def call(self, *_: object, jobs: list[str]) -> dict[str, object]:
+            return {"jobs": [{"jobId": job, "status": "SUCCEEDED"} for job in jobs]}
+
+    names: Any = SimpleNamespace(prefix="p-")
+    jobs = Jobs(cast("Any", Service()), names, "q", clock=clock)
 
     def rounds(tokens: list[str]) -> int:
-        listings[0] = 0
+        listings.clear()
         for _ in range(120):  # two minutes
-            now[0] += 1
+            clock.sleep(1)
             jobs.refresh_for(tokens)
-        return listings[0]
+        return len(listings)
 
-    monkeypatch.setattr(jobs, "refresh", refresh)
     jobs.add("1", ["aaaaaaaaaaaa-a1"], array=False)
     assert rounds(["aaaaaaaaaaaa-a1"]) == 0
     assert rounds(["aaaaaaaaaaaa-a1", "aaaaaaaaaaaa-a2"]) == 1
     assert rounds(["aaaaaaaaaaaa-a2", "bbbbbbbbbbbb-a1"]) == 12
-    jobs._seen["1"] = JobStatus(ENDED, 0)
+    assert jobs.statuses(["aaaaaaaaaaaa-a1"]) == {"aaaaaaaaaaaa-a1": JobStatus(ENDED, 0)}
     assert rounds(["aaaaaaaaaaaa-a2"]) == 12
 
 

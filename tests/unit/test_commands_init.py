@@ -125,10 +125,14 @@ def test_editors_are_told_of_the_schema_where_it_is_at_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert init_text._schema_below("grids/x.yaml") is None
+
+    def first(out: str) -> str:
+        return next(init_text.head("x", "train.py", out))
+
+    assert first("grids/x.yaml") == "# A sweep of train.py."
     (tmp_path / init_text.SCHEMA).touch()
-    assert init_text._schema_below("grids/x.yaml") == "../grid.schema.json"
-    assert init_text._schema_below("/elsewhere/x.yaml") is None
+    assert first("grids/x.yaml") == "# yaml-language-server: $schema=../grid.schema.json"
+    assert first("/elsewhere/x.yaml") == "# A sweep of train.py."
 
 
 def test_a_full_disk_is_not_the_users_mistake(
@@ -140,7 +144,7 @@ def test_a_full_disk_is_not_the_users_mistake(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sweeper.common.atomic.os.fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     assert main(["init", "--out", "g.yaml"]) == 6
     assert "cannot write g.yaml: No space left on device" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

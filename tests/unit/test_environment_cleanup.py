@@ -9,8 +9,10 @@ import pytest
 
 from sweeper.launcher import kept_environments
 from sweeper.launcher.kept_environments import remove_unneeded_environment
-from sweeper.sweep import environment_file, lease
+from sweeper.store.documents import encode
+from sweeper.sweep import environment_file, process
 from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.launcher import Who
 from sweeper.sweep.states import Event
 from sweeper.testing import FakeClock
 
@@ -51,7 +53,7 @@ class Left:
 @pytest.fixture
 def left(scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Left:
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(lease, "is_elsewhere", lambda *_: True)
+    scene.store.create("s/launcher/1", encode(Who("elsewhere", 1, None)._asdict()))
     return Left(scene)
 
 
@@ -92,10 +94,10 @@ def test_what_another_launch_has_put_there_stays(left: Left) -> None:
     assert os.path.exists(left.path)
 
 
-def test_a_launcher_on_this_machine_may_use_it(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_on_this_machine_may_use_it(left: Left) -> None:
     for run in left.at_work:
         left.begins(run)
-    monkeypatch.setattr(lease, "is_elsewhere", lambda *_: False)
+    left.scene.store.create("s/launcher/2", encode(process.this_process()._asdict()))
     left.remove_unneeded_environment()
     assert os.path.exists(left.path)
 

@@ -3,10 +3,12 @@ import logging
 import socket
 import threading
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
 from sweeper.recipes import service
+from sweeper.testing import FakeClock
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def somebody():
         def do_GET(self):
             self.send_error(404)
 
-        def log_message(self, *args):
+        def log_message(self, format, *args):  # noqa: A002
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
@@ -45,29 +47,28 @@ def somebody():
         thread.join()
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    monkeypatch.setattr(service, "KNOCK_SECONDS", 0.01)
-    monkeypatch.setattr(service, "PATIENCE_SECONDS", 0.05)
+def impatient(url):
+    nothing: Any = None
+    return service.Service(nothing, url, knock_seconds=0.01, patience_seconds=0.05)
 
 
 def test_waiting_ends_when_the_service_is_gone(nobody, request_under_way):
     request, _ = request_under_way
     with pytest.raises(service.RecipeError, match=f"the service at {nobody} is gone"):
-        service.Service(None, nobody).wait(request)
+        impatient(nobody).wait(request)
 
 
 def test_waiting_goes_on_while_the_service_answers(somebody, request_under_way):
     request, future = request_under_way
     threading.Timer(0.15, future.set_result, ["late"]).start()
-    assert service.Service(None, somebody).wait(request) == "late"
+    assert impatient(somebody).wait(request) == "late"
 
 
 def test_a_request_s_own_timeout_is_passed_on(somebody, request_under_way):
     request, future = request_under_way
     future.set_exception(TimeoutError("its own"))
     with pytest.raises(TimeoutError, match="its own"):
-        service.Service(None, somebody).wait(request)
+        impatient(somebody).wait(request)
 
 
 def test_a_service_that_is_not_there_is_told_at_once(nobody, monkeypatch):
@@ -108,19 +109,19 @@ def test_a_bug_keeps_its_traceback():
 
 
 def test_being_turned_away_is_told_now_and_then(monkeypatch, capsys):
-    logger, now = logging.getLogger("httpx"), [0.0]
+    logger, clock = logging.getLogger("httpx"), FakeClock()
+    manager: Any = logger.manager
     monkeypatch.setattr(logger, "handlers", [])
     monkeypatch.setattr(logger, "level", logging.WARNING)
     monkeypatch.setattr(logger, "propagate", True)
-    logger.manager._clear_cache()
-    monkeypatch.setattr(service.time, "monotonic", lambda: now[0])
-    service.tell_of_waits()
-    service.tell_of_waits()
+    manager._clear_cache()
+    service.tell_of_waits(clock)
+    service.tell_of_waits(clock)
     for seconds, status in ((1, "200 OK"), (1, "429 Too Many Requests")) * 2 + ((9, "429"),):
-        now[0] += seconds
+        clock.sleep(seconds)
         logger.info('HTTP Request: %s "HTTP/1.1 %s"', "POST http://service/", status)
-    now[0] += 1
+    clock.sleep(1)
     logger.info('HTTP Request: "HTTP/1.1 429 Too Many Requests"')
     waiting = "waiting: the service answers 429 Too Many Requests\n"
     assert capsys.readouterr().out == waiting * 2
-    logger.manager._clear_cache()
+    manager._clear_cache()

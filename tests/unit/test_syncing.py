@@ -15,7 +15,6 @@ from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
 from sweeper.testing import Fault, Faults, FaultyStore, Killed
 from sweeper.worker import spool as spooling
-from sweeper.worker import syncing as syncing_module
 from sweeper.worker.syncing import Sync, Syncing, contiguous
 
 RUN = "0123456789ab"
@@ -28,7 +27,6 @@ METRICS = f"{FOLDER}/metrics.jsonl"
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Durable writes are `test_store_disk.py`'s matter."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(syncing_module, "_FIRST", 0.01)
 
 
 class Recipe:
@@ -234,16 +232,18 @@ def test_the_end_comes_though_somebody_goes_on_writing(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that the recipe left behind, say."""
-    upload = recipe.store.upload
+    ending = list[bool]()
 
-    def uploading(path: str, source: str) -> None:
-        upload(path, source)
-        recipe.steps(1)
+    class Meanwhile(LocalStore):
+        def upload(self, path: str, source: str) -> None:
+            super().upload(path, source)
+            if ending:
+                recipe.steps(1)
 
     recipe.steps(3)
-    sync = recipe.sync()
+    sync = recipe.sync(store=Meanwhile(recipe.store.root))
     sync.step()
-    monkeypatch.setattr(recipe.store, "upload", uploading)
+    ending.append(True)
     sync.finish()
     assert recipe.readable() == list(range(len(recipe.readable())))
     assert len(recipe.readable()) >= 3
@@ -274,7 +274,7 @@ def test_a_long_outage_delays_and_loses_nothing(recipe: Recipe) -> None:
 
     said: list[str] = []
     sync = recipe.sync(store=FaultyStore(recipe.store, Faults(choose)))
-    syncing = Syncing(sync, 0.001, said.append)
+    syncing = Syncing(sync, 0.001, said.append, first_wait=0.01)
     recipe.steps(5)
     syncing.start()
     assert tried.wait(30)

@@ -49,7 +49,6 @@ class Refusing(LocalStore):
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusing:
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(syncing_module, "_FIRST", 0.001)
     store = Refusing(str(tmp_path / "store"))
     store.create("s/sweep.json", b"{}")
     return store
@@ -76,7 +75,7 @@ def begin(remote: Refusing, tmp_path: Path) -> Callable[..., tuple[SweepFolder, 
         def forget(succeeded: bool) -> None:
             spooling.discard(spool, run, 1, all_of_it=succeeded)
 
-        return spool, sync, Syncing(sync, 60.0, print, forget)
+        return spool, sync, Syncing(sync, 60.0, print, forget, first_wait=0.001)
 
     return begin
 
