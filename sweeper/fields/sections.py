@@ -99,11 +99,6 @@ class Section:
             if field.default is not None
         }
 
-    def with_defaults(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the given values over the defaults, by name and in the form of documents. None
-        is the same as a missing value."""
-        return {**self.defaults(), **{k: v for k, v in given.items() if v is not None}}
-
     def __iter__(self) -> Iterator[Field]:
         return iter(self.fields.values())
 

@@ -13,11 +13,12 @@ pytestmark = pytest.mark.e2e
 
 PLUGIN = """
 import json, os
+from typing import Annotated, NamedTuple
 from sweeper.backends.base import BackendType, Capabilities, Check, Leftover
 from sweeper.backends.local.backend import LocalBackend
 from sweeper.errors import UsageError
 from sweeper.fields.kinds import Duration, Integer, Text
-from sweeper.fields.sections import Field, Section
+from sweeper.fields.options import Option, read_options, section_of
 
 
 class Borrowed(LocalBackend):
@@ -39,6 +40,12 @@ class Borrowed(LocalBackend):
         super().submit(jobs)
 
 
+class Options(NamedTuple):
+    queue: Annotated[str | None, Option(Text(), "Where jobs wait.", "long")] = None
+    nice: Annotated[int, Option(Integer(0, 19), "How nice they are.")] = 3
+    limit_s: Annotated[float, Option(Duration(60), "How long one may take.")] = 3600.0
+
+
 def capabilities(options):
     if "queue" not in options:
         raise UsageError("borrowed-time: there is no queue")
@@ -46,20 +53,17 @@ def capabilities(options):
 
 
 def look(options):
-    if options.get("queue") != "long":
+    typed = read_options(Options, options, "launch.borrowed_time")
+    if typed.queue != "long":
         raise LookupError("only the queue `long` is open")
-    return f"long, {options['nice']} nice"
+    return f"long, {typed.nice} nice"
 
 
 BACKEND = BackendType(
     "borrowed-time",
     "Somebody's machines.",
     lambda sweep, folder, options: Borrowed(folder, options),
-    Section(
-        Field("queue", Text(), "Where jobs wait.", examples=("long",)),
-        Field("nice", Integer(0, 19), "How nice they are.", 3),
-        Field("limit", Duration(60), "How long one may take.", "1h", key="limit_s"),
-    ),
+    section_of(Options),
     by_run=True,
     capabilities=capabilities,
     checks=lambda options: [Check("the queue", True, lambda: look(options))],
@@ -174,7 +178,7 @@ def test_its_mistakes_are_told_beside_all_others(typed, tmp_path: Path) -> None:
     assert typed("plan", "wrong.yaml", code=2).replace("sweeper: ", "").splitlines() == [
         "wrong.yaml:4:8: axis 'x' has no values",
         "wrong.yaml:6:12: launch.backend: no backend 'borrowd-time' (did you mean "
-        "'borrowed-time'?): there is aws-batch, beaker, borrowed-time, kubernetes, local, modal, "
+        "'borrowed-time'?): use aws-batch, beaker, borrowed-time, kubernetes, local, modal, "
         "ray, slurm, tmux",
         "wrong.yaml:7:12: launch.retries is a string; it takes an integer",
         "wrong.yaml:8:19: unknown key 'queu' in launch.borrowed_time (did you mean 'queue'?)",
