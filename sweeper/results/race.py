@@ -15,8 +15,14 @@ from sweeper.results.cells import center, choose_scale, on_scale, unit_of
 
 _BOUND, _SHAPE = 2.25, 0.25
 """The bound at the last look, and how it falls."""
-_WILD = 25.0
-"""A cell whose variance is so many times the median of all takes no part in the shared noise."""
+_DIFFERENT = 0.03
+"""The level of the test for different variances."""
+_NOISIER = 1.75
+"""A best cell whose variance is so many times that of the others must be clear by its own, too."""
+_FEW = 4
+"""With fewer cells that were repeated, each has its own noise, as in the report."""
+_WELCH = 2 / 3
+"""Welch's test gets at most this share of the degrees of freedom of two cells, as in the report."""
 _MOST_DF = 500
 
 
@@ -37,7 +43,8 @@ def contenders(cells: Mapping[str, Sequence[float]], sign: float, level: float) 
     each cell has one value, or all its values are the same.
 
     The best is clear if it is ahead of every other, each in a two-sided test. Otherwise a cell is
-    left out if it is behind the best in a test that allows for the number of cells.
+    left out if it is behind the best in a test that allows for the number of cells. The tests are
+    no less strict than those of a report, so that it names what is clear here.
     """
     scale = choose_scale(cells.values())
     scaled = {name: on_scale(values, scale) for name, values in cells.items() if values}
@@ -46,35 +53,40 @@ def contenders(cells: Mapping[str, Sequence[float]], sign: float, level: float) 
         return None
     best, *others = sorted(means, key=lambda name: means[name].value)
     chances = {name: _chance(means[best], means[name]) for name in others}
-    if all(chance <= level for chance in chances.values()):
+    doubts = {name: _doubt(means, best, name) for name in others}
+    if all(max(chances[name], doubts[name]) <= level for name in others):
         return [best]
     pays = max(1.0, len(others) / 2)
-    return [best, *(name for name in others if pays * chances[name] > level)]
+    return [best, *(name for name in others if max(pays * chances[name], doubts[name]) > level)]
 
 
 class _Mean(NamedTuple):
-    """A mean with its runs, and the variance of one run with its degrees of freedom."""
+    """A mean with its runs, and the variance of one run with its degrees of freedom. If cells share
+    their noise, `own` is the variance of this cell."""
 
     value: float
     n: int
     variance: float
     df: int
+    own: float | None = None
 
 
 def _means(cells: Mapping[str, Sequence[float]], sign: float) -> dict[str, _Mean] | None:
-    """Return the means of cells, in units in which no square is too large. Cells share their
-    noise, except those with a far larger one. None if all variances are 0."""
+    """Return the means of cells, in units in which no square is too large. From `_FEW` cells on,
+    they share their noise unless it differs by Bartlett's test. None if all variances are 0."""
     unit = unit_of(value for values in cells.values() for value in values) or 1.0
     own = {name: _own(values, sign, unit) for name, values in cells.items()}
-    known = sorted(mean.variance for mean in own.values() if mean.df)
-    if not known or not known[-1]:
+    repeated = [mean for mean in own.values() if mean.df]
+    df = sum(mean.df for mean in repeated)
+    shared = sum(mean.df * mean.variance for mean in repeated) / max(1, df)
+    if not shared:
         return None
-    limit = _WILD * known[(len(known) - 1) // 2]
-    calm = {name: mean for name, mean in own.items() if mean.variance <= limit or not limit}
-    df = sum(mean.df for mean in calm.values())
-    shared = sum(mean.df * mean.variance for mean in calm.values()) / df
-    pooled = {name: mean._replace(variance=shared, df=df) for name, mean in calm.items()}
-    return own | pooled
+    if len(repeated) < _FEW or _differ(repeated, shared, df):
+        return own
+    return {
+        name: mean._replace(variance=shared, df=df, own=mean.variance if mean.df else None)
+        for name, mean in own.items()
+    }
 
 
 def _own(values: Sequence[float], sign: float, unit: float) -> _Mean:
@@ -85,17 +97,60 @@ def _own(values: Sequence[float], sign: float, unit: float) -> _Mean:
     return _Mean(sign * mean, n, squares / (n - 1) if varies else 0.0, n - 1)
 
 
+def _differ(means: Sequence[_Mean], shared: float, df: int) -> bool:
+    """Return whether the variances differ (Bartlett, 1937)."""
+    if not all(mean.variance for mean in means):
+        return True
+    spread = sum(mean.df * math.log(shared / mean.variance) for mean in means)
+    cells = len(means) - 1
+    scale = 1 + (sum(1 / mean.df for mean in means) - 1 / df) / (3 * cells)
+    return chi_squared_chance(spread / scale, cells) <= _DIFFERENT
+
+
 def _chance(best: _Mean, other: _Mean) -> float:
-    """Return the two-sided p value of the difference of two means: Student's where they share
-    their noise, else Welch's."""
+    """Return the two-sided p value of the difference of two means: Student's if they share their
+    noise, else Welch's."""
     a, b = best.variance / best.n, other.variance / other.n
     if other.value == best.value:
         return 1.0
     if a + b == 0:
         return 0.0
-    alike = (best.variance, best.df) == (other.variance, other.df)
-    df = best.df if alike else (a + b) ** 2 / (a**2 / max(1, best.df) + b**2 / max(1, other.df))
-    return student_chance((other.value - best.value) / math.sqrt(a + b), int(df))
+    t = (other.value - best.value) / math.sqrt(a + b)
+    if (best.variance, best.df) == (other.variance, other.df) and best.own is not None:
+        return student_chance(t, best.df)
+    df = (a + b) ** 2 / (a**2 / max(1, best.df) + b**2 / max(1, other.df))
+    df = max(1.0, min(df, _WELCH * (best.df + other.df)))
+    whole = int(df)
+    lower, upper = student_chance(t, whole), student_chance(t, whole + 1)
+    return lower + (df - whole) * (upper - lower)
+
+
+def _doubt(means: Mapping[str, _Mean], best: str, other: str) -> float:
+    """Return the p value of a lead by the best cell's own noise, if that is much larger than the
+    others'; else 0. Such a cell leads more often by chance."""
+    mean = means[best]
+    if mean.own is None or mean.n < 2:
+        return 0.0
+    rest = mean.df - (mean.n - 1)
+    others = (mean.df * mean.variance - (mean.n - 1) * mean.own) / rest if rest > 0 else 0.0
+    if mean.own <= _NOISIER * others:
+        return 0.0
+    return _chance(mean._replace(variance=mean.own, df=mean.n - 1), means[other])
+
+
+def chi_squared_chance(value: float, df: int) -> float:
+    """Return how often chi-squared is larger than `value` (Abramowitz and Stegun, 26.4.4 and
+    26.4.5)."""
+    half = max(0.0, value) / 2
+    odd = df % 2
+    term = math.exp(-half) * (2 * math.sqrt(half / math.pi) if odd else 1.0)
+    total = math.erfc(math.sqrt(half)) if odd else term
+    if odd and df > 1:
+        total += term
+    for k in range(3 if odd else 2, df, 2):
+        term *= 2 * half / k
+        total += term
+    return min(1.0, total)
 
 
 def student_chance(t: float, df: int) -> float:

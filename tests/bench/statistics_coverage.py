@@ -213,7 +213,8 @@ def _grown(made: Made, seeds: int) -> SweepData:
     launches = tuple({"seeds": count} for count in range(2, seeds))
     # What a ranking asks of a plan.
     recipe = SimpleNamespace(seed_field="seed")
-    plan: Any = SimpleNamespace(launches=launches, recipe=recipe, unseeded=False)
+    known = {"launches": launches, "recipe": recipe, "unseeded": False, "race": None}
+    plan: Any = SimpleNamespace(**known, grid_text="", overrides=())
     return replace(made.data, runs=runs, plan=plan)
 
 
@@ -267,7 +268,7 @@ def _welch(n: int, trials: int) -> float:
     rng = np.random.default_rng([2, n])
     held = 0
     for _ in range(trials):
-        found = contrast([rng.normal(1, 1, n), rng.normal(3, 2, n)], [1, -1])
+        found = contrast([rng.normal(1, 1, n).tolist(), rng.normal(3, 2, n).tolist()], [1, -1])
         held += found.low is not None and found.high is not None and found.low <= -2 <= found.high
     return held / trials
 
@@ -288,7 +289,7 @@ def _marginal(n: int, trials: int) -> float:
     rng = np.random.default_rng([4, n])
     held = 0
     for _ in range(trials):
-        cells = [rng.normal(level, level, n) for level in (1, 2, 3, 4)]
+        cells = [rng.normal(level, level, n).tolist() for level in (1, 2, 3, 4)]
         found = contrast(cells, [0.25] * 4)
         held += found.low is not None and found.high is not None and found.low <= 2.5 <= found.high
     return held / trials
@@ -305,7 +306,7 @@ def _wilson(share: float, trials: int) -> float:
 
 def main() -> None:
     """Simulate, print tables."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--only", choices=("noise", "power", "looks", "differences", "others"))
     given = parser.parse_args()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import chi2
 
 from sweeper.analysis.comparison.cells import rank
 from sweeper.analysis.findings.study import study
@@ -17,7 +18,7 @@ from sweeper.analysis.statistics.distributions import student_tail
 from sweeper.errors import GridError
 from sweeper.launcher.manifest import merge
 from sweeper.planner.plan import plan
-from sweeper.results.race import contenders, level, next_round, student_chance
+from sweeper.results.race import chi_squared_chance, contenders, level, next_round, student_chance
 from sweeper.results.registry import Registry
 from sweeper.results.status import read_status
 from sweeper.scheduler.context import Context
@@ -272,6 +273,19 @@ def test_a_race_needs_two_cells() -> None:
 @pytest.mark.parametrize("t", [0.0, 0.3, 1.7, 4.0, -12.0])
 def test_students_distribution(t: float, df: int) -> None:
     assert student_chance(t, df) == pytest.approx(float(student_tail(t, df)), abs=1e-12)
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 18, 19])
+@pytest.mark.parametrize("value", [0.0, 0.5, 3.0, 30.0])
+def test_chi_squared_distribution(value: float, df: int) -> None:
+    assert chi_squared_chance(value, df) == pytest.approx(float(chi2.sf(value, df)), abs=1e-12)
+
+
+def test_a_lead_of_a_cell_that_looks_noisier_has_to_be_larger() -> None:
+    calm = {str(n): [1.0, 1.01, 0.99, 1.0] for n in range(5)}
+    alike = contenders(calm | {"best": [0.972, 0.982, 0.962, 0.972]}, 1, 0.01)
+    noisy = contenders(calm | {"best": [0.94, 1.004, 0.972, 0.972]}, 1, 0.01)
+    assert alike == ["best"] and noisy is not None and len(noisy) > 1
 
 
 def test_rounds_grow_by_a_quarter_and_each_look_has_a_level() -> None:
