@@ -333,7 +333,7 @@ class Clustered(FakeBackend):
 
 @pytest.mark.parametrize("verb", ["launch", "resume", "retry"])
 def test_a_damaged_record_of_the_launch_ends_who_needs_it(
-    root: Path, say: Say, launched: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+    root: Path, say: Say, launched: Path, verb: str
 ) -> None:
     """A run may wait, and only the record says on which cluster."""
     path, plan = root / "done" / "launcher" / "service.json", root / "done" / "sweep.json"
@@ -343,9 +343,10 @@ def test_a_damaged_record_of_the_launch_ends_who_needs_it(
     [ended] = root.glob(f"done/state/{failed}/1.succeeded.json")
     ended.rename(ended.with_name("1.failed.json"))
     path.write_text('{"env_file": "e", "places": 3}')
-    monkeypatch.setattr(backends, "open_backend", lambda *_: Clustered())
     words = {"launch": str(launched), "resume": "done", "retry": "done"}
-    code, _, error = say(verb, words[verb])
+    local = backends.backend_type("local")._replace(open=lambda *_: Clustered())
+    with backends.registered(local):
+        code, _, error = say(verb, words[verb])
     told = f"{path}: places: should be a list, not 3; so it is unknown where its jobs wait"
     assert code == 6 and error.count(told) == 1
     assert path.read_text() == '{"env_file": "e", "places": 3}'
@@ -406,7 +407,7 @@ def test_a_link_to_a_disk_that_is_away_is_no_absence(root: Path, say: Say) -> No
 def old_environment(folder: Path) -> Path:
     """What a launch of the sweep at `folder` left, two hours ago."""
     path = Path(environment_file.write(str(folder), {}))
-    os.utime(path, (time.time() - 7200,) * 2)
+    os.utime(path, (time.time() - 7200, time.time() - 7200))
     return path
 
 
