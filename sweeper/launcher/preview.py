@@ -55,7 +55,8 @@ class LaunchPreview(NamedTuple):
     """A plan, and what a launch of it would do with each of its runs in `folder`.
     `retired` counts the runs on record that the grid no longer has, `dropped` those among them that
     have finished and are still in the sweep. `estimate` is the expected usage of the runs that
-    start, if it can be estimated."""
+    start, if it can be estimated. Of a race that is the most, and `least` is without the runs that
+    only later rounds may start."""
 
     plan: Plan
     folder: SweepFolder
@@ -63,6 +64,7 @@ class LaunchPreview(NamedTuple):
     retired: int
     estimate: Estimate | None = None
     dropped: int = 0
+    least: Estimate | None = None
 
 
 def survey(planned: Plan, store: Store) -> LaunchPreview:
@@ -100,17 +102,24 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
             attempt = state.opened
         previews.append(RunPreview(run._replace(name=names.get(run.id, run.name)), state, attempt))
     starting = [preview.run for preview in previews if preview.attempt]
-    expected = None
+    expected = least = None
     with suppress(UsageError):  # an unreadable price table: `sweeper costs --prices` reports it
         expected = estimate(planned, starting, store)
-    return LaunchPreview(planned, folder, tuple(previews), retired, expected, gone)
+        if planned.race is not None and planned.unknown and expected is not None:
+            least = estimate(planned._replace(unknown={}), starting, store)
+    return LaunchPreview(planned, folder, tuple(previews), retired, expected, gone, least)
 
 
 def estimate_of(preview: LaunchPreview) -> str | None:
     """Describe the expected usage of the runs that would start; None if none starts, or if they use
     no service."""
     starting = any(preview.attempt for preview in preview.previews)
-    return sentence(preview.estimate, preview.plan.service) if starting else None
+    if not starting:
+        return None
+    text = sentence(preview.estimate, preview.plan.service)
+    if preview.least is None:
+        return text
+    return f"at least {sentence(preview.least, preview.plan.service)}; at most {text}"
 
 
 def later_warnings(planned: Plan, store: Store) -> list[str]:
@@ -192,6 +201,7 @@ def document(launch: LaunchPreview) -> dict[str, object]:
         "retired": launch.retired,
         "dropped": launch.dropped,
         "estimate": None if launch.estimate is None else launch.estimate.document(),
+        **({} if launch.least is None else {"estimate_at_least": launch.least.document()}),
         "warnings": list(launch.plan.warnings),
         "notes": list(launch.plan.notes),
     }

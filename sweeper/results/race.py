@@ -21,6 +21,8 @@ _NOISIER = 1.75
 """A best cell whose variance is so many times that of the others must be clear by its own, too."""
 _FEW = 4
 """With fewer cells that were repeated, each has its own noise, as in the report."""
+_MANY = 12
+"""From so many on, each variance is drawn toward the common one, as in the report."""
 _WELCH = 2 / 3
 """Welch's test gets at most this share of the degrees of freedom of two cells, as in the report."""
 _MOST_DF = 500
@@ -67,7 +69,7 @@ class _Mean(NamedTuple):
     value: float
     n: int
     variance: float
-    df: int
+    df: float
     own: float | None = None
 
 
@@ -77,16 +79,43 @@ def _means(cells: Mapping[str, Sequence[float]], sign: float) -> dict[str, _Mean
     unit = unit_of(value for values in cells.values() for value in values) or 1.0
     own = {name: _own(values, sign, unit) for name, values in cells.items()}
     repeated = [mean for mean in own.values() if mean.df]
-    df = sum(mean.df for mean in repeated)
+    df = sum(mean.n - 1 for mean in repeated)
     shared = sum(mean.df * mean.variance for mean in repeated) / max(1, df)
     if not shared:
         return None
     if len(repeated) < _FEW or _differ(repeated, shared, df):
         return own
-    return {
-        name: mean._replace(variance=shared, df=df, own=mean.variance if mean.df else None)
-        for name, mean in own.items()
-    }
+    prior, weight = shared, math.inf
+    if len(repeated) >= _MANY:
+        prior, weight = _prior(repeated, shared)
+    return {name: _drawn(mean, prior, weight, df) for name, mean in own.items()}
+
+
+def _drawn(mean: _Mean, prior: float, weight: float, total: int) -> _Mean:
+    """Draw a variance toward the common one, which counts as `weight` degrees of freedom."""
+    if math.isinf(weight):
+        return mean._replace(variance=prior, df=total, own=mean.variance)
+    variance = (weight * prior + mean.df * mean.variance) / (weight + mean.df)
+    return mean._replace(variance=variance, df=min(weight + mean.df, total), own=mean.variance)
+
+
+def _prior(means: Sequence[_Mean], shared: float) -> tuple[float, float]:
+    """Return the common variance and its degrees of freedom, by the moments of the logarithms of
+    the variances (limma's `fitFDist`: Smyth, 2004). If they spread no more than by chance, these
+    are `shared` and infinity."""
+    logs = [
+        math.log(mean.variance) - digamma(mean.df / 2) + math.log(mean.df / 2) for mean in means
+    ]
+    middle = math.fsum(logs) / len(logs)
+    spread = math.fsum((log - middle) ** 2 for log in logs) / (len(logs) - 1)
+    spread -= math.fsum(trigamma(mean.df / 2) for mean in means) / len(means)
+    if spread <= 0:
+        return shared, math.inf
+    low, high = 1e-6, 1e9  # half the degrees of freedom, at which trigamma is the spread
+    while high / low > 1 + 1e-9:
+        at = math.sqrt(low * high)
+        low, high = (at, high) if trigamma(at) > spread else (low, at)
+    return math.exp(middle + digamma(low) - math.log(low)), 2 * low
 
 
 def _own(values: Sequence[float], sign: float, unit: float) -> _Mean:
@@ -116,10 +145,15 @@ def _chance(best: _Mean, other: _Mean) -> float:
     if a + b == 0:
         return 0.0
     t = (other.value - best.value) / math.sqrt(a + b)
-    if (best.variance, best.df) == (other.variance, other.df) and best.own is not None:
-        return student_chance(t, best.df)
+    if best.own is not None and other.own is not None:
+        return _student(t, min(best.df, other.df))
     df = (a + b) ** 2 / (a**2 / max(1, best.df) + b**2 / max(1, other.df))
-    df = max(1.0, min(df, _WELCH * (best.df + other.df)))
+    return _student(t, min(df, _WELCH * (best.df + other.df)))
+
+
+def _student(t: float, df: float) -> float:
+    """Return the same as `student_chance` for degrees of freedom between whole numbers."""
+    df = max(1.0, min(df, _MOST_DF))
     whole = int(df)
     lower, upper = student_chance(t, whole), student_chance(t, whole + 1)
     return lower + (df - whole) * (upper - lower)
@@ -131,11 +165,11 @@ def _doubt(means: Mapping[str, _Mean], best: str, other: str) -> float:
     mean = means[best]
     if mean.own is None or mean.n < 2:
         return 0.0
-    rest = mean.df - (mean.n - 1)
-    others = (mean.df * mean.variance - (mean.n - 1) * mean.own) / rest if rest > 0 else 0.0
-    if mean.own <= _NOISIER * others:
+    squares = [(m.n - 1) * m.own for name, m in means.items() if m.own and name != best]
+    rest = sum(m.n - 1 for name, m in means.items() if name != best)
+    if rest > 0 and mean.own <= _NOISIER * math.fsum(squares) / rest:
         return 0.0
-    return _chance(mean._replace(variance=mean.own, df=mean.n - 1), means[other])
+    return _chance(mean._replace(variance=mean.own, df=mean.n - 1, own=None), means[other])
 
 
 def chi_squared_chance(value: float, df: int) -> float:
@@ -167,3 +201,26 @@ def student_chance(t: float, df: int) -> float:
         term *= cosine**2 * (k - 1) / k
         total += term
     return max(0.0, 1 - (2 / math.pi * (angle + sine * total) if odd else sine * total))
+
+
+def digamma(x: float) -> float:
+    """Return the derivative of the logarithm of the gamma function (Abramowitz and Stegun, 6.3.5
+    and 6.3.18)."""
+    total = 0.0
+    while x < 10:
+        total -= 1 / x
+        x += 1
+    y = 1 / x**2
+    return (
+        total + math.log(x) - 1 / (2 * x) - y * (1 / 12 - y * (1 / 120 - y * (1 / 252 - y / 240)))
+    )
+
+
+def trigamma(x: float) -> float:
+    """Return the second derivative (Abramowitz and Stegun, 6.4.6 and 6.4.12)."""
+    total = 0.0
+    while x < 10:
+        total += 1 / x**2
+        x += 1
+    y = 1 / x**2
+    return total + 1 / x + y / 2 + y / x * (1 / 6 - y * (1 / 30 - y * (1 / 42 - y / 30)))

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy.stats import chi2
 
@@ -15,6 +16,8 @@ from sweeper.analysis.comparison.cells import rank
 from sweeper.analysis.findings.study import study
 from sweeper.analysis.reading.frames import load
 from sweeper.analysis.statistics.distributions import student_tail
+from sweeper.analysis.statistics.noise import fit_noise
+from sweeper.analysis.statistics.seeds import against_best
 from sweeper.errors import GridError
 from sweeper.launcher.manifest import merge
 from sweeper.planner.plan import plan
@@ -279,6 +282,22 @@ def test_students_distribution(t: float, df: int) -> None:
 @pytest.mark.parametrize("value", [0.0, 0.5, 3.0, 30.0])
 def test_chi_squared_distribution(value: float, df: int) -> None:
     assert chi_squared_chance(value, df) == pytest.approx(float(chi2.sf(value, df)), abs=1e-12)
+
+
+@pytest.mark.parametrize("cells", [2, 6, 12, 20])
+def test_the_report_names_what_is_clear(cells: int) -> None:
+    """A race that ends by a rule less strict than the report's would stop with nothing to say."""
+    rng = np.random.default_rng(cells)
+    clear = 0
+    for _ in range(60):
+        values = rng.normal(0, 1, (cells, 5)).round(6)
+        values[0] -= 3
+        groups = {str(at): own.tolist()[: 4 + at % 2] for at, own in enumerate(values)}
+        if contenders(groups, 1.0, 0.01) == ["0"]:
+            clear += 1
+            compared = against_best(groups, "0", fit_noise(groups), price=5.0)
+            assert all(one.told_apart for one in compared.values())
+    assert clear > 10
 
 
 def test_a_lead_of_a_cell_that_looks_noisier_has_to_be_larger() -> None:
