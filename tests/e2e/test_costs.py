@@ -191,7 +191,7 @@ def test_a_budget_stops_commands_by_what_they_record(shell: Shell) -> None:
     (shell.folder / "command.py").write_text(COMMAND)
     (shell.folder / "cmd.yaml").write_text(COMMANDS.format(name="cmd"))
     said = shell.run("plan", "cmd.yaml", "--budget", "tokens=15000")
-    assert "budget: tokens: a command is counted by the tokens in its metrics file" in said
+    assert "budget: tokens: a command's tokens are counted from its metrics file" in said
     said = shell.run("launch", "cmd.yaml", "--budget", "tokens=15000", "--wait", code=4)
     assert "the budget is spent (" in said and "of 15,000 tokens" in said
     found = total(shell, "cmd")
@@ -212,7 +212,7 @@ def test_the_budget_of_an_account_stops_commands_too(shell: Shell) -> None:
     (shell.folder / "command.py").write_text(COMMAND)
     (shell.folder / "acc.yaml").write_text(COMMANDS.format(name="acc") + "service: local\n")
     said = shell.run("launch", "acc.yaml", "--wait", code=4)
-    assert "budget: tokens: a command is counted by" in said
+    assert "budget: tokens: a command's tokens are counted from" in said
     assert "the budget of your account is spent (" in said and "of 15,000 tokens" in said
 
 
