@@ -170,6 +170,24 @@ class Luck(NamedTuple):
     df: float
 
 
+class _Chosen(NamedTuple):
+    """How far the best of equal cells may lie above its true mean, and the `usual` mean of those
+    cells, of which the reach was computed."""
+
+    reach: float
+    usual: float
+
+    def least_share(self, value: float) -> float:
+        """Return the smallest true share for which `value` is within reach. The variance of a
+        share p is in proportion to p(1 - p), so it is that of the bound, not of the lucky value
+        (Wilson)."""
+        if not 0 < self.usual < 1:
+            return value - self.reach
+        square = self.reach**2 / (self.usual * (1 - self.usual))
+        root = math.sqrt(square * (square + 4 * value * (1 - value)))
+        return (2 * value + square - root) / (2 * (1 + square))
+
+
 def level(scores: Floats, luck: Luck | None = None, clusters: Sequence[int] | None = None) -> Parts:
     """Return the mean of `scores`, which have one row per run and one column per item. Without
     `luck`, the variance is over items alone."""
@@ -335,15 +353,18 @@ def compare(
     parted = tuple(
         _parted(cell, order[0], tables, luck, groups, shares=shares) for cell in order[1:]
     )
-    close = [order[0], *(one.cell for one in parted if one.p > _NO_CHANCE)]
-    chosen = _chosen_reach({cell: tables[cell] for cell in close}, luck, groups)
+    close = {c: tables[c] for c in (order[0], *(p.cell for p in parted if p.p > _NO_CHANCE))}
+    chosen = _Chosen(
+        _chosen_reach(close, luck, groups),
+        float(np.mean([table.mean() for table in close.values()])),
+    )
     return Compared(
         task=task,
         items=len(shared),
         known=len({item for run in runs for item in run}),
         cells=tuple(
-            _cell(cell, tables[cell], luck.get(cell), groups, least, shares=shares)
-            for cell, least in zip(order, [chosen, *[0.0] * (len(order) - 1)], strict=True)
+            _cell(c, tables[c], luck.get(c), groups, chosen if c == order[0] else None, shares)
+            for c in order
         ),
         parted=parted,
         apart=tuple(one for one in spread[:_SHOWN] if max(one.scores) > min(one.scores)),
@@ -423,26 +444,22 @@ def _cell(
     table: Floats,
     luck: Luck | None,
     groups: Sequence[int] | None,
-    least: float,
-    *,
+    chosen: _Chosen | None,
     shares: bool,
 ) -> ItemCell:
-    """Return a cell with its interval, which reaches down by `least` or more."""
+    """Return a cell with its interval; that of the `chosen` one reaches as far down as the best of
+    several equal cells may lie above its true mean."""
     estimate = level(table, luck, groups)
-    reach = estimate.reach()
-    below = max(reach, least)
-    low, high = estimate.value - below, estimate.value + reach
-    if shares:
-        inside = 0 < estimate.value < 1 and reach > 0
-        count = table.shape[1] if groups is None else max(groups) + 1
-        if inside:
-            high = on_logits(estimate.value, reach)[1]
-            # Well inside 0 to 1 the chosen mean is as likely to be this far off on either scale.
-            near = below > min(estimate.value, 1 - estimate.value) / 2 or below <= reach
-            low = on_logits(estimate.value, below)[0] if near else low
-        else:
-            low, high = counted_share(estimate.value, count)
-    return ItemCell(cell, len(table), estimate.value, low, high, _over(luck))
+    reach, value = estimate.reach(), estimate.value
+    below = reach if chosen is None else max(reach, chosen.reach)
+    low, high = value - below, value + reach
+    if shares and 0 < value < 1 and reach > 0:
+        low, high = on_logits(value, reach)
+        if chosen is not None and below > reach:
+            low = min(low, chosen.least_share(value))
+    elif shares:
+        low, high = counted_share(value, table.shape[1] if groups is None else max(groups) + 1)
+    return ItemCell(cell, len(table), value, low, high, _over(luck))
 
 
 def _over(luck: Luck | None) -> Over:

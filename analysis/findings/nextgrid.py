@@ -88,8 +88,8 @@ def propose(
             why = "no next.yaml for a stage: edit its axes in the grid that has it"
     if not text.strip():
         tied = () if _exactly_tied(ranking) else ("tied",)
-        open_ = ("edge", "not_compared", "few_runs", *tied)
-        wanted = any(finding.kind in open_ for finding in findings)
+        open_ = ("not_compared", "few_runs", *tied)
+        wanted = ends_to_extend(findings) or any(finding.kind in open_ for finding in findings)
         return why if wanted or ranking.leaders else None
     if blocks is not None and ranking.leaders:
         return _in_blocks(data, ranking, blocks, text)
@@ -101,18 +101,11 @@ def propose(
 
 
 def ends_to_extend(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
-    """Return the ends of axes to try values beyond: those that a test tells, and, once a winner is
-    clear, those of axes with two values, of which the best always has an end."""
+    """Return the ends of axes to try values beyond: those that are better than the value before
+    them, and, once a winner is clear, those of axes with two values."""
     clear = any(finding.kind == "separated" for finding in findings)
-    return [
-        finding.evidence
-        for finding in findings
-        if finding.evidence is not None
-        and (
-            finding.kind == "edge"
-            or (clear and finding.kind == "at_end" and finding.evidence["values"] < 3)
-        )
-    ]
+    ends = [finding.evidence or {} for finding in findings if finding.kind in ("edge", "at_end")]
+    return [end for end in ends if end["told"] or (clear and end["values"] < 3)]
 
 
 def _fresh_seeds(

@@ -85,13 +85,12 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
         evidence = {**asdict(edge), "gain": gain, "doubt": edge.doubt}
         evidence["shown"] = best.texts[edge.axis]
         if edge.values < 3:
-            how = _HOW[edge.doubt]
+            # One of two values is always an end: that says nothing of what lies beyond it.
             text = (
                 f"{edge.axis} was tried at {inner} and {best.texts[edge.axis]} only. The best "
-                f"cell has {best.texts[edge.axis]}{how}. Nothing further out was tried."
+                f"cell has {best.texts[edge.axis]}. Nothing further out was tried."
             )
-            kind, mark = ("edge", "warning") if edge.told else ("at_end", "note")
-            findings.append(Finding(kind, mark, text, (best.name,), evidence))
+            findings.append(Finding("at_end", "note", text, (best.name,), evidence))
         elif edge.told:
             text = (
                 f"{end}, and better than {inner} beyond the noise: a better one may lie beyond it."

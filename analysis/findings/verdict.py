@@ -139,9 +139,7 @@ def decide(
     if ranking.best_run is not None and data.metric is not None:
         checkpoint = choose_checkpoint(ranking.best_run, data.metric.at)
     number, spread = _number(ranking)
-    # Of two values the best always has one that is an end: that is advice, and no caution.
-    edges = [finding.evidence or {} for finding in findings if finding.kind == "edge"]
-    at_edge = any(edge["values"] > 2 for edge in edges)
+    at_edge = any(finding.kind == "edge" for finding in findings)
     relevant = None if data.metric is None else data.metric.relevant
     needed = None if lead is None else lead.needed
     to_part = how_to_part(ranking, following, relevant, needed, prices or {})

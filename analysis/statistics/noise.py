@@ -114,6 +114,11 @@ class Noise:
         """Return the noise of a cell; None if it is unknown."""
         return self.spreads.get(cell)
 
+    def largest(self, cell: str) -> Spread:
+        """Return the largest noise that a cell may have: its own, or that of all together."""
+        spreads = (self.of(cell), self.noisier.get(cell), self.together)
+        return max((s for s in spreads if s is not None), key=Spread.reach)
+
     def of_chosen(self, cell: str) -> Spread | None:
         """Return the noise for the interval of a cell that was chosen as the best: if cells do not
         share their noise, or runs failed, the larger of its own and that of all."""

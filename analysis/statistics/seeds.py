@@ -47,7 +47,7 @@ runs the estimate is often too large just when one of the cells is much noisier.
 
 
 _NO_CHANCE = 0.001
-_SPARE = 1.1
+_SPARE = 1.2
 _SURE = 0.001
 _JUST = 0.99
 """The confidence of the bound on the worse side of a cell that was only just named."""
@@ -97,7 +97,8 @@ class Comparison(NamedTuple):
     degrees of freedom. `family` is the number of cells compared. `p` belongs to the claim that
     the cell is not the best, and is adjusted for choosing the best among all. `reach` is the
     distance of the bounds from the difference, in standard errors. Two values of the metric can
-    differ by at most `most` (1 for a share)."""
+    differ by at most `most` (1 for a share). `doubt` is the distance of the bounds by the largest
+    noise that the two cells may have."""
 
     difference: float
     error: float
@@ -107,6 +108,7 @@ class Comparison(NamedTuple):
     reach: float
     scale: Scale = "linear"
     most: float = math.inf
+    doubt: float = 0.0
 
     @property
     def told_apart(self) -> bool:
@@ -120,9 +122,10 @@ class Comparison(NamedTuple):
 
     @property
     def beyond(self) -> bool:
-        """Whether the interval that holds for all cells at once leaves 0 by a tenth of its reach.
-        At 95 % alone it would be the sentence that is false most often."""
-        return abs(self.difference) > _SPARE * self.reach * self.error
+        """Whether the interval that holds for all cells at once leaves 0 by a fifth of its reach,
+        also by the largest noise that the two cells may have. At 95 % alone it would be the
+        sentence that is false most often."""
+        return abs(self.difference) > max(_SPARE * self.reach * self.error, self.doubt)
 
     def interval(self) -> tuple[float, float]:
         """Bound of the difference, or of the ratio on the log scale, which hold with `CONFIDENCE`
@@ -250,7 +253,14 @@ def against_best(
         comparisons = {name: one._replace(p=min(one.p, alone)) for name, one in comparisons.items()}
     elif pairs is not comparisons:
         comparisons = {**comparisons, nearest: pairs[nearest]}
-    return {name: one._replace(p=min(1.0, price * one.p)) for name, one in comparisons.items()}
+    largest = {name: cell._replace(spread=noise.largest(name)) for name, cell in cells.items()}
+    doubted = _all_apart(largest, own._replace(spread=noise.largest(best)), family)
+    return {
+        name: one._replace(
+            p=min(1.0, price * one.p), doubt=doubted[name].reach * doubted[name].error
+        )
+        for name, one in comparisons.items()
+    }
 
 
 def confidence(comparisons: Mapping[str, Comparison]) -> float:

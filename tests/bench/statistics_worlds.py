@@ -257,8 +257,6 @@ def sentences(found: Study, truth: Floats) -> Iterator[tuple[str, bool]]:
                 yield "worse", any(truth[cell] <= top for cell in worse)
         elif one.kind in ("trend", "edge"):
             yield one.kind, _not_better(evidence, truth, settings)
-        elif one.kind == "at_end" and evidence.get("told"):
-            yield "end of two", _not_better(evidence, truth, settings)
         elif one.kind in ("interaction", "blocks", "unstable", "gap", "effect"):
             yield one.kind, one.kind != "effect" or np.ptp(truth) == 0
         else:

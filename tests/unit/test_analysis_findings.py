@@ -503,6 +503,24 @@ def test_worse_is_said_only_where_the_interval_for_all_cells_leaves_0(judge: Any
     assert found["tied"].evidence is not None and found["tied"].evidence["worse"] == ["lr=4"]
 
 
+def test_worse_is_not_said_of_a_cell_whose_runs_may_be_much_noisier(judge: Any):
+    """One of its runs collapsed: by the noise that it then has, it may be as good as the best."""
+    cells = [({"lr": lr}, [0.50 + d, 0.53, 0.56 + d]) for lr, d in ((1, 0), (2, 0.02), (3, 0.01))]
+    calm = ({"lr": 4}, [0.88, 0.93, 0.98])
+    assert judge(*cells, calm)[1]["tied"].evidence["worse"] == ["lr=4"]
+    collapsed = ({"lr": 4}, [0.83, 0.88, 1.08])
+    assert judge(*cells, collapsed, name="b")[1]["tied"].evidence["worse"] == []
+
+
+def test_an_end_of_two_values_claims_nothing_and_is_advice_beside_a_winner(judge: Any):
+    better = judge(({"lr": 1}, [0.9, 0.91, 0.92]), ({"lr": 2}, [0.5, 0.51, 0.52]))
+    assert "edge" not in better[1] and not better[2].at_edge
+    assert better[1]["at_end"].text == (
+        "lr was tried at 1 and 2 only. The best cell has 2. Nothing further out was tried."
+    )
+    assert any("Extend lr beyond 2" in step for step in better[2].steps)
+
+
 def _looked_at(tmp_path: Path, written: ModuleType, name: str, open_: int, before: int) -> Ranking:
     """Two cells with a clear lead; `open_` runs of either are planned, and an earlier launch had
     `before` seeds."""

@@ -169,3 +169,16 @@ def test_the_best_by_items_has_an_interval_that_allows_for_its_choice():
         assert found is not None
         held += found.cells[0].low <= truth <= found.cells[0].high
     assert held >= 86
+
+
+def test_the_bound_of_the_best_of_many_has_the_variance_of_a_share_at_the_bound():
+    """The lucky value of the best says less of the variance than the bound: a share near 1 varies
+    little, but nobody chose the true one."""
+    right = np.random.default_rng(5).random((20, 100)) < 0.63
+    found = compare({str(cell): sheet([own.astype(float).tolist()]) for cell, own in
+                     enumerate(right)})  # fmt: skip
+    assert found is not None
+    best = found.cells[0]
+    errors = (best.mean - best.low) / math.sqrt(best.low * (1 - best.low) / 100)
+    largest = stats.norm.ppf(0.95 ** (1 / 20))
+    assert errors == pytest.approx(largest, rel=0.05)
