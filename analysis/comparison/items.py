@@ -411,7 +411,7 @@ def _chosen_reach(
     """Return how far the mean of the best of these cells lies above its true value with probability
     1 - `CONFIDENCE` at most, if all are equally good. Cells answer the same questions, so what
     questions do to all of them alike was not chosen: their means are drawn with the covariance
-    that they have over the items, and with the variance that runs add."""
+    that they have over the items, and with what runs add to it."""
     if len(tables) < 2:
         return 0.0
     means = np.array([table.mean(axis=0) for table in tables.values()])
@@ -420,9 +420,6 @@ def _chosen_reach(
         rest = np.array([np.bincount(np.asarray(groups), own) for own in rest])
     parts = rest.shape[1]
     spread = rest @ rest.T * parts / ((parts - 1) * count**2)
-    runs = [luck.get(cell) for cell in tables]
-    sizes = [len(table) for table in tables.values()]
-    spread -= np.diag([0.0 if r is None else r.rest / n for r, n in zip(runs, sizes, strict=True)])
     values, vectors = np.linalg.eigh(spread)
     rng = np.random.default_rng(14)
     drawn: Floats = (
@@ -430,7 +427,10 @@ def _chosen_reach(
     )
     drawn /= np.sqrt(rng.chisquare(parts - 1, (_DRAWS, 1)) / (parts - 1))
     added = np.array(
-        [0.0 if r is None else r.variance / n for r, n in zip(runs, sizes, strict=True)]
+        [
+            0.0 if r is None else max(r.variance - r.rest, 0.0) / len(table)
+            for r, table in ((luck.get(cell), table) for cell, table in tables.items())
+        ]
     )
     if luck:
         df = min(r.df for r in luck.values())
