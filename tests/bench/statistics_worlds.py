@@ -8,6 +8,7 @@ many both readings gave the same sentences.
 """
 
 import argparse
+import importlib
 import itertools
 import json
 import sys
@@ -214,17 +215,18 @@ class Counts(NamedTuple):
 def count(found: Study, truth: Floats, counts: Counts) -> None:
     """Count the sentences of a report, and the false ones among them."""
     ranking, tied = found.ranking, found.ranking.tied
-    best = None if ranking.best is None else int(ranking.best.name)
+    chosen = ranking.best
     counts.told["reports"] += 1
     lone = {f.kind for f in found.findings} & {"separated"} and not tied
     warned = any(f.kind == "few_runs" for f in found.findings)
-    if best is not None:
+    if chosen is not None:
+        best = int(chosen.name)
         wrong = bool(truth[best] > truth.min() or (truth == truth.min()).sum() > 1)
         counts.told["lone"] += bool(lone) and not warned
         counts.false["lone"] += bool(lone) and not warned and wrong
         counts.told["right"] += bool(lone) and not warned and not wrong
         counts.told["clear"] += found.verdict.kind == "clear"
-        low, high = ranking.best.summary.low, ranking.best.summary.high
+        low, high = chosen.summary.low, chosen.summary.high
         real = abs(truth[best])
         if low is not None and high is not None:
             counts.add("interval", wrong=not low <= real <= high)
@@ -346,7 +348,7 @@ def all_sentences(counts: Counts) -> tuple[int, int]:
 def through_files(data: SweepData, folder: Path) -> Study:
     """Write a simulated sweep into a store, and analyze it as the command does."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-    import written
+    written: Any = importlib.import_module("written")
 
     from sweeper.analysis.reading.frames import load
     from sweeper.analysis.reading.last_values import settle
@@ -392,7 +394,7 @@ def _said(finding: Any) -> tuple[str, str]:
 
 def main() -> None:
     """Simulate, print tables."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--cells", type=int, nargs="*", default=[12])
     parser.add_argument("--seeds", type=int, default=3)
