@@ -19,7 +19,7 @@ from sweeper.metrics.sources import Stamp
 
 T = TypeVar("T")
 
-_VERSION = "v5"
+_VERSION = "v6"
 _SMALL = 4096
 """Bytes of the largest file of a remote store whose content is kept."""
 

@@ -1,21 +1,19 @@
 """Make tables of recorded metrics through the cache, and report what could not be read."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import TypeVar
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.cache_folder import Folder
 from sweeper.metrics.files import MetricsFile
 from sweeper.metrics.objective import Judged, counting_rows, missing_rows, reduced
-from sweeper.metrics.rollout_files import COLUMNS, LABELS, summary_files
-from sweeper.metrics.tables.cache import Cache
+from sweeper.metrics.rollout_files import COLUMNS, LABELS
 from sweeper.metrics.tables.columns import Columns, Floats, last_number, present
 from sweeper.metrics.tables.frames import Part, numbers_table, plain_table
 from sweeper.metrics.tables.merging import merge_columns, odd_steps
-from sweeper.metrics.tables.prefetch import ENOUGH, can_help, helped
 from sweeper.metrics.tables.reading import Reader
-from sweeper.metrics.tables.rollouts import Recorded, rollout_cache, rollout_parts
+from sweeper.metrics.tables.rollouts import Recorded, rollout_parts
 from sweeper.results.items import (
     ITEM_COLUMNS,
     files_of,
@@ -35,7 +33,6 @@ _HEAD = 65_536
 """The bytes at the beginning of a file that tell what it is."""
 _SMALL = 1 << 16
 """Bytes up to which a file is parsed without searching its end for the last value."""
-_LOOKS = 10
 
 
 class Tabulator:
@@ -46,7 +43,6 @@ class Tabulator:
     def __init__(self, memories: Mapping[str, Folder | None], problems: Problems) -> None:
         self._memories = memories
         self._readers: dict[str, Reader] = {}
-        self._rollouts: dict[tuple[str, str], Cache] = {}
         self._problems = problems
 
     def _reader(self, run: RecordedRun) -> Reader:
@@ -54,23 +50,14 @@ class Tabulator:
             self._readers[run.root] = Reader(self._memories.get(run.root))
         return self._readers[run.root]
 
-    def _rollout_cache(self, run: RecordedRun) -> Cache | None:
-        memory, place = self._memories.get(run.root), (run.root, run.files.prefix)
-        if memory is not None and place not in self._rollouts:
-            self._rollouts[place] = rollout_cache(memory, run.files)
-        return self._rollouts.get(place)
-
     def save(self) -> None:
         """Keep what was read for the next time."""
         for reader in self._readers.values():
             reader.save()
-        for cache in self._rollouts.values():
-            cache.save()
 
     def metrics(self, runs: Sequence[RecordedRun], keys: Sequence[str] | None = None) -> list[Part]:
         """Return the merged history of each run: these keys, and the rows with one of them."""
-        with self._help(runs):
-            parts = list(self._each(runs, lambda run: [self.part(run, keys)]))
+        parts = list(self._each(runs, lambda run: [self.part(run, keys)]))
         self.save()
         return parts
 
@@ -83,18 +70,6 @@ class Tabulator:
                 yield from read(run)
             except StoreError as error:
                 self._problems.unreadable(error)
-
-    def _help(self, runs: Sequence[RecordedRun]) -> AbstractContextManager[None]:
-        """Start a second process if there is much to parse in the files of one folder."""
-        memory = self._one_memory(runs)
-        if memory is None or not can_help(runs[0].files):
-            return nullcontext()
-        files, reader = runs[0].files, self._reader(runs[0])
-        paths = [path for run in runs for path in run.metrics_paths()]
-        stamps = (files.stamp(path) for path in paths if not reader.has(files, path))
-        if sum(stamp.size for stamp in stamps if stamp is not None) < ENOUGH:
-            return nullcontext()
-        return helped(memory, files, paths)
 
     def part(self, run: RecordedRun, keys: Sequence[str] | None) -> Part:
         """Return the merged history of one run. Raises `StoreError` if it cannot be read."""
@@ -158,15 +133,15 @@ class Tabulator:
         """Return the rollouts of each run; see `rollouts.rollout_parts`."""
 
         def read(run: RecordedRun) -> list[Part]:
-            recorded = Recorded(run.files, run.folders(), self._rollout_cache(run))
+            cache = self._reader(run).cache(run.files, "rollouts")
+            recorded = Recorded(run.files, run.folders(), cache)
             parts = rollout_parts(recorded, run.key, iteration, keys)
             malformed = sum(part.columns.malformed for part in parts)
             for note in _skipped(Columns(malformed=malformed)):
                 self._problems.tell(f"{run.sweep}/{run.name}: rollout summaries: {note}")
             return parts
 
-        with self._help_with_rollouts(runs):
-            parts = list(self._each(runs, read))
+        parts = list(self._each(runs, read))
         self.save()
         return parts
 
@@ -193,35 +168,6 @@ class Tabulator:
             ]
 
         return list(self._each(runs, read))
-
-    def _help_with_rollouts(self, runs: Sequence[RecordedRun]) -> AbstractContextManager[None]:
-        """Start a second process if there seems to be much to parse. Checks only some runs, since
-        checking all takes as long as reading some."""
-        memory = self._one_memory(runs)
-        if memory is None or not can_help(runs[0].files):
-            return nullcontext()
-        files, cache = runs[0].files, self._rollout_cache(runs[0])
-        folders = [run.folders() for run in runs]
-        unread = [
-            recorded
-            for recorded in (Recorded(files, inner, cache) for inner in folders if inner)
-            if cache is None or cache.about(recorded.group(0)) is None
-        ]
-        looked = unread[:: len(unread) // _LOOKS + 1]
-        size = sum(
-            stamp.size
-            for recorded in looked
-            for file in summary_files(files, recorded.folders)
-            if (stamp := files.stamp(file.path)) is not None
-        )
-        if not looked or size * len(unread) / len(looked) < ENOUGH:
-            return nullcontext()
-        return helped(memory, files, rollouts=folders)
-
-    def _one_memory(self, runs: Sequence[RecordedRun]) -> Folder | None:
-        """Return the cache of all these runs, if they lie in one folder."""
-        folders = {(run.root, run.files.prefix) for run in runs}
-        return self._memories.get(runs[0].root) if len(folders) == 1 else None
 
     def makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], object]]:
         """Return the functions that make the tables of a query over these runs."""

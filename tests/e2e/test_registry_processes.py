@@ -11,12 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from sweeper.metrics.cache_folder import Folder
-from sweeper.metrics.sources import Files
-from sweeper.metrics.tables.reading import Reader
-from sweeper.results import metrics_reader
 from sweeper.results.registry import Registry
-from sweeper.store.local import LocalStore
 
 pytestmark = pytest.mark.e2e
 
@@ -34,31 +29,6 @@ def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -
         sweep.run({"n": number}, 0, [*rows, {"step": STEPS, "a": "end"}])
     sweep.save()
     return tmp_path / "root"
-
-
-def test_a_second_process_reads_the_other_half(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = Registry(str(root), cache=False).metrics()
-    monkeypatch.setattr(metrics_reader, "ENOUGH", 1)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    for keys in (None, ["a"]):
-        frame = Registry(str(root)).metrics(keys=keys)
-        assert frame.equals(alone if keys is None else alone[["run", "sweep", "root", "step", "a"]])
-    shutil.rmtree(root.parent / "home")
-    monkeypatch.setattr(sys, "executable", "/no/such/python")
-    assert Registry(str(root)).metrics().equals(alone)
-
-
-def test_what_the_second_process_reads_is_found(root: Path, tmp_path: Path) -> None:
-    paths = [str(p.relative_to(root)) for p in sorted(root.glob("s/runs/*/metrics.jsonl"))]
-    cache = str(tmp_path / "home" / "cache")
-    request = {"root": str(root), "cache": cache, "prefix": "s/runs"}
-    text = json.dumps({**request, "paths": paths, "rollouts": []})
-    command = [sys.executable, "-m", "sweeper.metrics.tables.prefetch"]
-    subprocess.run(command, input=text, text=True, check=True)
-    reader, files = Reader(Folder(str(root), cache)), Files(LocalStore(str(root)), "s/runs")
-    found = [reader.columns(files, path, ["a"]) for path in paths]
-    assert [columns.rows for columns in found if columns is not None] == [STEPS + 1] * RUNS
-    assert reader.parsed < STEPS  # but for files that changed just now, which are compared
 
 
 def test_readers_agree_while_the_cache_is_removed_and_files_grow(root: Path) -> None:

@@ -14,7 +14,7 @@ from sweeper import paths
 from sweeper.metrics import sources
 from sweeper.metrics.cache_folder import Folder, Index
 from sweeper.metrics.sources import Files, Stamp, stamp_of
-from sweeper.metrics.tables import reading
+from sweeper.metrics.tables import cache
 from sweeper.metrics.tables.columns import Columns, present
 from sweeper.metrics.tables.reading import Reader
 from sweeper.store.base import Entry
@@ -60,6 +60,7 @@ class Desk:
         reader = Reader(Folder(self.store.root, self.cache))
         found = reader.columns(Files(self.store, "runs"), PATH, keys)
         reader.save()
+        cache.wait_for_writers()
         self.parsed = reader.parsed
         assert found is not None
         return found
@@ -75,7 +76,7 @@ class Desk:
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    monkeypatch.setattr(reading, "WORTH", 1)  # keep the smallest files
+    monkeypatch.setattr(cache, "_WORTH", 1)  # keep the smallest files
     return Desk(tmp_path, monkeypatch)
 
 
@@ -177,6 +178,7 @@ def test_the_cache_may_go_at_any_time_and_need_not_be_writable(desk: Desk):
     for _ in range(3):
         assert reader.columns(Files(desk.store, "runs"), PATH) is not None
         reader.save()
+        cache.wait_for_writers()
         shutil.rmtree(desk.cache, ignore_errors=True)
     Path(desk.cache).write_text("in the way")
     assert desk.values() == [1.5]
@@ -227,6 +229,7 @@ def test_parts_are_one_file_and_the_whole_goes_before_them(tmp_path: Path):
         reader = Reader(Folder(store.root, str(tmp_path)))
         found = reader.columns(Files(store, "runs"), PATH)
         reader.save()
+        cache.wait_for_writers()
         return [] if found is None else found.column("a").tolist()
 
     assert rows() == [0, 1]

@@ -47,6 +47,7 @@ class Desk:
         reader, files = self.reader(), Files(self.store, "runs")
         found = [reader.columns(files, f"runs/{n}/metrics.jsonl", keys) for n in names or TEXTS]
         reader.save()
+        cache.wait_for_writers()
         return [*map(plain, found)]
 
     def alone(self, keys: list[str] | None = None) -> list[object]:
@@ -75,7 +76,7 @@ def plain(found: Columns | None) -> object:
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.setattr(sources, "MOMENT", 0)
-    monkeypatch.setattr(reading, "WORTH", 1)
+    monkeypatch.setattr(cache, "_WORTH", 1)
     return Desk(tmp_path)
 
 
@@ -122,14 +123,26 @@ def test_many_small_segments_become_few(desk: Desk, monkeypatch: pytest.MonkeyPa
         assert len(desk.kept()) <= 4
 
 
-def test_a_reader_finds_what_another_one_has_written_meanwhile(desk: Desk):
+def test_a_reader_that_began_before_another_one_wrote_reads_the_same(desk: Desk):
     early = desk.reader()
     files = Files(desk.store, "runs")
     assert early.columns(files, "runs/plain/metrics.jsonl") is not None
     desk.read()
-    parsed = early.parsed
     assert plain(early.columns(files, "runs/bad/metrics.jsonl")) == desk.alone()[3]
-    assert early.parsed == parsed
+    early.save()
+    cache.wait_for_writers()
+    assert desk.read() == desk.alone()
+
+
+def test_what_is_being_written_is_read_by_the_same_reader(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cache, "_ROOM", 1)  # each file is written at once
+    reader, files = desk.reader(), Files(desk.store, "runs")
+    for _ in range(2):
+        for name, alone in zip(TEXTS, desk.alone(), strict=True):
+            assert plain(reader.columns(files, f"runs/{name}/metrics.jsonl")) == alone
+    assert reader.parsed == sum(map(len, TEXTS.values()))
 
 
 def test_files_of_other_keys_are_kept_apart(desk: Desk):
@@ -148,6 +161,7 @@ def test_the_keys_of_a_file_and_no_others(desk: Desk):
         reader, files = desk.reader(), Files(desk.store, "runs")
         found = [{*reader.keys(files, f"runs/{name}/metrics.jsonl")} for name in TEXTS]
         reader.save()
+        cache.wait_for_writers()
         return found
 
     expected = [{"step", "a"}, {"b", "step", "a"}, {"step", "a", "n", "x"}, {"step", "a"}, set()]

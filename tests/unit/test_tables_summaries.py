@@ -53,7 +53,7 @@ def by_record(files: list[tuple[SummaryFile, bytes]]) -> tuple[list[dict[str, st
         bad.append(found.malformed + found.torn)
         for one in found.rows:
             row = flat(one, file)
-            tags = one.get("tags") if isinstance(one.get("tags"), list) else []
+            tags: Any = one.get("tags") if isinstance(one.get("tags"), list) else []
             texts = (file.name, str(one.get("split", file.name)), ",".join(map(str, tags or [])))
             told = {key: told_as(value) for key, value in row.items()}
             rows.append(told | dict(zip(LABELS, texts, strict=True)))
@@ -66,13 +66,14 @@ def told_as(value: Any) -> str:
     return repr(value)
 
 
-def as_rows(columns: Columns, labels: dict[str, list[str]]) -> list[dict[str, str]]:
+def as_rows(columns: Columns, texts: list[tuple[str, ...]]) -> list[dict[str, str]]:
     rows: list[dict[str, str]] = [{} for _ in range(columns.rows)]
     for key, column in columns.values.items():
         for place in present(column).nonzero()[0].tolist():
-            value = column[place]
-            text = labels[key][int(value)] if key in labels else repr(float(value))
-            rows[place][key] = text
+            if key == LABELS[0]:
+                rows[place] |= zip(LABELS, texts[int(column[place])], strict=True)
+            else:
+                rows[place][key] = repr(float(column[place]))
     for key, odd in columns.odd.items():
         for place, value in odd.items():
             assert key not in rows[place]
@@ -95,7 +96,7 @@ def test_what_is_read_quickly_is_what_is_read_by_record(awkward: float, turns: t
             files.append((SummaryFile("x", iteration, name, 2), rng.choice((data, data, b""))))
         found = read_summaries(files)
         rows, bad = by_record(files)
-        assert as_rows(found.columns, found.labels) == rows
+        assert as_rows(found.columns, found.texts) == rows
         assert (sum(found.rows), found.malformed) == (len(rows), bad)
         assert found.rows == [len(parse(data).rows) for _, data in files]
 

@@ -3,30 +3,41 @@
 A segment has checksums of its pages, and its name has that of its footer. One that is damaged is
 removed, and counts as missing. A file that was read again is in a newer segment, which takes the
 place of the older one; segments with little that still counts are merged. Processes share the
-folder without locks: what one has written, others find.
+folder without locks.
 """
 
 import importlib
 import json
 import os
+import threading
 import time
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypedDict
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sweeper.metrics.cache_folder import Folder, hash_of
-from sweeper.metrics.tables.columns import Columns, Floats, Odd, absent, join
+from sweeper.metrics.sources import Files
+from sweeper.metrics.tables.columns import Columns, join
 
 _ROOM = 1 << 20
 """Numbers of a segment at which it is written."""
 _SMALL = 16
 """So many segments may be less than half full; more are merged."""
-WORTH = 1 << 15
+_WORTH = 1 << 15
 """Numbers from which on it takes longer to parse them again than to load pyarrow."""
 _METADATA = b"sweeper"
+
+_writers: list[threading.Thread] = []
+
+
+def wait_for_writers() -> None:
+    """Wait until this process has written its segments, which it does beside its work."""
+    while _writers:
+        _writers.pop().join()
 
 
 def _pyarrow(module: str = "pyarrow.parquet") -> Any:
@@ -36,24 +47,15 @@ def _pyarrow(module: str = "pyarrow.parquet") -> Any:
 
 
 class _Member(NamedTuple):
-    """A file in a segment: its rows, which keys it has (`shape`), what could not be read, and what
-    the reader says of it."""
+    """A file in a segment: its first row and their number, its keys, what could not be read, and
+    what the reader says of it."""
 
     start: int
     rows: int
-    shape: int
+    keys: list[str]
     malformed: int
     torn: int
     about: Any
-
-
-class _Header(TypedDict):
-    """What a segment says of itself: its files by name; the keys that some of them have, and of
-    those the keys with odd values; the keys of its columns."""
-
-    members: dict[str, list[Any]]
-    shapes: list[tuple[list[str], list[str]]]
-    keys: list[str]
 
 
 class _Segment:
@@ -67,124 +69,103 @@ class _Segment:
             if f"{zlib.crc32(file.read()):08x}" != path.split(".")[-2]:
                 raise ValueError(f"{path}: its footer is damaged")
         self._footer = _pyarrow().read_metadata(path)
-        self._metadata: dict[bytes, bytes] = self._footer.metadata
-        header: _Header = json.loads(self._metadata[_METADATA])
-        self.members = {name: _Member(*values) for name, values in header["members"].items()}
-        self.shapes = header["shapes"]
-        self._places = {key: str(place) for place, key in enumerate(header["keys"])}
-        self._values: dict[str, Floats] = {}
-        self._odd: dict[str, Odd] = {}
+        header = json.loads(self._footer.metadata[_METADATA])
+        self.members = {
+            name: _Member(start, rows, header["shapes"][shape], *rest)
+            for name, (start, rows, shape, *rest) in header["members"].items()
+        }
+        self._places: dict[str, int] = {key: place for place, key in enumerate(header["keys"])}
+        self._whole = Columns(self._footer.num_rows, {}, {})
 
     def columns(self, member: _Member, keys: Iterable[str] | None) -> Columns:
         """Return the rows of one file, with these keys (None: all of its keys)."""
-        all_keys, odd_keys = self.shapes[member.shape]
-        names = all_keys if keys is None else list(keys)
-        self._load([key for key in names if key in self._places and key not in self._values])
+        names = member.keys if keys is None else list(keys)
+        new = [key for key in names if key in self._places and key not in self._whole.values]
+        if new:
+            self._load(new)
         rows = slice(member.start, member.start + member.rows)
-        values = {
-            key: self._values[key][rows] if key in self._places else absent(member.rows)
-            for key in names
-        }
-        odd = {key: self._odd_of(key, member) for key in odd_keys if key in values}
-        return Columns(member.rows, values, odd, member.malformed, member.torn)
+        columns = self._whole.where(rows, names)
+        return replace(columns, malformed=member.malformed, torn=member.torn)
 
-    def _load(self, keys: Sequence[str]) -> None:
-        if keys:
-            places = [self._places[key] for key in keys]
-            with _pyarrow().ParquetFile(
-                self.path, metadata=self._footer, page_checksum_verification=True
-            ) as file:  # not kept open: there may be many
-                table = file.read(columns=places, use_threads=False)
-            for key, place in zip(keys, places, strict=True):
-                self._values[key] = table.column(place).to_numpy()
-
-    def _odd_of(self, key: str, member: _Member) -> Odd:
-        if key not in self._odd:
-            cells: dict[str, object] = json.loads(self._metadata[_odd_name(self._places[key])])
-            self._odd[key] = {int(row): value for row, value in cells.items()}
-        odd, start = self._odd[key], member.start
-        return {row: odd[start + row] for row in range(member.rows) if start + row in odd}
-
-
-def _odd_name(place: str) -> bytes:
-    """Return the name under which the odd values of a column are in the metadata."""
-    return b"odd " + place.encode()
+    def _load(self, keys: list[str]) -> None:
+        names = [str(self._places[key]) for key in keys]
+        with _pyarrow().ParquetFile(
+            self.path, metadata=self._footer, page_checksum_verification=True
+        ) as file:  # not kept open: there may be many
+            table = file.read(columns=names, use_threads=False)
+        values, odd = dict(self._whole.values), dict(self._whole.odd)
+        for key, name in zip(keys, names, strict=True):
+            values[key] = table.column(name).to_numpy()
+            cells: dict[str, object] = json.loads(self._footer.metadata.get(name.encode(), "{}"))
+            odd[key] = {int(row): value for row, value in cells.items()}
+        self._whole = Columns(self._whole.rows, values, odd)
 
 
 class Cache:
-    """What is kept of the files below one folder of a root. `name` tells the folder. Fewer numbers
-    than `least` are not written."""
+    """What is kept of the files of one kind below one folder of a root."""
 
-    def __init__(self, folder: Folder, name: str, least: int = WORTH) -> None:
-        self._folder, self._least = folder, least
-        self._prefix = f"{hash_of(name)}."
+    def __init__(self, folder: Folder, files: Files, kind: str) -> None:
+        self._folder = folder
+        self._prefix = f"{hash_of(f'{kind} in {files.prefix}')}."
+        self._least = _WORTH if files.local is not None else 0
         self._segments: dict[str, _Segment] = {}
         self._where: dict[str, _Segment] = {}
         self._new: dict[str, tuple[Any, Columns]] = {}
         self._new_keys: dict[str, None] = {}
         self._new_numbers = 0
-        self._changed = -1
-        self.refresh()
+        self._sent: set[str] = set()
+        self._open_segments()
 
-    def refresh(self) -> bool:
-        """Find what other processes have written meanwhile. Returns whether there may be more."""
-        try:
-            changed = os.stat(self._folder.path).st_mtime_ns
-            if changed == self._changed:
-                return False
-            names = {
-                name for name in os.listdir(self._folder.path) if name.startswith(self._prefix)
-            }
-        except OSError:
-            return False
-        self._changed = changed
-        for name in sorted(names - self._segments.keys()):
-            self._open(name)
-        return True
-
-    def _open(self, name: str) -> None:
-        path = os.path.join(self._folder.path, name)
-        try:
-            segment = _Segment(path)
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
-            self._remove(path)
-            return
-        self._segments[name] = segment
-        self._where.update(dict.fromkeys(segment.members, segment))
-
-    def _remove(self, path: str) -> None:
-        self._segments.pop(os.path.basename(path), None)
+    def _open_segments(self) -> None:
+        """Find the segments that this process or others have written meanwhile."""
+        wait_for_writers()
+        self._sent.clear()
+        names: list[str] = []
         with suppress(OSError):
-            os.unlink(path)
+            names = sorted(os.listdir(self._folder.path))
+        for name in names:
+            if name.startswith(self._prefix) and name not in self._segments:
+                path = os.path.join(self._folder.path, name)
+                try:
+                    segment = _Segment(path)
+                except FileNotFoundError:
+                    continue
+                except (OSError, ValueError, KeyError, TypeError, IndexError):
+                    _remove([path])
+                    continue
+                self._segments[name] = segment
+                self._where.update(dict.fromkeys(segment.members, segment))
+
+    def _segment(self, name: str) -> _Segment | None:
+        if name in self._sent:
+            self._open_segments()
+        return self._where.get(name)
 
     def about(self, name: str) -> Any:
         """Return what the reader said of a file; None if nothing is kept of it."""
         if name in self._new:
             return self._new[name][0]
-        segment = self._where.get(name)
+        segment = self._segment(name)
         return None if segment is None else segment.members[name].about
 
-    def keys(self, name: str) -> Sequence[str]:
+    def keys(self, name: str) -> list[str]:
         """Return the keys of a file of which something is kept."""
         if name in self._new:
             return [*self._new[name][1].values]
-        segment = self._where[name]
-        return segment.shapes[segment.members[name].shape][0]
+        return self._where[name].members[name].keys
 
     def columns(self, name: str, keys: Iterable[str] | None = None) -> Columns | None:
         """Return what is kept of a file, with these keys (None: all); None if there is nothing."""
         if name in self._new:
             return self._new[name][1].chosen(keys)
-        segment = self._where.get(name)
+        segment = self._segment(name)
         if segment is None:
             return None
         try:
             return segment.columns(segment.members[name], keys)
         except (OSError, ValueError, KeyError):
             self._where = {n: other for n, other in self._where.items() if other is not segment}
-            self._remove(segment.path)
+            _remove([segment.path])
             return None
 
     def put(self, name: str, about: object, columns: Columns) -> None:
@@ -198,59 +179,79 @@ class Cache:
         if self._new_numbers >= _ROOM:
             self.flush()
 
-    def flush(self) -> None:
-        """Write a segment with what is new."""
+    def flush(self, instead_of: Sequence[str] = ()) -> None:
+        """Write a segment with what is new, in a thread; then remove the files `instead_of`."""
+        wait_for_writers()
         if self._new:
-            data, checksum = _encoded(self._new)
-            name = f"{self._prefix}{time.time_ns():016x}{os.urandom(2).hex()}.{checksum}.parquet"
-            if self._folder.write(name, [data]):
-                self._open(name)
+            arguments = self._folder, f"{self._prefix}{time.time_ns():016x}", self._new, instead_of
+            self._sent.update(self._new)
             self._new, self._new_keys, self._new_numbers = {}, {}, 0
+            writer = threading.Thread(target=_write, args=arguments)
+            with suppress(RuntimeError):  # no room for a thread: it is read again
+                writer.start()
+                _writers.append(writer)
 
     def save(self) -> None:
         """Write what is new, and merge segments if many hold little that counts."""
         if self._new_numbers < self._least:
             return
-        self.flush()
         live = dict.fromkeys(self._segments.values(), 0)
         for name, segment in self._where.items():
-            member = segment.members[name]
-            live[segment] += 1 + member.rows * len(segment.shapes[member.shape][0])
+            if name not in self._new and name not in self._sent:
+                member = segment.members[name]
+                live[segment] += 1 + member.rows * len(member.keys)
         small = {segment for segment, numbers in live.items() if numbers < _ROOM // 2}
-        if len(small) <= _SMALL:
+        if len(small) < _SMALL:
+            self.flush()
             return
         for name, segment in [*self._where.items()]:
-            if segment in small and (columns := self.columns(name)) is not None:
-                self.put(name, segment.members[name].about, columns)
-        self.flush()
-        for segment in small:
-            self._remove(segment.path)
+            if segment in small and name not in self._new and name not in self._sent:
+                columns = self.columns(name)
+                if columns is not None:
+                    self.put(name, segment.members[name].about, columns)
+        self.flush([segment.path for segment in small])
 
 
-def _encoded(files: dict[str, tuple[Any, Columns]]) -> tuple[memoryview, str]:
-    """Return files as the bytes of a segment, and the checksum of its footer."""
+def _remove(paths: Iterable[str]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            os.unlink(path)
+
+
+def _write(
+    folder: Folder, name: str, files: dict[str, tuple[Any, Columns]], instead_of: Sequence[str]
+) -> None:
+    """Write files as a segment, whose name begins with `name`."""
+    with suppress(OSError, ValueError, MemoryError, RecursionError):
+        data = _encoded(files)
+        length = int.from_bytes(data[-8:-4], "little")
+        if folder.write(f"{name}.{zlib.crc32(data[-8 - length :]):08x}.parquet", [data]):
+            _remove(instead_of)
+
+
+def _encoded(files: dict[str, tuple[Any, Columns]]) -> memoryview:
+    """Return files as the bytes of a segment."""
     whole = join([columns for _, columns in files.values()])
-    shapes: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
+    shapes: dict[tuple[str, ...], int] = {}
     members: dict[str, list[Any]] = {}
     start = 0
     for name, (about, columns) in files.items():
-        shape = shapes.setdefault((tuple(columns.values), tuple(columns.odd)), len(shapes))
-        counts = columns.malformed, columns.torn
-        members[name] = [*_Member(start, columns.rows, shape, *counts, about)]
+        shape = shapes.setdefault((*columns.values,), len(shapes))
+        members[name] = [start, columns.rows, shape, columns.malformed, columns.torn, about]
         start += columns.rows
-    keys = [*whole.values]
-    header: _Header = {"members": members, "shapes": [*shapes], "keys": keys}  # pyright: ignore[reportAssignmentType]
-    metadata = {_METADATA: json.dumps(header)}
-    for place, key in enumerate(keys):
-        if key in whole.odd:
-            metadata[_odd_name(str(place))] = json.dumps(whole.odd[key])
+    header = {"members": members, "shapes": [*shapes], "keys": [*whole.values]}
+    names = [str(place) for place in range(len(whole.values))]
+    metadata = {_METADATA: json.dumps(header)} | {
+        name: json.dumps(whole.odd[key])
+        for key, name in zip(whole.values, names, strict=True)
+        if key in whole.odd
+    }
     pq, pa = _pyarrow(), _pyarrow("pyarrow")
     # `pa.array` would load pandas.
     arrays = [
         pa.Array.from_buffers(pa.float64(), whole.rows, [None, pa.py_buffer(column)])
         for column in map(np.ascontiguousarray, whole.values.values())
     ]
-    names = [str(place) for place in range(len(keys))]
     sink = pa.BufferOutputStream()
     pq.write_table(
         pa.table(arrays, names=names, metadata=metadata),
@@ -261,6 +262,4 @@ def _encoded(files: dict[str, tuple[Any, Columns]]) -> tuple[memoryview, str]:
         write_page_checksum=True,
         row_group_size=max(1, whole.rows),
     )
-    data = memoryview(sink.getvalue())
-    length = int.from_bytes(data[-8:-4], "little")
-    return data, f"{zlib.crc32(data[-8 - length :]):08x}"
+    return memoryview(sink.getvalue())

@@ -5,11 +5,12 @@ new key, a text, `NaN`, a damaged line), it is parsed line by line. Pure: bytes 
 """
 
 import functools
+import operator
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain, compress, islice, repeat
 from typing import TypeVar
 
 import msgspec
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.metrics.files import MetricsFile
-from sweeper.metrics.rows import Point, Row, are_missing, as_float, as_number, parse
+from sweeper.metrics.rows import Parsed, Point, Row, are_missing, as_float, as_number, parse
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]
@@ -36,7 +37,7 @@ _AWKWARD = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
 """What keys of a decoder cannot contain."""
 _HEAD = 1 << 12
 _PIECE = 1 << 16
-_OPEN, _CLOSE, _NEWLINE = b"{}\n"
+_OPEN, _CLOSE = b"{}"
 
 
 def present(column: Floats) -> NDArray[np.bool_]:
@@ -93,33 +94,30 @@ class Columns:
             mask |= self.has(key)
         return self if mask.all() else self.where(mask)
 
-    def where(self, mask: NDArray[np.bool_]) -> "Columns":
-        """Return the rows for which `mask` is true."""
-        place = np.cumsum(mask) - 1
-        values = {key: column[mask] for key, column in self.values.items()}
-        odd = {
-            key: {int(place[row]): value for row, value in cells.items() if mask[row]}
-            for key, cells in self.odd.items()
+    def where(
+        self, rows: NDArray[np.bool_] | slice, keys: Iterable[str] | None = None
+    ) -> "Columns":
+        """Return the rows of a slice, or those for which a mask is true, with these keys (None:
+        all). A key that no row has is there without numbers."""
+        every = range(self.rows)
+        numbers = every[rows] if isinstance(rows, slice) else [*compress(every, rows.tolist())]
+        values = {
+            key: self.values[key][rows] if key in self.values else absent(len(numbers))
+            for key in (self.values if keys is None else keys)
         }
-        return replace(self, rows=int(mask.sum()), values=values, odd=_filled(odd))
-
-    def part(self, start: int, end: int, keys: Iterable[str] | None = None) -> "Columns":
-        """Return the rows from `start` to `end`, with these keys (None: all)."""
-        names = self.values if keys is None else keys
-        values = {key: self.column(key)[start:end] for key in names}
         odd = {
-            key: {row - start: v for row, v in self.odd[key].items() if start <= row < end}
+            key: {n: cells[row] for n, row in enumerate(numbers) if row in cells}
             for key in values
-            if key in self.odd
+            if (cells := self.odd.get(key))
         }
-        return Columns(max(0, end - start), values, _filled(odd))
+        return replace(self, rows=len(numbers), values=values, odd=_filled(odd))
 
     def chosen(self, keys: Iterable[str] | None) -> "Columns":
         """Return the rows with these keys only; with all if None."""
         if keys is None:
             return self
-        part = self.part(0, self.rows, keys)
-        return replace(part, malformed=self.malformed, torn=self.torn)
+        values = {key: self.column(key) for key in keys}
+        return replace(self, values=values, odd={k: self.odd[k] for k in values if k in self.odd})
 
     def tidy(self) -> "Columns":
         """Return the keys that some row has: those of the first row as they stand, then the others
@@ -152,24 +150,27 @@ def join(parts: Sequence[Columns]) -> Columns:
         key: np.concatenate([part.column(key) for part in parts])
         for key in dict.fromkeys(chain.from_iterable(part.values for part in parts))
     }
+    malformed = sum(part.malformed for part in parts)
+    rows = sum(part.rows for part in parts)
+    return Columns(rows, values, join_odd(parts), malformed, parts[-1].torn if parts else 0)
+
+
+def join_odd(parts: Iterable[Columns]) -> dict[str, Odd]:
+    """Return what is odd in all parts, one after the other."""
     odd: dict[str, Odd] = {}
     start = 0
     for part in parts:
         for key, cells in part.odd.items():
             odd.setdefault(key, {}).update({start + row: value for row, value in cells.items()})
         start += part.rows
-    malformed = sum(part.malformed for part in parts)
-    return Columns(start, values, odd, malformed, parts[-1].torn if parts else 0)
+    return odd
 
 
 def read_columns(path: str, data: bytes, hint: Iterable[str] = ()) -> Columns:
     """Return the rows of the metrics file at `path`, whose bytes are `data`. `hint`: keys to
     expect."""
     file = MetricsFile(path)
-    if not file.is_csv:
-        return parse_columns(data, None, hint)
-    parsed = file.parse(data)
-    return replace(columns_of(parsed.rows), malformed=parsed.malformed, torn=parsed.torn)
+    return _by_line(file.parse(data)) if file.is_csv else parse_columns(data, None, hint)
 
 
 def parse_columns(
@@ -178,38 +179,27 @@ def parse_columns(
     """Return the rows in `data`, lines of JSON: with all keys, or with those named (each then is
     there, with or without numbers). `hint`: keys to expect in addition to those of the first
     row."""
-    end = line_end(data)
-    tail = data[end:]
-    whole = data[:end] if tail else data
-    columns = _numbers_of(whole, keys, hint)
+    columns = _numbers_of(data, keys, hint)
     if columns is None:
         parts: list[Columns] = []
-        for lines in _pieces(whole):
-            part = _numbers_of(lines, keys, hint)
-            if part is None:
-                parsed = parse(lines)
-                part = replace(columns_of(parsed.rows), malformed=parsed.malformed)
-            hint = dict.fromkeys((*hint, *part.values))
-            parts.append(part)
+        for lines in _pieces(data):
+            parts.append(_numbers_of(lines, keys, hint) or _by_line(parse(lines)))
+            hint = dict.fromkeys((*hint, *parts[-1].values))
         columns = join(parts)
-    if tail.strip():
-        last = parse(tail)
-        columns = join((columns, replace(columns_of(last.rows), torn=last.torn)))
     return columns.tidy() if keys is None else columns.chosen(keys)
 
 
+def _by_line(parsed: Parsed) -> Columns:
+    return replace(columns_of(parsed.rows), malformed=parsed.malformed, torn=parsed.torn)
+
+
 def _pieces(data: bytes) -> Iterator[bytes]:
-    """Cut whole lines into pieces, so that one line which is not plain slows down only a few."""
+    """Cut lines into pieces, so that one line which is not plain slows down only a few."""
     start = 0
     while start < len(data):
         end = data.find(b"\n", start + _PIECE) + 1 or len(data)
         yield data[start:end]
         start = end
-
-
-def line_end(data: bytes) -> int:
-    """Return where the last whole line ends."""
-    return data.rfind(b"\n") + 1
 
 
 def _numbers_of(data: bytes, keys: Sequence[str] | None, hint: Iterable[str]) -> Columns | None:
@@ -244,41 +234,35 @@ def decode_lines(data: bytes, decoder: "msgspec.json.Decoder[T]") -> "list[T] | 
     objects as lines, and each line begins and ends with a brace: an object that went on in the next
     line would have `}` and `{` with nothing between, which is no JSON.
     """
-    ends = _line_ends(data)
-    if ends is None:
+    starts = _line_starts(data)
+    if not starts:
         return None
     try:
         rows: list[T] = decoder.decode_lines(data)  # pyright: ignore[reportAssignmentType]
     except (ValueError, RecursionError):
         return None
-    return rows if len(rows) == len(ends) else None
+    return rows if len(rows) == len(starts) else None
 
 
-def _line_ends(data: bytes) -> NDArray[np.intp] | None:
-    """Return where the lines end, if all are whole and each begins and ends with a brace; else
-    None."""
-    if not data.startswith(b"{") or not data.endswith(b"}\n"):
-        return None
-    letters = np.frombuffer(data, np.uint8)
-    places: list[NDArray[np.intp]] = []
-    for start in range(0, len(letters), _PIECE):  # memory for a mask of all costs more
-        [newlines] = (letters[start : start + _PIECE] == _NEWLINE).nonzero()
-        places.append(newlines + start)
-    ends = np.concatenate(places)
-    if (letters[ends - 1] != _CLOSE).any() or (letters[ends[:-1] + 1] != _OPEN).any():
-        return None
-    return ends
+def _line_starts(data: bytes) -> list[int]:
+    """Return where lines start, if all are whole, and each begins and ends with a brace; else
+    nothing."""
+    starts: list[int] = []
+    start = 0
+    while (end := data.find(b"\n", start)) > start:
+        if data[start] != _OPEN or data[end - 1] != _CLOSE:
+            return []
+        starts.append(start)
+        start = end + 1
+    return starts if start == len(data) else []
 
 
 def is_text(data: bytes) -> bool:
     """Return whether the bytes are UTF-8 throughout."""
-    if data.isascii():
-        return True
     try:
-        data.decode()
+        return data.isascii() or bool(data.decode())
     except UnicodeDecodeError:
         return False
-    return True
 
 
 @functools.lru_cache(maxsize=64)
@@ -316,8 +300,7 @@ def _exact(value: object) -> float | None:
     return as_number(value)
 
 
-_BEGINS = re.compile(rb'\{"step": ?(?=[0-9])')
-_STEP = re.compile(rb"[0-9]{1,15}(?=[,}])")
+_STEP = re.compile(rb'\{"step": ?(\d{1,15})[,}]')
 _BACK = 64
 """How many lines from the end are searched for a key: evaluations are not in each line."""
 
@@ -331,18 +314,12 @@ def last_number(data: bytes, key: str) -> Point | None:
     last lines have it. (A line that names its step twice has no meaning in JSON; here the first one
     counts.)
     """
-    begins = _BEGINS.match(data)
-    ends = _line_ends(data)
-    if begins is None or ends is None:
+    starts = _line_starts(data)
+    steps = [int(match[1]) for match in map(_STEP.match, repeat(data), starts) if match]
+    if not steps or len(steps) < len(starts) or any(map(operator.ge, steps, steps[1:])):
         return None
-    starts = np.concatenate(([0], ends[:-1] + 1))
-    highest = _STEP.match(data, int(starts[-1]) + begins.end())
-    if highest is None:
-        return None
-    steps = _steps(data, starts, begins[0], len(highest[0]))
-    if steps is None or (steps[1:] <= steps[:-1]).any():
-        return None
-    lines = (data[a : b + 1] for a, b in zip(reversed(starts), reversed(ends), strict=True))
+    ends = chain((len(data),), reversed(starts))
+    lines = (data[start:end] for start, end in zip(reversed(starts), ends, strict=False))
     rows = (row for line in lines for row in parse(line).rows)
     after: list[Row] = []
     for row in islice(rows, _BACK):
@@ -360,21 +337,3 @@ def _lacks(after: Sequence[Row], before: Sequence[Row], key: str) -> bool:
     numbered = [as_number(row.get(key)) is not None for row in before]
     gap = numbered.index(True) if any(numbered) else len(numbered)
     return are_missing(len(after), gap, named=any(key in row for row in after))
-
-
-def _steps(data: bytes, starts: NDArray[np.intp], begins: bytes, digits: int) -> Floats | None:
-    """Return the steps of lines that all begin alike; None if they do not, or a step is no whole
-    number of at most so many digits."""
-    size = len(begins)
-    letters = np.frombuffer(data, np.uint8)[starts[:, None] + np.arange(size + digits + 1)]
-    if (letters[:, :size] != np.frombuffer(begins, np.uint8)).any():
-        return None
-    numbers = letters[:, size:] - np.uint8(ord("0"))  # others are 10 or more, going round
-    counts = (numbers > 9).argmax(axis=1)
-    after = letters[np.arange(len(letters)), size + counts]
-    if not counts.all() or not ((after == ord(",")) | (after == _CLOSE)).all():
-        return None
-    steps = np.zeros(len(letters))
-    for place in range(digits):
-        steps = np.where(place < counts, steps * 10 + numbers[:, place], steps)
-    return steps

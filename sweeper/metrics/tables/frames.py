@@ -3,16 +3,20 @@
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sweeper.metrics.tables.columns import ABSENT, Columns, Floats, present
+from sweeper.metrics.tables.columns import ABSENT, Columns, Floats, join_odd, present
 from sweeper.sweep.run_record import RUN_KEY
 
 if TYPE_CHECKING:
     import pandas
+
+T = TypeVar("T")
 
 _WHOLE = 2.0**53
 
@@ -30,35 +34,20 @@ Rename = Callable[[str], str]
 
 
 def _keys(parts: Sequence[Part], first: Sequence[str]) -> list[str]:
-    names = dict.fromkeys(first)
-    for part in parts:
-        names.update(dict.fromkeys(part.columns.values))
-    return list(names)
+    return [*dict.fromkeys(chain(first, *(part.columns.values for part in parts)))]
 
 
 def _stacked(parts: Sequence[Part], keys: Sequence[str]) -> Floats:
     """Return one row per key, the runs' columns one after the other."""
-    total = sum(part.columns.rows for part in parts)
-    block = np.empty((len(keys), total))
+    counts = [part.columns.rows for part in parts]
+    block = np.empty((len(keys), sum(counts)))
     for place, key in enumerate(keys):
         start = 0
         row = block[place]
-        for part in parts:
-            end = start + part.columns.rows
-            row[start:end] = part.columns.values.get(key, ABSENT)
-            start = end
+        for part, count in zip(parts, counts, strict=True):
+            row[start : start + count] = part.columns.values.get(key, ABSENT)
+            start += count
     return block
-
-
-def _odd(parts: Sequence[Part], keys: frozenset[str]) -> dict[str, dict[int, object]]:
-    cells: dict[str, dict[int, object]] = {}
-    start = 0
-    for part in parts:
-        for key, odd in part.columns.odd.items():
-            if key in keys:
-                cells.setdefault(key, {}).update({start + row: v for row, v in odd.items()})
-        start += part.columns.rows
-    return cells
 
 
 def _is_whole(column: Floats) -> bool:
@@ -80,45 +69,42 @@ def numbers_frame(
 
     keys = _keys(parts, first)
     block = _stacked(parts, keys)
-    odd = _odd(parts, frozenset(keys))
+    odd = join_odd([part.columns for part in parts])
     frame = pandas.DataFrame(block.T, columns=_index([rename(key) for key in keys]), copy=False)
     for place, key in enumerate(keys):
         if key in odd:
             values = _objects(block[place], odd[key])
-            frame[rename(key)] = _series(values, frame.index)
+            frame[rename(key)] = _made(pandas.Series, values)
         elif key in whole and len(frame) and _is_whole(block[place]):
             frame[rename(key)] = block[place].astype(np.int64)
-    counts = [part.columns.rows for part in parts]
     for place, name in enumerate(common):
-        texts = dict.fromkeys(part.common[name] for part in parts)
-        codes = {text: code for code, text in enumerate(texts)}
-        column = np.repeat([codes[part.common[name]] for part in parts], counts)
-        made = pandas.Categorical.from_codes(
-            column.astype(np.int64), dtype=pandas.CategoricalDtype(_index(list(texts)))
-        )
-        frame.insert(place, name, pandas.Series(made, index=frame.index))
+        codes, texts = _coded(parts, name)
+        labels = pandas.CategoricalDtype(_index(texts))
+        frame.insert(place, name, pandas.Series(pandas.Categorical.from_codes(codes, dtype=labels)))
     return frame
 
 
+def _coded(parts: Sequence[Part], name: str) -> tuple[NDArray[np.int32], list[str]]:
+    """Return the different values of a common column, and the place of each row's among them."""
+    texts = [*dict.fromkeys(part.common[name] for part in parts)]
+    places = {text: place for place, text in enumerate(texts)}
+    counts = [part.columns.rows for part in parts]
+    return np.repeat([places[part.common[name]] for part in parts], counts).astype(np.int32), texts
+
+
 def _index(names: Sequence[str]) -> "pandas.Index[str]":
-    """Return names as an index; as plain objects if one has a lone surrogate, which pandas'
+    import pandas
+
+    return _made(pandas.Index, names)
+
+
+def _made(make: Callable[..., T], values: Sequence[object]) -> T:
+    """Return values as pandas has them; as plain objects if one has a lone surrogate, which pandas'
     texts refuse."""
-    import pandas
-
     try:
-        return pandas.Index(names)
+        return make(values)
     except UnicodeEncodeError:
-        plain: Any = object
-        return pandas.Index(names, dtype=plain)
-
-
-def _series(values: list[object], index: "pandas.Index[int] | None" = None) -> "pandas.Series":
-    import pandas
-
-    try:
-        return pandas.Series(values, index=index)
-    except UnicodeEncodeError:
-        return pandas.Series(values, index=index, dtype=object)
+        return make(values, dtype=object)
 
 
 def rows_frame(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> "pandas.DataFrame":
@@ -126,10 +112,8 @@ def rows_frame(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> "p
     appearance. A column is of the type that pandas sees in it."""
     import pandas
 
-    names = dict.fromkeys(first)
-    for row in rows:
-        names.update(dict.fromkeys(row))
-    columns = [_series([row.get(name) for row in rows]) for name in names]
+    names = dict.fromkeys(chain(first, *rows))
+    columns = [_made(pandas.Series, [row.get(name) for row in rows]) for name in names]
     frame = pandas.DataFrame(dict(enumerate(columns)))
     return frame.set_axis(_index(list(names)), axis=1)
 
@@ -153,16 +137,13 @@ def numbers_table(
     too."""
     pyarrow = _pyarrow()
     keys = _keys(parts, first)
-    odd = _odd(parts, frozenset(keys))
-    counts = [part.columns.rows for part in parts]
+    odd = join_odd([part.columns for part in parts])
     arrays: list[object] = []
     names: list[str] = []
     for name in common:
-        labels = {text: n for n, text in enumerate(dict.fromkeys(p.common[name] for p in parts))}
-        codes = np.repeat([labels[part.common[name]] for part in parts], counts).astype(np.int32)
-        values = pyarrow.array([_text(label) for label in labels], "string")
-        coded = pyarrow.array(codes)
-        arrays.append(pyarrow.DictionaryArray.from_arrays(coded, values))
+        codes, texts = _coded(parts, name)
+        labels = pyarrow.array([*map(_text, texts)], "string")
+        arrays.append(pyarrow.DictionaryArray.from_arrays(pyarrow.array(codes), labels))
         names.append(name)
     for key in keys:
         [column] = _stacked(parts, [key])
@@ -173,10 +154,10 @@ def numbers_table(
             arrays.append(pyarrow.array(column, mask=~mask, from_pandas=False))
             names.append(rename(key))
         if key in odd:
-            texts: list[str | None] = [None] * len(column)
+            others: list[str | None] = [None] * len(column)
             for row, value in odd[key].items():
-                texts[row] = _text(value)
-            arrays.append(pyarrow.array(texts, "string"))
+                others[row] = _text(value)
+            arrays.append(pyarrow.array(others, "string"))
             names.append(rename(key) + (".text" if mask.any() else ""))
     return pyarrow.table(arrays, names=_apart([_text(name) or "" for name in names]))
 
@@ -244,9 +225,7 @@ def plain_table(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> o
     """Return rows of Python values as an Arrow table. A key with numbers and other values has two
     columns: the others are texts in `<key>.text`."""
     pyarrow = _pyarrow()
-    names = dict.fromkeys(first)
-    for row in rows:
-        names.update(dict.fromkeys(row))
+    names = dict.fromkeys(chain(first, *rows))
     columns = [part for name in names for part in _split(name, [row.get(name) for row in rows])]
     arrays = [plain_column(values) for _, values in columns]
     return pyarrow.table(arrays, names=_apart([_text(name) or "" for name, _ in columns]))

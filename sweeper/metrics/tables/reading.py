@@ -8,7 +8,6 @@ as the kernel's clock: one that changed moments before it was last read is compa
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from sweeper.errors import NotFound
@@ -16,20 +15,14 @@ from sweeper.metrics.cache_folder import Folder
 from sweeper.metrics.files import MetricsFile
 from sweeper.metrics.rows import parse
 from sweeper.metrics.sources import Files, Source, Stamp, begins_with
-from sweeper.metrics.tables.cache import WORTH, Cache
-from sweeper.metrics.tables.columns import (
-    Columns,
-    join,
-    line_end,
-    parse_columns,
-    read_columns,
-)
+from sweeper.metrics.tables.cache import Cache
+from sweeper.metrics.tables.columns import Columns, join, parse_columns, read_columns
 
 
 class _Mark(NamedTuple):
     """What tells the version of a file that columns were made of: its stamp, and whether that was
-    too new to rely on; the end (`offset`) and the number of its whole lines; a checksum of the
-    bytes before that end, if they may be compared; the `pieces` of one on a remote store."""
+    too new to rely on; the end (`offset`) and the number of the rows to go on from; a checksum of
+    the bytes before that end, if they may be compared; the `pieces` of one on a remote store."""
 
     stamp: Stamp
     fleeting: bool
@@ -46,15 +39,10 @@ class Reader:
     def __init__(self, folder: Folder | None) -> None:
         self.parsed = 0
         self._folder = folder
-        self._caches: dict[str, Cache] = {}
+        self._caches: dict[tuple[str, str], Cache] = {}
         self._hint: tuple[str, ...] = ()
 
-    def columns(
-        self,
-        files: Files,
-        path: str,
-        keys: Sequence[str] | None = None,
-    ) -> Columns | None:
+    def columns(self, files: Files, path: str, keys: Sequence[str] | None = None) -> Columns | None:
         """Return the rows of the file at `path`, with these keys and `step` (None: all keys); None
         if there is no such file. Raises `StoreError`."""
         wanted = None if keys is None else list(dict.fromkeys(("step", *keys)))
@@ -73,7 +61,7 @@ class Reader:
         """Return the keys in the file at `path`, in order of appearance; none if there is no
         file."""
         source, cache = files.source(path), self.cache(files)
-        if source is not None and cache is not None and _is_kept(cache, source):
+        if source is not None and cache is not None and _is_current(_mark(cache, source), source):
             return cache.keys(path)
         columns = self.columns(files, path)
         return () if columns is None else tuple(columns.values)
@@ -83,105 +71,64 @@ class Reader:
         cache = self.cache(files)
         return cache is not None and cache.about(path) is not None
 
-    def flush(self) -> None:
-        """Write what was read."""
-        for cache in self._caches.values():
-            cache.flush()
-
     def save(self) -> None:
-        """Keep what was read for the next time, in few files."""
+        """Keep what was read for the next time."""
         for cache in self._caches.values():
             cache.save()
 
-    def cache(self, files: Files) -> Cache | None:
-        """Return the cache of these files."""
-        if self._folder is None:
-            return None
-        if files.prefix not in self._caches:
-            least = WORTH if files.local is not None else 0
-            self._caches[files.prefix] = Cache(self._folder, f"metrics in {files.prefix}", least)
-        return self._caches[files.prefix]
+    def cache(self, files: Files, kind: str = "metrics") -> Cache | None:
+        """Return the cache of what is below these files."""
+        place = kind, files.prefix
+        if self._folder is not None and place not in self._caches:
+            self._caches[place] = Cache(self._folder, files, kind)
+        return self._caches.get(place)
 
     def _columns(self, source: Source, cache: Cache | None, keys: Sequence[str] | None) -> Columns:
-        if cache is None:
-            return self._uncached(source, keys)
-        if _is_kept(cache, source):
+        mark = None if cache is None else _mark(cache, source)
+        if cache is not None and mark is not None and _is_current(mark, source):
             columns = cache.columns(source.name, keys)
             if columns is not None:
                 return columns
-        columns = self._continued(source, cache)
-        if columns is None:
-            columns = self._fresh(source, cache)
-        return columns.chosen(keys)
-
-    def _uncached(self, source: Source, keys: Sequence[str] | None) -> Columns:
+        if cache is not None or keys is None or MetricsFile(source.name).is_csv:
+            return self._read(source, cache, mark).chosen(keys)
         data = source.read(0)[1]
         self.parsed += len(data)
-        if keys is not None and not MetricsFile(source.name).is_csv:
-            return parse_columns(data, keys)
-        columns = read_columns(source.name, data, self._hint)
-        self._hint = tuple(columns.values)
-        return columns.chosen(keys)
+        return parse_columns(data, keys)
 
-    def _fresh(self, source: Source, cache: Cache) -> Columns:
-        stamp, data = source.read(0)
-        self.parsed += len(data)
-        columns = read_columns(source.name, data, self._hint)
-        self._hint = tuple(columns.values)
-        # Fleeting pieces are not compared by their bytes.
-        if len(data) == stamp.size and not (source.pieces and stamp.is_fleeting):
-            end = line_end(data)
-            # What has kept still will hardly be compared by its bytes.
-            compared = not source.pieces and (stamp.is_fleeting or not source.settled)
-            checksum = zlib.crc32(memoryview(data)[:end]) if compared else None
-            _keep(cache, source, stamp, columns, (end, data[end:], checksum))
-        return columns
-
-    def _continued(self, source: Source, cache: Cache) -> Columns | None:
-        """Return what was kept with what is new; None if nothing was kept, or the file is another,
-        or was rewritten."""
-        mark = _mark(cache, source)
-        if mark is None or not _may_go_on(mark, source):
-            return None
-        begin = mark.offset if mark.pieces else 0
+    def _read(self, source: Source, cache: Cache | None, mark: _Mark | None) -> Columns:
+        """Return all rows, and keep them. Those that were kept before (`mark`) are not parsed again
+        if the file still begins with them."""
+        name, before = source.name, None
+        begin = mark.offset if mark and mark.rows and begins_with(source, mark.pieces) else 0
         stamp, data = source.read(begin)
-        if stamp.size < mark.stamp.size or len(data) != stamp.size - begin:
-            return None
-        if mark.checksum not in (None, zlib.crc32(memoryview(data)[: mark.offset])):
-            return None
-        cached = cache.columns(source.name)
-        if cached is None:
-            return None
-        new = data[mark.offset - begin :]
-        self.parsed += len(new)
-        later = parse_columns(new, None, cached.values)
-        before = replace(cached.part(0, mark.rows), malformed=cached.malformed)
-        # What stood on a last line that is another now may have had keys of its own.
-        columns = join((before, later)).tidy()
-        end = line_end(new)
-        checksum = mark.checksum
+        if cache is not None and mark is not None and _goes_on(mark, stamp, data, begin):
+            before = cache.columns(name)
+        if before is None and begin:
+            begin, (stamp, data) = 0, source.read(0)
+        if before is None or mark is None:
+            # What has kept still will hardly be compared by its bytes, and pieces need not be.
+            compared = not source.pieces and (stamp.is_fleeting or not source.settled)
+            offset, rows, checksum = 0, 0, 0 if compared else None
+            columns = read_columns(name, data, self._hint)
+        else:
+            offset, rows, checksum = mark.offset, mark.rows, mark.checksum
+            data = data[offset - begin :]
+            # What stood on a last line that is another now may have had keys of its own.
+            added = parse_columns(data, None, before.values)
+            columns = join((before.where(slice(rows)), added)).tidy()
+        self.parsed += len(data)
+        self._hint = tuple(columns.values)
+        end = data.rfind(b"\n") + 1
+        # New lines of a CSV file need its header.
+        count = 0 if MetricsFile(name).is_csv else columns.rows - len(parse(data[end:]).rows)
         if checksum is not None:
-            checksum = zlib.crc32(memoryview(new)[:end], checksum)
-        _keep(cache, source, stamp, columns, (mark.offset + end, new[end:], checksum))
+            checksum = zlib.crc32(memoryview(data)[:end], checksum)
+        new = _Mark(stamp, stamp.is_fleeting, offset + end, count, checksum, source.pieces)
+        # Fleeting pieces are not compared by their bytes.
+        whole = offset + len(data) == stamp.size and not (source.pieces and stamp.is_fleeting)
+        if cache is not None and whole and new != mark:
+            cache.put(name, [*new], columns)
         return columns
-
-
-def _keep(
-    cache: Cache,
-    source: Source,
-    stamp: Stamp,
-    columns: Columns,
-    end: tuple[int, bytes, int | None],
-) -> None:
-    """Keep columns. `end`: where the whole lines end, what follows, and the checksum of what is
-    before. What follows is a row if it lacks only its newline."""
-    offset, tail, checksum = end
-    rows = columns.rows
-    if tail.strip() and not MetricsFile(source.name).is_csv:
-        rows -= len(parse(tail).rows)
-    mark = _Mark(stamp, stamp.is_fleeting, offset, rows, checksum, source.pieces)
-    if mark != _mark(cache, source):
-        cache.put(source.name, [*mark], columns)
 
 
 def _mark(cache: Cache, source: Source) -> _Mark | None:
@@ -189,21 +136,13 @@ def _mark(cache: Cache, source: Source) -> _Mark | None:
     return None if about is None else _Mark(Stamp(*about[0]), *about[1:])
 
 
-def _is_kept(cache: Cache, source: Source) -> bool:
-    """Return whether the cache has a file as it is now. Another process may just have read it."""
-    while True:
-        mark = _mark(cache, source)
-        if mark is not None and mark.stamp == source.stamp and not mark.fleeting:
-            return True
-        if not cache.refresh():
-            return False
+def _is_current(mark: _Mark | None, source: Source) -> bool:
+    """Return whether a file is as it was when it was kept."""
+    return mark is not None and mark.stamp == source.stamp and not mark.fleeting
 
 
-def _may_go_on(mark: _Mark, source: Source) -> bool:
-    """Return whether there are rows to go on from, and something to compare what is before the end
-    by: for a file on a remote store, that it begins with the same objects."""
-    if not mark.rows or bool(mark.pieces) != bool(source.pieces):
+def _goes_on(mark: _Mark, stamp: Stamp, data: bytes, begin: int) -> bool:
+    """Return whether a file, read from `begin` on, still begins with the lines before `mark`."""
+    if not mark.rows or stamp.size < mark.stamp.size or len(data) != stamp.size - begin:
         return False
-    if MetricsFile(source.name).is_csv:  # its new lines need its header
-        return False
-    return begins_with(source, mark.pieces) if mark.pieces else mark.checksum is not None
+    return begin > 0 or mark.checksum == zlib.crc32(memoryview(data)[: mark.offset])

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.errors import NotFound
-from sweeper.metrics.cache_folder import Folder
 from sweeper.metrics.rollout_files import (
     COLUMNS,
     LABELS,
@@ -28,7 +27,7 @@ from sweeper.metrics.rollout_files import (
 )
 from sweeper.metrics.rows import parse
 from sweeper.metrics.sources import Files, Source
-from sweeper.metrics.tables.cache import WORTH, Cache
+from sweeper.metrics.tables.cache import Cache
 from sweeper.metrics.tables.columns import (
     ABSENT,
     Columns,
@@ -43,19 +42,19 @@ from sweeper.metrics.tables.frames import Part
 
 _AT_ONCE = 1 << 25
 """Bytes that are read before they are made columns."""
-_GROUPS = 8
-"""Groups of a run's files from which on they are joined."""
 _RECORDED = tuple(key for key in COLUMNS if key not in ("turns", "ob_len", "ac_len", "attempt"))
 """Columns that a record has as they are."""
 _EXACT = 2.0**53
+_TEXTS = LABELS[0]
+"""The column that numbers the texts of a row: no metric has this name."""
 
 
 class Summaries(NamedTuple):
-    """Rows of numbers, of which the columns named in `LABELS` number the texts in `labels`; and of
-    each file its rows, and how many of its lines could not be read."""
+    """Rows of numbers, and `texts`: the different values of `LABELS`, which the column `_TEXTS`
+    numbers. `rows` and `malformed` count rows and unreadable lines of each file."""
 
     columns: Columns
-    labels: dict[str, list[str]]
+    texts: list[tuple[str, ...]]
     rows: list[int]
     malformed: list[int]
 
@@ -68,63 +67,43 @@ class Recorded(NamedTuple):
     folders: Sequence[str]
     cache: Cache | None
 
-    def group(self, number: int) -> str:
-        """Return the name of a group in the cache."""
-        return f"{self.folders[-1]} {number}"
-
-
-def rollout_cache(folder: Folder, files: Files) -> Cache:
-    """Return the cache of rollouts below these files."""
-    least = WORTH if files.local is not None else 0
-    return Cache(folder, f"rollouts in {files.prefix}", least)
-
 
 def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Summaries:
-    """Read all summaries of a run, with these columns (None: all). Raises `StoreError`."""
+    """Read all summaries of a run, with these columns (None: all). Raises `StoreError`.
+
+    Those in the cache count while the files that they were read from are as they were, and are the
+    first ones.
+    """
     files, folders, cache = recorded
     if not folders:  # it has not started
         return join_summaries([])
     listed = [(file, files.source(file.path)) for file in summary_files(files, folders)]
-    now = [(file, source) for file, source in listed if source is not None]
-    wanted = None if keys is None else list(dict.fromkeys((*keys, *LABELS)))
+    sources = [(file, source) for file, source in listed if source is not None]
+    now = [[file.path, file.attempt, [*source.stamp]] for file, source in sources]
+    about = cache.about(folders[-1]) if cache is not None else None
     parts: list[Summaries] = []
-    done = 0
-    while cache is not None:
-        group = _kept_group(cache, recorded.group(len(parts)), now[done:], wanted)
-        if group is None:
-            break
-        parts.append(group)
-        done += len(group.rows)
+    if cache is not None and about and about["files"] == now[: len(about["files"])]:
+        all_read = about["files"] == now
+        columns = cache.columns(folders[-1], (*keys, _TEXTS) if all_read and keys else None)
+        if columns is not None:
+            texts = [*map(tuple, about["texts"])]
+            parts = [Summaries(columns, texts, about["rows"], about["malformed"])]
+    done = len(parts[0].rows) if parts else 0
     if done < len(now):
-        if len(parts) >= _GROUPS:  # they become one
-            done, parts = 0, []
-        parts.append(_read_group(recorded, now[done:], len(parts)))
-    return join_summaries(parts, wanted)
+        fresh, steady = _read_files(sources[done:])
+        parts.append(fresh)
+        if cache is not None and steady:
+            whole, count = join_summaries(parts), done + steady
+            rows, malformed = whole.rows[:count], whole.malformed[:count]
+            about = {"files": now[:count], "texts": whole.texts, "rows": rows}
+            columns = whole.columns.where(slice(sum(rows)))
+            columns = replace(columns, malformed=sum(malformed))
+            cache.put(folders[-1], {**about, "malformed": malformed}, columns)
+    return join_summaries(parts, keys)
 
 
-_Sources = Sequence[tuple[SummaryFile, Source]]
-
-
-def _described(files: _Sources) -> list[list[Any]]:
-    return [[file.path, file.attempt, [*source.stamp]] for file, source in files]
-
-
-def _kept_group(
-    cache: Cache, name: str, files: _Sources, keys: Sequence[str] | None
-) -> Summaries | None:
-    """Return a group from the cache, if these files begin with its files, as they were."""
-    while True:
-        about = cache.about(name)
-        if about and about["files"] and about["files"] == _described(files[: len(about["files"])]):
-            columns = cache.columns(name, keys)
-            if columns is not None:
-                return Summaries(columns, about["labels"], about["rows"], about["malformed"])
-        if not files or not cache.refresh():
-            return None
-
-
-def _read_group(recorded: Recorded, files: _Sources, number: int) -> Summaries:
-    """Read files, and keep those that are in no danger of changing unnoticed."""
+def _read_files(files: Sequence[tuple[SummaryFile, Source]]) -> tuple[Summaries, int]:
+    """Read files. Returns also how many of the first are in no danger of changing unnoticed."""
     batch: list[tuple[SummaryFile, bytes]] = []
     parts: list[Summaries] = []
     steady: list[bool] = []
@@ -143,43 +122,27 @@ def _read_group(recorded: Recorded, files: _Sources, number: int) -> Summaries:
             batch, size = [], 0
     if batch:
         parts.append(read_summaries(batch))
-    group = join_summaries(parts)
-    steady_count = [*steady, False].index(False)
-    if recorded.cache is not None and steady_count:
-        rows, malformed = group.rows[:steady_count], group.malformed[:steady_count]
-        about = {
-            "files": _described(files[:steady_count]),
-            "labels": group.labels,
-            "rows": rows,
-            "malformed": malformed,
-        }
-        columns = replace(group.columns.part(0, sum(rows)), malformed=sum(malformed))
-        recorded.cache.put(recorded.group(number), about, columns)
-    return group
+    return join_summaries(parts), [*steady, False].index(False)
 
 
 def join_summaries(parts: Sequence[Summaries], keys: Sequence[str] | None = None) -> Summaries:
     """Join summaries, one after the other, their texts numbered anew; with these columns only."""
-    numbers: dict[str, dict[str, int]] = {label: {} for label in LABELS}
+    numbered: dict[tuple[str, ...], int] = {}
     joined: list[Columns] = []
     for part in parts:
-        values = dict(part.columns.values)
-        for label, numbered in numbers.items():
-            codes = [numbered.setdefault(text, len(numbered)) for text in part.labels[label]]
-            if codes != [*range(len(codes))] and part.columns.rows:
-                values[label] = np.array(codes, float)[values[label].astype(np.intp)]
-        joined.append(replace(part.columns, values=values))
-    columns = join(joined).chosen(keys)
+        codes = [numbered.setdefault(texts, len(numbered)) for texts in part.texts]
+        new = np.array(codes, float)[part.columns.column(_TEXTS).astype(np.intp)]
+        joined.append(replace(part.columns, values={**part.columns.values, _TEXTS: new}))
+    columns = join(joined)
     if keys is None:
         columns = columns.tidy()
-    place = {key: number for number, key in enumerate(COLUMNS)}
-    names = sorted(columns.values, key=lambda k: (place.get(k, len(place)), k in LABELS, k))
-    return Summaries(
-        replace(columns, values={key: columns.values[key] for key in names}),
-        {label: [*numbered] for label, numbered in numbers.items()},
-        [*chain.from_iterable(part.rows for part in parts)],
-        [*chain.from_iterable(part.malformed for part in parts)],
-    )
+        place = {key: number for number, key in enumerate((*COLUMNS, _TEXTS))}
+        keys = sorted(columns.values, key=lambda key: (place.get(key, len(place)), key))
+    else:
+        keys = list(dict.fromkeys((*keys, _TEXTS)))
+    rows = [*chain.from_iterable(part.rows for part in parts)]
+    malformed = [*chain.from_iterable(part.malformed for part in parts)]
+    return Summaries(columns.chosen(keys), [*numbered], rows, malformed)
 
 
 def read_summaries(files: Sequence[tuple[SummaryFile, bytes]]) -> Summaries:
@@ -192,25 +155,20 @@ def read_summaries(files: Sequence[tuple[SummaryFile, bytes]]) -> Summaries:
         return join_summaries([read_summaries([file]) for file in files])
     [(file, data)] = files
     parsed = parse(data)
-    malformed = parsed.malformed + parsed.torn
     columns = columns_of([flat(row, file) for row in parsed.rows])
     texts = [labels_of(row, file) for row in parsed.rows]
-    return _labelled(columns, texts, [len(parsed.rows)], [malformed])
+    return _labelled(columns, texts, [len(parsed.rows)], [parsed.malformed + parsed.torn])
 
 
 def _labelled(
-    columns: Columns, texts: Sequence[tuple[str, str, str]], rows: list[int], malformed: list[int]
+    columns: Columns, texts: Sequence[tuple[str, ...]], rows: list[int], malformed: list[int]
 ) -> Summaries:
     """Number the texts of each row."""
-    different: dict[tuple[str, str, str], int] = {}
-    row_codes = np.array([different.setdefault(text, len(different)) for text in texts], np.intp)
-    values, labels = dict(columns.values), dict[str, list[str]]()
-    for number, label in enumerate(LABELS):
-        numbered: dict[str, int] = {}
-        codes = [numbered.setdefault(text[number], len(numbered)) for text in different]
-        values[label], labels[label] = np.array(codes, float)[row_codes], [*numbered]
+    numbered: dict[tuple[str, ...], int] = {}
+    codes = np.array([numbered.setdefault(text, len(numbered)) for text in texts], np.float64)
+    values = {**columns.values, _TEXTS: codes}
     columns = replace(columns, values=values, malformed=sum(malformed))
-    return Summaries(columns, labels, rows, malformed)
+    return Summaries(columns, [*numbered], rows, malformed)
 
 
 class _Turn(msgspec.Struct, gc=False):
@@ -311,23 +269,18 @@ def rollout_parts(
     """Return the rollouts of a run, one part for each combination of texts, which carries `common`
     beside them. `iteration` counts from the last one if it is negative."""
     wanted = None if keys is None else [*keys, "iteration"]
-    columns, labels, _, _ = read_rollouts(recorded, wanted)
+    columns, texts, _, _ = read_rollouts(recorded, wanted)
     if iteration is not None and columns.rows:
         steps = columns.column("iteration")
         iterations = np.unique(steps[present(steps)])
         inside = -len(iterations) <= iteration < 0
         chosen = iteration if iteration >= 0 else iterations[iteration] if inside else math.nan
         columns = columns.where(steps == chosen)
-    if not columns.rows:
-        return []
-    coded = np.zeros(columns.rows)  # the texts of a row as one number
-    for label in LABELS:
-        coded = coded * max(1, len(labels[label])) + columns.column(label)
+    names = [key for key in (columns.values if keys is None else keys) if key not in LABELS]
     parts: list[Part] = []
-    for code in np.unique(coded).tolist():
-        rows = columns if (mask := coded == code).all() else columns.where(mask)
-        texts = {label: labels[label][int(rows.values[label][0])] for label in LABELS}
-        names = [k for k in rows.values if k not in LABELS and (keys is None or k in keys)]
+    for code in np.unique(columns.column(_TEXTS)).tolist():
+        labels = dict(zip(LABELS, texts[int(code)], strict=True))
+        rows = columns.where(columns.column(_TEXTS) == code, names)
         malformed = 0 if parts else columns.malformed
-        parts.append(Part({**common, **texts}, replace(rows.chosen(names), malformed=malformed)))
+        parts.append(Part({**common, **labels}, replace(rows, malformed=malformed)))
     return parts

@@ -17,7 +17,7 @@ from harness.recorded import SWEEPS, Place, World, folder_place, memory_place
 from sweeper.analysis.reading.frames import load
 from sweeper.cli import main
 from sweeper.metrics import sources
-from sweeper.metrics.tables import cache, reading, rollouts
+from sweeper.metrics.tables import cache
 from sweeper.results import metrics_reader
 from sweeper.results import runs as runs_module
 from sweeper.results.registry import Registry
@@ -72,9 +72,7 @@ def _tuned(rng: random.Random) -> Generator[None]:
         (metrics_reader, "_SMALL", rng.choice((0, 500, 65536))),
         (cache, "_ROOM", rng.choice((1, 100, 1 << 20))),
         (cache, "_SMALL", rng.choice((0, 2, 16))),
-        (reading, "WORTH", rng.choice((1, 1, 1 << 15))),
-        (rollouts, "WORTH", rng.choice((1, 1, 1 << 15))),
-        (rollouts, "_GROUPS", rng.choice((1, 8))),
+        (cache, "_WORTH", rng.choice((1, 1, 1 << 15))),
     ]
     before = [getattr(module, name) for module, name, _ in tuned]
     for module, name, value in tuned:
