@@ -136,8 +136,8 @@ def test_mistakes_cost_a_line(tmp_path: Path) -> None:
     for arguments, message in {
         ("init", "sftt"): "no recipe or module is called 'sftt'",
         ("init", "other.py"): "it defines no chz class",
-        ("init", "gone.py"): "there is no file",
-        ("init", "a b"): "names no recipe, module or file",
+        ("init", "gone.py"): "no file ",
+        ("init", "a b"): "is not a recipe, module or file",
         ("init", "sft", "--out", "no/such/folder.yaml"): "cannot write no/such/folder.yaml",
         ("init", "sft", "--python", "no-such-python"): "no interpreter no-such-python",
     }.items():
