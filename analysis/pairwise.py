@@ -325,7 +325,7 @@ def _lines(versus: Versus) -> Iterator[str]:
     yield from versus.notes
     what = "B as a multiple of A" if versus.scale == "log" else "B minus A"
     yield f"{versus.metric.name}, {better} is better, {value_text(versus.metric.at)} of each run"
-    yield f"{what}, with 95 % intervals (Welch)"
+    yield f"{what}, with 95 % intervals"
     for key, a, b in versus.changed:
         yield f"  {key}: {a} in A, {b} in B"
     if not versus.rows:
@@ -351,4 +351,4 @@ def _lines(versus: Versus) -> Iterator[str]:
     for name, a, b in versus.costs:
         yield f"  {name}: {a} in A, {b} in B".replace(labels.NONE, "-")
     if len(versus.rows) > 1:
-        yield "  p values are adjusted for the number of cells (Holm)"
+        yield "  p values are adjusted for the number of cells"

@@ -8,9 +8,11 @@ random search, the range of the few best cells is given.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
+from sweeper.analysis import labels
 from sweeper.analysis.comparison.cells import Cell, Ranking
 from sweeper.analysis.comparison.contrasts import level_mean, rest, usable
 from sweeper.analysis.reading.settings import level, ordered
@@ -28,7 +30,8 @@ _MOST = 0.9
 class Place(NamedTuple):
     """The best `of` rows or cells have values of `axis` from `low` to `high`. `counts` maps values
     to the number of rows in which each is best, the most frequent first; it is empty for a random
-    search. `rows` names what a row is: the setting that separates blocks, or "row"."""
+    search. `rows` names what a row is: the setting that separates blocks, or "row". `texts` are
+    the values as the names of cells spell them."""
 
     axis: str
     low: float
@@ -37,6 +40,11 @@ class Place(NamedTuple):
     cells: int
     counts: tuple[tuple[float, int], ...] = ()
     rows: str = ""
+    texts: Mapping[float, str] = MappingProxyType({})
+
+    def text(self, value: float) -> str:
+        """Return a value as the names of cells spell it."""
+        return self.texts.get(value) or labels.brief(value)
 
 
 def find_places(
@@ -53,13 +61,14 @@ def _place(
     ranking: Ranking, key: str, cells: Sequence[Cell], sign: float, by: str | None
 ) -> Place | None:
     values = ordered(key, [cell.settings for cell in cells])
-    cells = [cell for cell in cells if key in cell.settings]
+    cells = [cell for cell in cells if cell.settings.get(key) in values]
     if len(values) < _ROWS:
         return None
     rows: dict[object, list[Cell]] = {}
     for cell in cells:
         row = level(cell.settings, by) if by is not None else rest(cell, key)
         rows.setdefault(row, []).append(cell)
+    texts = {float(cell.settings[key]): cell.texts[key] for cell in cells}
     whole = [own for own in rows.values() if len({c.settings[key] for c in own}) >= _ROWS]
 
     def merit(cell: Cell) -> float:
@@ -69,12 +78,13 @@ def _place(
         bests = [float(min(own, key=merit).settings[key]) for own in whole]
         low, high = _shortest(sorted(bests))
         counts = tuple(Counter(bests).most_common())
-        return Place(key, low, high, len(whole), len(cells), counts, by or "row")
+        return Place(key, low, high, len(whole), len(cells), counts, by or "row", texts)
     count = max(_ROWS, math.ceil(_SHARE * len(cells)))
     top = sorted(values.index(c.settings[key]) for c in sorted(cells, key=merit)[:count])
     if len(values) < 4 * _ROWS or top[-1] - top[0] > _WIDE * (len(values) - 1):
         return None
-    return Place(key, float(values[top[0]]), float(values[top[-1]]), count, len(cells))
+    ends = float(values[top[0]]), float(values[top[-1]])
+    return Place(key, *ends, count, len(cells), texts=texts)
 
 
 def _shortest(bests: Sequence[float]) -> tuple[float, float]:

@@ -135,14 +135,15 @@ def _shape(axis: AxisEffect) -> Finding | None:
 
 def _place(place: Place) -> Finding:
     if place.counts:
-        named = [f"{labels.brief(value)} in {count}" for value, count in place.counts]
+        named = [f"{place.text(value)} in {count}" for value, count in place.counts]
         (value, count), rows = place.counts[0], _rows(place)
-        text = f"{place.axis}: {labels.brief(value)} is best in {count} of {place.of} {rows}"
+        text = f"{place.axis}: {place.text(value)} is best in {count} of {place.of} {rows}"
         text += f", {labels.listed(named[1:], 4)}." if named[1:] else "."
     else:
-        low, high = labels.place(place.low), labels.place(place.high)
+        low, high = place.text(place.low), place.text(place.high)
         text = f"{place.axis}: the best {place.of} of {place.cells} cells have {low} to {high}."
     evidence = {**place._asdict(), "counts": [list(each) for each in place.counts]}
+    del evidence["texts"]
     return Finding("optimum", "note", text, (), evidence)
 
 

@@ -120,6 +120,20 @@ def test_values_of_blocks_keep_their_types_in_json(tmp_path: Path, written: Modu
     assert sorted(row["value"] for row in rows) == [8, 16, 32]
 
 
+def test_the_place_of_the_best_values_spells_them_as_the_names_of_cells_do(
+    tmp_path: Path, written: ModuleType
+):
+    # The names of these cells spell 3e-4 as 0.0003.
+    rates, ranks = (3e-4, 1e-3, 3e-2), (8, 16, 32)
+    written.grid_of_means(tmp_path, {(lr, rank): rank / 16 + lr for lr in rates for rank in ranks})
+    for by, place in (
+        ("learning_rate", "lora_rank: 8 is best in 3 of 3 learning_rate values."),
+        ("lora_rank", "learning_rate: 0.0003 is best in 3 of 3 lora_rank values."),
+    ):
+        report = analysis.analyze(str(tmp_path), "demo", by=by, pictures=False)
+        assert place in [finding["text"] for finding in report.document["findings"]]
+
+
 def test_an_end_is_doubted_for_one_reason_on_the_whole_page(tmp_path: Path, written: ModuleType):
     """With one run of each cell nobody knows the noise, so nothing is within it."""
     written.measured(tmp_path, [({"lr": lr}, [1.0 / lr]) for lr in (1, 2, 3)])
