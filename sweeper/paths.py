@@ -98,6 +98,11 @@ def views(root: str | None = None) -> str:
     return os.path.join(root or home(), "hub-views")
 
 
+def stores(root: str | None = None) -> str:
+    """Return the folder for the sockets of processes that reach remote stores for workers."""
+    return os.path.join(root or home(), "stores")
+
+
 def warm(root: str | None = None) -> str:
     """Return the folder for the fork servers' sockets, and lists of the modules that recipes
     import."""

@@ -17,7 +17,7 @@ def self_command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "sweeper", *arguments]
 
 
-def worker_command(
+def worker_command(  # noqa: PLR0913
     folder: str,
     token: str,
     env_file: str | None = None,
@@ -25,16 +25,20 @@ def worker_command(
     python: str | None = None,
     restarts: tuple[str, int] | None = None,
     bare: Sequence[str] | None = None,
+    shared_store: bool = False,
 ) -> list[str]:
     """Return the argv of the worker for one attempt of a run of the sweep at `folder`. Backends
     find their jobs by its last two elements. `env_file`: where the environment lies without which
     the store cannot be reached; `python`: the interpreter, where it is not this one; `restarts`:
     the variable in which the backend counts how often it has started the job again, and what that
-    says the first time; `bare`: what starts a module of sweeper's where there is no sweeper yet."""
+    says the first time; `bare`: what starts a module of sweeper's where there is no sweeper yet;
+    `shared_store`: whether it reaches the store through a process that workers share."""
     options = [] if env_file is None else ["--env", env_file]
     if restarts is not None:
         variable, first = restarts
         options += ["--restarts", variable, "--first", str(first)]
+    if shared_store:
+        options += ["--store", "shared"]
     begin = bare or [python or sys.executable, "-P", "-m"]
     return [*begin, _WORKER, *options, folder, token]
 

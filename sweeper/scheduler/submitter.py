@@ -73,6 +73,7 @@ def worker_argv(
         env_file if folder.store.is_remote and capabilities.files else None,
         python=capabilities.python,
         restarts=capabilities.restarts,
+        shared_store=folder.store.is_remote and capabilities.here,
         bare=_bare(capabilities, folder.store, carried) or None,
     )
 

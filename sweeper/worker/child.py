@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
+from sweeper.common.daemon import CHANGED_SIGNALS
 from sweeper.errors import EnvironmentFailure
 
 
@@ -118,20 +119,6 @@ def spawn(command: Sequence[str], cwd: str, environment: Mapping[str, str], guar
     return Child(pid, output)
 
 
-_DEFAULT = (
-    *(signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT),
-    *(signal.SIGPIPE, signal.SIGXFSZ),
-)
-"""Signals whose handlers Python, the worker or a shell may have changed. The recipe gets the
-default handlers."""
-
-
-def take_default_signals() -> None:
-    """Restore the default signal handlers."""
-    for number in _DEFAULT:
-        signal.signal(number, signal.SIG_DFL)
-
-
 def _become(
     command: Sequence[str],
     cwd: str,
@@ -144,7 +131,8 @@ def _become(
     try:
         os.setsid()
         guard.watch(os.getpid())
-        take_default_signals()
+        for number in CHANGED_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
         os.chdir(cwd)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

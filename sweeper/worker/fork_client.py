@@ -10,20 +10,25 @@ demand.
 
 import json
 import os
-import re
 import signal
-import stat
-import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from sweeper import paths
+from sweeper.common.daemon import (
+    OF_A_TERMINAL,
+    Daemon,
+    digest,
+    is_possible,
+    of_this_process,
+    private_folder,
+)
 from sweeper.common.sweeper_argv import BOOTSTRAP
 from sweeper.provenance.redaction import secret_values
 from sweeper.sweep.job import Job
-from sweeper.worker.child import Guard, take_default_signals
+from sweeper.worker.child import Guard
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:
@@ -36,21 +41,10 @@ _LONGEST_SECONDS = 300.0
 _KEEPER_SECONDS = 5.0
 _REAP_SECONDS = 60.0
 """Seconds that a living keeper may take to answer after the recipe's end."""
-_STARTING_SECONDS = 2.0
-"""Seconds to retry while another worker starts the server, or while the last server ends."""
 _AGAIN_SECONDS = 600.0
 """Seconds for which a server that did not answer is not asked again."""
 _OF_A_RUN = ("SWEEPER_", "WANDB_", "TINKER_TAGS")
-_OF_A_TERMINAL = (
-    *("SSH_", "TERM", "COLUMNS", "LINES", "WINDOWID", "PWD", "OLDPWD", "SHLVL", "_"),
-    *("INVOCATION_ID", "JOURNAL_STREAM", "XDG_SESSION_ID", "XDG_VTNR", "DBUS_SESSION"),
-)
-"""Prefixes of variables that differ between runs, launches or terminals. Imports do not depend on
-them."""
-
-
-_SCOPE = r"[^/\n]*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/\n]*\.scope"
-"""The control group of a single terminal window, which has no limits."""
+"""Prefixes of variables that differ between runs. Imports do not depend on them."""
 PARTS = (
     *("bootstrap.py", "fork_server.py", "fork_protocol.py", "fresh_process.py"),
     *("own_packages.py", "meter.py", "inspection.py", "function_recipes.py"),
@@ -63,7 +57,7 @@ def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
     not. Returns None if the recipe cannot be forked: on systems other than Linux, with a variable
     that differs in each run and may change the imports, or with a relative module path."""
     recipe = job.recipe
-    if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
+    if not is_possible():
         return None
     if any("{log_path}" in value for value in job.settings.env.values()):
         return None
@@ -72,14 +66,9 @@ def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
         return None
     folder = paths.warm(paths.home(environment))
     what = [recipe.python, recipe.kind, recipe.module, recipe.file, recipe.function]
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        status = os.lstat(folder)
-    except OSError:
-        return None
-    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
+    if not private_folder(folder):
         return None  # another user could listen there
-    return os.path.join(folder, f"{_digest(what)}.modules")
+    return os.path.join(folder, f"{digest(what)}.modules")
 
 
 class ForkedChild:
@@ -235,33 +224,24 @@ def _await(connection: "socket.socket", meanwhile: Callable[[], bool]) -> None:
             raise InterruptedError
 
 
-class _Server:
-    """The fork server of one interpreter and environment: its files and its connection."""
+class _Server(Daemon):
+    """The fork server of one interpreter and environment."""
 
     def __init__(self, modules: str, job: Job, python: str, environment: Mapping[str, str]) -> None:
-        self._python = python
-        self._environment = dict(_shared(job, environment))
-        self._folder = os.path.dirname(modules)
-        self._name = _digest([python, sorted(self._environment.items()), *_of_this_process()])
-
-    def connect(self) -> "socket.socket":
-        """Return a connection to the server. Starts the server if it does not run. Raises
-        `OSError`."""
-        deadline, started = time.monotonic() + _STARTING_SECONDS, False
-        while True:
-            try:
-                return self._connect()
-            except (FileNotFoundError, ConnectionRefusedError):
-                if started or time.monotonic() > deadline:
-                    raise
-            started = self._start()
-            if not started:
-                time.sleep(0.01)
+        shared = dict(_shared(job, environment))
+        name = digest([python, sorted(shared.items()), *of_this_process(), *_parts()])
+        super().__init__(
+            os.path.dirname(modules),
+            name,
+            [python, BOOTSTRAP, "serve", os.path.join(os.path.dirname(modules), f"{name}.json")],
+            shared,
+            WAIT_SECONDS,
+        )
 
     def is_slow(self) -> bool:
         """Return whether a client recently waited for the server in vain."""
         try:
-            age = time.time() - os.stat(self._path("slow")).st_mtime
+            age = time.time() - os.stat(self.path("slow")).st_mtime
         except OSError:
             return False
         return 0 <= age < _AGAIN_SECONDS
@@ -269,94 +249,8 @@ class _Server:
     def tell_slow(self) -> None:
         """Mark the server as slow, so that other clients do not wait for it."""
         with suppress(OSError):
-            os.close(os.open(self._path("slow"), os.O_CREAT | os.O_WRONLY, 0o600))
-            os.utime(self._path("slow"))
-
-    def _path(self, kind: str) -> str:
-        return os.path.join(self._folder, f"{self._name}.{kind}")
-
-    def _connect(self) -> "socket.socket":
-        import socket
-
-        from sweeper.recipe.fork_protocol import user_of
-
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(WAIT_SECONDS)
-        try:
-            with self._short_path() as path:
-                connection.connect(path)
-            if user_of(connection) != os.getuid():
-                raise ConnectionRefusedError("it belongs to another user")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    @contextmanager
-    def _short_path(self) -> Generator[str]:
-        """Yield a short path of the socket, through its folder's descriptor. A socket's path is
-        limited to 107 bytes."""
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            yield f"/proc/self/fd/{folder}/{self._name}.socket"
-        finally:
-            os.close(folder)
-
-    def _start(self) -> bool:
-        """Start the server. It holds the lock while it lives. It listens before it imports, so
-        that clients can wait for it. Returns False if the lock is held: another worker is starting
-        the server, or the last one has not quite ended."""
-        import fcntl
-        import socket
-
-        lock = os.open(self._path("lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            with suppress(FileNotFoundError):
-                os.unlink(self._path("socket"))
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-                with self._short_path() as path:
-                    listener.bind(path)
-                listener.listen(512)
-                self._execute(listener.fileno(), lock)
-        finally:
-            os.close(lock)
-        return True
-
-    def _execute(self, listening: int, lock: int) -> None:
-        """Execute the server in a detached process."""
-        from sweeper.recipe.fork_protocol import LISTENING
-
-        child = os.fork()
-        if child:
-            os.waitpid(child, 0)
-            return
-        try:
-            os.setsid()
-            if os.fork() == 0:
-                take_default_signals()
-                null = os.open(os.devnull, os.O_RDWR)
-                high = [_high_copy(descriptor) for descriptor in (listening, lock)]
-                for descriptor in (0, 1, 2):
-                    os.dup2(null, descriptor)
-                os.dup2(high[0], LISTENING)
-                os.dup2(high[1], LISTENING + 1)
-                os.closerange(LISTENING + 2, 1024)
-                os.chdir("/")
-                argv = [self._python, BOOTSTRAP, "serve", self._path("json")]
-                os.execvpe(self._python, argv, self._environment)
-        finally:
-            os._exit(0)
-
-
-def _high_copy(descriptor: int) -> int:
-    """Return a copy of the descriptor with a high number."""
-    import fcntl
-
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64)
+            os.close(os.open(self.path("slow"), os.O_CREAT | os.O_WRONLY, 0o600))
+            os.utime(self.path("slow"))
 
 
 def _shared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -364,7 +258,7 @@ def _shared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[str, str
     for name, value in environment.items():
         if (
             name.startswith(_OF_A_RUN)
-            or name.startswith(_OF_A_TERMINAL)
+            or name.startswith(OF_A_TERMINAL)
             or name in job.wandb
             or secret_values({name: value}, job.secrets)
         ):
@@ -372,34 +266,10 @@ def _shared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[str, str
         yield name, value
 
 
-def _of_this_process() -> Iterator[object]:
-    """Yield the properties that a process inherits from its parent, and a fork from its server."""
-    import resource
-
-    yield os.getuid(), os.getgid(), sorted(os.getgroups())
-    yield os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0))
-    for name in dir(resource):
-        if name.startswith("RLIMIT_"):
-            yield name, resource.getrlimit(getattr(resource, name))
-    for name in ("mnt", "net", "pid", "user", "ipc", "uts"):
-        with suppress(OSError):
-            yield os.readlink(f"/proc/self/ns/{name}")
-    yield os.uname().nodename  # several machines may share one home folder
-    for name in ("/proc/sys/kernel/random/boot_id", "/proc/self/oom_score_adj"):
-        with suppress(OSError), open(name) as file:
-            yield file.read()
-    with suppress(OSError), open("/proc/self/cgroup") as file:
-        yield re.sub(_SCOPE, "", file.read())
+def _parts() -> Iterator[object]:
     for part in PARTS:
         status = os.stat(os.path.join(os.path.dirname(BOOTSTRAP), part))
         yield status.st_mtime_ns, status.st_size
-
-
-def _digest(what: object) -> str:
-    import hashlib
-
-    text = json.dumps(what, default=str, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Servers(NamedTuple):

@@ -440,10 +440,22 @@ def sync_files(folder: str) -> None:
             os.close(descriptor)
 
 
+def _open(address: str, *, shared: bool) -> SweepFolder:
+    """Open the sweep's folder; `shared`, through a process that the workers of this machine
+    share."""
+    root, _, name = address.rpartition("/")
+    if not shared:
+        return SweepFolder.open(root, name)
+    from sweeper.store.shared import open_shared
+
+    return SweepFolder(open_shared(root), name)
+
+
 def main(arguments: list[str]) -> int:
     """Run a worker. The arguments are the sweep's folder and the job's token. The options before
     them give the file with the environment for reaching the store (`--env`), the variable in which
-    the backend counts restarts (`--restarts`), and the number at which it begins (`--first`)."""
+    the backend counts restarts (`--restarts`), the number at which it begins (`--first`), and how
+    to reach the store (`--store shared`)."""
     *options, folder, token = arguments
     given = dict(zip(options[::2], options[1::2], strict=True))
     run, _, submitted = token.rpartition("-a")
@@ -455,7 +467,7 @@ def main(arguments: list[str]) -> int:
             # The backend's variables take precedence over those of the launch.
             os.environ.update(read_environment(given["--env"]) | backend_variables())
         again = attempt > int(submitted)
-        sweep_folder = SweepFolder.at_address(folder)
+        sweep_folder = _open(folder, shared=given.get("--store") == "shared")
         if again and not reopen(sweep_folder, run, int(submitted), attempt):
             say(f"sweeper: {run} has ended or is to be stopped: nothing to continue")
             return 0

@@ -21,6 +21,7 @@ from sweeper.store.base import Store
 from sweeper.store.local import LocalStore
 from sweeper.store.opening import open_store
 from sweeper.store.remote import RemoteStore
+from sweeper.store.shared import SharedStore, open_shared
 from sweeper.store.snapshot import Snapshot
 from sweeper.store.writable import probe
 from sweeper.sweep import environment_file
@@ -29,11 +30,16 @@ from sweeper.testing import Faults, FaultyStore
 REMOTE = ["memory", "s3", "ceph"] if "SWEEPER_TEST_CEPH" in os.environ else ["memory", "s3"]
 
 
-@pytest.fixture(params=["local", "faulty", "snapshot", *REMOTE])
+@pytest.fixture(params=["local", "faulty", "snapshot", "shared", *REMOTE])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param in ("memory", "snapshot"):
         memory = open_store(f"memory://{tmp_path.name}-{uuid.uuid4().hex}")
         return Snapshot(cast(RemoteStore, memory)) if request.param == "snapshot" else memory
+    if request.param == "shared":
+        shared = open_shared(request.getfixturevalue("s3_root"))
+        assert isinstance(shared, SharedStore)
+        request.addfinalizer(shared.close)
+        return shared
     if request.param in REMOTE:
         return open_store(request.getfixturevalue(f"{request.param}_root"))
     store = open_store(str(tmp_path / "root"))

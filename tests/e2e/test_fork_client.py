@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from harness.real import until  # pyright: ignore[reportMissingImports]
 
+from sweeper.common import daemon
 from sweeper.common.sweeper_argv import BOOTSTRAP
 from sweeper.store.documents import read_as
 from sweeper.sweep import job as jobs
@@ -165,7 +166,7 @@ class Warm:
 def warmed(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warm]:
     # A server that stands still for a while on a busy machine is not one that does not answer.
     monkeypatch.setattr(fork_client, "WAIT_SECONDS", 90.0)
-    monkeypatch.setattr(fork_client, "_STARTING_SECONDS", 90.0)
+    monkeypatch.setattr(daemon, "_STARTING_SECONDS", 90.0)
     found = Warm(bench, tmp_path, tmp_path / "home")
     yield found
     found.close()

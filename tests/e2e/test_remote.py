@@ -253,6 +253,39 @@ def test_killed_and_resumed_here(killed: Any, s3_root: str) -> None:
     assert not [key for key in _keys(s3_root) if ".parts/" in key]
 
 
+def _serving(root: str) -> list[int]:
+    """The processes through which workers reach this root."""
+    pids: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (folder / "cmdline").read_bytes().decode().split("\0")
+            if words[-3:-1] == ["sweeper.store.serving", root]:
+                pids.append(int(folder.name))
+    return pids
+
+
+def test_the_process_that_reaches_the_store_is_killed_again_and_again(
+    local: Any, s3_root: str
+) -> None:
+    shell, killed = local, set[int]()
+    shell.hold.touch()  # the runs wait at step 14
+    shell.run("launch", "grid.yaml")
+    deadline = time.monotonic() + 240
+    while shell.states() != {"succeeded": 2} and time.monotonic() < deadline:
+        for pid in _serving(s3_root):
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+        # A worker that is turned away twice in a row reaches the store by itself.
+        if len(killed) > 1:
+            shell.hold.unlink(missing_ok=True)
+    assert shell.states() == {"succeeded": 2}
+    assert len(killed) > 1
+    lines = shell.ledger.read_text().splitlines()
+    assert Counter(lines).most_common(1)[0][1] == 1  # no step was done twice
+    assert len(lines) == 40
+    assert list(_steps(s3_root).values()) == [list(range(20))] * 2
+
+
 def test_no_secret_stays_where_a_launcher_was_taken_over_from(local: Any, s3_root: str) -> None:
     """Another machine's launcher has the next epoch: the one here ends, and what it had handed to
     its runs goes with it, without harm to those at work."""

@@ -1,0 +1,203 @@
+"""A process of this user that serves others on this machine by a socket, and starts when it is
+needed. It holds a lock while it lives. Uses only the standard library, imported on demand."""
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
+
+CHANGED_SIGNALS = (
+    *(signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT),
+    *(signal.SIGPIPE, signal.SIGXFSZ),
+)
+"""Signals whose handlers Python, a worker or a shell may have changed."""
+LISTENING = 3
+"""The descriptor of a daemon's listening socket. That of its lock is the next one."""
+OF_A_TERMINAL = (
+    *("SSH_", "TERM", "COLUMNS", "LINES", "WINDOWID", "PWD", "OLDPWD", "SHLVL", "_"),
+    *("INVOCATION_ID", "JOURNAL_STREAM", "XDG_SESSION_ID", "XDG_VTNR", "DBUS_SESSION"),
+)
+"""Prefixes of variables that differ between launches or terminals."""
+
+
+_SCOPE = r"[^/\n]*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/\n]*\.scope"
+"""The control group of a single terminal window, which has no limits."""
+_STARTING_SECONDS = 2.0
+"""Seconds to retry while another process starts the daemon, or while the last one ends."""
+
+
+class Daemon:
+    """The files of a daemon and its connection: `folder`, which only this user can enter, has its
+    socket and its lock by its `name`. `argv` and `environment` start it."""
+
+    def __init__(
+        self,
+        folder: str,
+        name: str,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        timeout: float,
+    ) -> None:
+        self._folder, self._name = folder, name
+        self._argv, self._environment = argv, environment
+        self._timeout = timeout
+
+    def path(self, kind: str) -> str:
+        """Return the path of one of the daemon's files."""
+        return os.path.join(self._folder, f"{self._name}.{kind}")
+
+    def connect(self) -> "socket.socket":
+        """Return a connection to the daemon. Start it if it does not run. Raises `OSError`."""
+        deadline, started = time.monotonic() + _STARTING_SECONDS, False
+        while True:
+            try:
+                return self._connect()
+            except (FileNotFoundError, ConnectionRefusedError):
+                if started or time.monotonic() > deadline:
+                    raise
+            started = self._start()
+            if not started:
+                time.sleep(0.01)
+
+    def _connect(self) -> "socket.socket":
+        import socket
+
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(self._timeout)
+        try:
+            with self._short_path() as path:
+                connection.connect(path)
+            if user_of(connection) != os.getuid():
+                raise ConnectionRefusedError("it belongs to another user")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @contextmanager
+    def _short_path(self) -> Generator[str]:
+        """Yield a short path of the socket, through its folder's descriptor. A socket's path is
+        limited to 107 bytes."""
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield f"/proc/self/fd/{folder}/{self._name}.socket"
+        finally:
+            os.close(folder)
+
+    def _start(self) -> bool:
+        """Start the daemon. It listens before it imports, so that clients can wait for it. Returns
+        False if the lock is held: another process is starting the daemon, or the last one has not
+        quite ended."""
+        import fcntl
+        import socket
+
+        lock = os.open(self.path("lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            with suppress(FileNotFoundError):
+                os.unlink(self.path("socket"))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+                with self._short_path() as path:
+                    listener.bind(path)
+                listener.listen(512)
+                self._execute(listener.fileno(), lock)
+        finally:
+            os.close(lock)
+        return True
+
+    def _execute(self, listening: int, lock: int) -> None:
+        """Execute the daemon in a detached process."""
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            return
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                for number in CHANGED_SIGNALS:
+                    signal.signal(number, signal.SIG_DFL)
+                null = os.open(os.devnull, os.O_RDWR)
+                high = [_high_copy(descriptor) for descriptor in (listening, lock)]
+                for descriptor in (0, 1, 2):
+                    os.dup2(null, descriptor)
+                os.dup2(high[0], LISTENING)
+                os.dup2(high[1], LISTENING + 1)
+                os.closerange(LISTENING + 2, 1024)
+                os.chdir("/")
+                os.execvpe(self._argv[0], list(self._argv), dict(self._environment))
+        finally:
+            os._exit(0)
+
+
+def private_folder(path: str) -> bool:
+    """Make a folder that only this user can enter. Return whether it is one."""
+    import stat
+
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        status = os.lstat(path)
+    except OSError:
+        return False
+    owned = status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode)
+    return owned and not status.st_mode & 0o077
+
+
+def is_possible() -> bool:
+    """Return whether this system has what daemons need."""
+    return sys.platform.startswith("linux") and hasattr(os, "pidfd_open")
+
+
+def user_of(connection: "socket.socket") -> int:
+    """Return the user id of the process on the other side."""
+    import socket
+    import struct
+
+    form = struct.Struct("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
+    return form.unpack(credentials)[1]
+
+
+def of_this_process() -> Iterator[object]:
+    """Yield the properties that a process inherits from its parent, and a fork from its server."""
+    import resource
+
+    yield os.getuid(), os.getgid(), sorted(os.getgroups())
+    yield os.getpriority(os.PRIO_PROCESS, 0), sorted(os.sched_getaffinity(0))
+    for name in dir(resource):
+        if name.startswith("RLIMIT_"):
+            yield name, resource.getrlimit(getattr(resource, name))
+    for name in ("mnt", "net", "pid", "user", "ipc", "uts"):
+        with suppress(OSError):
+            yield os.readlink(f"/proc/self/ns/{name}")
+    yield os.uname().nodename  # several machines may share one home folder
+    for name in ("/proc/sys/kernel/random/boot_id", "/proc/self/oom_score_adj"):
+        with suppress(OSError), open(name) as file:
+            yield file.read()
+    with suppress(OSError), open("/proc/self/cgroup") as file:
+        yield re.sub(_SCOPE, "", file.read())
+
+
+def digest(what: object) -> str:
+    """Return a short name for a value of JSON."""
+    import hashlib
+
+    text = json.dumps(what, default=str, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _high_copy(descriptor: int) -> int:
+    """Return a copy of the descriptor with a high number."""
+    import fcntl
+
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64)

@@ -1,0 +1,147 @@
+"""The process through which the workers of this machine reach a remote store (shared.py):
+`python -m sweeper.store.serving ROOT`, with its socket and its lock as descriptors.
+
+A message is two lengths (of 4 and 8 bytes), an object in JSON, and bytes: a request has `method`,
+`arguments` and the bytes to write; an answer has `result`, or `error` and `text`, and the bytes
+that were read. A connection has one request at a time. The process ends when nobody has been
+connected for a while.
+"""
+
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sweeper.store.base import Store
+
+_LENGTHS = struct.Struct("!IQ")
+_IDLE_SECONDS = 10.0
+
+
+def send(connection: socket.socket, document: Mapping[str, object], data: bytes = b"") -> None:
+    """Send a message. Raises `OSError`."""
+    text = json.dumps(document).encode()
+    connection.sendall(_LENGTHS.pack(len(text), len(data)) + text)
+    connection.sendall(data)
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """Return the next message. Raises `OSError`, also at the end of the connection."""
+    length, size = _LENGTHS.unpack(_exactly(connection, _LENGTHS.size))
+    document = json.loads(_exactly(connection, length))
+    return document, bytes(_exactly(connection, size))
+
+
+def _exactly(connection: socket.socket, size: int) -> bytearray:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = connection.recv_into(view)
+        if not count:
+            raise ConnectionError("the connection has ended")
+        view = view[count:]
+    return data
+
+
+def direct(
+    store: "Store", method: str, arguments: Iterable[object], data: bytes
+) -> tuple[Any, bytes]:
+    """Do a request at the store itself. Return its result in the form of JSON, and its bytes."""
+    if method == "address":
+        return store.root, b""
+    given = [*arguments, data] if method in ("create", "replace", "append") else [*arguments]
+    result = getattr(store, method)(*given)
+    if isinstance(result, bytes):
+        return None, result
+    if method in ("list", "names", "folders_with"):
+        return [*result], b""
+    return result, b""
+
+
+class _Clients:
+    """Counts the connections."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._number = 0
+
+    def add(self, number: int) -> None:
+        """Count one more, or one less."""
+        with self._changed:
+            self._number += number
+            self._changed.notify_all()
+
+    @property
+    def any(self) -> bool:
+        """Whether anybody is connected."""
+        return self._number > 0
+
+
+def _serve(connection: socket.socket, root: str, clients: _Clients) -> None:
+    from sweeper.errors import StoreError, SweeperError
+
+    with connection:
+        try:
+            while True:
+                request, data = receive(connection)
+                content = b""
+                try:
+                    result, content = direct(
+                        _store(root), request["method"], request["arguments"], data
+                    )
+                    answer: dict[str, object] = {"result": result}
+                except SweeperError as error:
+                    answer = {"error": type(error).__name__, "text": str(error)}
+                except Exception as error:  # noqa: BLE001 - the worker says what happened
+                    answer = {"error": StoreError.__name__, "text": f"{root}: {error!r}"}
+                send(connection, answer, content)
+        except OSError:
+            pass  # the worker has ended
+        finally:
+            clients.add(-1)
+
+
+_stores: dict[str, Any] = {}
+_opening = threading.Lock()
+
+
+def _store(root: str) -> Any:
+    """Return the store, opened by the first request, which gets the error if there is one."""
+    from sweeper.store.opening import open_store
+
+    with _opening:
+        if root not in _stores:
+            _stores[root] = open_store(root)
+        return _stores[root]
+
+
+def main(root: str) -> None:
+    """Serve until nobody is connected any more."""
+    from sweeper.common.daemon import LISTENING, user_of
+
+    clients = _Clients()
+    with socket.socket(fileno=LISTENING) as listener:
+        listener.settimeout(_IDLE_SECONDS)
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                if clients.any:
+                    continue
+                break
+            connection.settimeout(None)
+            if user_of(connection) != os.getuid():
+                connection.close()
+                continue
+            clients.add(1)
+            threading.Thread(target=_serve, args=(connection, root, clients), daemon=True).start()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+    os._exit(0)

@@ -1,0 +1,146 @@
+"""A remote store through a process that all workers of this machine share (serving.py), so that
+each worker need not load the client of the store. Uses only the standard library.
+
+Without that process, or if it ends while a request is under way, a worker reaches the store by
+itself. Only a create may then have happened or not; its caller gets a `StoreError`, as after a
+reply that the network lost.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from sweeper import paths
+from sweeper.common.daemon import (
+    OF_A_TERMINAL,
+    Daemon,
+    digest,
+    is_possible,
+    of_this_process,
+    private_folder,
+)
+from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.store.base import Entry, Store
+from sweeper.store.opening import open_store
+from sweeper.store.serving import direct, receive, send
+
+if TYPE_CHECKING:
+    import socket
+
+_SECONDS = 300.0
+"""The longest that a request may take. The process has timeouts of its own, which are shorter."""
+_OF_A_RUN = ("SWEEPER_", "TMUX", "TINKER_TAGS", "WANDB_")
+_ERRORS = {kind.__name__: kind for kind in (AlreadyExists, NotFound, StoreError)}
+
+
+class _NotSent(ConnectionError):
+    """Raised if the process has not got a whole request, so that it did nothing."""
+
+
+def open_shared(root: str) -> Store:
+    """Return the store at `root`, through the shared process if it is remote and that is possible.
+    Raises `StoreError`."""
+    if "://" not in root or root.startswith(("file://", "memory://")) or not is_possible():
+        return open_store(root)
+    folder = paths.stores()
+    if not private_folder(folder):
+        return open_store(root)
+    shared = {k: v for k, v in os.environ.items() if not k.startswith((*_OF_A_RUN, *OF_A_TERMINAL))}
+    name = digest([root, sys.executable, sorted(shared.items()), *of_this_process()])
+    argv = [sys.executable, "-P", "-m", "sweeper.store.serving", root]
+    return SharedStore(root, Daemon(folder, name, argv, shared, _SECONDS))
+
+
+class SharedStore:
+    """A store (see `sweeper.store.base.Store`) behind a shared process. Threads may use it."""
+
+    is_remote = True
+
+    def __init__(self, root: str, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._idle: list[socket.socket] = []
+        self._direct: Store | None = None
+        self.root = root
+        self.root = str(self._call("address")[0])
+
+    def create(self, path: str, data: bytes) -> None:
+        self._call("create", path, data=data, again=False)
+
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        del durable
+        self._call("replace", path, data=data)
+
+    def append(self, path: str, data: bytes) -> None:
+        self._call("append", path, data=data, again=False)
+
+    def read(self, path: str) -> bytes:
+        return self._call("read", path)[1]
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        return self._call("read_range", path, start, end)[1]
+
+    def exists(self, path: str) -> bool:
+        return bool(self._call("exists", path)[0])
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        return (Entry(*entry) for entry in self._call("list", prefix)[0])
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return iter(self._call("names", prefix)[0])
+
+    def folders_with(self, name: str) -> Iterator[str]:
+        return iter(self._call("folders_with", name)[0])
+
+    def upload(self, path: str, source: str) -> None:
+        self._call("upload", path, os.path.abspath(source))
+
+    def remove(self, paths: Iterable[str]) -> None:
+        self._call("remove", [*paths])
+
+    def local_path(self, path: str) -> str | None:
+        del path
+        return None
+
+    def close(self) -> None:
+        """End the connections. The process ends when nobody is connected for a while."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _call(
+        self, method: str, *arguments: object, data: bytes = b"", again: bool = True
+    ) -> tuple[Any, bytes]:
+        """Return the process's answer. `again`: the request may be made twice."""
+        for _ in range(2):  # the second time by a new process
+            if self._direct is not None:
+                break
+            try:
+                return self._ask(method, arguments, data)
+            except OSError as error:
+                self.close()
+                if not (again or isinstance(error, _NotSent)):
+                    raise StoreError(
+                        f"{self.root}: no answer from the process that reaches it ({error})"
+                    ) from error
+        if self._direct is None:
+            self._direct = open_store(self.root)
+        return direct(self._direct, method, arguments, data)
+
+    def _ask(self, method: str, arguments: tuple[object, ...], data: bytes) -> tuple[Any, bytes]:
+        try:
+            connection = self._idle.pop() if self._idle else self._daemon.connect()
+        except OSError as error:
+            raise _NotSent(str(error)) from error
+        try:
+            try:
+                send(connection, {"method": method, "arguments": arguments}, data)
+            except OSError as error:
+                raise _NotSent(str(error)) from error
+            answer, content = receive(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        if "error" in answer:
+            raise _ERRORS.get(str(answer["error"]), StoreError)(str(answer["text"]))
+        return answer["result"], content
