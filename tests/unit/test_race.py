@@ -21,6 +21,7 @@ from sweeper.analysis.statistics.seeds import against_best
 from sweeper.errors import GridError
 from sweeper.launcher.manifest import merge
 from sweeper.planner.plan import plan
+from sweeper.results.forecast import not_known_yet
 from sweeper.results.race import chi_squared_chance, contenders, level, next_round, student_chance
 from sweeper.results.registry import Registry
 from sweeper.results.status import read_status
@@ -145,6 +146,13 @@ def test_only_cells_that_may_be_the_best_get_more_seeds(make: Make) -> None:
     status = read_status(Registry(made.store.root).sweep("r"))
     assert status.finished and status.exit_code == 0
     assert len(made.backend.submitted) == 18
+
+
+def test_what_is_to_come_counts_the_most_runs(make: Make) -> None:
+    made = make()
+    assert len(not_known_yet(made.folder.read_plan())) == 12
+    made.drive()
+    assert not_known_yet(made.folder.read_plan()) == []
 
 
 def test_it_ends_once_one_cell_is_clear(make: Make) -> None:
