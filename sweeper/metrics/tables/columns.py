@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, compress, islice, repeat
+from itertools import chain, islice, repeat
 from typing import TypeVar
 
 import msgspec
@@ -92,15 +92,19 @@ class Columns:
         mask = np.zeros(self.rows, bool)
         for key in keys:
             mask |= self.has(key)
-        return self if mask.all() else self.where(mask)
+        return self.where(mask)
 
     def where(
         self, rows: NDArray[np.bool_] | slice, keys: Iterable[str] | None = None
     ) -> "Columns":
         """Return the rows of a slice, or those for which a mask is true, with these keys (None:
         all). A key that no row has is there without numbers."""
-        every = range(self.rows)
-        numbers = every[rows] if isinstance(rows, slice) else [*compress(every, rows.tolist())]
+        if isinstance(rows, slice):
+            numbers = range(self.rows)[rows]
+        elif rows.all():
+            return self.chosen(keys)
+        else:
+            numbers = np.flatnonzero(rows).tolist()
         values = {
             key: self.values[key][rows] if key in self.values else absent(len(numbers))
             for key in (self.values if keys is None else keys)
