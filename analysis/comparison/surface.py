@@ -22,7 +22,7 @@ from sweeper.analysis.reading.series import Floats
 from sweeper.analysis.reading.settings import level
 from sweeper.analysis.statistics.distributions import noncentrality, student_quantile, student_tail
 from sweeper.analysis.statistics.inference import CONFIDENCE, holm
-from sweeper.analysis.statistics.regression import Column, Fit, column, fit
+from sweeper.analysis.statistics.regression import Column, Fit, bent, column, fit
 from sweeper.metrics.rows import as_float
 
 _FEWEST = 12
@@ -209,7 +209,7 @@ def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str
     if within in keys:
         apart = model.without(keys.index(within))
     total = float(apart @ apart)
-    scene = _Scene(model, total, unit, ranking, sign)
+    scene = _Scene(model, bent(model), total, unit, ranking, sign)
     axes = {i: _effect(scene, i, chances[i]) for i in count}
     order = sorted(count, key=lambda i: (-axes[i].importance.value, i))
     adjusted = 1 - model.variance * (len(model.y) - 1) / total
@@ -220,10 +220,11 @@ def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str
 
 
 class _Scene(NamedTuple):
-    """A model, the sums of squares that shares refer to, and the conversion of its numbers back
-    to values."""
+    """A model, the same as it is drawn (which may bend), the sum of squares that shares refer to,
+    and the conversion of its numbers back to values."""
 
     model: Fit
+    drawn: Fit
     total: float
     unit: float
     ranking: Ranking
@@ -237,11 +238,12 @@ def _effect(scene: _Scene, index: int, p: float) -> AxisEffect:
     model, total, sign = scene.model, scene.total, scene.sign
     own = model.columns[index]
     at = np.linspace(-1, 1, _POINTS) if own.numeric else np.arange(len(own.names), dtype=float)
-    means, errors = model.part(index, at)
-    reach = student_quantile((1 + CONFIDENCE) / 2, model.df) * errors
+    straight, _ = model.part(index, at)
+    means, errors = scene.drawn.part(index, at)
+    reach = student_quantile((1 + CONFIDENCE) / 2, scene.drawn.df) * errors
     xs: tuple[Any, ...] = tuple(own.value(at).tolist()) if own.numeric else own.names
     lines = [scene.back(line) for line in (means, means - reach, means + reach)]
-    side = _side(model, index, means, sign) if own.numeric else ""
+    side = _side(model, index, straight, sign) if own.numeric else ""
     return AxisEffect(
         key=own.key,
         numeric=own.numeric,

@@ -10,13 +10,15 @@ are dealt to the cells at random (Draper and Stoneman, Technometrics 8(4), 1966)
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from sweeper.analysis.reading.series import Floats
+from sweeper.analysis.statistics.distributions import upper_tail_f
+from sweeper.analysis.statistics.inference import CONFIDENCE
 
 DEALS = 999
 """The number of random permutations."""
@@ -30,10 +32,17 @@ _MOST = 40
 columns take minutes."""
 
 
+_KNOTS = 3
+"""The most knots of an axis."""
+_PLACES = np.linspace(0.05, 0.95, 19)
+"""The shares of an axis's values below its possible knots."""
+
+
 @dataclass(frozen=True)
 class Column:
     """An axis as columns of the model. `at` is the input of its terms: a number between -1 and 1,
-    or for other values their position in `names`. `low` and `high` are the ends."""
+    or for other values their position in `names`. `low` and `high` are the ends. At `knots` its
+    slope may change."""
 
     key: str
     names: tuple[str, ...]
@@ -42,6 +51,7 @@ class Column:
     high: float
     at: Floats
     curved: bool
+    knots: tuple[float, ...] = ()
 
     @property
     def numeric(self) -> bool:
@@ -63,7 +73,8 @@ class Column:
 
     def _raw(self, at: Floats) -> Floats:
         if self.numeric:
-            return np.column_stack([at, at**2] if self.curved else [at])
+            bends = [np.maximum(at - knot, 0.0) for knot in self.knots]
+            return np.column_stack([at, *([at**2] if self.curved else []), *bends])
         return np.column_stack([at == code for code in range(1, len(self.names))]).astype(float)
 
     def value(self, at: Floats) -> Floats:
@@ -256,6 +267,32 @@ def _strength(rows: Floats, left: Floats, df: int) -> Floats:
     shared = (rows @ left) ** 2
     rest = np.maximum(np.sum(left**2, axis=0) - shared, 1e-300)
     return shared / rest * (df - 1)
+
+
+def bent(model: Fit) -> Fit:
+    """Return the model with knots in the axes along which its residuals still bend: for each the
+    place that explains most, while an F test finds it at 1 - `CONFIDENCE` shared by all places and
+    axes. A loss that breaks off at an end is no parabola, whose band would lie beside it."""
+    curved = [i for i, own in enumerate(model.columns) if own.numeric and own.curved]
+    for index in curved * _KNOTS:
+        own = model.columns[index]
+        places = np.unique(np.quantile(np.unique(own.at), _PLACES))
+        wider = [_with_knot(model, index, float(place)) for place in places]
+        found = [each for each in wider if each is not None and each.variance > 0]
+        if not found or 2 * (model.design.shape[1] + 1) > len(model.y):
+            continue
+        more = min(found, key=lambda each: each.variance)
+        gained = float(model.left @ model.left) - more.variance * more.df
+        p = upper_tail_f(gained / more.variance, 1, more.df)
+        if p * len(places) * len(curved) <= 1 - CONFIDENCE:
+            model = more
+    return model
+
+
+def _with_knot(model: Fit, index: int, place: float) -> Fit | None:
+    columns = list(model.columns)
+    columns[index] = replace(columns[index], knots=(*columns[index].knots, place))
+    return fit(columns, model.y)
 
 
 def fit(columns: Sequence[Column], y: Floats) -> Fit | None:

@@ -103,7 +103,7 @@ def search(
     a logarithmic axis, a slope, a category. In units of the noise their effects have standard
     deviations of about 2, 0.9 and 0.7. Also returns the effects by cell."""
     parts: dict[str, list[float]] = {"lr": [], "warmup": [], "kind": []}
-    cells: list[tuple[dict[str, Any], np.ndarray]] = []
+    cells: list[tuple[dict[str, Any], Any]] = []
     for _ in range(points):
         own: dict[str, Any] = {"lr": float(10 ** rng.uniform(-5, -2))}
         own["warmup"] = float(rng.uniform(0, 1))
@@ -234,9 +234,46 @@ def _counted(found: Surface, parts: Parts, *, null: bool) -> Counter[str]:
     return counts
 
 
+Effect = Callable[[np.ndarray], np.ndarray]
+BENDS: dict[str, Effect] = {
+    "parabola": lambda at: 2.5 * (at + 3.7) ** 2,
+    "V, steeper on the right": lambda at: np.where(at < -3.5, -1.5 * (at + 3.5), 9 * (at + 3.5)),
+    "slope, then a cliff": lambda at: np.where(at < -2.8, -(at + 2.8), 9 * (at + 2.8)),
+}
+"""What a rate does, by its logarithm."""
+
+
+def bends(trials: int) -> None:
+    """Print how often the band of a rate holds its curve."""
+    counts = (40, 60, 200)
+    print("\nRandom searches over a rate and a slope: the band of the rate's curve holds it, %\n")
+    print(f"| | {' | '.join(f'{count} points' for count in counts)} |\n|---|---|---|---|")
+    for name, effect in BENDS.items():
+        row = [f"{100 * _held(effect, count, trials):.1f}" for count in counts]
+        print(f"| {name} | {' | '.join(row)} |", flush=True)
+
+
+def _held(effect: Effect, points: int, trials: int) -> float:
+    rng = np.random.default_rng([24, points])
+    held: list[bool] = []
+    for _ in range(trials):
+        at, warmup = rng.uniform(-5, -2, points), rng.uniform(0, 1, points)
+        values = 20 + effect(at) + 3 * warmup + rng.normal(0, 1, points)
+        cells = [
+            ({"lr": float(10**x), "warmup": float(w)}, [[float(v)]])
+            for x, w, v in zip(at, warmup, values, strict=True)
+        ]
+        found = find_surface(rank(sweep(cells)), 1.0)
+        rate = found and found.of("lr")
+        assert rate is not None
+        truth = 20 + effect(np.log10(np.array(rate.xs, dtype=float))) + 3 * warmup.mean()
+        held += [a <= x <= b for a, x, b in zip(rate.low, truth, rate.high, strict=True)]
+    return sum(held) / len(held)
+
+
 def main() -> None:
     """Simulate, print tables."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--trials", type=int, default=1000)
     tables(parser.parse_args().trials)
 
@@ -245,6 +282,7 @@ def tables(trials: int) -> None:
     """Return all tables; searches, which take longest, use a third of the trials."""
     print(f"\n{trials} sweeps a row of grids, {max(trials // 3, 1)} a row of searches")
     false_in_grids(trials)
+    bends(trials)
     searches(max(trials // 3, 1))
 
 
