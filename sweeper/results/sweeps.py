@@ -2,6 +2,7 @@
 them."""
 
 import functools
+import zlib
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -144,6 +145,10 @@ class _Ending(NamedTuple):
     opened: str | None = None
 
 
+_END = f"end {zlib.crc32(' '.join(_Ending._fields).encode()):x}"
+"""The name of an `_Ending` in the cache: one with other fields has another name."""
+
+
 class SweepRun(RecordedRun):
     """A run that a sweep has planned."""
 
@@ -215,7 +220,7 @@ class SweepRun(RecordedRun):
         def recall() -> _Ending:
             path, stamp = self.sweep_folder.event, self._sweep.state_files.stamp
             files = [(f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in ends]
-            recalled = self.index.recall(self.id, "end", files, read)
+            recalled = self.index.recall(self.id, _END, files, read)
             return endings[0] if recalled is None else _Ending(*recalled)
 
         return self.readable(recall, _Ending())

@@ -83,7 +83,7 @@ def test_without_a_server_there_is_nothing(tmux_socket: str) -> None:
 
 def test_a_socket_that_cannot_be_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEEPER_TMUX_SOCKET", "a/b")
-    with pytest.raises(EnvironmentFailure, match="SWEEPER_TMUX_SOCKET is 'a/b': give a name"):
+    with pytest.raises(EnvironmentFailure, match="SWEEPER_TMUX_SOCKET is 'a/b': use a name"):
         TmuxServer()
 
 

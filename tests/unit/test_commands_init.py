@@ -194,7 +194,7 @@ def test_a_script_that_is_no_recipe_gets_a_command_with_its_options(
     assert [s.value for s in grid.blocks[0].axes["lr"]] == [3e-4, 1e-3, 3e-3]
     assert "  # batch_size: 32 " in text and "verbose" not in text
     assert main(["plan", "train.yaml"]) == 2
-    assert "there is no value for {data}" in capsys.readouterr().err
+    assert "no value for {data}" in capsys.readouterr().err
     assert main(["plan", "train.yaml", "data=x"]) == 0
     said = capsys.readouterr()
     assert "9 runs: 9 to start" in said.out and "warning" not in said.err

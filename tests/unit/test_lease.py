@@ -84,7 +84,7 @@ def test_one_that_beats_is_left_alone(store: LocalStore, folder: SweepFolder) ->
             _elsewhere(store, 1, clock.slept)
 
     with (
-        pytest.raises(AnotherLauncher, match="at work on 's'"),
+        pytest.raises(AnotherLauncher, match="another launcher is running on 's'"),
         lease.holding_lease(folder, 0.5, clock=clock, sleep=sleep),
     ):
         pass

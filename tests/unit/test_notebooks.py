@@ -64,7 +64,7 @@ def test_a_curve_is_drawn_of_what_a_run_has_recorded(root: str) -> None:
     (curve,) = run.plot("test/nll").data
     assert (list(curve.x), list(curve.y)) == ([0, 1, 2], [3.0, 2.0, 1.0])
     assert run.plot().data[0].name == "test/nll"
-    with pytest.raises(UsageError, match="has not recorded 'nll'; there is test/nll"):
+    with pytest.raises(UsageError, match="has not recorded 'nll'; it has test/nll"):
         run.plot("nll")
 
 

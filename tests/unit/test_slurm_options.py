@@ -70,7 +70,7 @@ def test_what_a_run_asks_for() -> None:
     assert asked_by(options, {"rank": 64}, merge) == {"mem": "4G"}
     assert asked_by(options, {"rank": 8}, merge) == {"mem": "4G", "cpus": 2}
     (unused,) = unmatched(options, [{"rank": 8}, {"rank": 64}])
-    assert unused == "overrides: no run has rank, opt.name as asked for"
+    assert unused == "overrides: no run has rank, opt.name"
 
 
 def test_what_a_recipe_sees_of_a_jobs_environment() -> None:

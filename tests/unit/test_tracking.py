@@ -117,7 +117,7 @@ def test_every_mistake_has_its_place() -> None:
     with pytest.raises(GridError) as caught:
         parse_grid(text.partition("wandb:")[0] + "wandb: {project: p}", "g.yaml")
     assert list(caught.value.problems) == [
-        "g.yaml:2:9: launch.env: WANDB_MODE is wandb.mode here",
+        "g.yaml:2:9: launch.env: set wandb.mode instead of WANDB_MODE",
         "g.yaml:2:9: launch.env: WANDB_RUN_ID is set by sweeper, because of wandb",
     ]
 
