@@ -66,6 +66,26 @@ def test_a_random_search_tells_the_axes_that_matter_and_no_others(
     assert not told(found, "interaction") and not told(found, "edge")
 
 
+def test_the_curve_of_a_loss_that_breaks_off_has_a_kink(tmp_path: Path, written: ModuleType):
+    """Falling slowly with the rate, then rising steeply: a parabola would have its lowest point,
+    and its band, beside that."""
+    noise = random.Random(12)
+    cells: list[tuple[dict[str, Any], list[float]]] = []
+    for _ in range(60):
+        rate, warmup = noise.uniform(-5, -2), noise.uniform(0, 1)
+        level = 5 - (rate + 2.8) + 10 * max(rate + 2.8, 0) + 3 * warmup
+        cells.append(({"lr": 10**rate, "warmup": warmup}, [level + noise.gauss(0, 0.3)]))
+    written.measured(tmp_path, cells, axes=("lr", "warmup"))
+    found = studied(tmp_path)
+    rate = found.surface.of("lr") if found.surface is not None else None
+    assert rate is not None
+    xs = np.log10(np.array(rate.xs, dtype=float))
+    middle = float(np.mean([settings["warmup"] for settings, _ in cells]))
+    truth = 5 - (xs + 2.8) + 10 * np.maximum(xs + 2.8, 0) + 3 * middle
+    assert np.mean((truth >= rate.low) & (truth <= rate.high)) > 0.75
+    assert abs(xs[int(np.argmin(rate.means))] + 2.8) < 0.2
+
+
 def test_every_axis_of_a_random_search_is_drawn_or_named(tmp_path: Path, written: ModuleType):
     searched(tmp_path, written, points=26)
     found = studied(tmp_path)
