@@ -2,10 +2,12 @@
 
 Each numeric axis has a straight and a curved term, on a log scale where its values lie so, each
 other axis a mean a value; all are fitted together by least squares, so that what one axis does is
-not mistaken for another's. For its figure, an axis also has kinks where the residuals bend (`bent`). What is left over is the noise: of the seeds, and of all that the model
-does not know. Tests do not trust its shape: they compare with what comes out when an axis's values
-are dealt to the cells at random (Draper and Stoneman, Technometrics 8(4), 1966), or the remainders
-(Freedman and Lane, JBES 1(4), 1983), which for a random search is exact, whatever the noise.
+not mistaken for another's. For its figure, an axis also has
+kinks where the residuals bend (`bent`). What is left over is the noise: of the seeds, and of all
+that the model does not know. Tests do not trust its shape: they compare with what comes out when an
+axis's values are dealt to the cells at random (Draper and Stoneman, Technometrics 8(4), 1966), or
+the remainders (Freedman and Lane, JBES 1(4), 1983), which for a random search is exact, whatever
+the noise.
 """
 
 import math
