@@ -146,7 +146,9 @@ class Snapshot:
         self._done.add(entry.path)
         waiting = self._kinds.get(kind, deque())
         while waiting and len(batch) < window and self._bytes + size < _AHEAD:
-            other = listing[waiting.popleft()]
+            other = listing.get(waiting.popleft())
+            if other is None:  # of another sweep
+                continue
             new = other.path not in self._done and other.size <= _LARGEST
             if new and self._remembered(other) is None:
                 self._done.add(other.path)

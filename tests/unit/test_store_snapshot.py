@@ -116,6 +116,15 @@ def test_what_is_written_is_seen(store: Counted) -> None:
     assert "s/report/report.md" in snapshot.names("s")
 
 
+def test_several_sweeps(store: Counted) -> None:
+    for number in range(5):
+        store.replace(f"s{number}/sweep.json", b"%d" % number)
+    snapshot = Snapshot(store)
+    assert all(snapshot.exists(f"s{number}/sweep.json") for number in range(5))
+    plans = [snapshot.read(f"s{number}/sweep.json") for number in range(5)]
+    assert plans == [b"%d" % number for number in range(5)]
+
+
 def test_contents_are_remembered_until_the_file_changes(
     store: Counted, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
