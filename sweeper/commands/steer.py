@@ -38,7 +38,7 @@ def _pause(arguments: Namespace) -> int:
     if arguments.json:
         return print_steered(done, runs=arguments.runs)
     runs = "running jobs are stopped" if arguments.runs else "running jobs continue"
-    also = "" if done.launcher else "; no launcher is at work"
+    also = "" if done.launcher else "; no launcher is running"
     say(f"{done.sweep}: paused: nothing new is started, {runs}{also}")
     say(f"`{hint('resume', done.sweep, root=arguments.root)}` continues it")
     return 0
@@ -84,7 +84,7 @@ def _parallel(arguments: Namespace) -> int:
     done = pausing.parallel(arguments.sweep, arguments.jobs, root=arguments.root)
     if arguments.json:
         return print_steered(done, jobs=arguments.jobs)
-    when = "" if done.launcher else "; no launcher is at work: it counts for the next"
+    when = "" if done.launcher else "; no launcher is running: it counts for the next"
     say(f"{done.sweep}: at most {arguments.jobs} at once{when}")
     return 0
 
@@ -173,7 +173,7 @@ def _start_again(arguments: Namespace) -> int:
             _tell_none(sweep)
         return 0
     if take_up(sweep, warn):
-        say("the launcher at work on the sweep takes them up", flush=True)
+        say("the running launcher of the sweep takes them up", flush=True)
         plain = arguments.plain or arguments.json
         return follow(sweep.plan, sweep.root, plain=plain) if arguments.wait else 0
     try:
@@ -212,7 +212,7 @@ def _stop(arguments: Namespace) -> int:
     if arguments.json:
         return print_steered(done)
     if not done.changed:
-        say(f"{done.sweep}: no launcher is at work")
+        say(f"{done.sweep}: no launcher is running")
         return 0
     say(f"{done.sweep}: its launcher has ended; running jobs continue, and nothing new is started")
     say(f"`{hint('resume', done.sweep, root=arguments.root)}` starts one again")

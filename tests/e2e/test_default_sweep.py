@@ -76,7 +76,7 @@ def test_a_report_says_that_open_runs_will_not_start(here: Path, capfd: Captured
     """ "Let the open run finish" would be advice to wait for ever."""
     assert main(["analyze", "late", "--no-pictures"]) == 0
     told = " ".join(capfd.readouterr().out.split())
-    assert "1 open run, but no launcher is at work: nothing more is started until `sweeper" in told
+    assert "1 open run, but no launcher is running: no runs are started until `sweeper" in told
     assert main(["pause", "late"]) == 0
     capfd.readouterr()
     assert main(["analyze", "late", "--no-pictures"]) == 0

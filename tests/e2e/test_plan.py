@@ -128,7 +128,7 @@ def _as_it_was(run: dict[str, Any], plan: dict[str, Any], folder: SweepFolder) -
     assert job["secrets"] == plan["secrets"]
     assert job["recipe"] == plan["recipe"]
     for key in ("env", "timeout_s", "grace_s", "resume"):
-        assert job[key] == plan["launch"][key]
+        assert job["settings"][key] == plan["launch"][key]
 
 
 def test_full_has_the_same_commands(tmp_path: Path) -> None:
