@@ -6,7 +6,6 @@ removed when the sweep has ended. If its launcher was killed for good, a later l
 sweep removes it once no job of the sweep runs.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -34,6 +33,8 @@ _MARK = "SWEEPER_KEPT"
 
 def env_file(folder: str) -> str:
     """The file for the environment of the sweep at `folder`."""
+    import hashlib  # a worker on a local store has no use for it
+
     name = hashlib.sha256(folder.encode()).hexdigest()[:16]
     return os.path.join(environments(), f"{name}.json")
 
