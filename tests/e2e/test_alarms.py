@@ -205,7 +205,7 @@ def test_the_verb(scene: Scene) -> None:
     shown = scene.run("alarms", "toys")
     assert shown.returncode == 0
     assert "loss is NaN at step 2 (on_alarm: stop run, run: ended with 3" in shown.stdout
-    assert "nan: look at the step before" in shown.stdout
+    assert "nan: inspect the step before" in shown.stdout
     document = json.loads(scene.run("alarms", "toys", "kind=broken", "--json").stdout)
     [alarm] = document["alarms"]
     assert (alarm["rule"], alarm["key"], alarm["step"], alarm["value"]) == ("nan", "loss", 2, "NaN")

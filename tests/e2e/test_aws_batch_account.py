@@ -79,6 +79,6 @@ def test_the_doctor(batch: Any, tmp_path: Path) -> None:
     assert wrong["job queue"] == "no queue nope in us-east-1"
     assert wrong["image"] == f"{image}: no such image"
     assert "does not trust ecs-tasks.amazonaws.com" in wrong["job role"]
-    assert wrong["secret TINKER_API_KEY"] == f"there is no {nothing}"
+    assert wrong["secret TINKER_API_KEY"] == f"{nothing} does not exist"
     assert "tml-hush" not in json.dumps(checks)
     _sweeper(tmp_path, "doctor", "--backend", "nope", code=2)

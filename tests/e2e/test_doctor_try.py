@@ -256,7 +256,7 @@ def test_one_that_cannot_be_stopped_is_left(
         return kube.silent and "does not answer" in tried._waits_for()
 
     asked, late.when = trial.TrialRequest("kubernetes", late.launch, "none", ()), silent
-    with pytest.raises(EnvironmentFailure, match=r"does not answer.*what was made is left") as told:
+    with pytest.raises(EnvironmentFailure, match=r"does not answer.*its remains stay") as told:
         trial.try_out(asked, on_kube.root, 0.0, lambda _: None)
     assert "\n" not in str(told.value)
     kube.silent = False
