@@ -30,7 +30,8 @@ SECONDS, SECONDS_A_RUN, MEGABYTES = 1.0, 0.0001, 200.0
 MOST_REFUSED = 0.9
 _PLACED = re.compile(r"[^:]*\.yaml:\d+:\d+: .|override .+: .")
 _PLACELESS = re.compile(
-    r"grid\.yaml: (the grid is empty; |larger than |more than |\d+ bytes|not YAML: |File name|Is a dir)|launch\.\w+: "
+    r"grid\.yaml: (the grid is empty; |larger than |more than |\d+ bytes|not YAML: |File name|"
+    r"Is a dir)|launch\.\w+: "
 )
 _RUNS = re.compile(r"(\d+) runs?: ")
 
