@@ -63,26 +63,7 @@ def direct(
     return result, b""
 
 
-class _Clients:
-    """Counts the connections."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._number = 0
-
-    def add(self, number: int) -> None:
-        """Count one more, or one less."""
-        with self._changed:
-            self._number += number
-            self._changed.notify_all()
-
-    @property
-    def any(self) -> bool:
-        """Whether anybody is connected."""
-        return self._number > 0
-
-
-def _serve(connection: socket.socket, root: str, clients: _Clients) -> None:
+def _serve(connection: socket.socket, root: str, clients: set[socket.socket]) -> None:
     from sweeper.errors import StoreError, SweeperError
 
     with connection:
@@ -103,7 +84,7 @@ def _serve(connection: socket.socket, root: str, clients: _Clients) -> None:
         except OSError:
             pass  # the worker has ended
         finally:
-            clients.add(-1)
+            clients.discard(connection)
 
 
 _stores: dict[str, Any] = {}
@@ -124,21 +105,21 @@ def main(root: str) -> None:
     """Serve until nobody is connected any more."""
     from sweeper.common.daemon import LISTENING, user_of
 
-    clients = _Clients()
+    clients: set[socket.socket] = set()
     with socket.socket(fileno=LISTENING) as listener:
         listener.settimeout(_IDLE_SECONDS)
         while True:
             try:
                 connection, _ = listener.accept()
             except TimeoutError:
-                if clients.any:
+                if clients:
                     continue
                 break
             connection.settimeout(None)
             if user_of(connection) != os.getuid():
                 connection.close()
                 continue
-            clients.add(1)
+            clients.add(connection)
             threading.Thread(target=_serve, args=(connection, root, clients), daemon=True).start()
 
 
