@@ -255,7 +255,7 @@ class Bubblewrap(InShell):
 
     def _spawn(self, info: int) -> "subprocess.Popen[bytes]":
         made = self._made
-        script = supervisor("kill -KILL -1", _PREPARE, made.limits)
+        script = supervisor("-1", _PREPARE, made.limits)
         argv = [*_start(_over_root(made)), "--info-fd", str(info), *_NAMESPACES]
         argv += [*_file_system(made), "--chdir", made.workdir, "--", "bash", "-c", script, "shell"]
         env = {"PATH": _PATH, "HOME": "/root", "TERM": "dumb", "LANG": "C.UTF-8", "USER": "root"}

@@ -68,7 +68,7 @@ class Container(InShell):
     def start(self) -> None:
         argv = [*self._options(), *self._image()]
         at = shlex.quote(self._made.workdir)
-        script = supervisor("kill -KILL -1", f"mkdir -p {_FOLDERS} {at}; cd {at}")
+        script = supervisor("-1", f"mkdir -p {_FOLDERS} {at}; cd {at}")
         try:
             self._process = subprocess.Popen(
                 [*argv, "bash", "-c", script, "shell"],

@@ -53,7 +53,7 @@ class Process(InShell):
             os.mkdir(self.root, 0o700)
             for folder in (*_FOLDERS, self._made.workdir.lstrip("/")):
                 os.makedirs(os.path.join(self.root, folder), exist_ok=True)
-            script = supervisor("kill -KILL -- -$p $p", session=True)
+            script = supervisor("-- -$p $p", session=True)
             env |= {"HOME": workdir, "TERM": "dumb", **self._made.env, ROOT: self.root}
             self._process = _begin(["bash", "-c", script, "shell"], env, workdir)
         except OSError as error:

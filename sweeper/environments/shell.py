@@ -25,6 +25,9 @@ _PIECE = 1 << 18
 _PATIENCE = (0.5, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds before the supervisor is signalled again."""
 _START_SECONDS = 30.0
+_LOOKS, _LOOKS_IN_SESSION = 100, 10
+"""How often the supervisor looks whether killed processes are gone, 10 ms apart. Fewer looks
+outside a namespace: the machine's first process may be slow to reap them, or never do it."""
 
 _LOOP = r"""
 while IFS= read -r -d '' n && IFS= read -r -d '' k && IFS= read -r -d '' c; do
@@ -35,8 +38,10 @@ done
 
 # Signals with a handler interrupt `wait`, are reset to the default in children, and do not end the
 # supervisor. Signals without a handler do not reach the first process of a namespace from inside.
-# At the end of its input it ends everything and exits, because its starter is gone. `u` is set
-# when it was told to end everything: a shell that starts at that moment ends too.
+# A killed process may still finish a write, and its output must not be taken for that of the next
+# command. So the end of a shell is reported when the others that were killed with it are gone.
+# At the end of its input the supervisor ends everything and exits, because its starter is gone.
+# `u` is set when it was told to end everything: a shell that starts at that moment ends too.
 _SUPERVISOR = r"""
 IFS= read -r -d '' words
 %(limits)s
@@ -49,6 +54,10 @@ while [ $n -lt %(shells)d ]; do
   p=$!
   [ "$u" ] && kill -KILL $p
   while :; do wait $p; s=$?; kill -0 $p 2>/dev/null || break; done
+  for ((i = 0; i < %(looks)d; i++)); do
+    [ "$u" ] && %(any_left)s 2>/dev/null || break
+    sleep 0.01
+  done
   if IFS= read -r -t 0; then
     IFS= read -r -d '' -t 0.01 x
     [ $? = 1 ] && break
@@ -62,10 +71,12 @@ done
 
 
 def supervisor(
-    end_all: str, prepare: str = "", limits: Limits | None = None, *, session: bool = False
+    processes: str, prepare: str = "", limits: Limits | None = None, *, session: bool = False
 ) -> str:
-    """Return the supervisor's script. `end_all` ends all processes but itself. `prepare` is
-    executed first. With `session`, each shell gets its own session."""
+    """Return the supervisor's script. `processes` are the arguments of `kill` that mean all
+    processes but itself. `prepare` is executed first. With `session`, each shell gets its own
+    session."""
+    end_all = f"kill -KILL {processes}"
     lines = ["ulimit -c 0"]
     if limits is not None:
         lines += [f"ulimit -u {limits.processes}", f"ulimit -d {limits.memory_mb << 10}"]
@@ -74,6 +85,8 @@ def supervisor(
         "limits": "\n".join(lines),
         "end_all": shlex.quote(end_all),
         "end": end_all,
+        "any_left": f"kill -0 {processes}",
+        "looks": _LOOKS_IN_SESSION if session else _LOOKS,
         "prepare": prepare,
         "shells": _SHELLS,
         "bash": "exec setsid bash" if session else "bash",

@@ -75,6 +75,15 @@ def test_files_go_in_and_come_out(opened, kind):
     assert place.exec("echo [$y]; jobs", SOON).text == "[]\n"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_killed_processes_still_write_is_not_output_of_the_next_command(opened, kind):
+    place = opened(kind)
+    writers = "for i in 1 2 3 4; do (while :; do printf '%065536d' 1; done) & done; wait"
+    for _ in range(20):
+        assert place.exec(writers, 0.05).ended == "timeout"
+        assert place.exec("echo well", SOON) == Result(0, b"well\n")
+
+
 def test_no_isolation_is_only_for_who_says_so():
     with pytest.raises(NotThere, match="unsafe: true"):
         open_environment("process", Made())
