@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import json
 import os
+import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -25,13 +26,20 @@ _SMALL = 4096
 
 
 class Folder:
-    """The cache files of one root."""
+    """The cache files of one root. `clock` returns nanoseconds."""
 
-    def __init__(self, root: str, folder: str | None = None) -> None:
+    def __init__(
+        self, root: str, folder: str | None = None, clock: Callable[[], int] = time.time_ns
+    ) -> None:
         self.top = folder or paths.cache()
         self.path = os.path.join(self.top, _VERSION, hash_of(root))
         self._root = root
+        self._clock = clock
         self._made = False
+
+    def may_keep(self, stamp: Stamp) -> bool:
+        """Return whether a later change of the file with this stamp would be noticed."""
+        return not stamp.is_fleeting(self._clock())
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> bool:
         """Write a file, instead of one that was there before. Returns whether it could be
@@ -147,8 +155,10 @@ class Index:
         if remembered is not None and remembered[0] == now:
             return remembered[1]
         value = read()
-        steady = not any(stamp is not None and stamp.is_fleeting for _, stamp in files)
-        if steady and value is not None and self._folder is not None:
+        folder = self._folder
+        if folder is None or value is None:
+            return value
+        if all(stamp is None or folder.may_keep(stamp) for _, stamp in files):
             self._values.setdefault(run, {})[what] = [now, value]
             self._changed = True
         return value

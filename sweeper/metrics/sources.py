@@ -32,11 +32,10 @@ class Stamp(NamedTuple):
         """Return the stamp of a local file."""
         return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
-    @property
-    def is_fleeting(self) -> bool:
-        """Whether it is of a local file that changed so lately that its next change may not show:
-        then what was read of it holds for this moment only."""
-        return self.inode != 0 and time.time_ns() - max(self.time, self.changed) < MOMENT
+    def is_fleeting(self, now: int) -> bool:
+        """Return whether a local file changed so shortly before `now` (nanoseconds) that its next
+        change may leave the same stamp. What was read of it then holds only for that moment."""
+        return self.inode != 0 and now - max(self.time, self.changed) < MOMENT
 
 
 def _number_of(value: object) -> int:

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from sweeper import paths
-from sweeper.metrics import sources
 from sweeper.metrics.cache_folder import Folder, Index
-from sweeper.metrics.sources import Files, Stamp, stamp_of
+from sweeper.metrics.sources import MOMENT, Files, stamp_of
 from sweeper.metrics.tables import cache
 from sweeper.metrics.tables.columns import Columns, present
 from sweeper.metrics.tables.reading import Reader
@@ -29,16 +28,20 @@ def lines(*rows: object) -> str:
 
 
 class Desk:
-    """A file that is written, and readers of it, each as in a new process."""
+    """A file that is written, and readers of it, each as in a new process. Its clock says how
+    long ago the file was written."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.patch = patch
+    def __init__(self, folder: Path) -> None:
         self.store = LocalStore(str(folder / "root"))
         self.cache = str(folder / "cache")
         self.file = folder / "root" / PATH
         self.file.parent.mkdir(parents=True)
         self.moment = OLD
+        self.later = 0
         self.parsed = 0
+
+    def clock(self) -> int:
+        return time.time_ns() + self.later
 
     def write(self, text: str | bytes, *, age: bool = True) -> None:
         data = text.encode() if isinstance(text, str) else text
@@ -51,19 +54,23 @@ class Desk:
         self.settle(age)
 
     def settle(self, age: bool) -> None:
-        self.patch.setattr(sources, "MOMENT", 0 if age else 2_000_000_000)
+        self.later = 600 * MOMENT if age else -600 * MOMENT
         if age:  # long ago, and another time than before
             self.moment += 1_000_000_000
             os.utime(self.file, ns=(self.moment, self.moment))
 
     def columns(self, keys: list[str] | None = None) -> Columns:
-        reader = Reader(Folder(self.store.root, self.cache))
-        found = reader.columns(Files(self.store, "runs"), PATH, keys)
-        reader.save()
+        reader, files = Reader(Folder(self.store.root, self.cache, self.clock)), self.files()
+        found = reader.columns(files, PATH, keys)
+        if kept := reader.cache(files):
+            kept.flush()  # however little it is
         cache.wait_for_writers()
         self.parsed = reader.parsed
         assert found is not None
         return found
+
+    def files(self) -> Files:
+        return Files(self.store, "runs")
 
     def rows(self) -> int:
         """The whole lines that there are."""
@@ -75,9 +82,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    monkeypatch.setattr(cache, "_WORTH", 1)  # keep the smallest files
-    return Desk(tmp_path, monkeypatch)
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
 
 
 def test_what_has_not_changed_is_not_read_again(desk: Desk):
@@ -121,12 +127,12 @@ def test_a_file_that_was_rewritten_is_read_again(
     text = lines(*({"step": i, "a": i} for i in range(300)))
     desk.write(text, age="ago" in moment)
     if moment == "growing":  # for more than an instant, and less than minutes
-        desk.patch.setattr(sources, "MOMENT", 0)
+        desk.later = 2 * MOMENT
     desk.columns(keys)
     before = desk.file.stat()
     desk.write(rewrite(text), age="ago" in moment)
     if moment == "growing":
-        desk.patch.setattr(sources, "MOMENT", 0)
+        desk.later = 2 * MOMENT
     if "back" in moment:
         os.utime(desk.file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert desk.columns(keys).column("a").tolist() == [
@@ -135,15 +141,10 @@ def test_a_file_that_was_rewritten_is_read_again(
 
 
 def test_a_file_that_was_rewritten_within_a_tick_of_the_clock_is_read_again(desk: Desk):
-    def coarse(status: os.stat_result) -> Stamp:
-        return Stamp(status.st_size, OLD, status.st_ino, time.time_ns())
-
-    text = lines(*({"step": i, "a": i} for i in range(3)))
-    desk.patch.setattr(time, "time_ns", lambda: OLD)  # no time passes
-    desk.patch.setattr(Stamp, "of", coarse)
-    for value in (1, 5, 7):
-        desk.write(text.replace('"a": 1', f'"a": {value}'), age=False)
-        assert desk.values() == [0.0, value, 2.0]
+    desk.later = 0
+    for value in range(100, 200):  # several of them within a tick
+        desk.file.write_text(lines({"step": 0, "a": value}))
+        assert desk.values() == [value]
 
 
 def test_a_file_that_was_replaced_by_a_longer_one_is_read_again(desk: Desk):
@@ -176,7 +177,7 @@ def test_the_cache_may_go_at_any_time_and_need_not_be_writable(desk: Desk):
     desk.write(lines({"step": 0, "a": 1.5}))
     reader = Reader(Folder(desk.store.root, desk.cache))
     for _ in range(3):
-        assert reader.columns(Files(desk.store, "runs"), PATH) is not None
+        assert reader.columns(desk.files(), PATH) is not None
         reader.save()
         cache.wait_for_writers()
         shutil.rmtree(desk.cache, ignore_errors=True)
@@ -243,10 +244,9 @@ def test_parts_are_one_file_and_the_whole_goes_before_them(tmp_path: Path):
     assert rows() == [0, 1, 2] and not store.read
 
 
-def test_the_index_forgets_what_has_changed_and_what_changed_just_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    folder, file = Folder("root", str(tmp_path / "cache")), tmp_path / "file"
+def test_the_index_forgets_what_has_changed_and_what_changed_just_now(desk: Desk, tmp_path: Path):
+    folder, file = Folder("root", str(tmp_path / "cache"), desk.clock), tmp_path / "file"
+    desk.later = -MOMENT
     calls: list[int] = []
 
     def recall(name: str = "1") -> int:
@@ -257,7 +257,7 @@ def test_the_index_forgets_what_has_changed_and_what_changed_just_now(
 
     file.write_text("1")
     assert [recall(), recall()] == [1, 2]  # too new to rely on its time
-    monkeypatch.setattr(sources, "MOMENT", 0)
+    desk.later = 2 * MOMENT
     assert [recall(), recall()] == [3, 3]
     file.read_text()
     assert recall() == 3  # looking at a file changes nothing
@@ -274,7 +274,7 @@ def test_parts_on_this_machine_are_told_as_files_are(desk: Desk):
     folder.mkdir()
     for offset, data in ((0, one), (len(one), two)):
         (folder / str(offset)).write_bytes(data)
-    desk.patch.setattr(sources, "MOMENT", 0)
+    desk.later = 2 * MOMENT
     assert desk.values() == [1.0, 2.0] and desk.parsed > 0
     assert desk.values() == [1.0, 2.0] and desk.parsed == 0
     part = folder / "0"
@@ -282,7 +282,7 @@ def test_parts_on_this_machine_are_told_as_files_are(desk: Desk):
     part.write_bytes(one.replace(b'"a": 1', b'"a": 5'))
     os.utime(part, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert desk.values() == [5.0, 2.0]
-    desk.patch.setattr(sources, "MOMENT", 2_000_000_000)
+    desk.later = -MOMENT
     part.write_bytes(one)
     for _ in range(2):  # just now: not believed
         assert desk.values() == [1.0, 2.0] and desk.parsed > 0

@@ -2,17 +2,20 @@
 
 import json
 import os
+import time
+import uuid
 from pathlib import Path
 
 import pytest
 
-from sweeper.metrics import sources
 from sweeper.metrics.cache_folder import Folder
 from sweeper.metrics.sources import Files
-from sweeper.metrics.tables import cache, reading
+from sweeper.metrics.tables import cache
 from sweeper.metrics.tables.columns import Columns, present
 from sweeper.metrics.tables.reading import Reader
+from sweeper.store.base import Store
 from sweeper.store.local import LocalStore
+from sweeper.store.opening import open_store
 
 OLD = 1_600_000_000_000_000_000
 TEXTS = {
@@ -26,28 +29,36 @@ TEXTS = {
 
 
 class Desk:
-    """Small files of long ago, and readers of them, each as in a new process."""
+    """Small files, and readers of them an hour later, each as in a new process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: Store) -> None:
         self.folder, self.cache = folder / "root", str(folder / "cache")
-        self.store = LocalStore(str(self.folder))
+        self.store = store
         for name, text in TEXTS.items():
             self.write(name, text)
 
-    def write(self, name: str, text: str, time: int = OLD) -> None:
-        file = self.folder / "runs" / name / "metrics.jsonl"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        os.utime(file, ns=(time, time))
+    def write(self, name: str, text: str, moment: int = OLD) -> None:
+        path = f"runs/{name}/metrics.jsonl"
+        self.store.replace(path, text.encode())
+        if self.store.local_path(path) is not None:
+            os.utime(self.folder / path, ns=(moment, moment))
 
     def reader(self) -> Reader:
-        return Reader(Folder(self.store.root, self.cache))
+        hour = 3_600_000_000_000
+        return Reader(Folder(self.store.root, self.cache, lambda: time.time_ns() + hour))
+
+    def keep(self, reader: Reader, files: Files) -> None:
+        """Write what was read, however little it is."""
+        kept = reader.cache(files)
+        assert kept is not None
+        kept.flush()
+        cache.wait_for_writers()
 
     def read(self, keys: list[str] | None = None, names: list[str] | None = None) -> list[object]:
         reader, files = self.reader(), Files(self.store, "runs")
         found = [reader.columns(files, f"runs/{n}/metrics.jsonl", keys) for n in names or TEXTS]
-        reader.save()
-        cache.wait_for_writers()
+        self.keep(reader, files)
+        self.parsed = reader.parsed
         return [*map(plain, found)]
 
     def alone(self, keys: list[str] | None = None) -> list[object]:
@@ -74,23 +85,16 @@ def plain(found: Columns | None) -> object:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    monkeypatch.setattr(sources, "MOMENT", 0)
-    monkeypatch.setattr(cache, "_WORTH", 1)
-    return Desk(tmp_path)
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path, LocalStore(str(tmp_path / "root")))
 
 
 @pytest.mark.parametrize("keys", [None, ["a"], ["n", "none"]])
-def test_what_comes_from_a_segment_is_what_is_in_the_files(
-    desk: Desk, keys: list[str] | None, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_comes_from_a_segment_is_what_is_in_the_files(desk: Desk, keys: list[str] | None):
     alone = desk.alone(keys)
     assert desk.read(keys) == alone
     [segment] = desk.kept()
-    with monkeypatch.context() as nothing:  # is parsed again
-        nothing.delattr(reading, "read_columns")
-        nothing.delattr(reading, "parse_columns")
-        assert desk.read(keys) == alone
+    assert desk.read(keys) == alone and desk.parsed == 0
     assert desk.kept() == [segment]
 
 
@@ -114,13 +118,20 @@ def test_a_file_that_has_changed_is_read_again(desk: Desk):
     assert desk.read() == desk.alone()
 
 
-def test_many_small_segments_become_few(desk: Desk, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "_SMALL", 3)
+def test_many_small_segments_become_few(tmp_path: Path):
+    """On a remote store, of which even the smallest files are kept."""
+    desk = Desk(tmp_path, open_store(f"memory://{uuid.uuid4().hex}"))
+    most = 0
     for step in range(40):
         name = [*TEXTS][step % len(TEXTS)]
-        desk.write(name, TEXTS[name] + json.dumps({"step": step, "a": step}) + "\n", OLD + step)
-        assert desk.read() == desk.alone()
-        assert len(desk.kept()) <= 4
+        desk.write(name, TEXTS[name] + json.dumps({"step": step, "a": step}) + "\n")
+        reader, files = desk.reader(), Files(desk.store, "runs")
+        found = [plain(reader.columns(files, f"runs/{n}/metrics.jsonl")) for n in TEXTS]
+        reader.save()
+        cache.wait_for_writers()
+        assert found == desk.alone()
+        most = max(most, len(desk.kept()))
+    assert 10 < most < 20
 
 
 def test_a_reader_that_began_before_another_one_wrote_reads_the_same(desk: Desk):
@@ -129,19 +140,18 @@ def test_a_reader_that_began_before_another_one_wrote_reads_the_same(desk: Desk)
     assert early.columns(files, "runs/plain/metrics.jsonl") is not None
     desk.read()
     assert plain(early.columns(files, "runs/bad/metrics.jsonl")) == desk.alone()[3]
-    early.save()
-    cache.wait_for_writers()
+    desk.keep(early, files)
     assert desk.read() == desk.alone()
 
 
-def test_what_is_being_written_is_read_by_the_same_reader(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(cache, "_ROOM", 1)  # each file is written at once
+def test_what_is_being_written_is_read_by_the_same_reader(desk: Desk):
     reader, files = desk.reader(), Files(desk.store, "runs")
+    kept = reader.cache(files)
+    assert kept is not None
     for _ in range(2):
         for name, alone in zip(TEXTS, desk.alone(), strict=True):
             assert plain(reader.columns(files, f"runs/{name}/metrics.jsonl")) == alone
+            kept.flush()
     assert reader.parsed == sum(map(len, TEXTS.values()))
 
 
@@ -160,8 +170,7 @@ def test_the_keys_of_a_file_and_no_others(desk: Desk):
     def keys() -> list[set[str]]:
         reader, files = desk.reader(), Files(desk.store, "runs")
         found = [{*reader.keys(files, f"runs/{name}/metrics.jsonl")} for name in TEXTS]
-        reader.save()
-        cache.wait_for_writers()
+        desk.keep(reader, files)
         return found
 
     expected = [{"step", "a"}, {"b", "step", "a"}, {"step", "a", "n", "x"}, {"step", "a"}, set()]

@@ -99,13 +99,3 @@ def test_what_is_read_quickly_is_what_is_read_by_record(awkward: float, turns: t
         assert as_rows(found.columns, found.texts) == rows
         assert (sum(found.rows), found.malformed) == (len(rows), bad)
         assert found.rows == [len(parse(data).rows) for _, data in files]
-
-
-def test_most_records_are_read_quickly(monkeypatch: pytest.MonkeyPatch):
-    """Absent and empty values, several turns and texts of many kinds are no reason to be slow."""
-    rng = random.Random(1)
-    file = SummaryFile("x", 0, "train", 1)
-    data = "".join(json.dumps(record(rng, rng.choice((1, 2)))) + "\n" for _ in range(200)).encode()
-    taught = data.replace(b"metrics.run", b"c")  # which may be two columns
-    monkeypatch.setattr("sweeper.metrics.tables.rollouts.flat", None)
-    assert sum(read_summaries([(file, taught)]).rows) == 200

@@ -105,7 +105,7 @@ class Cache:
     """What is kept of the files of one kind below one folder of a root."""
 
     def __init__(self, folder: Folder, files: Files, kind: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._prefix = f"{hash_of(f'{kind} in {files.prefix}')}."
         self._least = _WORTH if files.local is not None else 0
         self._segments: dict[str, _Segment] = {}
@@ -122,10 +122,10 @@ class Cache:
         self._sent.clear()
         names: list[str] = []
         with suppress(OSError):
-            names = sorted(os.listdir(self._folder.path))
+            names = sorted(os.listdir(self.folder.path))
         for name in names:
             if name.startswith(self._prefix) and name not in self._segments:
-                path = os.path.join(self._folder.path, name)
+                path = os.path.join(self.folder.path, name)
                 try:
                     segment = _Segment(path)
                 except FileNotFoundError:
@@ -183,7 +183,7 @@ class Cache:
         """Write a segment with what is new, in a thread; then remove the files `instead_of`."""
         wait_for_writers()
         if self._new:
-            arguments = self._folder, f"{self._prefix}{time.time_ns():016x}", self._new, instead_of
+            arguments = self.folder, f"{self._prefix}{time.time_ns():016x}", self._new, instead_of
             self._sent.update(self._new)
             self._new, self._new_keys, self._new_numbers = {}, {}, 0
             writer = threading.Thread(target=_write, args=arguments)

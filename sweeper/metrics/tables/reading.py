@@ -105,9 +105,10 @@ class Reader:
             before = cache.columns(name)
         if before is None and begin:
             begin, (stamp, data) = 0, source.read(0)
+        fleeting = cache is not None and not cache.folder.may_keep(stamp)
         if before is None or mark is None:
             # What has kept still will hardly be compared by its bytes, and pieces need not be.
-            compared = not source.pieces and (stamp.is_fleeting or not source.settled)
+            compared = not source.pieces and (fleeting or not source.settled)
             offset, rows, checksum = 0, 0, 0 if compared else None
             columns = read_columns(name, data, self._hint)
         else:
@@ -123,9 +124,9 @@ class Reader:
         count = 0 if MetricsFile(name).is_csv else columns.rows - len(parse(data[end:]).rows)
         if checksum is not None:
             checksum = zlib.crc32(memoryview(data)[:end], checksum)
-        new = _Mark(stamp, stamp.is_fleeting, offset + end, count, checksum, source.pieces)
+        new = _Mark(stamp, fleeting, offset + end, count, checksum, source.pieces)
         # Fleeting pieces are not compared by their bytes.
-        whole = offset + len(data) == stamp.size and not (source.pieces and stamp.is_fleeting)
+        whole = offset + len(data) == stamp.size and not (source.pieces and fleeting)
         if cache is not None and whole and new != mark:
             cache.put(name, [*new], columns)
         return columns

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.errors import NotFound
+from sweeper.metrics.cache_folder import Folder
 from sweeper.metrics.rollout_files import (
     COLUMNS,
     LABELS,
@@ -90,7 +91,7 @@ def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Summ
             parts = [Summaries(columns, texts, about["rows"], about["malformed"])]
     done = len(parts[0].rows) if parts else 0
     if done < len(now):
-        fresh, steady = _read_files(sources[done:])
+        fresh, steady = _read_files(sources[done:], cache and cache.folder)
         parts.append(fresh)
         if cache is not None and steady:
             whole, count = join_summaries(parts), done + steady
@@ -102,7 +103,9 @@ def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Summ
     return join_summaries(parts, keys)
 
 
-def _read_files(files: Sequence[tuple[SummaryFile, Source]]) -> tuple[Summaries, int]:
+def _read_files(
+    files: Sequence[tuple[SummaryFile, Source]], folder: Folder | None
+) -> tuple[Summaries, int]:
     """Read files. Returns also how many of the first are in no danger of changing unnoticed."""
     batch: list[tuple[SummaryFile, bytes]] = []
     parts: list[Summaries] = []
@@ -111,7 +114,7 @@ def _read_files(files: Sequence[tuple[SummaryFile, Source]]) -> tuple[Summaries,
     for file, source in files:
         try:
             stamp, data = source.read(0)
-            steady.append(stamp == source.stamp and not stamp.is_fleeting)
+            steady.append(stamp == source.stamp and folder is not None and folder.may_keep(stamp))
         except NotFound:
             data = b""
             steady.append(False)
