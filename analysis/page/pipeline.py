@@ -100,7 +100,7 @@ def pipeline(sweep: Sweep, reports: Mapping[str, Report]) -> Pipeline:
         stages=tuple(stages),
         chains=tuple(sorted(chains, key=functools.partial(_place, sweep))),
         used=priced.of_sweep(sweep),
-        prices=priced.told_prices,
+        prices=priced.basis_of([run.usage for run in runs]),
     )
 
 

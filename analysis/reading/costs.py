@@ -153,10 +153,9 @@ class Priced:
         with suppress(UsageError):  # `sweeper costs --prices` tells what is wrong with it
             self._prices = load()
 
-    @property
-    def told_prices(self) -> str | None:
-        """The source of the prices; None without prices."""
-        return None if self._prices is None else self._prices.told
+    def basis_of(self, used: Sequence[Usage]) -> str | None:
+        """Return the dates of the prices of this usage, for people; None without prices."""
+        return None if self._prices is None else amount(total(used), self._prices).basis
 
     def sum_of(self, used: Sequence[Usage]) -> float | None:
         """Return the cost in dollars; None if unknown."""

@@ -167,16 +167,20 @@ def used(store: Store, recorded: Sequence[Entry]) -> Used:
         for mine in filter(None, (now, *gone.values())):
             runs += len({run for entry in mine for run in entry.runs})
             caps = {key: max(entry.budget.get(key, 0.0) for entry in mine) for key in sums}
-            spent, over = dict.fromkeys(sums, 0.0), False
+            spent, over = dict[str, float | None](dict.fromkeys(sums, 0.0)), False
             if mine is now:
                 spent, over = _spent(SweepFolder(store, sweep))
             for key in sums:
-                sums[key] += spent[key] if over else max(spent[key], caps[key])
+                amount = spent[key]
+                if amount is None:  # no price is known: the sweep counts as its whole budget
+                    sums[key] += caps[key]
+                else:
+                    sums[key] += amount if over else max(amount, caps[key])
     return Used(runs, **sums)
 
 
-def _spent(folder: SweepFolder) -> tuple[dict[str, float], bool]:
-    """Return what a sweep has used, and whether it is finished."""
+def _spent(folder: SweepFolder) -> tuple[dict[str, float | None], bool]:
+    """Return what a sweep has used (None if unknown), and whether it is finished."""
     from sweeper.money import prices
     from sweeper.results.costs import spent, together
     from sweeper.results.status import read_status
@@ -189,9 +193,9 @@ def _spent(folder: SweepFolder) -> tuple[dict[str, float], bool]:
     table = prices.load()
     whole = together((spent(run, table) for run in opened.runs if run.attempts), table)
     hours = sum(run.times["wall_s"] or 0.0 for run in opened.runs if run.attempts) / 3600
-    spent_amounts: dict[str, float] = {
+    spent_amounts: dict[str, float | None] = {
         "tokens": float(whole.usage.counts.tokens),
-        "usd": whole.amount.usd,
+        "usd": None if whole.amount.unpriced else whole.amount.usd,
     }
     status = read_status(opened)
     return {**spent_amounts, "hours": hours}, status.finished and not status.at_work

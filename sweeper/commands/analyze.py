@@ -196,7 +196,8 @@ def _cost(registry: "Registry", report: "Report") -> str | None:
     if unpriced and not whole.amount.usd:
         return f"{tokens:,} tokens; no price known for {unpriced}"
     without = f", without {unpriced} (no price known)" if unpriced else ""
-    return f"{tokens:,} tokens, {prices.money(whole.amount.usd)} dollars by {table.told}{without}"
+    dollars = f"{prices.money(whole.amount.usd)} dollars by {whole.amount.basis}"
+    return f"{tokens:,} tokens, {dollars}{without}"
 
 
 def _print_power(report: "Report") -> None:

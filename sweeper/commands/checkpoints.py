@@ -108,7 +108,7 @@ def _show(checkpoints: Sequence[Found], spared: dict[str, str]) -> None:
     cost = ""
     if table.storage_gb_month is not None:
         usd = prices.money(size / _GIGABYTE * table.storage_gb_month)
-        cost = f", about {usd} dollars a month by {table.told}"
+        cost = f", about {usd} dollars a month by prices of {table.date}"
     print(f"\n{plural(len(checkpoints), 'checkpoint')}, {size / _GIGABYTE:,.3f} GB{cost}")
 
 

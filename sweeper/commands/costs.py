@@ -40,19 +40,19 @@ def show(
     times = [time for run, _ in costs for time in (run.times["started"], run.times["ended"])]
     since = since_first(run.times["started"] for run, _ in costs)
     theirs = billed(of_sweeps(_sweeps(costs, registry)), since)
-    rows: dict[str, tuple[Counts, float, Billed]] = {}
+    rows: dict[str, tuple[Counts, prices.Amount, Billed]] = {}
     several = len({run.sweep for run, _ in costs}) > 1
     for run, one in costs:
         name = run.name if arguments.by == "run" else run.cell
         name = f"{run.sweep}/{name}" if several else name
-        counts, usd, known = rows.get(name, (Counts(), 0.0, Billed()))
+        counts, cost, known = rows.get(name, (Counts(), prices.Amount(0.0), Billed()))
         there = theirs.get((run.sweep, run.id), Billed())
         rows[name] = (
-            counts.plus(one.usage.counts), usd + one.amount.usd, known.plus(there)
+            counts.plus(one.usage.counts), cost.plus(one.amount), known.plus(there)
         )  # fmt: skip
-    whole = Counts(), 0.0, Billed()
-    for counts, usd, known in rows.values():
-        whole = whole[0].plus(counts), whole[1] + usd, whole[2].plus(known)
+    whole = Counts(), prices.Amount(0.0), Billed()
+    for counts, cost, known in rows.values():
+        whole = whole[0].plus(counts), whole[1].plus(cost), whole[2].plus(known)
     last = max((time for time in times if time), default=None)
     fresh = last is None or datetime.fromisoformat(last) > datetime.now(UTC) - _FRESH
     unseen = sum(one.counted == "nothing" for _, one in costs)
@@ -65,28 +65,26 @@ def show(
     print_table(
         columns, [_billing_line(name, *row) for name, row in (*rows.items(), ("all", whole))]
     )
-    for line in ("", *explanation) if explanation else ("", "the two are the same, to the token"):
+    explanation = explanation or ["the two are the same, to the token"]
+    for line in ("", *explanation, f"dollars by {whole[1].basis}"):
         print(line)
     return tell_problems(registry.problems)
 
 
-def _record(counts: Counts, usd: float, known: Billed) -> dict[str, object]:
+def _record(counts: Counts, cost: prices.Amount, known: Billed) -> dict[str, object]:
     ours = {kind: getattr(counts, kind) for kind in KINDS}
-    return {**ours, "usd": usd, "billed": known.record()}
+    usd = None if cost.unpriced else cost.usd
+    priced = {"usd": usd, "unpriced": list(cost.unpriced), "prices": list(cost.dates)}
+    return {**ours, **priced, "billed": known.record()}
 
 
-def _billing_line(name: str, counts: Counts, usd: float, known: Billed) -> tuple[object, ...]:
+def _billing_line(
+    name: str, counts: Counts, cost: prices.Amount, known: Billed
+) -> tuple[object, ...]:
     there = known.counts.tokens
     dollars = "unknown" if known.unpriced else prices.money(known.usd) if there else "-"
-    priced = prices.money(usd) if usd else "-"
-    return (
-        name,
-        f"{counts.tokens:,}",
-        f"{there:,}",
-        f"{there - counts.tokens:+,}",
-        priced,
-        dollars,
-    )
+    tokens = (f"{counts.tokens:,}", f"{there:,}", f"{there - counts.tokens:+,}")
+    return (name, *tokens, _dollars(counts, cost), dollars)
 
 
 def _sweeps(costs: Sequence[tuple[RecordedRun, Spent]], registry: Registry) -> list[Sweep]:
@@ -140,7 +138,7 @@ def run(arguments: Namespace) -> int:
     if shown:
         columns = (arguments.by, *KINDS, "steps", "dollars")
         print_table(columns, [_line(name, one) for name, one in (*shown, ("all", whole))])
-    for line in _notes(costs, whole, table):
+    for line in _notes(costs, whole):
         say(line)
     return tell_problems(registry.problems)
 
@@ -172,26 +170,25 @@ def _rows(
 def _line(name: str, one: Spent) -> tuple[object, ...]:
     counts = one.usage.counts
     tokens = (f"{getattr(counts, kind):,}" for kind in KINDS)
-    return (name, *tokens, f"{counts.steps:,}", _dollars(one))
+    return (name, *tokens, f"{counts.steps:,}", _dollars(counts, one.amount))
 
 
-def _dollars(one: Spent) -> str:
-    if not one.usage.counts.tokens:
+def _dollars(counts: Counts, cost: prices.Amount) -> str:
+    if not counts.tokens:
         return "-"
-    priced = prices.money(one.amount.usd)
-    if not one.amount.unpriced:
-        return priced
-    return "unknown" if not one.amount.usd else f"{priced} and more"
+    if not cost.unpriced:
+        return prices.money(cost.usd)
+    return f"{prices.money(cost.usd)} and more" if cost.usd else "unknown"
 
 
-def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent, table: prices.Prices) -> list[str]:
+def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
     """Explain the figures, and what they leave out."""
     without = sum(one.counted == "nothing" for _, one in costs)
     lines: list[str] = []
     if without < len(costs):
         lines += [
             "",
-            f"dollars by {table.told} ({table.path}); `sweeper costs --prices` shows them",
+            f"dollars by {whole.amount.basis}; `sweeper costs --prices` shows them",
         ]
     if whole.amount.unpriced:
         lines.append(f"no price known for {', '.join(whole.amount.unpriced)}")
@@ -212,7 +209,8 @@ def _add_prices(verb: ArgumentParser) -> None:
     table.add_argument(
         "--refresh",
         metavar="FILE|URL",
-        help="use this table from now on; its format is that of Tinker's models.json",
+        help="use this table from now on, except for prices that are older than the package's; its "
+        "format is that of Tinker's models.json",
     )
     table.add_argument("--reset", action="store_true", help="use the package's own table again")
 
@@ -227,13 +225,19 @@ def _show_prices(arguments: Namespace) -> int:
         _refresh(arguments.refresh)
     loaded = prices.load()
     if arguments.json:
-        rows = [{"model": name, **price._asdict()} for name, price in loaded.models.items()]
+        rows = [
+            {"model": name, **price._asdict(), "dates": dict(price.dates)}
+            for name, price in loaded.models.items()
+        ]
         document = {"schema": 1, "date": loaded.date, "source": loaded.source, "path": loaded.path}
         print_json(document | {"storage_gb_month": loaded.storage_gb_month, "models": rows})
         return 0
-    columns = ("model", *prices.Price._fields)
-    print_table(columns, [(name, *map(_price, one)) for name, one in loaded.models.items()])
-    print(f"\ndollars per million tokens, of {loaded.date}; source: {loaded.source}")
+    rows = [
+        (name, *(_price(getattr(price, kind)) for kind in KINDS), price.dated)
+        for name, price in loaded.models.items()
+    ]
+    print_table(("model", *KINDS, "of"), rows)
+    print(f"\ndollars per million tokens; source: {loaded.source}")
     if loaded.storage_gb_month is not None:
         print(f"checkpoints: {loaded.storage_gb_month:g} dollars a GB and month")
     print(f"{loaded.path}; models that are not in it have no known price")

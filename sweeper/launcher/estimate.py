@@ -103,7 +103,7 @@ class Estimate(NamedTuple):
     `by_recipe` of them use the recipe's own estimate, the others use `examples` earlier runs.
     `least` and `most` are the dollars if each run were like the cheapest or dearest of its
     examples; None if there is only one example each. `hours` is wall-clock time at `abreast`
-    runs at once; None if some run has no example. `prices` describes the price table for
+    runs at once; None if some run has no example. `prices` has the dates of the prices, for
     people."""
 
     runs: int
@@ -199,7 +199,7 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
         most=sum(map(max, dollars)) if spread else None,
         hours=None if reckoned else _schedule([one.hours for one in known], abreast),
         abreast=abreast,
-        prices=prices.told,
+        prices=cost.basis,
     )
 
 

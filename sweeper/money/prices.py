@@ -1,13 +1,13 @@
-"""The prices of tokens: a dated table by model, the package's own or the user's.
+"""The prices of tokens by model, from the package's table and the user's: the newer price counts.
 
-The table has the format of Tinker's published `models.json`: a row per model, with `tinker_id` and
-dollars per million tokens (`"$1.87"`, or a number) as `prefill`, `cached_prefill`, `sample` and
-`train`. A missing price is unknown, never zero.
+The format is that of Tinker's `models.json`: rows with `tinker_id`, `prefill`, `cached_prefill`,
+`sample`, `train` (`"$1.87"` or a number per million tokens), and `date` if not that of the table.
 """
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 from sweeper.common import codec
@@ -21,20 +21,49 @@ CACHED_SHARE = 0.2
 the price of one that was not. Tinker's discount of October 2026, by third parties."""
 
 _MILLION = 1e6
+_NO_DATE = "an unknown date"
 _LARGEST = 1e6
 
 
 class Price(NamedTuple):
-    """Dollars per million tokens of one model; None if unknown."""
+    """Dollars per million tokens of one model, None if unknown. `dates` has the date of each known
+    price by its kind."""
 
     prefill: float | None = None
     cached: float | None = None
     sample: float | None = None
     train: float | None = None
+    dates: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def dated(self) -> str:
+        """`2026-10`, or `2026-06 (train), 2026-10` if not all prices are of one date."""
+        kinds: dict[str, list[str]] = {}
+        for kind, date in self.dates.items():
+            if kind != "cached":  # it is of the date of `prefill`, or computed from that
+                kinds.setdefault(date, []).append(kind)
+        newest = _sorted(kinds)[-1:]
+        older = (f"{date} ({', '.join(kinds[date])})" for date in _sorted(kinds)[:-1])
+        return ", ".join((*older, *newest))
+
+    def of(self, date: str) -> "Price":
+        """Return these prices with this date."""
+        known = (kind for kind in KINDS if getattr(self, kind) is not None)
+        return self._replace(dates=dict.fromkeys(known, date))
+
+    def updated(self, other: "Price") -> "Price":
+        """Return the newer of the two prices of each kind; of the same date, the `other`."""
+        newer = [
+            kind
+            for kind, date in other.dates.items()
+            if kind not in self.dates or _order(date) >= _order(self.dates[kind])
+        ]
+        dates = {**self.dates, **{kind: other.dates[kind] for kind in newer}}
+        return self._replace(**{kind: getattr(other, kind) for kind in newer}, dates=dates)
 
 
 class Prices(NamedTuple):
-    """The prices of a `date`, from a `source`; `path` is the file."""
+    """The prices of a table, whose rows without a date are of its `date`; `path` is the file."""
 
     date: str
     source: str
@@ -42,23 +71,35 @@ class Prices(NamedTuple):
     storage_gb_month: float | None
     path: str
 
-    @property
-    def told(self) -> str:
-        """The origin of these prices, for people."""
-        return f"prices of {self.date}"
-
 
 class Amount(NamedTuple):
     """The cost in `usd` of the models with a price, and the `unpriced` models, which are not
-    included."""
+    included. `dates` are those of the prices used, from the oldest."""
 
     usd: float
     unpriced: tuple[str, ...] = ()
+    dates: tuple[str, ...] = ()
+
+    @property
+    def basis(self) -> str:
+        """The dates of the prices, for people."""
+        return basis(self)
+
+    def plus(self, other: "Amount") -> "Amount":
+        """Return the sum."""
+        unpriced = tuple(sorted({*self.unpriced, *other.unpriced}))
+        return Amount(self.usd + other.usd, unpriced, _sorted((*self.dates, *other.dates)))
+
+
+def basis(*amounts: Amount) -> str:
+    """Return `prices of 2026-06 to 2026-10`: the dates of the prices of a sum."""
+    dates = _sorted(date for amount in amounts for date in amount.dates)
+    return f"prices of {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else "no price"
 
 
 def amount(usage: Usage, prices: Prices) -> Amount:
     """Return what a usage costs by these prices."""
-    usd, unpriced = 0.0, list[str]()
+    usd, unpriced, dates = 0.0, list[str](), set[str]()
     for model, counts in usage.models.items():
         price = prices.models.get(model, Price())
         used = {kind: getattr(counts, kind) for kind in KINDS if getattr(counts, kind)}
@@ -66,7 +107,8 @@ def amount(usage: Usage, prices: Prices) -> Amount:
             unpriced.append(model)
             continue
         usd += sum(count * getattr(price, kind) for kind, count in used.items()) / _MILLION
-    return Amount(usd, tuple(sorted(unpriced)))
+        dates.update(price.dates[kind] for kind in used)
+    return Amount(usd, tuple(sorted(unpriced)), _sorted(dates))
 
 
 def money(usd: float) -> str:
@@ -81,9 +123,25 @@ def users_file() -> str:
 
 
 def load() -> Prices:
-    """Return the user's table, else the package's. Raises `UsageError` if it cannot be read."""
-    own = users_file()
-    path = own if os.path.exists(own) else os.path.join(os.path.dirname(__file__), "prices.json")
+    """Return the prices of the package's table and of the user's, if there is one; the newer price
+    counts. Raises `UsageError` if a table cannot be read."""
+    package = _load(os.path.join(os.path.dirname(__file__), "prices.json"))
+    path = users_file()
+    if not os.path.exists(path):
+        return package
+    mine = _load(path)
+    names = dict.fromkeys((*mine.models, *package.models))
+    no = Price()
+    models = {n: package.models.get(n, no).updated(mine.models.get(n, no)) for n in names}
+    storage = mine.storage_gb_month
+    return mine._replace(
+        models=models,
+        source=f"{mine.source}; older or other prices: {package.source}",
+        storage_gb_month=package.storage_gb_month if storage is None else storage,
+    )
+
+
+def _load(path: str) -> Prices:
     try:
         with open(path, "rb") as file:
             return read(file.read(), path)
@@ -112,20 +170,27 @@ class _Row(NamedTuple):
     cached_prefill: _Dollars
     sample: _Dollars
     train: _Dollars
+    date: str | None
 
 
-def _priced(value: Any) -> tuple[str, Price]:
+class _Dated(NamedTuple):
+    model: str
+    price: Price
+    date: str | None
+
+
+def _priced(value: Any) -> _Dated:
     row = value_of(_Row, value)
-    if not value.keys() & set(_Row._fields[1:]):
+    if not value.keys() & set(_Row._fields[1:-1]):
         expected = "dollars per million tokens (as are cached_prefill, sample, train)"
         raise Wrong(expected, None, "prefill", missing=True)
     cached = row.cached_prefill
     if cached is None and row.prefill is not None:
         cached = row.prefill * CACHED_SHARE
-    return row.tinker_id, Price(row.prefill, cached, row.sample, row.train)
+    return _Dated(row.tinker_id, Price(row.prefill, cached, row.sample, row.train), row.date)
 
 
-_Rows = tuple[Annotated[tuple[str, Price], Parse(_priced)], ...]
+_Rows = tuple[Annotated[_Dated, Parse(_priced)], ...]
 
 
 class _Table(NamedTuple):
@@ -146,10 +211,15 @@ def read(data: bytes, path: str, date: str | None = None) -> Prices:
         table = codec.read(_Table, with_rows(document), path)
     except StoreError as error:
         raise UsageError(str(error)) from error
+    of_table = date or _NO_DATE if table.date is None else table.date
+    models: dict[str, Price] = {}
+    for row in table.models:
+        price = row.price.of(row.date or of_table)
+        models[row.model] = models.get(row.model, Price()).updated(price)
     return Prices(
-        date=date or "an unknown date" if table.date is None else table.date,
+        date=of_table,
         source=path if table.source is None else table.source,
-        models=dict(table.models),
+        models=models,
         storage_gb_month=table.storage_gb_month,
         path=path,
     )
@@ -158,3 +228,12 @@ def read(data: bytes, path: str, date: str | None = None) -> Prices:
 def with_rows(document: object) -> object:
     """Return the document as an object: the published table is only a list of rows."""
     return {"models": document} if is_list(document) else document
+
+
+def _order(date: str) -> tuple[bool, str]:
+    """Return the sort key of a date. A table without one was written by hand: it is the newest."""
+    return date == _NO_DATE, date
+
+
+def _sorted(dates: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(dates), key=_order))

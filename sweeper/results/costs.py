@@ -24,11 +24,13 @@ class Spent(NamedTuple):
     days: tuple[Used, ...] = ()
 
     def record(self) -> dict[str, object]:
-        """Return plain values: tokens by kind, requests, steps, `usd`, and the unpriced models."""
+        """Return plain values: tokens by kind, requests, steps, `usd`, the unpriced models, and the
+        dates of the prices."""
         counts = self.usage.counts
         unpriced = list(self.amount.unpriced)
         usd = None if unpriced or not counts.tokens else self.amount.usd
         fields = {"usd": usd, "unpriced": unpriced, "counted": self.counted}
+        fields["prices"] = list(self.amount.dates)
         return {**counts._asdict(), **fields, "unknown": self.usage.unknown}
 
 

@@ -10,7 +10,7 @@ number of its steps is used in proportion. Otherwise there is no forecast for th
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from sweeper.money.prices import Prices, amount, money
+from sweeper.money.prices import Amount, Prices, amount, basis, money
 from sweeper.sweep.labels import plural
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.race import later_runs
@@ -184,7 +184,7 @@ def sentence(forecast: SweepUsage, prices: Prices) -> str:
     if unpriced:
         text += f" (no price known for {', '.join(unpriced)})"
     else:
-        text += f", {money(spent.usd)} dollars by {prices.told}"
+        text += f", {money(spent.usd)} dollars by {basis(spent, to_come)}"
     if forecast.to_come.models:
         text += f"; about {forecast.to_come.counts.tokens:,} tokens"
         text += " to come" if unpriced else f", {money(to_come.usd)} dollars to come"
@@ -194,31 +194,33 @@ def sentence(forecast: SweepUsage, prices: Prices) -> str:
 
 
 def brief(forecast: SweepUsage, prices: Prices) -> str:
-    """Return `3.10 dollars, 4.90 to come`, in tokens if a model has no price, with `and more` if
-    the usage of some runs is unknown."""
+    """Return `3.10 dollars, 4.90 to come (prices of 2026-10)`, in tokens if a model has no price,
+    with `and more` if the usage of some runs is unknown."""
     spent, later = amount(forecast.used, prices), amount(forecast.to_come, prices)
     if spent.unpriced or later.unpriced:
         used, to_come = (
             _rounded(forecast.used.counts.tokens),
             _rounded(forecast.to_come.counts.tokens),
         )
-        unit = "tokens"
+        unit, by = "tokens", ""
     else:
         used, to_come, unit = money(spent.usd), money(later.usd), "dollars"
+        by = f" ({basis(spent, later)})"
     if not forecast.to_come.models:
-        return f"{used} {unit}" + (" so far" if forecast.untold else "")
+        return f"{used} {unit}" + (" so far" if forecast.untold else "") + by
     more = " and more" if forecast.untold else ""
-    return f"{used} {unit}, {to_come}{more} to come"
+    return f"{used} {unit}, {to_come}{more} to come{by}"
 
 
 def document(forecast: SweepUsage, prices: Prices) -> dict[str, object]:
     """Return the form in `status --json`; `usd` is None if a model has no price."""
+    spent, to_come = amount(forecast.used, prices), amount(forecast.to_come, prices)
     return {
-        "used": _document(forecast.used, prices),
-        "to_come": _document(forecast.to_come, prices),
+        "used": _document(forecast.used, spent),
+        "to_come": _document(forecast.to_come, to_come),
         "untold": forecast.untold,
         "time": forecast.time,
-        "prices": prices.told,
+        "prices": basis(spent, to_come),
     }
 
 
@@ -230,7 +232,6 @@ def _rounded(count: int) -> str:
     return str(count)
 
 
-def _document(usage: Usage, prices: Prices) -> dict[str, object]:
-    cost = amount(usage, prices)
+def _document(usage: Usage, cost: Amount) -> dict[str, object]:
     usd = None if cost.unpriced else cost.usd
     return {"tokens": usage.counts.tokens, "usd": usd, "unpriced": list(cost.unpriced)}

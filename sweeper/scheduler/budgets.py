@@ -410,5 +410,5 @@ class Spending:
             return f"{what} is in dollars, and no price known for {models}"
         if amount.usd >= limits.usd:
             spent = f"{prices.money(amount.usd)} of {prices.money(limits.usd)} dollars"
-            return f"{what} is spent ({spent}, by {self._prices.told})"
+            return f"{what} is spent ({spent}, by {amount.basis})"
         return None

@@ -1,6 +1,7 @@
 """What tokens cost: what is unknown is never nothing, and a table with a mistake is refused."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
@@ -24,8 +25,51 @@ def table(**row: object) -> bytes:
 def test_an_amount_is_the_sum_of_its_kinds() -> None:
     found = prices.read(table(prefill="$1", sample=2, train="3"), "p.json", "2026-11-01")
     usage = Usage({"m": Counts(prefill=1_000_000, cached=1_000_000, sample=500_000, train=10)})
-    assert prices.amount(usage, found).usd == pytest.approx(1 + 0.2 + 1 + 0.00003)
-    assert found.told == "prices of 2026-11-01"
+    cost = prices.amount(usage, found)
+    assert cost.usd == pytest.approx(1 + 0.2 + 1 + 0.00003)
+    assert cost.basis == "prices of 2026-11-01"
+
+
+def test_the_newer_of_two_prices_counts_and_a_sum_has_the_dates_of_its_prices() -> None:
+    document = {
+        "date": "2026-10",
+        "models": [
+            {"tinker_id": "m", "prefill": 2, "sample": "$3"},
+            {"tinker_id": "m", "date": "2026-06", "prefill": 1, "sample": 1, "train": 4},
+            {"tinker_id": "old", "date": "2026-06", "train": 1},
+        ],
+    }
+    table = prices.read(json.dumps(document).encode(), "p.json")
+    assert table.models["m"][:4] == (2.0, 0.4, 3.0, 4.0)
+    assert table.models["m"].dated == "2026-06 (train), 2026-10"
+    prompts = prices.amount(Usage({"m": Counts(prefill=1_000_000)}), table)
+    assert (prompts.usd, prompts.basis) == (2.0, "prices of 2026-10")
+    trained = prices.amount(Usage({"m": Counts(prefill=10, train=10)}), table)
+    assert trained.basis == "prices of 2026-06 to 2026-10"
+    assert prices.amount(Usage({"old": Counts(train=1)}), table).basis == "prices of 2026-06"
+
+
+@pytest.mark.parametrize(("date", "price"), [("2026-05", 0.195), ("2026-10-02", 9.5), (None, 9.5)])
+def test_a_price_of_ones_own_counts_unless_the_package_has_a_newer_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], date: str | None, price: float
+) -> None:
+    """A table without a date is of the day on which it was given to sweeper."""
+    row = {"tinker_id": "Qwen/Qwen3-8B", "prefill": 9.5}
+    file = tmp_path / "models.json"
+    file.write_text(json.dumps({"models": [row]} | ({"date": date} if date else {})))
+    assert main(["costs", "--prices", "--refresh", str(file), "--json"]) == 0
+    rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)["models"]}
+    assert rows["Qwen/Qwen3-8B"]["prefill"] == price and rows["Qwen/Qwen3-8B"]["train"] == 0.44
+    assert rows["Qwen/Qwen3-8B"]["dates"]["train"] == "2026-10"
+
+
+def test_the_package_s_table_has_the_models_of_tinker() -> None:
+    table = prices.load()
+    assert len(table.models) == 24
+    assert all(price.prefill and price.sample for price in table.models.values())
+    assert [name for name, price in table.models.items() if price.train is None] == [
+        "thinkingmachines/Inkling:peft:262144"
+    ]
 
 
 def test_what_has_no_price_is_said_and_not_counted_as_nothing() -> None:
@@ -33,7 +77,7 @@ def test_what_has_no_price_is_said_and_not_counted_as_nothing() -> None:
     usage = Usage({"m": Counts(train=5), "other": Counts(prefill=5)})
     assert prices.amount(usage, found) == prices.Amount(0.0, ("m", "other"))
     priced = Usage({"m": Counts(prefill=2_000_000), "other": Counts(steps=5)})
-    assert prices.amount(priced, found) == prices.Amount(2.0)
+    assert prices.amount(priced, found) == prices.Amount(2.0, dates=("an unknown date",))
 
 
 @pytest.mark.parametrize(
@@ -64,8 +108,8 @@ def test_a_table_of_ones_own_counts_until_it_is_forgotten(
     file.write_bytes(table(prefill="$9.5"))
     assert main(["costs", "--prices", "--refresh", str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [(row["model"], row["prefill"]) for row in found["models"]] == [("m", 9.5)]
-    assert found["source"] == str(file) and found["date"][:2] == "20"
+    assert (found["models"][0]["model"], found["models"][0]["prefill"]) == ("m", 9.5)
+    assert found["source"].startswith(f"{file}; ") and found["date"][:2] == "20"
     file.write_bytes(table(prefill="free"))
     assert main(["costs", "--prices", "--refresh", str(file)]) == 2  # and the one before is kept
     assert "9.5" not in capsys.readouterr().err
@@ -102,9 +146,11 @@ def test_costs_of_a_sweep_by_run_cell_day_and_model(
     runs = asked("--by", "run")
     assert runs["lr=1,seed=0"]["usd"] == 2.0 and runs["lr=1,seed=0"]["steps"] == 8
     assert runs["lr=2,seed=0"]["counted"] == "metrics"
+    assert runs["lr=1,seed=0"]["prices"] == [datetime.now(UTC).date().isoformat()]
     assert runs["lr=2,seed=0"]["usd"] is None and runs["lr=2,seed=0"]["unpriced"] == ["unknown"]
     assert list(asked()) == ["lr=1", "lr=2"]
     assert set(asked("--by", "model")) == {"m", "unknown"}
     assert sum(int(str(row["train"])) for row in asked("--by", "day").values()) == 2_000_700
     assert main(["costs", "s", "--root", str(tmp_path / "root")]) == 0
-    assert "no price known for unknown" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "no price known for unknown" in printed and "dollars by prices of 20" in printed
