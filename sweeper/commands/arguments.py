@@ -142,7 +142,7 @@ def grid(verb: ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="key=value",
-        help="replace a base value or an axis; 'key=[a,b]' sets an axis, ~key drops one",
+        help="replace a base value or an axis; key=a,b sets an axis, ~key drops one",
     )
     grid.add_argument(
         "--no-validate", action="store_true", help="do not check configurations with the recipe"

@@ -8,10 +8,12 @@ value.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from sweeper.fields.kinds import wrong
+from sweeper.fields.kinds import nearest, wrong
 from sweeper.fields.nodes import MAX_DEPTH, Node, Place, Problems, plain
 from sweeper.grid.dotted_keys import FIELD, Taken, is_key, leaves
 from sweeper.grid.naming import canonical
+from sweeper.grid.ranges import RANGES, is_range, values_of_range
+from sweeper.grid.ranges import SCHEMA as RANGE
 from sweeper.grid.references import faults, refers
 
 MAX_ENTRIES = 10_000
@@ -19,9 +21,9 @@ DRAWN = ("uniform", "log_uniform", "integers", "log_integers", "choice")
 """The ways in which an axis of `random` is drawn."""
 NAMES = {"pattern": f"^{FIELD}$"}
 VALUES: dict[str, object] = {"type": ["object", "null"], "propertyNames": NAMES}
-AXIS: dict[str, object] = {"type": "array", "minItems": 1, "uniqueItems": True}
+AXIS: dict[str, object] = {"anyOf": [{"type": "array", "minItems": 1, "uniqueItems": True}, RANGE]}
 AXES: dict[str, object] = {**VALUES, "additionalProperties": AXIS}
-_ZIPPED = {"type": "array", "minItems": 1}
+_ZIPPED: dict[str, object] = {"anyOf": [{"type": "array", "minItems": 1}, RANGE]}
 ZIP: dict[str, object] = {
     "type": ["array", "null"],
     "items": {
@@ -136,8 +138,13 @@ def read_zip(node: Node, section: str, problems: Problems) -> list[Block]:
 def read_axis(
     key: str, place: Place, node: Node, problems: Problems, *, unique: bool = True
 ) -> tuple[Setting, ...]:
-    """Read the values of one axis. Duplicates are a mistake if values must be `unique`. Returns
-    an empty tuple if the axis has no values or is not a list."""
+    """Read the values of one axis, a list or a range. Duplicates are a mistake if values must be
+    `unique`. Returns an empty tuple if the axis has no values."""
+    if is_range(node):
+        values = values_of_range(key, node, problems)
+        if values is None:
+            return ()
+        node = values
     if node.items is None:
         entries = node.entries or {}
         takes = "a list (one value: put it in base)"
@@ -148,6 +155,8 @@ def read_axis(
             )
         elif "values" in entries:
             takes = f"the list itself, as in {key[:60]}: [...]"
+        elif len(entries) == 1 and (near := nearest(next(iter(entries)), RANGES)):
+            takes = f"a list, or one of {', '.join(RANGES)}{near}"
         wrong(node, f"axis {key!r}", takes, problems)
         return ()
     if not node.items:

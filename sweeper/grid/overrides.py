@@ -1,7 +1,9 @@
-"""Parses command-line overrides of a grid: `key=value`, `'key=[a,b]'` (an axis), `~key`.
+"""Parses command-line overrides of a grid: `key=value`, `key=a,b` or `'key=[a,b]'` (an axis),
+`~key`.
 
-A value that begins with `[ { " '` is read as YAML. Any other value is one scalar exactly as
-written, so `text=#1: a` is a string. `key=` is the empty string; write `key=null` for null.
+A value that begins with `[ { " '` is read as YAML. Words and numbers with commas between them
+are an axis, as in Hydra: `lr=1e-3,1e-4`. Any other value is one scalar exactly as written, so
+`text=#1: a, b` is a string. `key=` is the empty string; write `key=null` for null.
 
 Two keys are sections of the grid, not keys of a configuration. `launch.<key>=value` sets how runs
 are executed. `seeds=3`, `'seeds=[11,12]'` and `~seeds` change the section `seeds`, unless the
@@ -11,12 +13,16 @@ seeds themselves: `seed=3` is the single seed 3.)
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, cast
 
 from sweeper.fields.data import from_python
 from sweeper.fields.nodes import FORBIDDEN, Node, Place, Problems, read_yaml, scalar, shown
 from sweeper.grid.dotted_keys import is_key
+from sweeper.grid.ranges import is_range
+
+_LISTED = re.compile(r"[^\s,]+(,[^\s,]+)+\Z")
 
 
 class Override(NamedTuple):
@@ -84,11 +90,21 @@ def read_overrides(texts: Sequence[str], problems: Problems) -> list[Override]:
             problems.add(place, f"{key[:60]!r} is overridden twice")
         else:
             seen.add(key)
-            node = Node(None, place) if drop else _value(value, place, problems)
+            node = Node(None, place) if drop else _given(key, value, place, problems)
             if node is not None:
-                action = "drop" if drop else "axis" if node.items is not None else "value"
+                axis = node.items is not None or is_range(node)
+                action = "drop" if drop else "axis" if axis else "value"
                 overrides.append(Override(action, key, node, place))
     return overrides
+
+
+def _given(key: str, text: str, place: Place, problems: Problems) -> Node | None:
+    """Return the value of an override, or the values of `key=a,b`. Keys of `launch` take no
+    axis."""
+    if text[:1] in ("[", "{", '"', "'") or not _LISTED.match(text) or key.startswith("launch."):
+        return _value(text, place, problems)
+    items = [_value(part, place, problems) for part in text.split(",")]
+    return Node([item for item in items if item is not None], place)
 
 
 def _value(text: str, place: Place, problems: Problems) -> Node | None:

@@ -11,6 +11,7 @@ from sweeper.grid import (
     blocks,
     declaration,
     extends,
+    ranges,
     reading,
     references,
     sampling,
@@ -28,7 +29,7 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```\n\n```console\n(.*?)```", TEXT, re.DOT
 
 
 def test_every_example_has_its_cells():
-    assert len(EXAMPLES) == TEXT.count("```yaml") == TEXT.count("```console") == 10
+    assert len(EXAMPLES) == TEXT.count("```yaml") == TEXT.count("```console") == 11
 
 
 @pytest.mark.parametrize(("text", "listed"), EXAMPLES)
@@ -72,6 +73,7 @@ def test_every_section_is_named():
         sampling.MAX_DRAWN,
         MAX_WHENS,
         seeds.MAX_SEEDS,
+        ranges.MAX_VALUES,
         extends.MAX_EXTENDS,
         stages.MAX_STAGES,
         references.MAX_MADE,

@@ -82,6 +82,15 @@ EXPANSIONS = {
         )
         for rate in (0.1, 0.3)
     ],
+    "ranges": [
+        (
+            f"lr={rate},momentum={momentum},steps={steps}",
+            cell(learning_rate=rate, momentum=momentum, steps=steps),
+        )
+        for rate in (0.01, 0.1, 1)
+        for momentum in (0, 0.9)
+        for steps in (10, 20)
+    ],
     "extends": [
         (
             f"lr={rate},momentum={momentum}",

@@ -32,6 +32,8 @@ RIGHT = [
     "recipe: r\ngrid: {opt: [adam, sgd]}\nwhen: [{if: {opt: adam}, grid: {b2: [0.9, 0.99]}},"
     " {if: {opt: [sgd]}, base: {m: 0.9}}]",
     "recipe: r\ngrid: {a: [1, 2]}\nexclude: [{a: 1}]\ninclude: [{a: 3, b: 4}]",
+    "recipe: r\ngrid: {a: {logspace: [1e-5, 1, 4]}, b: {linspace: [0, 1, 5]}, c: {range: [1, 9]}}\n"
+    "zip: [{d: {range: [1, 3]}, e: [1, 2]}]",
     "recipe: r\nseeds: 3",
     "recipe: r\nseeds: [11, -2]",
     "recipe: r\nseeds: {field: shuffle_seed, values: 3}",
@@ -90,6 +92,9 @@ WRONG = [
     "recipe: r\nbase: {a@: x}",
     "recipe: r\ngrid: {lr: 0.1}",
     "recipe: r\ngrid: {lr: []}",
+    "recipe: r\ngrid: {lr: {linspace: [0, 1]}}",
+    "recipe: r\ngrid: {lr: {logspace: [0, 1, 3]}}",
+    "recipe: r\ngrid: {lr: {range: [1, 9], linspace: [0, 1, 3]}}",
     "recipe: r\ngrid: {lr: [1, 2, 1.0]}",
     "recipe: r\ngrid: {lr: null}",
     "recipe: r\ngrid: {'': [1]}",
