@@ -216,14 +216,14 @@ def serve_http(workspace: Workspace, port: int, token: str, ready: Callable[[int
             allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts]
         )
         app = make_server(workspace).streamable_http_app(transport_security=security)
-        config = uvicorn.Config(_behind(app, token), log_level="error", lifespan="on")
+        config = uvicorn.Config(require_token(app, token), log_level="error", lifespan="on")
         listener.listen(128)  # a client told of the port may connect before uvicorn accepts
         ready(listener.getsockname()[1])
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
 
 
-def _behind(app: ASGIApp, token: str) -> ASGIApp:
+def require_token(app: ASGIApp, token: str) -> ASGIApp:
     """Wrap the app so that requests without the token get 401."""
     expected = f"Bearer {token}".encode()
 

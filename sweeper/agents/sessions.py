@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 from sweeper.agents.answers import quoted
 from sweeper.agents.grids import find_below
 from sweeper.agents.workspace import GridPreview, Workspace
-from sweeper.errors import AlreadyExists, AnotherLauncher, NotFound, SweeperError, UsageError
+from sweeper.errors import AlreadyExists, NotFound, SweeperError, UsageError
 from sweeper.results.runs import RecordedRun
 from sweeper.results.status import read_status
 from sweeper.results.sweeps import Sweep, SweepRun
@@ -227,10 +227,7 @@ class Sessions:
             )
         folder = SweepFolder(self._store, now.run.sweep)
         if not read_status(Sweep(folder)).launcher:
-            from sweeper.launcher.launching import resume
-
-            with suppress(AnotherLauncher):
-                resume(folder, wait=False)
+            self._workspace.start_again(folder)
         return now
 
     def _held_reason(self, session: Session) -> str | None:

@@ -3,14 +3,16 @@
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.agents import allowance
 from sweeper.agents.allowance import Limits
 from sweeper.agents.grids import Recorded, planned_for, recorded_elsewhere
-from sweeper.errors import NotFound, SweeperError, UsageError
+from sweeper.errors import AnotherLauncher, NotFound, SweeperError, UsageError
 from sweeper.launcher.preview import LaunchPreview, survey
 from sweeper.results.registry import Registry
+from sweeper.results.sweeps import Sweep
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.plan import Budget, Plan, Run
@@ -80,8 +82,6 @@ class Workspace:
         """Launch what was previewed, within the allowance. `asked` has the most tokens, dollars
         and hours that it may use. Return what is left afterwards. Raises `UsageError` beyond the
         allowance, and whatever `launch` raises."""
-        from sweeper.launcher.launching import LaunchRequest, User, launch_plan
-
         plan = preview.launch.plan
         if not self.limits.allows_any:
             raise UsageError(
@@ -106,7 +106,7 @@ class Workspace:
                 self._recheck()
                 limits = Budget(budget.get("usd"), budget.get("tokens"), budget.get("hours"))
                 bounded = plan._replace(budget=limits) if caps else plan
-                launch_plan(LaunchRequest(bounded, self.root, wait=False), User())
+                self.start(bounded)
                 if life is None:
                     allowance.confirm(self.store, entry, folder.ensure_identity())
             except SweeperError:
@@ -114,6 +114,26 @@ class Workspace:
                     allowance.retract(self.store, entry)
                 raise
         return self.left()
+
+    def start(self, plan: Plan) -> None:
+        """Start the launcher of a plan. Raises whatever `launch` does."""
+        from sweeper.launcher.launching import LaunchRequest, User, launch_plan
+
+        launch_plan(LaunchRequest(plan, self.root, wait=False), User())
+
+    def start_again(self, folder: SweepFolder) -> None:
+        """Start the launcher of a recorded sweep, unless it has one. Raises whatever `launch`
+        does."""
+        from sweeper.launcher.launching import resume
+
+        with suppress(AnotherLauncher):
+            resume(folder, wait=False)
+
+    def start_runs(self, sweep: Sweep, runs: Sequence[str]) -> list[Requested]:
+        """Retry failed runs. Raises whatever `retry` does."""
+        from sweeper.launcher.control import retry_runs
+
+        return retry_runs(sweep, runs)
 
     def _life(self, sweep: str, mine: Sequence[allowance.Entry]) -> str | None:
         """Return the identity of a sweep that agents have launched, and confirm their launches
@@ -129,7 +149,7 @@ class Workspace:
     def retry(self, sweep: str, runs: Sequence[str]) -> list[Requested]:
         """Start failed runs again; each counts as one more run. Raises `UsageError` beyond the
         allowance, and whatever `retry` raises."""
-        from sweeper.launcher.control import retry_runs, to_retry
+        from sweeper.launcher.control import to_retry
 
         self.require_ours(sweep)
         if not self.limits.allows_any:
@@ -148,7 +168,7 @@ class Workspace:
             entry = allowance.reserve(folder, again, {}, life) if again else None
             try:
                 self._recheck()
-                return retry_runs(opened, chosen)
+                return self.start_runs(opened, chosen)
             except SweeperError:
                 if entry is not None:
                     allowance.retract(self.store, entry)

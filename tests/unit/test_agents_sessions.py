@@ -14,13 +14,12 @@ from mcp import Client
 from sweeper.agents import allowance, sessions
 from sweeper.agents.allowance import Limits
 from sweeper.agents.server import make_server
-from sweeper.agents.sessions import Sessions
+from sweeper.agents.sessions import Session, Sessions
 from sweeper.agents.workspace import Workspace
 from sweeper.environments import missing
-from sweeper.launcher import launching
 from sweeper.store.documents import encode
-from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.plan import Plan
 
 SECRET = "tml-a-secret-key-of-a-person"
 S = "agent-old/seed=0"
@@ -36,13 +35,27 @@ OTHER = PLAIN | {"prompt": "another question"}
 SMALL = {"max_steps": 1, "groups_per_batch": 1, "group_size": 2, "max_tokens": 2, "test_size": 1}
 
 
+class Counting(Workspace):
+    """A workspace whose launches are put on record, and start nothing."""
+
+    def __init__(self, root: str, grids: str, limits: Limits) -> None:
+        super().__init__(root, grids, limits)
+        self.launched: list[Plan] = []
+        self.resumed: list[str] = []
+
+    def start(self, plan: Plan) -> None:
+        self.launched.append(plan)
+        self.store.replace(f"{plan.name}/sweep.json", encode(plan.document()))
+
+    def start_again(self, folder: SweepFolder) -> None:
+        self.resumed.append(folder.name)
+
+
 class Bench:
     """A root with a session `old` of agents, at work, and a person's; launches are only counted."""
 
     def __init__(self, tmp_path: Path, written: ModuleType) -> None:
         self.root, self.grids = tmp_path / "root", tmp_path / "grids"
-        self.launched: list[Any] = []
-        self.resumed: list[str] = []
         self.grids.mkdir()
         (self.grids / "mine.jsonl").write_text(json.dumps(PLAIN) + "\n")
         (tmp_path / "outside.jsonl").write_text(json.dumps(PLAIN) + "\n")
@@ -53,15 +66,11 @@ class Bench:
             sweep.save()
             if name == "agent-old":
                 self.run = run
-        self.workspace = Workspace(str(self.root), str(self.grids), Limits(runs=5, tokens=1000))
+        self.workspace = Counting(str(self.root), str(self.grids), Limits(runs=5, tokens=1000))
+        self.launched, self.resumed = self.workspace.launched, self.workspace.resumed
         for name in ("agent-old", "agent-grid"):
             allowance.reserve(SweepFolder(self.workspace.store, name), ["a"], {})
         self.folder = self.root / "agent-old" / "session" / self.run
-
-    def launch(self, request: Any, _: Any) -> None:
-        self.launched.append(request)
-        store = LocalStore(request.root)
-        store.replace(f"{request.plan.name}/sweep.json", encode(request.plan.document()))
 
     def answer(self, number: int, **told: Any) -> None:
         (self.folder / "answers").mkdir(parents=True, exist_ok=True)
@@ -83,10 +92,7 @@ class Bench:
 def bench(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TINKER_API_KEY", SECRET)
-    made = Bench(tmp_path, written)
-    monkeypatch.setattr(launching, "launch_plan", made.launch)
-    monkeypatch.setattr(launching, "resume", lambda folder, wait: made.resumed.append(folder.name))
-    return made
+    return Bench(tmp_path, written)
 
 
 def given(**more: Any) -> dict[str, Any]:
@@ -198,13 +204,20 @@ def test_orders_come_one_by_one_and_who_comes_second_is_told_so(bench: Bench) ->
     assert set(bench.resumed) == {"agent-old"}  # it had no launcher
 
 
-def test_two_who_order_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+class Early(Sessions):
+    """Sessions as they were before the first order."""
+
+    def last(self, session: Session) -> int:
+        del session
+        return 0
+
+
+def test_two_who_order_at_once(bench: Bench) -> None:
     """The second looks before the first has put its order there."""
-    sessions_of_two = Sessions(bench.workspace), Sessions(bench.workspace)
-    session = sessions_of_two[0].find(S)
-    monkeypatch.setattr(sessions_of_two[1], "last", lambda _: 0)
-    assert sessions_of_two[0].order(session, {"kind": "finish"}) == 1
-    assert sessions_of_two[1].order(session, {"kind": "train", "steps": 1}) is None
+    first, second = Sessions(bench.workspace), Early(bench.workspace)
+    session = first.find(S)
+    assert first.order(session, {"kind": "finish"}) == 1
+    assert second.order(session, {"kind": "train", "steps": 1}) is None
     assert [one["kind"] for one in bench.asked()] == ["finish"]
 
 
@@ -227,27 +240,21 @@ def test_a_session_that_is_over_takes_no_orders(bench: Bench) -> None:
     assert not bench.asked() and not bench.resumed
 
 
-def test_a_session_that_has_spent_its_budget_waits_for_more(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_that_has_spent_its_budget_waits_for_more(bench: Bench) -> None:
     begin = ("init_grpo", given(settings=SMALL, tokens=300))
     bench.ask(begin)
-    known = sessions.read_status
     held = "the budget is spent (301 of 300 tokens)"
-    monkeypatch.setattr(sessions, "read_status", lambda s: known(s)._replace(held=held))
+    folder = SweepFolder(bench.workspace.store, "agent-new")
+    folder.store.replace(folder.observations, encode({"schema": 1, "held": held}))
     step = ("train_grpo_step", {"session": "agent-new/seed=0"})
     refused, again, more = bench.ask(step, ("init_grpo", given(settings=SMALL)), begin)
     for found in (refused, again, more):  # the last one's launch is only counted here
         assert found.is_error and f">{held}</data-" in found.content[0].text
     assert "init_grpo again" in refused.content[0].text
-    assert [one.plan.budget.tokens for one in bench.launched] == [300, 600]
+    assert [plan.budget and plan.budget.tokens for plan in bench.launched] == [300, 600]
 
 
-def test_a_session_is_a_launch_within_the_budget(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[Any] = []
-    monkeypatch.setattr(sessions, "_try_out", tried.append)
+def test_a_session_is_a_launch_within_the_budget(bench: Bench) -> None:
     asked = given(settings=SMALL, problems=[PLAIN, OTHER], tokens=400)
     graded = asked | {"grader": GRADER, "examples": EXAMPLES}
     if missing("bubblewrap") is not None:
@@ -263,16 +270,16 @@ def test_a_session_is_a_launch_within_the_budget(
     assert again.structured_content["session"] == "agent-new/seed=0"
     assert second.structured_content["session"] == "agent-new/seed=1"
     assert "with other settings" in other.content[0].text
-    one, two = [request.plan for request in bench.launched]
+    one, two = bench.launched
     assert [run.seed for run in one.runs] == [0] and [run.seed for run in two.runs] == [0, 1]
-    assert (one.budget.tokens, two.budget.tokens) == (400, 800)
+    assert one.budget and two.budget and (one.budget.tokens, two.budget.tokens) == (400, 800)
     assert len({run.cell for run in two.runs}) == 1
     config = two.runs[1].config
     assert Path(config["data"]).read_text() == f"{json.dumps(PLAIN)}\n{json.dumps(OTHER)}\n"
     if graded is not asked:
         text = Path(config["reward_function"].rpartition(":")[0]).read_text()
         assert text.startswith(GRADER) and "('q', 'b', 'a', 0.0)" in text
-        assert config["function_environment"] == "bubblewrap" and len(tried) == 2
+        assert config["function_environment"] == "bubblewrap"
 
 
 @pytest.mark.skipif(missing("bubblewrap") is not None, reason="no bubblewrap")
@@ -292,8 +299,8 @@ def test_a_grader_is_tried_apart_before_anything_starts(
     assert not bench.launched and not files_below(bench.root / sessions.FILES)
 
 
-def test_sessions_want_a_root_here(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LocalStore, "is_remote", property(lambda _: True))
+def test_sessions_want_a_root_here(bench: Bench) -> None:
+    bench.workspace = Counting("memory://sessions", str(bench.grids), Limits(runs=5))
     (found,) = bench.ask(("init_sft", given()))
     assert found.is_error and "need a root on this machine" in found.content[0].text
 
