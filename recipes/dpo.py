@@ -259,7 +259,8 @@ class PairTrainer(Trainer):
         """Wait for the margins, and submit the pass with the loss's gradient and the optimizer's
         step.
         """
-        ratios = passed.forward()
+        with self.timed("forward"):
+            ratios = passed.forward()
         measured = self.measures(ratios)
         if not_finite(measured):
             self.log(passed.step, measured)  # raises, which ends the run
@@ -279,17 +280,21 @@ class PairTrainer(Trainer):
         step, batch = passed.step, passed.batch
         if passed.saved:  # before this step's line, after the last one's: safe to resume from
             self.record(step, passed.saved)
-        self.wait(trained.forward_backward)
+        with self.timed("forward_backward"):
+            self.wait(trained.forward_backward)
+        with self.timed("optim_step"):
+            optimizer = self.wait(trained.optim_step).metrics or {}
         metrics: dict[str, Any] = {
             "epoch": step * config.batch_size // len(self.train_pairs),
             "learning_rate": settings.learning_rate_at(config, step),
             "num_pairs": len(batch),
             "num_tokens": sum(len(example.tokens) - 1 for pair in batch for example in pair),
             **trained.metrics,
-            **(self.wait(trained.optim_step).metrics or {}),
+            **optimizer,
         }
         if passed.scores:
-            metrics |= passed.scores()
+            with self.timed("eval"):
+                metrics |= passed.scores()
         self.log(step, metrics)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:

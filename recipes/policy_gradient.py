@@ -5,6 +5,7 @@ Functions are pure; an `Update` waits for the service.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import rollouts, samplers
@@ -124,12 +125,19 @@ class Update(NamedTuple):
     passes: list["tinker.APIFuture[tinker.ForwardBackwardOutput]"]
     steps: list["tinker.APIFuture[tinker.OptimStepResponse]"]
 
-    def metrics(self, wait: Callable[[Any], Any]) -> dict[str, float]:
+    def metrics(
+        self,
+        wait: Callable[[Any], Any],
+        timed: Callable[[str], AbstractContextManager[None]],
+    ) -> dict[str, float]:
         """Wait, and return the KL divergence of trainer and sampler and the optimizer's metrics.
+        `timed` measures the two kinds of waiting.
 
         Later substeps start from the weights that earlier ones have changed.
         """
-        outputs = [output for request in self.passes for output in wait(request).loss_fn_outputs]
+        with timed("forward_backward"):
+            passes = [wait(request) for request in self.passes]
+        outputs = [output for result in passes for output in result.loss_fn_outputs]
         sampled: list[float] = []
         trained: list[float] = []
         for rollout, output in zip(self.rollouts, outputs, strict=True):
@@ -145,6 +153,7 @@ class Update(NamedTuple):
         metrics: dict[str, float] = {"num_sequences": len(outputs), "num_tokens": len(sampled)}
         if sampled:
             metrics |= kl_sample_train(sampled, trained)
-        for request in self.steps:  # the last request's values win
-            metrics |= wait(request).metrics or {}
+        with timed("optim_step"):
+            for request in self.steps:  # the last request's values win
+                metrics |= wait(request).metrics or {}
         return metrics

@@ -277,7 +277,8 @@ class GroupTrainer(Trainer):
             self.log(step, rollouts.metrics_of(groups) | self.failure_metrics(judging))
             judging.check()
         used = [group for group in groups if not (self.drops_constant and group.constant)]
-        by_token, extra = self.token_advantages(used)
+        with self.timed("reference"):
+            by_token, extra = self.token_advantages(used)
         update = self.update(step, used, by_token)
         self.sampler = self.training.save_weights_and_get_sampling_client()
         self.write_rollouts(step, "train", groups, f"RL Iteration {step}")
@@ -293,10 +294,11 @@ class GroupTrainer(Trainer):
             "optim/staleness": step - self.begun_at(step),
             "num_groups": len(groups),
             "num_groups_dropped": len(groups) - len(used),
-            **update.metrics(self.wait),
+            **update.metrics(self.wait, self.timed),
         }
         if scores:
-            metrics |= scores()
+            with self.timed("eval"):
+                metrics |= scores()
         self.log(step, metrics)
 
     @property
@@ -310,8 +312,9 @@ class GroupTrainer(Trainer):
 
     def begin_sampling(self, step: int) -> Callable[[], list[Group]]:
         """Submit a step's questions. The function returned waits for the answers."""
-        config, sampler = self.config, self.wait(self.sampler)
-        problems = self.asked_at(step)
+        config, problems = self.config, self.asked_at(step)
+        with self.timed("save"):
+            sampler = self.wait(self.sampler)
         requests = [
             self.ask(
                 sampler,
@@ -325,8 +328,10 @@ class GroupTrainer(Trainer):
         ]
 
         def groups() -> list[Group]:
-            begun = [self.begin_group(*pair) for pair in zip(problems, requests, strict=True)]
-            return [judged() for judged in begun]
+            with self.timed("sampling"):
+                begun = [self.begin_group(*pair) for pair in zip(problems, requests, strict=True)]
+            with self.timed("reward"):
+                return [judged() for judged in begun]
 
         return groups
 

@@ -205,17 +205,21 @@ class SupervisedTrainer(Trainer):
         config, step, batch = self.config, submitted.step, submitted.batch
         if submitted.saved:  # before this step's line, after the last one's: safe to resume from
             self.record(step, submitted.saved)
-        outputs = self.wait(submitted.forward_backward).loss_fn_outputs
+        with self.timed("forward_backward"):
+            outputs = self.wait(submitted.forward_backward).loss_fn_outputs
+        with self.timed("optim_step"):
+            optimizer = self.wait(submitted.optim_step).metrics or {}
         metrics: dict[str, Any] = {
             "epoch": step * config.batch_size // len(self.train_data),
             "learning_rate": settings.learning_rate_at(config, step),
             "num_sequences": len(batch),
             "num_tokens": sum(datum.model_input.length for datum in batch),
             "train_mean_nll": mean_nll(outputs, batch),
-            **(self.wait(submitted.optim_step).metrics or {}),
+            **optimizer,
         }
         if submitted.scores:
-            metrics |= submitted.scores()
+            with self.timed("eval"):
+                metrics |= submitted.scores()
         self.log(step, metrics)
 
 

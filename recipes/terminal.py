@@ -261,7 +261,9 @@ class EpisodeTrainer(rl.GroupTrainer):
 
     def begin_sampling(self, step: int) -> Callable[[], list[Group]]:
         """Start to play a step's tasks. The function returned waits for the episodes."""
-        config, sampler = self.config, self.wait(self.sampler)
+        config = self.config
+        with self.timed("save"):
+            sampler = self.wait(self.sampler)
         indices = tasks.batch_indices(
             step, config.groups_per_batch, len(self.questions), config.seed
         )
@@ -290,7 +292,8 @@ class EpisodeTrainer(rl.GroupTrainer):
             begun.append((problem, futures))
 
         def groups() -> list[Group]:
-            ended = [self.results(futures) for _, futures in begun]
+            with self.timed("sampling"):
+                ended = [self.results(futures) for _, futures in begun]
             self.batch[split] = ended
             groups = [
                 Group(problem, _rollouts(own))

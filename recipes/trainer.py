@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import chz
 
 from . import hyperparams, rundir, service, settings, tracking
+from .timing import Stopwatch
 
 if TYPE_CHECKING:
     import tinker
@@ -71,7 +72,8 @@ class Trainer(ABC):
         self.parent = parent_of(config, directory)
         self.training = open_training(connection, config, directory, self.parent)
         self.tokenizer = service.tokenizer_of(self.training)
-        self.last_line = time.monotonic()
+        self.last_line, self.stopwatch = time.monotonic(), Stopwatch()
+        self.timed = self.stopwatch.span
         self.prepare(data)
 
     @staticmethod
@@ -155,7 +157,9 @@ class Trainer(ABC):
         Call it between the metric lines of the last step in the checkpoint and the first one not
         in it.
         """
-        record = {"name": _name_of(step), "batch": step, "state_path": self.wait(saved).path}
+        with self.timed("save"):
+            state_path = self.wait(saved).path
+        record = {"name": _name_of(step), "batch": step, "state_path": state_path}
         if self.config.ttl_seconds is not None:
             record["ttl_seconds"] = self.config.ttl_seconds
         self.run.record_checkpoint(record | self.marks)
@@ -172,19 +176,23 @@ class Trainer(ABC):
         scores = self.begin_evaluation(step)
         state = self.training.save_state("final")
         sampler = self.training.save_weights_for_sampler("final")
-        self.log(step, scores())
+        with self.timed("eval"):
+            evaluated = scores()
+        self.log(step, evaluated)
         paths = {"state_path": self.wait(state).path, "sampler_path": self.wait(sampler).path}
         record = {"name": "final", "batch": step, "final": True, **paths}
         self.run.record_checkpoint(record | self.marks)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
-        """Log a line of metrics and print one. `time/total` is the time since the previous line.
+        """Log a line of metrics and print one. `time/total` is the time since the previous line,
+        and `time/...` its parts.
 
         Raises Diverged after writing the line if the run has diverged: what follows a NaN is NaN
         too, and costs as much.
         """
         now = time.monotonic()
         times = {"progress": step / self.config.max_steps, "time/total": now - self.last_line}
+        times |= self.stopwatch.metrics()
         self.last_line = now
         self.run.log_metrics(step, metrics | times)
         self.tracker.log(step, metrics | times)
