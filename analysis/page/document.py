@@ -204,6 +204,7 @@ def _run_row(run: RunData, prices: Mapping[str, float]) -> dict[str, Any]:
         "smoothed": run.smoothed,
         "steps": run.cost.steps,
         "tokens": dict(run.cost.tokens),
+        "times": None if run.times is None else run.times._asdict(),
         "dollars": dollars(run.cost, prices),
         "diverged": run.diverged,
         "missing": run.missing,

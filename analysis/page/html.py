@@ -52,6 +52,7 @@ from sweeper.analysis.page.tables import (
     run_rows,
     surface_rows,
 )
+from sweeper.analysis.page.timetables import ABOUT, time_table
 from sweeper.analysis.reading.commands import listing, reading_logs, reproducing
 from sweeper.analysis.reading.frames import SweepData
 from sweeper.analysis.statistics.regression import DEALS
@@ -174,6 +175,8 @@ def _tables(study: Study) -> dict[str, object]:
         "held_rows": held_rows(study),
         "task_rows": task_rows(study),
         "episode_tables": episode_tables(study),
+        "times": time_table(ranking),
+        "times_about": ABOUT,
         "blocks": block_rows(study),
         "blocks_first": _BLOCKS,
         "model": surface_rows(study.surface),

@@ -20,6 +20,7 @@ from sweeper.analysis.page.episodetables import episode_tables
 from sweeper.analysis.page.html import provenance
 from sweeper.analysis.page.itemtables import held_rows, item_tables
 from sweeper.analysis.page.tables import block_rows, executed, paired_about, paired_rows, rate_rows
+from sweeper.analysis.page.timetables import ABOUT, time_table
 from sweeper.analysis.reading.commands import reproducing
 from sweeper.common.sanitize import sanitize, sanitize_lines
 from sweeper.errors import UsageError
@@ -119,6 +120,7 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     if "trade" in shown:
         yield "\n## What it costs"
         yield from _images(shown, "trade")
+    yield from _times(study)
     yield from _unstable(study)
     yield from _rollouts(study, shown)
     yield from _notes(study)
@@ -328,6 +330,15 @@ def _episodes(study: Study) -> Iterator[str]:
                 for row in one["tasks"]
             ),
         )
+
+
+def _times(study: Study) -> Iterator[str]:
+    times = time_table(study.ranking)
+    if times is not None:
+        yield f"\n## Where the time goes\n\n{ABOUT}\n"
+        head = ("cell", "seconds", *times["parts"])
+        rows = ([row["name"], row["seconds"], *row["shares"]] for row in times["rows"])
+        yield from table(head, rows)
 
 
 def _unstable(study: Study) -> Iterator[str]:

@@ -15,6 +15,7 @@ from sweeper.metrics.recorded_usage import ALSO, SOURCES
 from sweeper.money.prices import Prices, amount, load, money
 from sweeper.results.forecast import Going, forecast, forecast_of, going, sentence
 from sweeper.results.runs import RecordedRun
+from sweeper.results.step_times import CLOCKS, StepTimes, step_times
 from sweeper.results.sweeps import Sweep, SweepRun
 from sweeper.sweep.labels import plural
 from sweeper.sweep.usage import Usage, total
@@ -24,8 +25,6 @@ KINDS = ("prefill", "sample", "train")
 
 _MOST = 1e15
 """A count of tokens or seconds per step above this is taken for a mistake."""
-
-_CLOCKS = ("time/total", "time/step", "time/step:total", "step_time")
 
 
 @dataclass(frozen=True)
@@ -106,8 +105,17 @@ def token_columns(history: History) -> dict[str, Floats]:
 def clock(history: History) -> Floats | None:
     """Return the seconds of work up to and including each row; None if the run records none. A step
     that a resumed attempt repeated counts once, as in the merged history."""
-    key = next((name for name in _CLOCKS if name in history.keys), None)
+    key = next((name for name in CLOCKS if name in history.keys), None)
     return None if key is None else np.cumsum(_counts(history, key))
+
+
+def spent(history: History) -> StepTimes | None:
+    """Return what the run's steps spent their time on. None if it did not record that."""
+
+    def sums(key: str) -> tuple[float, int]:
+        return float(_counts(history, key).sum()), int(history.column(key)[1].sum())
+
+    return step_times(history.keys, sums)
 
 
 def _counts(history: History, key: str) -> Floats:

@@ -15,6 +15,7 @@ from sweeper.analysis.reading.costs import (
     Cost,
     Priced,
     clock,
+    spent,
     steps_done,
     token_columns,
     token_keys,
@@ -36,6 +37,7 @@ from sweeper.results.origins import Origin
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
 from sweeper.results.status import stands_still
+from sweeper.results.step_times import StepTimes
 from sweeper.results.sweeps import SweepRun
 from sweeper.store.documents import dotted
 from sweeper.sweep.event import Outcome
@@ -86,6 +88,7 @@ class RunData:
     cost: Cost = field(default_factory=lambda: Cost(None, {}, None))
     curves: Mapping[str, Series] = field(default_factory=dict[str, Series])
     clocks: Mapping[str, Floats] = field(default_factory=dict[str, Floats])
+    times: StepTimes | None = None
     log: tuple[str, ...] = ()
     checkpoints: tuple[Mapping[str, Any], ...] = ()
     rollouts: tuple[Rollout, ...] = ()
@@ -395,6 +398,7 @@ def _read(
         cost=_cost(history, name, tokens, times["wall_s"]),
         curves={key: curve for key, curve in curves.items() if curve},
         clocks=clocks,
+        times=spent(history),
         log=tuple(run.readable(lambda: run.log_tail(LOG_LINES), []))
         if not succeeded or logged
         else (),

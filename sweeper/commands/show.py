@@ -12,6 +12,7 @@ from sweeper.metrics.objective import last_values
 from sweeper.results.marks import marks_by_run
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun
+from sweeper.results.step_times import TIMELINES, StepTimes, of_rows
 from sweeper.results.sweeps import SweepRun
 from sweeper.store.documents import dotted
 from sweeper.sweep.labels import plural
@@ -57,6 +58,7 @@ class _Document(TypedDict):
     attempts: list[_Attempt]
     checkpoints: list[dict[str, object]]
     last_metrics: dict[str, dict[str, object]]
+    step_times: dict[str, object] | None
     files: list[_File]
     skipped: dict[str, int]
 
@@ -105,6 +107,9 @@ def run(arguments: Namespace) -> int:
     _section("last metrics", ("key", "step", "value"),
              [(key, p["step"], p["value"] if not key.endswith("_at")
                else measurement(key, p["value"])) for key, p in metrics.items()])  # fmt: skip
+    times = of_rows(run.readable_history.rows)
+    if times is not None:
+        _section("a step's time", ("part", "seconds", "share"), _parts(times))
     checkpoints = [(c.get("name"), _step_of(c), c.get("sampler_path") or c.get("state_path"))
                    for c in document["checkpoints"]]  # fmt: skip
     _section("checkpoints", ("name", "step", "path"), checkpoints)
@@ -112,6 +117,9 @@ def run(arguments: Namespace) -> int:
     _section("files", ("file", "bytes"), [(f["path"], f["size"]) for f in files[:_FILES]])
     if len(files) > _FILES:
         print(f"... and {len(files) - _FILES} more")
+    timelines = [f for f in files if f["path"].rpartition("/")[2].startswith(TIMELINES)]
+    if timelines and len(files) > _FILES:
+        _section("timelines", ("file", "bytes"), [(f["path"], f["size"]) for f in timelines[-3:]])
     _section("provenance", ("", ""), _facts(document["provenance"]))
     for name, marks in ((f"{run.sweep}/{run.name}", noted[0]), (run.sweep, noted[1])):
         if marks.notes or marks.tags or marks.starred:
@@ -122,6 +130,12 @@ def run(arguments: Namespace) -> int:
             lines = plural(count, what.removesuffix("s"))
             print(f"\n{lines} of its metrics files could not be read")
     return tell_problems(registry.problems)
+
+
+def _parts(times: StepTimes) -> Iterator[tuple[str, str, str]]:
+    yield "whole step", f"{times.seconds:.3g}", ""
+    for name, seconds in times.parts.items():
+        yield name, f"{seconds:.3g}", f"{times.share(name):.0%}"
 
 
 def _step_of(checkpoint: Mapping[str, object]) -> object:
@@ -163,6 +177,7 @@ def _document(run: RecordedRun, own: Marks, of_sweep: Marks) -> _Document:
         "attempts": _attempts(run),
         "checkpoints": run.readable(run.checkpoint_records, []),
         "last_metrics": last_values(history.rows),
+        "step_times": times._asdict() if (times := of_rows(history.rows)) else None,
         "files": run.readable(lambda: _files(run), []),
         "skipped": {"malformed lines": history.malformed, "torn last lines": history.torn},
     }

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sweeper.engine import lifecycle
+from sweeper.results.step_times import StepTimes, of_rows
 
 # fmt: off
 _LONGEST = (
@@ -173,6 +174,10 @@ class Recipes:
         """A run's metrics, without what a clock gave."""
         lines = self.read(log_path / "metrics.jsonl")
         return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
+
+    def spent(self, log_path: Path) -> list[StepTimes | None]:
+        """What each step of a run spent its time on."""
+        return [of_rows([line]) for line in self.read(log_path / "metrics.jsonl")]
 
     def _command(self, recipe: str, log_path: Path, settings: Mapping[str, Any]) -> list[str]:
         settings = {"base_url": self.url} | dict(settings)

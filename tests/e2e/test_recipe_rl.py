@@ -74,6 +74,10 @@ def test_what_it_leaves_behind(recipes, warm, tmp_path):
     }
     tree = json.loads((tmp_path / "iteration_000000" / "train_logtree.json").read_text())
     assert tree["title"] == "RL Iteration 0"
+    parts = {"sampling", "reward", "forward_backward", "optim_step", "save", "reference"}
+    for times in recipes.spent(tmp_path)[:-1]:
+        assert set(times.parts) - {"eval"} == parts
+        assert sum(times.parts.values()) <= times.seconds
 
 
 @pytest.fixture(scope="module")

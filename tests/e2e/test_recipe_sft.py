@@ -28,6 +28,12 @@ def test_it_learns(recipes, tmp_path):
     assert (final["name"], final["batch"], final["final"]) == ("final", steps, True)
     assert final["state_path"].startswith("tinker://")
     assert final["sampler_path"].startswith("tinker://")
+    *trained, last = recipes.spent(tmp_path)
+    assert set(last.parts) == {"eval"}
+    for number, times in enumerate(trained):
+        evaluated = {"eval"} if number % config["eval_every"] == 0 else set()
+        assert set(times.parts) == {"forward_backward", "optim_step", *evaluated}
+        assert sum(times.parts.values()) <= times.seconds
 
 
 @pytest.fixture(scope="module")

@@ -75,6 +75,8 @@ def grpo(root: Path, written: ModuleType) -> list[str]:
                     "optim/entropy": 2.0 * math.exp(-step / 40),
                     "num_tokens": 512,
                     "time/total": 0.5,
+                    "time/sampling": 0.3,
+                    "time/forward_backward": 0.1 + coefficient,
                 }
                 | (
                     {

@@ -1,0 +1,47 @@
+"""Makes the table of what each cell's steps spend their time on, as texts. Pure."""
+
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.comparison.cells import Ranking
+from sweeper.analysis.page.itemtables import named_rows
+from sweeper.results.step_times import mean_times
+
+_CELLS = 40
+_PARTS = 8
+ABOUT = (
+    "Mean seconds of a step, and the share of each part. Requests are pipelined, so a part is "
+    "the time in which the run waited for it alone; parts may overlap."
+)
+
+
+def time_table(ranking: Ranking) -> dict[str, Any] | None:
+    """Return a row per cell, and a column for each of the longest parts. None if no run recorded
+    what its steps were spent on."""
+    named = named_rows(ranking)
+    times = {
+        cell.name: mean
+        for cell in ranking.cells
+        if (mean := mean_times([run.times for run in cell.runs if run.times is not None]))
+    }
+    whole = mean_times(list(times.values()))
+    if whole is None:
+        return None
+    parts = list(whole.parts)[:_PARTS]
+    rows = [
+        {
+            **named[cell],
+            "seconds": labels.number(own.seconds, 3),
+            "shares": [
+                f"{own.share(part):.0%}".replace("%", " %") if part in own.parts else labels.NONE
+                for part in parts
+            ],
+        }
+        for cell, own in times.items()
+    ]
+    return {
+        "parts": parts,
+        "parts_left": len(whole.parts) - len(parts),
+        "rows": rows[:_CELLS],
+        "cells_left": max(len(rows) - _CELLS, 0),
+    }

@@ -1,0 +1,75 @@
+"""Tells what a step's time is spent on, by `time/...` metrics of recipes and tinker-cookbook."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from sweeper.metrics.rows import as_float
+
+CLOCKS = ("time/total", "time/step", "time/step:total", "step_time")
+"""Metrics with the seconds of a whole step; the first that is recorded counts."""
+TIMELINES = ("timing_gantt.html", "timing_gantt_", "trace_events.jsonl", "timing_spans.jsonl")
+"""Beginnings of the names of tinker-cookbook's files that show the steps' spans on a time axis."""
+
+_PREFIX, _SUM = "time/", ":total"
+_NOT_SUMS = (":count", ":mean", ":max", "_max", "_min", "_mean")
+_MOST = 1e15
+"""Seconds of a step above this are taken for a mistake."""
+
+Sums = Callable[[str], tuple[float, int]]
+"""Returns the sum of a metric's values and their number."""
+
+
+class StepTimes(NamedTuple):
+    """The mean seconds of a step, and those of each part of it, the longest first. Parts may
+    overlap: tinker-cookbook's spans lie in one another."""
+
+    seconds: float
+    parts: Mapping[str, float]
+
+    def share(self, part: str) -> float:
+        """Return the share of a part in the step, from 0 to 1."""
+        return self.parts[part] / self.seconds
+
+
+def step_times(keys: Collection[str], sums: Sums) -> StepTimes | None:
+    """Return what the steps of a run were spent on. None if it did not record that."""
+    clock = next((key for key in CLOCKS if key in keys), None)
+    named = {name: key for key in keys if key not in CLOCKS and (name := _part(key))}
+    if clock is None or not named:
+        return None
+    total, steps = sums(clock)
+    if not total > 0:
+        return None
+    parts = {name: sums(key)[0] / steps for name, key in named.items()}
+    ordered = sorted(parts, key=lambda name: (-parts[name], name))
+    return StepTimes(total / steps, {name: parts[name] for name in ordered})
+
+
+def _part(key: str) -> str | None:
+    """Return the name of the part whose seconds the metric has, or None."""
+    if not key.startswith(_PREFIX) or key.endswith(_NOT_SUMS):
+        return None
+    return key.removeprefix(_PREFIX).removesuffix(_SUM)
+
+
+def of_rows(rows: Sequence[Mapping[str, object]]) -> StepTimes | None:
+    """Return what the steps with these metrics were spent on."""
+
+    def sums(key: str) -> tuple[float, int]:
+        values = [value for row in rows if (value := as_float(row.get(key))) is not None]
+        values = [value for value in values if 0 <= value < _MOST]
+        return sum(values), len(values)
+
+    return step_times({key for row in rows for key in row}, sums)
+
+
+def mean_times(several: Sequence[StepTimes]) -> StepTimes | None:
+    """Return the means over runs. A part that a run does not record took it no time."""
+    if not several:
+        return None
+    names = dict.fromkeys(name for one in several for name in one.parts)
+    count = len(several)
+    parts = {name: sum(one.parts.get(name, 0.0) for one in several) / count for name in names}
+    ordered = sorted(parts, key=lambda name: (-parts[name], name))
+    seconds = sum(one.seconds for one in several) / count
+    return StepTimes(seconds, {name: parts[name] for name in ordered})

@@ -1,0 +1,74 @@
+"""What a step's time is spent on, by the metrics of our recipes and of tinker-cookbook."""
+
+from pathlib import Path
+
+from sweeper import analysis
+from sweeper.cli import main
+from sweeper.results.step_times import mean_times, of_rows
+
+
+def test_the_parts_of_a_step_are_means_over_its_steps_the_longest_first():
+    rows = [
+        {"step": 0, "time/total": 4.0, "time/reward": 1.0, "time/sampling": 2.0},
+        {"step": 1, "time/total": 2.0, "time/sampling": 2.0},
+    ]
+    times = of_rows(rows)
+    assert times is not None
+    assert (times.seconds, list(times.parts.items())) == (3.0, [("sampling", 2.0), ("reward", 0.5)])
+    assert times.share("reward") == 0.5 / 3
+
+
+def test_sums_of_spans_are_parts_and_their_other_statistics_are_not():
+    row = {
+        "time/total": 10.0,
+        "time/train_step": 4.0,
+        "time/sample:total": 6.0,
+        "time/sample:count": 3,
+        "time/sample:mean": 2.0,
+        "time/sample:max": 3.0,
+        "time/sampling_time_mean": 2.0,
+        "time/odd": -1.0,
+        "loss": 0.5,
+    }
+    times = of_rows([row])
+    assert times is not None
+    assert times.parts == {"sample": 6.0, "train_step": 4.0, "odd": 0.0}
+
+
+def test_without_a_whole_step_or_without_parts_nothing_is_told():
+    assert of_rows([{"time/sampling": 1.0}]) is None
+    assert of_rows([{"time/total": 1.0}]) is None
+    assert of_rows([{"time/total": 0.0, "time/sampling": 0.0}]) is None
+    assert of_rows([]) is None
+
+
+def test_a_part_that_a_run_does_not_have_took_it_no_time():
+    times = [of_rows([{"time/total": 2.0, "time/eval": 1.0}])]
+    times.append(of_rows([{"time/total": 4.0, "time/save": 3.0}]))
+    mean = mean_times([one for one in times if one])
+    assert mean is not None
+    assert (mean.seconds, mean.parts) == (3.0, {"save": 1.5, "eval": 0.5})
+
+
+def test_a_report_has_a_row_of_shares_for_each_cell(tmp_path, written, capsys):
+    sweep = written.Written(tmp_path, "timed", {"lr": [1, 2]}, {
+        "name": "loss", "goal": "minimize", "at": "last",
+    })  # fmt: skip
+    for lr in (1, 2):
+        row = {"loss": lr, "time/total": 2.0, "time/sampling": lr / 2, "time/save": 0.5}
+        sweep.run({"lr": lr}, 0, [{"step": step, **row} for step in range(3)])
+    sweep.save()
+    report = analysis.analyze(str(tmp_path), "timed", out=tmp_path / "report")
+    markdown = (tmp_path / "report" / "report.md").read_text()
+    rows = markdown.partition("## Where the time goes")[2].partition("##")[0].split("\n")
+    cells = [[text.strip() for text in row.strip("|").split("|")] for row in rows if "|" in row]
+    assert cells[0] == ["cell", "seconds", "sampling", "save"]
+    assert [row[1:] for row in cells[2:]] == [
+        ["2.00", "25 %", "25 %"],
+        ["2.00", "50 %", "25 %"],
+    ]
+    assert "Where the time goes" in Path(report.html_path).read_text()
+    assert main(["show", "timed/lr=2", "--root", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out.partition("a step's time")[2]
+    words = ["part", "seconds", "share", "whole", "step", "2", "sampling", "1", "50%"]
+    assert shown.split()[:9] == words
