@@ -218,7 +218,7 @@ class _Parser(argparse.ArgumentParser):
             if verb[1] != "VERB":
                 names = list(parts(self.prog.rpartition(" ")[2]))
             kind = "verb " if verb[1] == "VERB" else ""
-            message = f"no {kind}{verb[2]!r}{nearest(verb[2], names)}; see {self.prog} --help"
+            message = f"no {kind}{verb[2]!r}; see {self.prog} --help{nearest(verb[2], names)}"
         elif message.startswith("unrecognized arguments: "):
             words = [word.partition("=")[0] for word in message.split()[2:] if word[:2] == "--"]
             message += next(filter(None, (nearest(word, options) for word in words)), "")

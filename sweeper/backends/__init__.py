@@ -76,7 +76,7 @@ def backend_type(name: str) -> BackendType:
         from sweeper.fields.kinds import nearest
 
         known = backend_names()
-        raise UsageError(f"no backend {name[:60]!r}{nearest(name, known)}: use {', '.join(known)}")
+        raise UsageError(f"no backend {name[:60]!r}: use {', '.join(known)}{nearest(name, known)}")
     module, _, attribute = target.partition(":")
     try:
         value = getattr(importlib.import_module(module), attribute)

@@ -35,14 +35,14 @@ class Kind(Protocol):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)`, or "" if no known word is close."""
+    """Return `; did you mean 'x'?`, or "" if no known word is close."""
     import difflib
     import itertools
 
     # Comparing takes time by the product of two lengths: words too long for a typo are skipped.
     candidates = itertools.islice((other for other in known if len(other) <= 60), 200)
     matches = difflib.get_close_matches(word[:60], list(candidates), n=1)
-    return f" (did you mean '{matches[0]}'?)" if matches else ""
+    return f"; did you mean '{matches[0]}'?" if matches else ""
 
 
 def hint(word: str, known: Iterable[str], problems: Problems) -> str:

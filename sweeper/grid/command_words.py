@@ -20,8 +20,8 @@ def word_with(holes: Sequence[str]) -> Item:
                 return "a stray brace; write {{ for one"
             if hole is not None and hole not in holes:
                 return (
-                    f"no value for {{{hole[:60]}}}{nearest(hole, holes)}; known are "
-                    f"{', '.join(holes)}"
+                    f"no value for {{{hole[:60]}}}; write one of {', '.join(holes)}"
+                    f"{nearest(hole, holes)}"
                 )
         return None
 

@@ -23,7 +23,11 @@ _WAYS = ("command", "webhook", "slack", "email")
 
 
 def _wrong_with_kind(kind: str) -> str | None:
-    return None if kind in KINDS else f"{kind[:60]!r} is none{nearest(kind, KINDS)}"
+    return (
+        None
+        if kind in KINDS
+        else f"{kind[:60]!r} is not one of {', '.join(KINDS)}{nearest(kind, KINDS)}"
+    )
 
 
 def _wrong_with_address(text: str) -> str | None:

@@ -47,11 +47,11 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
         from difflib import get_close_matches
 
         near = get_close_matches(wanted, recorded, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else ""
         keys = sorted(recorded - {"step"})
         listed = first_of(keys, _SHOWN) if keys else "nothing"
         return (
-            f"metric: runs of {folder.name} did not record {wanted!r}{hint}; they recorded {listed}"
+            f"metric: runs of {folder.name} did not record {wanted!r}; they recorded {listed}{hint}"
         )
     return None
 

@@ -341,7 +341,7 @@ class _Check:
             return ""
         same = [field for field in recipe.takes if short_form(field) == short_form(first)]
         if same:
-            return f" (did you mean '{same[0]}'?)"
+            return f"; did you mean '{same[0]}'?"
         if overridden:
             advice = as_override(key, flow(value), frozenset(SECTION.fields))
             return f"; {advice}" if advice else ""

@@ -457,7 +457,7 @@ def _nearest(word: str, known: collections.abc.Iterable[str]) -> str:
     import difflib
 
     close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def _name(annotation: object) -> str:

@@ -228,6 +228,6 @@ def test_names(tmp_path: Path) -> None:
     assert {"aws-batch", "beaker", "local", "ray", "slurm", "tmux"} <= set(backend_names())
     with pytest.raises(
         UsageError,
-        match=r"no backend 'slrum' \(did you mean 'slurm'\?\): use aws-batch, beaker, ",
+        match=r"no backend 'slrum': use aws-batch, beaker, .*; did you mean 'slurm'\?",
     ):
         open_backend("slrum", "sweep", os.fspath(tmp_path))

@@ -88,10 +88,10 @@ def test_mistakes_of_every_kind_are_told_at_once(tmp_path):
     with pytest.raises(GridError) as caught:
         plan("g.yaml")
     assert list(caught.value.problems) == [
-        "g.yaml:2:13: Config has no field 'rnk' (did you mean 'rank'?)",
-        "g.yaml:2:27: Config has no field 'opt.nam' (did you mean 'opt.name'?)",
+        "g.yaml:2:13: Config has no field 'rnk'; did you mean 'rank'?",
+        "g.yaml:2:27: Config has no field 'opt.nam'; did you mean 'opt.name'?",
         "g.yaml:3:8: seeds is 1 to 10000, not 0",
-        "g.yaml:4:1: unknown key 'metrc' (did you mean 'metric'?)",
+        "g.yaml:4:1: unknown key 'metrc'; did you mean 'metric'?",
         'g.yaml:5:19: alpha takes float, not "x"',
         "g.yaml:5:29: axis 'rank' is an integer; it takes a list (one value: put it in base)",
     ]

@@ -169,12 +169,12 @@ def test_what_chz_refuses_is_told_all_at_once(checked):
         {"optimizer.lrr": 1, "optimizer.lr": "x", "sizes": [1, "b"], "half": -1},
     )
     assert {p.key: p.message for p in problems} == {
-        "optimizer.lrr": "Config has no field 'optimizer.lrr' (did you mean 'optimizer.lr'?)",
+        "optimizer.lrr": "Config has no field 'optimizer.lrr'; did you mean 'optimizer.lr'?",
         "number": 'number takes float, not "abc"',
         "count": "count takes int, not 1.0",
         "flag": 'flag takes bool, not "maybe"',
         "choice": "choice takes Literal['a', 'b'], not \"c\"",
-        "nmber": "Config has no field 'nmber' (did you mean 'number'?)",
+        "nmber": "Config has no field 'nmber'; did you mean 'number'?",
         "color": 'color takes Color, not "x"',
         "optimizer.lr": 'optimizer.lr takes float, not "x"',
         "sizes": 'sizes takes tuple[int, ...], not [1, "b"]',
@@ -249,7 +249,7 @@ def test_a_mistake_of_many_runs_is_told_once_where_it_was_written(tmp_path, monk
     assert list(caught.value.problems) == [
         "override 'maybe=5': maybe takes str | None: 5 would reach the recipe as \"5\"",
         'g.yaml:2:14: text takes str: 5 would reach the recipe as "5"',
-        "g.yaml:2:34: Config has no field 'optimizer.lrr' (did you mean 'optimizer.lr'?)",
+        "g.yaml:2:34: Config has no field 'optimizer.lrr'; did you mean 'optimizer.lr'?",
         'g.yaml:4:14: count takes int, not "x"',
         "g.yaml:6:9: Config has no field 'sed'",
         "g.yaml:7:20: choice takes Literal['a', 'b'], not \"c\"",

@@ -326,8 +326,8 @@ def test_what_a_function_s_config_does_not_take_is_told_with_its_key(write):
     assert [problem[:3] for problem in inspect("builds:blueprint", given)[1]] == [
         (1, "rate", 'rate takes float, not "much"'),
         (2, "wide", "wide takes bool, not 3"),
-        (3, "rat", "Config has no field 'rat' (did you mean 'rate'?)"),
-        (4, "data.siz", "Config has no field 'data.siz' (did you mean 'data.size'?)"),
+        (3, "rat", "Config has no field 'rat'; did you mean 'rate'?"),
+        (4, "data.siz", "Config has no field 'data.siz'; did you mean 'data.size'?"),
         (5, "data", "data is an object: set its fields, as in data.<field>"),
     ]
 

@@ -68,7 +68,7 @@ BROKEN = {
     "no TOML": ({"task.toml": "a = 1\nb = ["}, "task.toml:2:1: not TOML: Invalid value"),
     "unknown key": (
         {"task.toml": "[agent]\ntimeout_secs = 3\n"},
-        "task.toml:2:1: unknown key 'timeout_secs' in agent (did you mean 'timeout_sec'?)",
+        "task.toml:2:1: unknown key 'timeout_secs' in agent; did you mean 'timeout_sec'?",
     ),
     "no number": (
         {"task.toml": '\n[verifier]\ntimeout_sec = "60"\n'},

@@ -61,15 +61,18 @@ def test_what_nobody_knows_is_refused(given, capsys):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["doctor", "task"], "sweeper doctor: error: no 'task' (did you mean 'tasks'?)"),
+        (
+            ["doctor", "task"],
+            "sweeper doctor: error: no 'task'; see sweeper doctor --help; did you mean 'tasks'?",
+        ),
         (["sweep"], "arguments are required: {archive,rename,delete}\n"),
-        (["lunch", "g.yaml"], "no verb 'lunch' (did you mean 'launch'?)"),
+        (["lunch", "g.yaml"], "no verb 'lunch'; see sweeper --help; did you mean 'launch'?"),
         (
             ["launch", "g.yaml", "--max-paralel", "3"],
-            "unrecognized arguments: --max-paralel 3 (did you mean '--max-parallel'?)",
+            "unrecognized arguments: --max-paralel 3; did you mean '--max-parallel'?",
         ),
-        (["ls", "--statee=failed"], "--statee=failed (did you mean '--state'?)"),
-        (["costs", "--price"], "unrecognized arguments: --price (did you mean '--prices'?)"),
+        (["ls", "--statee=failed"], "--statee=failed; did you mean '--state'?"),
+        (["costs", "--price"], "unrecognized arguments: --price; did you mean '--prices'?"),
         (["plan"], "sweeper plan: error: the following arguments are required: GRID\n"),
         (["cancel"], "sweeper cancel: error: the following arguments are required: SWEEP\n"),
     ],

@@ -37,7 +37,7 @@ def test_a_base_value_or_an_override_that_the_command_does_not_use_is_warned_of(
         "override 'width=3': the command does not use width"
     ]
     assert warnings("lrr=3") == [
-        "override 'lrr=3': the command does not use lrr (did you mean 'lr'?)"
+        "override 'lrr=3': the command does not use lrr; did you mean 'lr'?"
     ]
     assert warnings(when=[{"if": {"lr": 1}, "base": {"warm": 3}}]) == [
         "when[0].base.warm: the command does not use warm"
@@ -95,7 +95,7 @@ def test_a_placeholder_of_a_mapping_is_refused_with_the_cell_and_the_keys():
         " {opt.name}, {opt.lr}"
     ]
     assert problems(command=[*COMMAND, "{lrr}"]) == [
-        "command: command: no value for {lrr} (did you mean 'lr'?)"
+        "command: command: no value for {lrr}; did you mean 'lr'?"
     ]
 
 
@@ -199,7 +199,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("base", "override", "told"),
     [
-        ({"lr": 1}, (), "base.lr: Config has no field 'lr' (did you mean 'learning_rate'?)"),
+        ({"lr": 1}, (), "base.lr: Config has no field 'lr'; did you mean 'learning_rate'?"),
         (
             {"timeout": "2h"},
             (),

@@ -33,10 +33,10 @@ def test_they_are_in_the_plan_and_change_no_id() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("alarms: {klt: off}", "2:10: unknown key 'klt' in alarms (did you mean 'kl'?)"),
+        ("alarms: {klt: off}", "2:10: unknown key 'klt' in alarms; did you mean 'kl'?"),
         ("alarms: {kl: 1}", "2:14: alarms.kl is an integer; it takes off, or a mapping of above, "),
         ("alarms: {nan: 1}", "2:15: alarms.nan is an integer; it takes on or off"),
-        ("alarms: {kl: {abov: 1}}", "2:15: unknown key 'abov' in alarms.kl (did you mean 'above'?"),
+        ("alarms: {kl: {abov: 1}}", "2:15: unknown key 'abov' in alarms.kl; did you mean 'above'?"),
         (
             "alarms: {kl: {above: no}}",
             "2:22: alarms.kl.above is a string; it takes a number from",
@@ -47,8 +47,11 @@ def test_they_are_in_the_plan_and_change_no_id() -> None:
         ("alarms: {heartbeat: {after: 1s}}", "2:29: alarms.heartbeat.after is at least 15s"),
         ("on_alarm: {rules: [nan]}", "2:11: on_alarm needs run (a command) or stop"),
         ("on_alarm: {stop: runs}", "2:18: on_alarm.stop: 'runs' is not one of run, sweep"),
-        ("on_alarm: {stop: run, rules: [klt]}", "2:31: on_alarm.rules: 'klt' is not a rule (did"),
-        ("on_alarm: {run: [a, '{nme}']}", "2:21: on_alarm.run: no value for {nme} (did you mean"),
+        ("on_alarm: {stop: run, rules: [klt]}", "2:31: on_alarm.rules: 'klt' is not a rule; did"),
+        (
+            "on_alarm: {run: [a, '{nme}']}",
+            "2:21: on_alarm.run: no value for {nme}; write one of run,",
+        ),
         ("on_alarm: {run: [a, '}']}", "2:21: on_alarm.run: a stray brace"),
         (
             "alarms: {kl: off}\non_alarm: {stop: run, rules: [nan, kl]}",

@@ -145,7 +145,7 @@ def _options(text: str, backend: str = "aws-batch") -> dict[str, object]:
 def test_a_table_that_nobody_reads_is_told(config: Path) -> None:
     config.write_text('[aws_bacth]\nqueue = "spot"\n')
     with pytest.raises(
-        GridError, match=r"config.toml: unknown table \[aws_bacth\] \(did you mean 'aws_batch'"
+        GridError, match=r"config.toml: unknown table \[aws_bacth\]; did you mean 'aws_batch'"
     ):
         _options("{memory: 1024}")
     config.write_text("[backend_of_theirs]\nqueue = 1\n")

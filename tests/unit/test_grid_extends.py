@@ -154,7 +154,7 @@ def test_mistakes_carry_the_place_in_their_file(files):
         other="command: [echo]\ngrid: {b: 3}\nseeds: 0\n",
     )
     assert found == [
-        "g.yaml:3:1: unknown key 'metrc' (did you mean 'metric'?)",
+        "g.yaml:3:1: unknown key 'metrc'; did you mean 'metric'?",
         "other.yaml:2:11: axis 'b' is an integer; it takes a list (one value: put it in base)",
         "other.yaml:3:8: seeds is 1 to 10000, not 0",
     ]

@@ -42,14 +42,14 @@ MISTAKES = {
     "recipe: r\nrandom: {samples: 0, axes: {a: {choice: [1]}}}": "g.yaml:2:19: random.samples is "
     "1 to 20000, not 0",
     "recipe: r\nrandom: {sample: 1, samples: 1, axes: {a: {choice: [1]}}}": "g.yaml:2:10: unknown "
-    "key 'sample' in random (did you mean 'samples'?)",
+    "key 'sample' in random; did you mean 'samples'?",
     "recipe: r\nrandom: {samples: 1, seed: x, axes: {a: {choice: [1]}}}": "g.yaml:2:28: "
     "random.seed is a string; it takes an integer",
     "recipe: r\nrandom: {samples: 1, axes: {a: [1, 2]}}": "g.yaml:2:32: axis 'a' is a list; it "
     "takes one of uniform, log_uniform, integers, log_integers, choice, as in {uniform: [0, 1]}",
     "recipe: r\nrandom: {samples: 1, axes: {a: {unifrom: [1, 2]}}}": "g.yaml:2:33: axis 'a': "
-    "'unifrom' is not one of uniform, log_uniform, integers, log_integers, choice (did you mean "
-    "'uniform'?)",
+    "'unifrom' is not one of uniform, log_uniform, integers, log_integers, choice; did you mean "
+    "'uniform'?",
     "recipe: r\nrandom: {samples: 1, axes: {a: {uniform: [1]}}}": "g.yaml:2:42: axis 'a': uniform "
     "takes two numbers, the lower first",
     "recipe: r\nrandom: {samples: 1, axes: {a: {uniform: [2, 1]}}}": "g.yaml:2:42: axis 'a': "
@@ -71,8 +71,8 @@ MISTAKES = {
     ): "g.yaml:2:8: when needs an if: keys and values of the cells",
     "recipe: r\nwhen: [{if: {a: 1}}]": "g.yaml:2:8: when gives nothing: add grid, zip, random or "
     "base",
-    "recipe: r\nwhen: [{if: {a: 1}, gird: {b: [1]}}]": "g.yaml:2:21: unknown key 'gird' in when "
-    "(did you mean 'grid'?)",
+    "recipe: r\nwhen: [{if: {a: 1}, gird: {b: [1]}}]": "g.yaml:2:21: unknown key 'gird' in when"
+    "; did you mean 'grid'?",
     "recipe: r\nwhen: [{if: {a: []}, base: {b: 1}}]": "g.yaml:2:17: if: 'a' has no value",
     (
         "recipe: r\nwhen: [{if: {a: '${b}'}, base: {b: 1}}]"
@@ -273,7 +273,7 @@ def test_a_condition_sees_the_command_line():
 def test_conditions_that_cannot_hold():
     base = {"o": "adam"}
     assert warnings(base=base, when=[{"if": {"o": "adm"}, "base": {"x": 1}}]) == [
-        "when[0].if.o: when: no cell has o: adm (did you mean 'adam'?)"
+        "when[0].if.o: when: no cell has o: adm; did you mean 'adam'?"
     ]
     assert warnings(base=base, when=[{"if": {"o": 3}, "base": {"x": 1}}]) == [
         "when[0]: when: its condition never holds"
@@ -282,7 +282,7 @@ def test_conditions_that_cannot_hold():
         base=base, when=[{"if": {"oo": 1}, "base": {"x": 1}}, {"if": {"y": 1}, "base": {"z": 1}},
                          {"if": {"o": 1}, "base": {"y": 1}}],
     ) == [
-        "when[0].if.oo: if: the grid gives no 'oo' (did you mean 'o'?)",
+        "when[0].if.oo: if: the grid gives no 'oo'; did you mean 'o'?",
         "when[1].if.y: if: 'y' is given only further down",
     ]  # fmt: skip
     assert problems(seeds=2, when=[{"if": {"seed": 1}, "base": {"z": 1}}]) == [
@@ -408,7 +408,7 @@ def test_references_that_stand_for_nothing():
         "base.a: a: references form a circle: a -> b -> c -> a",
         "base.b: b: references form a circle: a -> b -> c -> a",
         "base.c: c: references form a circle: a -> b -> c -> a",
-        "grid.x[0]: x: ${yy}: the grid gives no 'yy' here (did you mean 'y'?)",
+        "grid.x[0]: x: ${yy}: the grid gives no 'yy' here; did you mean 'y'?",
     ]
     assert problems(base={"a": "${seed}"}) == ["base.a: a: ${seed}: the grid gives no 'seed' here"]
     assert problems(base={"a": "${a.b}"}) == ["base.a: a: ${a.b}: the grid gives no 'a.b' here"]

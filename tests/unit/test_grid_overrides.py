@@ -146,7 +146,7 @@ def test_how_runs_are_executed_can_be_changed():
         plan(GRID, ["launch.max_parallel=0", "launch.backnd=x"])
     assert sorted(caught.value.problems, reverse=True) == [
         "override 'launch.max_parallel=0': launch.max_parallel is 1 to 1000000, not 0",
-        "override 'launch.backnd=x': unknown key 'backnd' in launch (did you mean 'backend'?)",
+        "override 'launch.backnd=x': unknown key 'backnd' in launch; did you mean 'backend'?",
     ]
 
 
@@ -160,8 +160,8 @@ def test_how_runs_are_executed_can_be_changed():
         ("...a=b", "'...a' cannot name a field"),
         ("a=[1,", "not YAML: expected the node content, but found '<stream end>'"),
         ("a=[]", "axis 'a' has no values"),
-        ("~gon", "no 'gon' to drop (did you mean 'gone'?)"),
-        ("~launch.timeot", "no launch.timeot to drop (did you mean 'timeout'?)"),
+        ("~gon", "no 'gon' to drop; did you mean 'gone'?"),
+        ("~launch.timeot", "no launch.timeot to drop; did you mean 'timeout'?"),
         ("~launch.retries", "no launch.retries to drop"),
         ("~launch", "write launch.<key>=value, or ~launch.<key>"),
         ("a=x\x00", "holds the character U+0000, which no run can take"),

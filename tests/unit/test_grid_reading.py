@@ -125,7 +125,7 @@ def test_scalars_are_those_of_yaml_1_2(text, value):
 MISTAKES = {
     "": "g.yaml: the grid is empty; it needs at least a recipe",
     "- a": "g.yaml:1:1: a grid is a mapping, not a list",
-    "nam: x\nrecipe: r": "g.yaml:1:1: unknown key 'nam' (did you mean 'name'?)",
+    "nam: x\nrecipe: r": "g.yaml:1:1: unknown key 'nam'; did you mean 'name'?",
     "base: {}": "g.yaml:1:1: a grid needs a recipe, or a command",
     "recipe: [a]": "g.yaml:1:9: recipe is a list; it takes a string",
     "recipe: r\ncommand: [a]": "g.yaml:2:1: a grid has both a recipe and a command: remove one",
@@ -137,8 +137,8 @@ MISTAKES = {
         "g.yaml:1:7: name: '../x' is not a valid sweep name (letters, "
         "digits, '.', '_' and '-', a letter or digit first, at most 100)"
     ),
-    "recipe: r\nservice: locl": "g.yaml:2:10: service: 'locl' is not one of local, tinker, none "
-    "(did you mean 'local'?)",
+    "recipe: r\nservice: locl": "g.yaml:2:10: service: 'locl' is not one of local, tinker, none"
+    "; did you mean 'local'?",
     "recipe: r\nbase: [1]": "g.yaml:2:7: base is a list; it takes a mapping",
     "recipe: r\nbase: {a@: x}": "g.yaml:2:8: base: 'a@' cannot name a field (letters, digits, _ "
     "and -, with dots between the parts)",
@@ -227,16 +227,16 @@ MISTAKES = {
     "recipe: r\nmetric: {name: m, goal: maximize, at: 5}": "g.yaml:2:39: metric.at is an "
     "integer; it takes auto, last, best or {mean_of_last: ...}",
     "recipe: r\nmetric: {name: m, goal: maximize, noise: {form: [a]}}": "g.yaml:2:43: unknown "
-    "key 'form' in metric.noise (did you mean 'from'?)",
+    "key 'form' in metric.noise; did you mean 'from'?",
     "recipe: r\nmetric: {name: m, goal: minimise}": "g.yaml:2:25: metric.goal: 'minimise' is not "
-    "one of minimize, maximize (did you mean 'minimize'?)",
+    "one of minimize, maximize; did you mean 'minimize'?",
     "recipe: r\nsecrets: [A=hunter2]": "g.yaml:2:11: secrets takes names only; values come from "
     "the environment",
     (
         "recipe: r\nsecrets: [A]\nlaunch: {env: {A: x}}"
     ): "g.yaml:3:9: A is in both secrets and launch.env: remove one",
-    "recipe: r\nlaunch: {max_paralel: 1}": "g.yaml:2:10: unknown key 'max_paralel' in launch "
-    "(did you mean 'max_parallel'?)",
+    "recipe: r\nlaunch: {max_paralel: 1}": "g.yaml:2:10: unknown key 'max_paralel' in launch"
+    "; did you mean 'max_parallel'?",
     "recipe: r\nlaunch: {max_parallel: 0}": "g.yaml:2:24: launch.max_parallel is 1 to 1000000, "
     "not 0",
     "recipe: r\nlaunch: {timeout: 2x}": "g.yaml:2:19: launch.timeout takes a duration such as "
@@ -249,7 +249,7 @@ MISTAKES = {
     "recipe: r\nlaunch: {env: {SWEEPER_RUN: x}}": "g.yaml:2:16: launch.env: SWEEPER_RUN is set by "
     "sweeper",
     "recipe: r\nlaunch: {resume: allways}": "g.yaml:2:18: launch.resume: 'allways' is not one of "
-    "auto, always, never (did you mean 'always'?)",
+    "auto, always, never; did you mean 'always'?",
     "recipe: r\nservice: tinker\nlaunch: {env: {TINKER_API_KEY: x}}": "g.yaml:3:9: TINKER_API_KEY "
     "is in both secrets and launch.env: remove one",
     "recipe: !!python/name:os.system x": "g.yaml:1:9: tag "

@@ -83,7 +83,7 @@ MISTAKES = {
     ),
     "a slip in launch": (
         "stages:\n  sft: {command: [echo], launch: {retry: 1}}\n",
-        "2:35: unknown key 'retry' in stages.sft.launch (did you mean 'retries'?)",
+        "2:35: unknown key 'retry' in stages.sft.launch; did you mean 'retries'?",
     ),
     "none at once": (
         "stages:\n  sft: {command: [echo], launch: {max_parallel: 0}}\n",
@@ -113,7 +113,7 @@ MISTAKES = {
     ),
     "a slip": (
         "stages:\n  sft: {command: [echo], form: {stage: sft}}\n",
-        "2:26: unknown key 'form' in stages.sft (did you mean 'from'?)",
+        "2:26: unknown key 'form' in stages.sft; did you mean 'from'?",
     ),
     "a section beside stages": (
         f"grid: {{lr: [1]}}\n{_SFT}",
@@ -121,7 +121,7 @@ MISTAKES = {
     ),
     "an unknown stage": (
         _dpo("{stage: sftt, take: best}"),
-        f"3:40: {_FROM}: no stage 'sftt' (did you mean 'sft'?)",
+        f"3:40: {_FROM}: no stage 'sftt'; did you mean 'sft'?",
     ),
     "an unknown stage of several": (
         _dpo("{sft: best, sgd: best}"),
@@ -164,7 +164,7 @@ MISTAKES = {
     ),
     "a run that is not there": (
         _dpo("{stage: sft, take: bset}"),
-        f"3:40: {_FROM}: stages.sft has no run 'bset' (did you mean 'best'?)",
+        f"3:40: {_FROM}: stages.sft has no run 'bset'; did you mean 'best'?",
     ),
     "the same twice": (
         _dpo("[{stage: sft, take: best}, {stage: sft, take: best}]"),
@@ -178,7 +178,7 @@ MISTAKES = {
     "no such checkpoint": (
         _value("${sft.checkpoint.stat}"),
         "3:36: ${sft.checkpoint.stat}: a checkpoint has checkpoint.state and checkpoint.sampler"
-        " (did you mean 'checkpoint.state'?)",
+        "; did you mean 'checkpoint.state'?",
     ),
     "what the parent does not have": (
         _value("${sft.rank}"),
@@ -186,7 +186,7 @@ MISTAKES = {
     ),
     "a reference to no stage": (
         _value("${sfft.checkpoint.state}"),
-        "3:36: ${sfft.checkpoint.state}: no stage 'sfft' (did you mean 'sft'?)",
+        "3:36: ${sfft.checkpoint.state}: no stage 'sfft'; did you mean 'sft'?",
     ),
     "a reference without from": (
         f"{_SFT}  dpo: {{command: [echo], base: {{m: '${{sft.lr}}'}}}}\n",
@@ -212,7 +212,7 @@ MISTAKES = {
     ),
     "an order that is none": (
         f"{_SFT}order: deepest\n",
-        "3:8: order: 'deepest' is not one of depth, breadth (did you mean 'depth'?)",
+        "3:8: order: 'deepest' is not one of depth, breadth; did you mean 'depth'?",
     ),
     "a value that a command lacks": (
         f"{_SFT}  dpo: {{command: [echo, '{{beta}}'], from: {{stage: sft, take: each}}}}\n",

@@ -254,7 +254,7 @@ def test_what_cannot_work_here_is_told_with_the_other_mistakes(tmp_path, capsys)
     grid.write_text("command: [./train.sh]\nlaunch: {backend: lokal}\nseed: 3\n")
     assert main(["plan", str(grid)]) == 2
     said = capsys.readouterr().err
-    assert f"{grid}:2:19: launch.backend: no backend 'lokal' (did you mean 'local'?)" in said
+    assert f"{grid}:2:19: launch.backend: no backend 'lokal': use aws-batch, " in said
     assert "unknown key 'seed'" in said
     grid.write_text("command: [./train.sh]\n")
     assert main(["plan", str(grid)]) == 2
@@ -289,8 +289,8 @@ def test_a_metric_that_earlier_runs_did_not_record(tmp_path, written):
 
     assert warnings("test/nll") == warnings("nothing", "another") == ()
     assert warnings("test/nl") == (
-        "metric: runs of earlier did not record 'test/nl' (did you mean 'test/nll'?); "
-        "they recorded loss, test/nll",
+        "metric: runs of earlier did not record 'test/nl'; they recorded loss, test/nll"
+        "; did you mean 'test/nll'?",
     )
 
 

@@ -388,7 +388,7 @@ def test_a_store_that_does_not_answer_stops_no_launcher(make_scene: Any) -> None
         ("{slack: https://hooks.slack.com/services/x}", "write the name of the variable"),
         ("{webhook: 'https://me:pw@host/'}", "without a secret"),
         ("{command: ['say {massage}']}", "did you mean 'message'?"),
-        ("{on: [ends], slack: $S}", "'ends' is none (did you mean 'end'?)"),
+        ("{on: [ends], slack: $S}", "'ends' is not one of end, alarm, budget; did you mean 'end'?"),
         ("{email: {to: [me]}}", "'me' is not an address"),
         ("{email: {to: [a@b]}}", "needs a server"),
         ("{email: {to: [a@b], server: h, sender: a@b, password: hunter2}}", "the variable with"),

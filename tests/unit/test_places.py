@@ -708,7 +708,7 @@ def test_a_backend_is_chosen_in_place_of_all() -> None:
         ("{backend: tmux, backends: [local]}", "launch has both backend and backends: remove"),
         (
             "{backends: [local, slrum]}",
-            "launch.backends[1]: no backend 'slrum' (did you mean 'slurm'",
+            "launch.backends[1]: no backend 'slrum': use aws-batch",
         ),
         (
             "{backends: [{tmux: {partition: a}}]}",

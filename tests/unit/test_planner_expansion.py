@@ -63,7 +63,7 @@ def test_an_exclusion_that_takes_nothing_out_is_warned_of():
 def test_exclude_of_an_unknown_axis_is_a_mistake_but_not_of_a_dropped_one():
     grid = {"grid": {"rank": [1, 2], "b": [1, 2]}, "exclude": [{"rnk": 1}]}
     assert problems(**grid) == [
-        "exclude[0].rnk: exclude: there is no axis 'rnk' (did you mean 'rank'?)"
+        "exclude[0].rnk: exclude: there is no axis 'rnk'; did you mean 'rank'?"
     ]
     dropped = {"name": "g", "command": ["echo"], **grid, "exclude": [{"rank": 1, "b": 1}]}
     found = plan(dropped, ["~rank"])

@@ -592,7 +592,7 @@ def test_the_place_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     file.write_text("[quota]\nslot = 50\nslots = 0\n")
     with pytest.raises(EnvironmentFailure) as told:
         account.quota_settings()
-    assert f"{file}: quota.slot: unknown key 'slot' in quota (did you mean 'slots'?)" in str(
+    assert f"{file}: quota.slot: unknown key 'slot' in quota; did you mean 'slots'?" in str(
         told.value
     )
     assert f"{file}: quota.slots: " in str(told.value)

@@ -102,7 +102,7 @@ def test_what_no_node_has(asked: dict[str, Any], told: str | None) -> None:
 MISTAKES = {
     "address: ray://head:10001": "'ray://head:10001' is not the address of a head",
     "address: 10.0.0.1": "'10.0.0.1' is not the address of a head",
-    "adress: auto": "unknown key 'adress' in launch.ray (did you mean 'address'?)",
+    "adress: auto": "unknown key 'adress' in launch.ray; did you mean 'address'?",
     "num_cpus: many": "launch.ray.num_cpus is a string; it takes a number",
     "num_cpus: -1": "launch.ray.num_cpus is -1; it takes a number",
     "num_gpus: .inf": "launch.ray.num_gpus is inf; it takes a number",

@@ -259,5 +259,5 @@ def test_two_names_of_one_root_are_one(root: Path, tmp_path_factory: pytest.Temp
 def test_what_would_be_an_empty_table_is_a_warning(root: Path):
     with pytest.warns(UserWarning, match="nowhere: no such folder"):
         assert Registry(str(root / "nowhere")).runs().empty
-    with pytest.warns(UserWarning, match="no run has recorded 'test/nl': did you mean 'test/nll'"):
+    with pytest.warns(UserWarning, match="no run has recorded 'test/nl'; did you mean 'test/nll'"):
         assert Registry(str(root)).metrics(keys=["test/nl"]).empty

@@ -308,7 +308,7 @@ def test_a_sweep_that_was_moved_or_copied_counts_once(tmp_path: Path, written: M
         ("[budget]\nusd = -1\n", "budget.usd is -1"),
         ("[budget]\nper = 'day'\n", "budget needs usd, tokens or hours"),
         ("[budget]\nusd = 1\nper = 'week'\n", "budget.per"),
-        ("[budget]\nusdd = 1\n", "unknown key 'usdd' in budget (did you mean 'usd'?)"),
+        ("[budget]\nusdd = 1\n", "unknown key 'usdd' in budget; did you mean 'usd'?"),
         ("[budget\n", "cannot be read"),
     ],
 )

@@ -107,7 +107,7 @@ def test_every_mistake_has_its_place() -> None:
     with pytest.raises(GridError) as caught:
         parse_grid(text, "g.yaml")
     assert list(caught.value.problems) == [
-        "g.yaml:4:3: unknown key 'projct' in wandb (did you mean 'project'?)",
+        "g.yaml:4:3: unknown key 'projct' in wandb; did you mean 'project'?",
         "g.yaml:4:3: wandb needs a project",
         "g.yaml:5:10: wandb.tags: 1 to 64 characters each, no comma",
         "g.yaml:5:14: wandb.tags: 1 to 64 characters each, no comma",
