@@ -1,6 +1,7 @@
 """A plan that somebody else recorded is executed only once its user has seen what that would be:
 by `retry`, and by a launch that goes on with it."""
 
+import io
 import json
 import os
 import stat
@@ -9,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from sweeper import backends
+from sweeper.backends import backend_type, registered
+from sweeper.backends.base import Backend
 from sweeper.cli import main
-from sweeper.commands import output
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.launcher import launching, trust
 from sweeper.launcher.trust import is_ours, refuse, require, sealed
-from sweeper.planner.plan import plan
+from sweeper.planner.plan import plan as planned
 from sweeper.sweep.environment_file import write
 
 PLAN = {"schema": 1, "name": "s", "runs": [{"id": "a", "config": {"x": 1e-4, "y": float("inf")}}]}
@@ -80,12 +81,11 @@ GRID = (
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A sweep that another home has recorded, whose run has failed."""
     (tmp_path / "grid.yaml").write_text(GRID)
-    with monkeypatch.context() as there:
-        there.setenv("SWEEPER_HOME", str(tmp_path / "their-home"))
-        there.setattr(launching, "_drive", lambda *_: None)
-        launching.launch(str(tmp_path / "grid.yaml"), str(tmp_path / "root"))
     folder = tmp_path / "root" / "s"
-    plan = json.loads((folder / "sweep.json").read_text())
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "their-home"))
+    plan = sealed(planned(str(tmp_path / "grid.yaml")).document())
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     plan["recipe"]["command"] = ["sh", "-c", "steal\x1b[2J"]
     plan["launch"]["env"] = {"LD_PRELOAD": "theirs.so", "A_TOKEN": "hunter22"}
     (folder / "sweep.json").write_text(json.dumps(plan))
@@ -113,35 +113,43 @@ def test_without_a_terminal_it_is_refused_and_shown(
     assert _files(theirs) == before
 
 
+class Typed(io.StringIO):
+    """What is typed at a terminal, or printed there."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def _refuse(*_: object) -> Backend:
+    raise EnvironmentFailure("local: it is opened")
+
+
 @pytest.mark.parametrize(
     ("flags", "answer", "code"),
-    [(["--trust"], "", 0), ([], "y\n", 0), ([], "n\n", 2), ([], "\n", 2), ([], "", 2)],
+    [(["--trust"], "", 6), ([], "y\n", 6), ([], "n\n", 2), ([], "\n", 2), ([], "", 2)],
 )
 def test_who_types_it_answers(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], answer: str, code: int
+    theirs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    answer: str,
+    code: int,
 ) -> None:
-    import io
-
-    started: list[object] = []
-
-    def resume(*_: object, **given: object) -> launching.Launched:
-        started.append(given)
-        return launching.Launched("s", "", None)
-
-    monkeypatch.setattr(launching, "resume", resume)
-    monkeypatch.setattr(output, "is_screen", lambda: not flags)
-    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
-    assert main(["retry", "s", *flags]) == code
-    assert bool(started) == (code == 0)
-    assert bool(list(theirs.rglob("*.retry.json"))) == (code == 0)
+    """Once it is agreed to, the backend is opened, which refuses here."""
+    screen = io.StringIO() if flags else Typed()
+    monkeypatch.setattr("sys.stdin", Typed(answer))
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with registered(backend_type("local")._replace(open=_refuse)):
+        assert main(["retry", "s", *flags]) == code
+    assert ("it is opened" in screen.getvalue()) == (code == 6)
+    assert not list(theirs.rglob("*.retry.json"))
 
 
-def test_a_launch_that_was_agreed_to_makes_it_ours(
-    theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launching, "_drive", lambda *_: None)
+def test_a_launch_that_was_agreed_to_makes_it_ours(theirs: Path, tmp_path: Path) -> None:
     grid = str(tmp_path / "grid.yaml")
-    request = launching.LaunchRequest(plan(grid), str(tmp_path / "root"))
+    request = launching.LaunchRequest(planned(grid), str(tmp_path / "root"))
     launching.launch_plan(request, launching.User(agree=lambda _: True))
     assert is_ours(json.loads((theirs / "sweep.json").read_text()))
     launching.launch(grid, str(tmp_path / "root"))
@@ -149,7 +157,7 @@ def test_a_launch_that_was_agreed_to_makes_it_ours(
 
 
 def test_a_cancel_calls_no_address_that_somebody_elses_plan_names(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    theirs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A server of Ray would get the user's token."""
     plan = json.loads((theirs / "sweep.json").read_text())
@@ -157,7 +165,7 @@ def test_a_cancel_calls_no_address_that_somebody_elses_plan_names(
     (theirs / "sweep.json").write_text(json.dumps(plan))
     (run,) = (theirs / "state").iterdir()
     (run / "1.failed.json").unlink()  # it is at work
-    monkeypatch.setattr(backends, "open_places", lambda *_, **__: pytest.fail("opened"))
-    assert main(["cancel", "s"]) == 2
+    with registered(backend_type("ray")._replace(open=_refuse)):
+        assert main(["cancel", "s"]) == 2
     assert "names the address 127.0.0.1:9" in capsys.readouterr().err
     assert (run / "1.cancel.json").exists()
