@@ -2,7 +2,8 @@
 
 A value that consists of one reference becomes the other value, of any type. A reference inside a
 longer text becomes text: a string stays as it is, any other value is written as in an id
-(`0.0001`, `true`, `[1,2]`). `$${` is the literal text `${`.
+(`0.0001`, `true`, `[1,2]`). `$${` is the literal text `${`. In place of a key there may be
+arithmetic with keys: `${budget // batch_size}`.
 """
 
 import re
@@ -11,6 +12,7 @@ from typing import cast
 
 from sweeper.common.json_values import list_of, table_of
 from sweeper.fields.nodes import MAX_DEPTH, Node, Place
+from sweeper.grid.arithmetic import Uncomputable, parse
 from sweeper.grid.dotted_keys import is_key, is_key_below
 from sweeper.grid.naming import canonical
 
@@ -49,24 +51,47 @@ def refers(value: object) -> bool:
 def named(value: object) -> Iterator[str]:
     """Yield the keys that the references in a value name."""
     if isinstance(value, str):
-        yield from (match.group(1) for match in _TOKEN.finditer(value) if match.group(1))
+        for match in _TOKEN.finditer(value):
+            yield from _keys_of(match.group(1) or "")
     for item in [*table_of(value).values(), *list_of(value)]:
         yield from named(item)
+
+
+def _keys_of(inner: str) -> Iterable[str]:
+    """Return the keys between the braces of a reference."""
+    if is_key(inner) or not inner:
+        return (inner,) if inner else ()
+    try:
+        return parse(inner).keys
+    except Uncomputable:
+        return ()  # `faults` reports it
 
 
 def faults(node: Node) -> Iterable[tuple[Place, str]]:
     """Yield the syntax errors of references in a value."""
     if isinstance(node.value, str) and "${" in node.value:
         for match in _TOKEN.finditer(node.value):
-            if match.group() == "${" or not (match.group(1) is None or is_key(match.group(1))):
+            message = _fault(match)
+            if message is not None:
                 shown = node.value[match.start() : match.start() + 40]
-                yield (
-                    node.place,
-                    (f"{shown!r} is not a reference like ${{key}}; write $${{ for the text ${{"),
-                )
+                yield node.place, f"{shown!r} {message}"
                 return
     for item in node.items or [item for _, item in (node.entries or {}).values()]:
         yield from faults(item)
+
+
+def _fault(match: re.Match[str]) -> str | None:
+    """Return what is wrong with a reference; None if nothing is."""
+    inner = match.group(1)
+    if match.group() == "${" or inner == "":
+        return "is not a reference like ${key}; write $${ for the text ${"
+    try:
+        if inner is not None and not is_key(inner):
+            parse(inner)
+    except Uncomputable as error:
+        what = "is neither a key nor arithmetic like ${a // 2}"
+        return f"{what}: {error}; write $${{ for the text ${{"
+    return None
 
 
 def nested(config: Mapping[str, object], key: str) -> dict[str, object]:
@@ -202,7 +227,10 @@ class _Reading:
             return self.fill(value, (*path, key)) if key in self.keys else value
         below = self._below(key)
         if not below:
-            raise BrokenReference(f"${{{key[:60]}}}: the grid gives no {key[:60]!r} here", key)
+            minus = " (a difference needs spaces around -)" if "-" in key else ""
+            raise BrokenReference(
+                f"${{{key[:60]}}}: the grid gives no {key[:60]!r} here{minus}", key
+            )
         return nested({k: self.key(k, (*path, key)) for k in below}, key)
 
     def _below(self, key: str) -> list[str]:
@@ -246,8 +274,19 @@ class _Reading:
             return value
         whole = _TOKEN.fullmatch(value)
         if whole and whole.group(1) is not None:
-            return self.key(whole.group(1), path)
+            return self._referred(whole.group(1), path)
         return self._text(value, path)
+
+    def _referred(self, inner: str, path: tuple[str, ...]) -> object:
+        """Return the value of a key, or of arithmetic with keys."""
+        if is_key(inner):
+            return self.key(inner, path)
+        try:
+            expression = parse(inner)
+            self.work += expression.size
+            return expression.value(lambda key: self.key(key, path))
+        except Uncomputable as error:
+            raise BrokenReference(f"${{{inner[:60]}}}: {error}") from error
 
     def _text(self, text: str, path: tuple[str, ...]) -> str:
         parts: list[str] = []
@@ -258,7 +297,7 @@ class _Reading:
             if match.group(1) is None:
                 parts.append("${")
             else:
-                value = self.key(match.group(1), path)
+                value = self._referred(match.group(1), path)
                 parts.append(value if isinstance(value, str) else canonical(value))
             length += len(parts[-1])
             if length > MAX_MADE:

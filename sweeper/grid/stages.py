@@ -12,6 +12,7 @@ from typing import NamedTuple
 from sweeper.fields.kinds import hint, nearest, whole
 from sweeper.fields.nodes import Node, Place, Problems, kind
 from sweeper.grid import seeds
+from sweeper.grid.dotted_keys import is_key_below
 from sweeper.grid.metric import METRIC
 from sweeper.grid.overrides import Override
 from sweeper.grid.stage_inputs import FROM, Taking, read_from, stages_before
@@ -160,7 +161,10 @@ def _escaped(
                 near = nearest(stage, names)
                 problems.add(node.place, f"{match[0][:60]}: no stage {stage!r}{near}")
             return match[0]
-        if escaped:
+        if not is_key_below(key):
+            message = f"{match[0][:60]}: arithmetic with a stage: refer to ${{{stage}.key}} alone"
+            problems.add(node.place, message)
+        elif escaped:
             message = (
                 f"{match[0][:60]}: this looks like a reference to a stage and cannot be escaped"
             )

@@ -8,6 +8,7 @@ import pytest
 
 from sweeper.fields import nodes
 from sweeper.grid import (
+    arithmetic,
     blocks,
     declaration,
     extends,
@@ -77,6 +78,7 @@ def test_every_section_is_named():
         extends.MAX_EXTENDS,
         stages.MAX_STAGES,
         references.MAX_MADE,
+        arithmetic.MAX_TEXT,
     ],
 )
 def test_every_limit_is_named(limit):

@@ -75,12 +75,13 @@ EXPANSIONS = {
             cell(
                 steps=12,
                 schedule__warmup=12,
+                momentum=momentum,
                 start=[rate, 2.0],
                 note=f"rate {rate} in ${{brackets}}",
                 learning_rate=rate,
             ),
         )
-        for rate in (0.1, 0.3)
+        for rate, momentum in ((0.1, 0.4), (0.3, 0.2))
     ],
     "ranges": [
         (

@@ -153,7 +153,8 @@ MISTAKES = {
         "recipe: r\nbase: {x: 'a${y'}"
     ): "g.yaml:2:11: 'x': '${y' is not a reference like ${key}; write $${ for the text ${",
     ("recipe: r\nbase: {x: [{y: '${a b}'}]}"): (
-        "g.yaml:2:16: 'x': '${a b}' is not a reference like ${key}; write $${ for the text ${"
+        "g.yaml:2:16: 'x': '${a b}' is neither a key nor arithmetic like ${a // 2}: invalid "
+        "syntax; write $${ for the text ${"
     ),
     "recipe: r\nexclude: [{x: '${y}'}]": "g.yaml:2:15: exclude: it takes values, not references",
     'recipe: r\nbase: {x: "a\\0"}': "g.yaml:2:11: holds the character U+0000, which no run can "
