@@ -45,7 +45,7 @@ def _mcp(arguments: Namespace) -> int:
     """Serve until the client closes the connection, or for ever over HTTP."""
     limits = read_limits(arguments.budget)
     if not os.path.isdir(arguments.grids):
-        raise UsageError(f"--grids {arguments.grids}: is no folder")
+        raise UsageError(f"--grids {arguments.grids}: is not a folder")
     try:
         from sweeper.agents.server import serve_http, serve_stdio, token_of
     except ModuleNotFoundError as error:
@@ -59,7 +59,7 @@ def _mcp(arguments: Namespace) -> int:
     )
     if arguments.http is None:
         if sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
-            warn("speaks MCP on stdin and stdout: a client starts it (docs/agents.md), or --http 0")
+            warn("this speaks MCP on stdin and stdout (docs/agents.md); see also --http")
         serve_stdio(workspace)
         return 0
     token, place = os.environ.get(_TOKEN, ""), f"${_TOKEN}"
@@ -93,7 +93,7 @@ def _skill(arguments: Namespace) -> int:
     """Print the skill, or write it into the folder where agents find it."""
     text = agents_text() if arguments.agents_md else skill_text()
     if arguments.agents_md and arguments.install is not None:
-        raise UsageError("--agents-md prints: what is installed is the skill")
+        raise UsageError("--agents-md only prints; --install installs only the skill")
     if arguments.install is None:
         sys.stdout.write(text)
         return 0
@@ -105,7 +105,7 @@ def _skill(arguments: Namespace) -> int:
                 if file.read() == text:
                     say(f"{path} exists already")
                     return 0
-            raise UsageError(f"{path} is there, and is another: --force replaces it")
+            raise UsageError(f"{path} exists with other content: --force replaces it")
         os.makedirs(folder, exist_ok=True)
         atomic_write(path, text.encode(), mode=0o666)
     except OSError as error:

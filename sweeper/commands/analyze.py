@@ -30,8 +30,8 @@ def add_arguments(verb: ArgumentParser) -> None:
     compare = shared.group(verb, shared.COMPARE)
     compare.add_argument(
         "--noise",
-        help="whose noise between seeds counts: auto, pooled, own, or from=SWEEP,... for that of "
-        "earlier sweeps as well (default: the grid's)",
+        help="which noise between seeds is used: auto, pooled, own, or from=SWEEP,... to include "
+        "that of earlier sweeps (default: the grid's)",
     )
     compare.add_argument(
         "--failed",
@@ -66,8 +66,8 @@ def add_arguments(verb: ArgumentParser) -> None:
     report.add_argument(
         "--notes",
         metavar="FOLDER",
-        help="write SWEEP.md there with what is known, for you to write on, and judge the "
-        "criterion of plan.md (default: notes/, where there is one)",
+        help="write the facts to SWEEP.md in this folder, for you to add to, and judge the "
+        "criterion in its plan.md (default: notes/, if it exists)",
     )
     report.add_argument(
         "--prices", help="dollars per million tokens: train=0.4,sample=0.8,prefill=0.1"
@@ -75,9 +75,11 @@ def add_arguments(verb: ArgumentParser) -> None:
     report.add_argument(
         "--power",
         action="store_true",
-        help="print the smallest lead that each number of seeds would find",
+        help="print the smallest lead that each number of seeds can detect",
     )
-    report.add_argument("--no-pictures", action="store_true", help="no report.md with its PNGs")
+    report.add_argument(
+        "--no-pictures", action="store_true", help="do not write report.md and its PNGs"
+    )
     shared.roots(verb)
     shared.json(verb)
 

@@ -171,7 +171,7 @@ def wait(verb: ArgumentParser) -> None:
         "-v",
         "--verbose",
         action="store_true",
-        help="log all that the launcher does (`sweeper logs --launcher`), with --wait also here",
+        help="log details of the launcher (`sweeper logs --launcher`); with --wait also print them",
     )
 
 

@@ -53,7 +53,7 @@ def run(arguments: Namespace) -> int:
     registry = open_registry(arguments, snapshot=True)
     runs = chosen(registry, arguments, archived=True)
     if not runs:
-        raise NotFound("no run fits")
+        raise NotFound("no run matches")
     service = of_sweeps([registry.sweep(name) for name in dict.fromkeys(run.sweep for run in runs)])
     checkpoints = kept_checkpoints.of_runs(runs, kept_checkpoints.listed(service))
     spared = kept_checkpoints.spared(checkpoints, registry.all_handles(), keep)
@@ -137,7 +137,7 @@ def _act(service: Service, meant: Sequence[Kept], arguments: Namespace, ttl: int
                 done += kept_checkpoints.expire(service, one, ttl)
     finally:
         if done < len(meant):
-            warn(f"{len(meant) - done} of them were gone already, or are left")
+            warn(f"{len(meant) - done} of them were not changed (already deleted, or interrupted)")
     say(
         f"{plural(done, 'checkpoint')} {'deleted' if arguments.delete else f'to be deleted {when}'}"
     )

@@ -44,7 +44,7 @@ class _Side(NamedTuple):
 def run_checkpoints(arguments: Namespace) -> int:
     """Sample the checkpoints, and print how their answers differ."""
     if not arguments.prompts:
-        raise UsageError("--prompts: the JSONL file of what to ask")
+        raise UsageError("--checkpoints needs --prompts FILE, a JSONL file of prompts")
     if not os.path.isfile(arguments.prompts):
         raise NotFound(f"--prompts {arguments.prompts}: there is no such file")
     if len(arguments.checkpoints) < 2 or arguments.limit < 0:
@@ -74,7 +74,7 @@ def _sides(arguments: Namespace) -> list[_Side]:
     models = {side.model for side in given if side.model}
     model: str | None = arguments.model or (models.pop() if len(models) == 1 else None)
     if any(side.address is None for side in given) and model is None:
-        raise UsageError("base: say of which model, with --model")
+        raise UsageError("base: name its model with --model")
     counts: dict[str, int] = {}
     sides: list[_Side] = []
     for side in given:

@@ -65,7 +65,7 @@ def show(
     print_table(
         columns, [_billing_line(name, *row) for name, row in (*rows.items(), ("all", whole))]
     )
-    explanation = explanation or ["the two are the same, to the token"]
+    explanation = explanation or ["both counts agree, to the token"]
     for line in ("", *explanation, f"dollars by {whole[1].basis}"):
         print(line)
     return tell_problems(registry.problems)
@@ -122,7 +122,7 @@ def run(arguments: Namespace) -> int:
     registry = open_registry(arguments, snapshot=True)
     runs = chosen(registry, arguments, archived=True)
     if not runs:
-        raise NotFound("no run fits")
+        raise NotFound("no run matches")
     costs = [(run, spent(run, table)) for run in runs]
     if arguments.billing:
         return show(costs, registry, arguments)
@@ -196,7 +196,7 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
         lines.append(f"not everything is counted: {whole.usage.unknown}")
     if without:
         which = f"{without} of {len(costs)} runs" if without < len(costs) else "these runs"
-        lines.append(f"{which} have no meter and recorded no tokens: what they used is not known")
+        lines.append(f"{which} have no meter and recorded no tokens: their usage is unknown")
     if any(one.counted == "metrics" for _, one in costs):
         lines.append("some runs have no meter: their tokens are those that they recorded")
     return lines
@@ -252,7 +252,7 @@ def _forget() -> None:
     try:
         os.unlink(prices.users_file())
     except FileNotFoundError:
-        warn("there is no table of your own")
+        warn("you have no table of your own")
     except OSError as error:
         raise EnvironmentFailure(f"{prices.users_file()}: {error.strerror}") from error
 

@@ -174,11 +174,11 @@ def _fork_server() -> str:
 
     servers = at_work()
     if servers.refused is not None:
-        raise LookupError(f"runs start by themselves: {servers.refused}")
+        raise LookupError(f"runs start as separate processes: {servers.refused}")
     if not servers.number:
-        return "none at work: the first run of a Tinker recipe tells it what to import"
+        return "not running: the first run of a Tinker recipe lists the modules to import"
     return (
-        f"{servers.number} at work; a run is spared the import of {servers.modules} modules"
+        f"{servers.number} running; each run is spared the import of {servers.modules} modules"
         f" ({servers.import_s:.1f} s of processor)"
     )
 
@@ -262,7 +262,7 @@ def _try(
 def _seconds(text: str) -> float:
     duration = seconds(text)
     if duration is None:
-        raise ArgumentTypeError(f"{text!r} is no duration such as 90s, 30m or 2h")
+        raise ArgumentTypeError(f"{text!r} is not a duration such as 90s, 30m or 2h")
     return duration
 
 
@@ -305,7 +305,7 @@ def run(arguments: Namespace) -> int:
         print_table(("check", "", "found"), rows)
     document: dict[str, object] = {"schema": 1, "checks": [check._asdict() for check in checks]}
     if arguments.tried:
-        steps, error = [], "not tried: see what is MISSING"
+        steps, error = [], "not tried, because something is MISSING"
         if good:
             steps, error = _try(_trial_request(name, arguments.grid), root, arguments)
         document |= {"steps": [step._asdict() for step in steps], "error": error}

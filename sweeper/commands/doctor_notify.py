@@ -34,7 +34,7 @@ def run(arguments: Namespace) -> int:
     notify = notify_of(sweep.plan)
     if notify is None:
         raise NotFound(
-            f"nobody is to be told of {sweep.name}: `notify:` in its grid, or in your configuration"
+            f"{sweep.name}: no receivers: set `notify:` in its grid or in your configuration"
         )
     # The settings name commands, servers and variables, and the folder may be anybody's too.
     require(sweep.plan.recorded, sweep.folder.address, agreeing(arguments))
@@ -59,10 +59,10 @@ def run(arguments: Namespace) -> int:
         documents = [one._asdict() for one in deliveries]
         return print_json({"schema": 1, "sweep": sweep.name, "messages": documents})
     if not deliveries:
-        say(f"{sweep.name}: there is nothing to tell yet")
+        say(f"{sweep.name}: no notifications yet")
         return 0
     rows = [(one.kind, one.key, one.receiver, _word(one), one.error or "-") for one in deliveries]
-    print_table(("kind", "message", "by", "arrived", "why not"), rows)
+    print_table(("kind", "message", "by", "arrived", "error"), rows)
     return 0
 
 
@@ -70,7 +70,7 @@ def _word(delivery: Delivery) -> str:
     if delivery.delivered is None:
         if delivery.sending:
             return "being sent"
-        return "not known: cut off" if delivery.tries else "not sent"
+        return "unknown: interrupted" if delivery.tries else "not sent"
     return "yes" if delivery.delivered else f"no, {delivery.tries} times"
 
 

@@ -124,7 +124,7 @@ def _write(table: _Table, kind: str, path: str, *, raw: bool) -> None:
         write = importlib.import_module("pyarrow.parquet").write_table
     if path == "-":
         if kind == "parquet" and sys.stdout.isatty():
-            raise UsageError("parquet is no text: give --out FILE, or a pipe")
+            raise UsageError("parquet is binary: write it to a file with --out FILE, or to a pipe")
         buffer = io.BytesIO()
         write(table, buffer)
         if sys.stdout.isatty():

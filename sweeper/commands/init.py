@@ -202,7 +202,7 @@ def _values(parts: _Parts) -> Iterator[str]:
         yield "# No seeds: the script has no option for one. A program may read SWEEPER_SEED."
         yield "# seeds: 3"
     else:
-        yield "# Replicates of each cell: they tell how much of a difference is noise."
+        yield "# Replicates of each cell: they show how much of a difference is noise."
         yield "seeds: 3"
     yield ""
     yield "# What decides: a key of the program's metrics."
@@ -266,7 +266,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = {"backend": arguments.backend, "python": arguments.python}
     text, lacks = _text(name, reference, given, out)
     for sentence in lacks:
-        warn(f"warning: the grid does not plan yet: {sentence}")
+        warn(f"warning: `sweeper plan` refuses this grid so far: {sentence}")
     if out == "-":
         sys.stdout.write(text)
         return 0
@@ -310,7 +310,7 @@ def _write_study() -> None:
     try:
         _create(path, TEMPLATE)
     except FileExistsError:
-        print(f"{path} is there, and stays as it is")
+        print(f"{path} exists and is unchanged")
     else:
         print(f"wrote {path}; `sweeper analyze` judges the criterion that you write there")
 

@@ -241,9 +241,9 @@ def _lines(name: str, recipe: Recipe, fields: list[Field], guess: Guess, out: st
 def _ending(recipe: Recipe, fields: list[Field]) -> Iterator[str]:
     seed = seed_field(fields)
     if seed is None:
-        yield "# No seeds: the recipe has no field for one, so nothing tells how sure a result is."
+        yield "# No seeds: the recipe has no field for one, so the noise of results is unknown."
     else:
-        yield "# Replicates of each cell: they tell how much of a difference is noise."
+        yield "# Replicates of each cell: they show how much of a difference is noise."
         doc = next(field.doc for field in fields if field.key == seed)
         text = f"The recipe's field {seed}: {doc}" if doc else f"The recipe's field is {seed}."
         yield from textwrap.wrap(text, initial_indent="# ", subsequent_indent="# ", width=_WIDTH)
@@ -257,8 +257,8 @@ def _ending(recipe: Recipe, fields: list[Field]) -> Iterator[str]:
         else "# metric: {name: test/nll, goal: minimize, at: last}  # at: last | best | auto"
     )
     yield ""
-    yield "# What is to be beaten: a cell over base, or another sweep's winner. (Grids that go on"
-    yield "# from each other's runs are `stages`; docs/grid.md tells of both.)"
+    yield "# What the sweep should beat: a cell over base, or another sweep's winner. (Grids that"
+    yield "# continue from each other's runs are `stages`; docs/grid.md describes both.)"
     yield "# baseline: {cell: {}}"
     yield ""
 
@@ -303,7 +303,7 @@ def comment_of(field: Field) -> Iterator[str]:
     head = f"  # {field.key}: {value}"
     about = f"{field.type}: {field.doc}" if field.doc else field.type
     if field.default is None and not field.required:
-        about += " (its default is the recipe's to make)"
+        about += " (the recipe computes its default)"
     yield from _folded(head, about)
 
 

@@ -86,16 +86,16 @@ def _launch_detached(request: "LaunchRequest", user: "User", *, idle: bool) -> i
     tell_failed(planned.name, root, _left_alone(launched.root, planned))
     _tell_other_code(planned, launched.root)
     if idle:
-        say(f"nothing to start; {words('status')} shows what there is")
+        say(f"nothing to start; see {words('status')}")
         return 0
     attach = f" or {words('attach')}" if "tmux" in planned.launch.places else ""
-    begun = "the launcher at work continues it" if launched.taken_up else "launched"
+    begun = "the running launcher continues it" if launched.taken_up else "launched"
     say(f"{begun}; watch it with {words('watch')}{attach}")
     return 0
 
 
 def _launch_here(request: "LaunchRequest", user: "User", *, plain: bool) -> int:
-    """Launch in this process, or follow the launcher at work, until the sweep has ended."""
+    """Launch in this process, or follow the running launcher, until the sweep has ended."""
     from sweeper.commands.waiting import follow, showing, tell_end, tell_interrupted
     from sweeper.launcher.launching import launch_plan
     from sweeper.scheduler.progress import exit_code
@@ -111,7 +111,7 @@ def _launch_here(request: "LaunchRequest", user: "User", *, plain: bool) -> int:
     except KeyboardInterrupt:
         return tell_interrupted(planned.name, root)
     if launched.summary is None:
-        warn("the launcher at work continues it: following it until it ends")
+        warn("a launcher is already running: following it until it ends")
         return follow(planned, root, plain=plain)
     tell_end(planned, root, launched.summary.counts[State.FAILED])
     _tell_other_code(planned, root)

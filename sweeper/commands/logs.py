@@ -56,7 +56,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     )
     lines.add_argument("-n", "--lines", type=int, metavar="N", help="only the last N lines of each")
     lines.add_argument(
-        "--launcher", action="store_true", help="what the launchers of a sweep did and waited for"
+        "--launcher", action="store_true", help="show the messages of a sweep's launchers"
     )
     lines.add_argument("--grep", metavar="PATTERN", help="only lines that match this pattern")
     shared.root(verb)
@@ -306,7 +306,7 @@ class _Reader:
         if not runs:
             warn(self._nobody())
         elif self._arguments.grep is not None:
-            warn(f"nothing that fits {self._arguments.grep!r}")
+            warn(f"no line matches {self._arguments.grep!r}")
         elif len(runs) == 1:
             warn(f"{runs[0].name} has printed nothing ({runs[0].state.value})")
         else:
@@ -316,7 +316,7 @@ class _Reader:
         """Say that no run matches. A name that matches none was already reported as a mistake."""
         states, where = self._arguments.state, self._arguments.where
         wanted = [f"is {' or '.join(states)}"] if states else []
-        wanted += [f"fits --where {where!r}"] if where else []
+        wanted += [f"matches --where {where!r}"] if where else []
         return f"no run {' and '.join(wanted)}"
 
 
@@ -324,7 +324,7 @@ def _print_launchers(arguments: Namespace, pattern: "re.Pattern[str] | None") ->
     """Print the messages of the launchers of sweeps on this machine; with `--follow`, until the
     launcher has ended."""
     if arguments.json or arguments.state or arguments.where:
-        raise UsageError("--launcher goes with names of sweeps, --follow, --lines and --grep only")
+        raise UsageError("--launcher takes only names of sweeps, --follow, --lines and --grep")
     registry = open_registry(arguments)
     for name in arguments.runs:
         _print_launcher(registry.sweep(name).folder, arguments, pattern)
@@ -393,7 +393,7 @@ class _Backends:
                 yield from lines
         except SweeperError as error:
             self._open[place] = None
-            warn(f"{run.sweep}: what its backend has kept cannot be read: {error}")
+            warn(f"{run.sweep}: its backend's copy of the output cannot be read: {error}")
 
 
 def _chunks(tail: Tail, files: Files) -> Iterator[list[Line]]:

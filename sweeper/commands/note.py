@@ -15,7 +15,7 @@ from sweeper.launcher.annotations import MOST_CHARACTERS, find_subject, note
 from sweeper.sweep.mark import Marks
 from sweeper.terminal import print_json, say
 
-_HINT = "\n# A note about {}. Lines that begin with # are left out; an empty note is none.\n"
+_HINT = "\n# A note about {}. Lines that begin with # are left out; an empty note is not saved.\n"
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def run(arguments: Namespace) -> int:
         about = {"sweep": subject.sweep, "run": subject.run, "name": subject.name}
         return print_json({"schema": 1, **about, **marks.record()})
     if not (marks.notes or marks.tags or marks.starred):
-        say(f"{subject.name}: nothing is noted")
+        say(f"{subject.name}: no notes")
         return 0
     tell_marks(subject.name, marks)
     return 0
@@ -106,7 +106,7 @@ def _edited(name: str) -> str | None:
     """Let the user write in an editor and return the text; None if it is empty."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
-        raise EnvironmentFailure("--edit: $VISUAL or $EDITOR names no editor")
+        raise EnvironmentFailure("--edit: $VISUAL or $EDITOR is not set to an editor")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "note.md")
         with open(path, "w", encoding="utf-8") as file:
@@ -116,7 +116,7 @@ def _edited(name: str) -> str | None:
         except (OSError, ValueError) as error:
             raise EnvironmentFailure(f"--edit: {editor}: {error}") from error
         if code:
-            raise EnvironmentFailure(f"--edit: {editor} ended with {code}: nothing is noted")
+            raise EnvironmentFailure(f"--edit: {editor} ended with {code}: no note was added")
         with open(path, encoding="utf-8", errors="replace") as file:
             text = _read(file, "--edit")
     lines = [line for line in text.splitlines() if not line.startswith("#")]

@@ -58,7 +58,7 @@ def short(preview: LaunchPreview) -> Iterator[str]:
         yield from _clipped(race, width)
     elif plan.unknown:
         left = plural(sum(plan.unknown.values()), "run")
-        yield from _clipped(f"{left} more once those that they go on from have ended", width)
+        yield from _clipped(f"{left} more once the runs that they continue from have ended", width)
     if (use := estimate_of(preview)) is not None:
         yield from _clipped(use, width)
     if preview.dropped:
@@ -67,7 +67,7 @@ def short(preview: LaunchPreview) -> Iterator[str]:
         yield from _clipped(f"{trust.sentence(preview.dropped)} (--drop)", width)
     if others := preview.retired - preview.dropped:
         runs = f"{plural(others, 'run')} on record {'is' if others == 1 else 'are'}"
-        yield from _clipped(f"{runs} not in this grid: launch leaves them there", width)
+        yield from _clipped(f"{runs} not in this grid: launch keeps them", width)
     yield ""
     over = {p.run.id for p in preview.previews if p.state.state is State.SUCCEEDED}
     rows = [

@@ -81,7 +81,7 @@ def _address(collector: str) -> str:
     """Return the collector's address; without a path, add OTLP's path for traces."""
     parts = urllib.parse.urlsplit(collector)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageError(f"--otlp {collector}: say http://HOST:4318")
+        raise UsageError(f"--otlp {collector}: write http://HOST:4318")
     return collector if parts.path.strip("/") else collector.rstrip("/") + "/v1/traces"
 
 
@@ -274,7 +274,7 @@ def _files(run: RecordedRun, arguments: Namespace) -> list[SummaryFile]:
     if arguments.name is not None:
         files = [file for file in files if file.name == arguments.name]
     if not files:
-        raise NotFound(f"{run.sweep}/{run.name} has left no rollout summaries")
+        raise NotFound(f"{run.sweep}/{run.name} has recorded no rollout summaries")
     known = sorted({file.iteration for file in files})
     iteration: int | None = arguments.iteration
     if iteration is None:
@@ -283,7 +283,7 @@ def _files(run: RecordedRun, arguments: Namespace) -> list[SummaryFile]:
         iteration = known[iteration] if -iteration <= len(known) else None
     chosen = [file for file in files if file.iteration == iteration]
     if not chosen:
-        raise NotFound(f"no iteration {arguments.iteration}: there is {known[0]} to {known[-1]}")
+        raise NotFound(f"no iteration {arguments.iteration}: there are {known[0]} to {known[-1]}")
     return chosen
 
 

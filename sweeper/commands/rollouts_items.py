@@ -30,7 +30,7 @@ def show_items(registry: Registry, runs: Sequence[RecordedRun], arguments: Names
     rows = registry.item_rows(runs)
     if not rows:
         which = f"{runs[0].sweep}/{runs[0].name} has" if len(runs) == 1 else "these runs have"
-        raise NotFound(f"{which} left no answers to items")
+        raise NotFound(f"{which} recorded no answers to items")
     prefix = prefixes(runs)
     names = {(run.id, run.sweep, run.root): f"{prefix(run)}{run.name}" for run in runs}
     matches = [row for row in rows if _wanted(row, arguments)]
@@ -98,7 +98,7 @@ def _by_item(
     """Return a run's judged answers, by task and item."""
     rows = registry.item_rows(run)
     if not rows:
-        raise NotFound(f"{run.sweep}/{run.name} has left no answers to items")
+        raise NotFound(f"{run.sweep}/{run.name} has recorded no answers to items")
     by_item: dict[tuple[str, str], list[ItemRow]] = {}
     for row in rows:
         if row["score"] is not None and _wanted(row, arguments):

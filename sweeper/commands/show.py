@@ -90,7 +90,7 @@ def run(arguments: Namespace) -> int:
         say(f"{record['metric']}: {number(record['value'])}")
     rows = [(a["name"], a["state"], a["metric"], a["value"], duration(a["wall_s"]))
             for a in document["lineage"]]  # fmt: skip
-    _section("goes on from", ("run", "state", "metric", "value", "time"), rows)
+    _section("continues from", ("run", "state", "metric", "value", "time"), rows)
     given = [(key, setting(value)) for key, value in dotted(run.config)]
     _section("configuration", ("key", "value"), given)
     attempts = document["attempts"]

@@ -148,16 +148,19 @@ def changes(
         if before.get(run) != status:
             change.runs.append((run, before.get(run), status))
     sentences = {
-        "unreachable": ("the launcher waits: {}", "the launcher goes on"),
-        "limit": (f"at most {{}} at once: {now.get('limit_why')}", "as many at once as before"),
-        "held": ("held: {}", "held no more"),
+        "unreachable": ("the launcher waits: {}", "the launcher continues"),
+        "limit": (
+            f"at most {{}} at once: {now.get('limit_why')}",
+            "the limit is back to that of the grid",
+        ),
+        "held": ("held: {}", "no longer held"),
     }
     for key, (begins, ends) in sentences.items():
         if seen.get(key) != now.get(key):
             value = now.get(key)
             change.sentences.append(ends if value is None else begins.format(value))
     if seen and seen["launcher"] != now["launcher"]:
-        change.sentences.append("a launcher is at work" if now["launcher"] else NOBODY)
+        change.sentences.append("a launcher is running" if now["launcher"] else NOBODY)
     return change
 
 

@@ -67,7 +67,7 @@ def print_status(
     _print_runs(sweep, runs, observed)
     if more:
         every = hint("ls", sweep.name, root=sweep.root)
-        say(f"... and {more} more: `{every}` has them all, --state chooses")
+        say(f"... and {more} more: `{every}` shows all, --state selects")
     if not sweep.plan.stages:
         print()
     _print_sweep(sweep, seen)
@@ -134,7 +134,7 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
     for line in seen.waits:
         say(line)
     if (costs := _costs(seen)) is not None:
-        say(f"{costs}" if seen.finished or seen.launcher else f"{costs}; as its last launcher knew")
+        say(f"{costs}" if seen.finished or seen.launcher else f"{costs}; from its last launcher")
     if seen.held:
         say(f"held: {seen.held}")
     if not (seen.launcher or seen.finished):
@@ -161,7 +161,7 @@ def _print_alarms(sweep: "Sweep", alarms: Sequence["Alarm"]) -> None:
     for first, *others in by_rule.values():
         say(alarm_line(first, len(others)))
     if len(alarms) > len(by_rule):
-        say(f"`{hint('alarms', sweep.name, root=sweep.root)}` has them all")
+        say(f"`{hint('alarms', sweep.name, root=sweep.root)}` shows all alarms")
 
 
 def alarm_line(alarm: "Alarm", more: int = 0) -> str:

@@ -63,9 +63,9 @@ def _resume(arguments: Namespace) -> int:
     if not done.launcher:
         say(f"{done.sweep}: nothing is left to do")
     elif done.started:
-        say(f"{done.sweep}: goes on, with a launcher that was started for it")
+        say(f"{done.sweep}: continued by a new launcher")
     else:
-        say(f"{done.sweep}: {'goes on' if done.changed else 'is not paused'}")
+        say(f"{done.sweep}: {'continued' if done.changed else 'is not paused'}")
     return 0
 
 
@@ -120,7 +120,7 @@ def _cancel(arguments: Namespace) -> int:
         return print_json({"schema": SCHEMA, "sweep": sweep.name, "runs": requests})
     to_report = [request for request in done if request.asked] or done
     counts = Counter(request.why for request in to_report)
-    none = f"none of its {len(sweep.runs)} runs is among those that you chose"
+    none = f"none of its {len(sweep.runs)} runs matches the selection"
     say(f"{sweep.name}: {', '.join(f'{n} {why}' for why, n in counts.items()) or none}")
     return 0
 
@@ -192,7 +192,7 @@ def _start_again(arguments: Namespace) -> int:
 def _tell_none(sweep: Sweep) -> None:
     """Suggest what to do when there is nothing to start again."""
     waiting = sum(not (run.is_finished or run.retired or run.state in OPEN) for run in sweep.runs)
-    warn("none has failed; what was cancelled is named, or chosen by --state cancelled")
+    warn("no run has failed; to retry cancelled runs, name them or use --state cancelled")
     if waiting and not read_status(sweep).launcher:
         again = hint("resume", sweep.name, root=sweep.root)
         warn(f"{plural(waiting, 'run')} not started yet: `{again}` starts the rest")

@@ -118,19 +118,19 @@ def run(arguments: Namespace) -> int:
         return print_json_answer({"schema": 1, **document, "away": away}, problems)
     for place in away:
         warn(
-            f"{place['path']}: the environment of runs in {place['folder']}, which is not there "
-            "or cannot be read, stays: remove it if they are gone"
+            f"{place['path']}: kept, because its runs' folder {place['folder']} is missing or "
+            "cannot be read: remove it if the runs are gone"
         )
     for one in unsynced:
         warn(
-            f"{one['path']}: what {one['attempts']} dead workers left is not in {one['root']} yet, "
-            f"and stays: `{hint('store sync', str(one['sweep']), root=str(one['root']))}` "
-            "brings it there"
+            f"{one['path']}: kept, because files of {one['attempts']} dead workers are not in "
+            f"{one['root']} yet: upload them with "
+            f"`{hint('store sync', str(one['sweep']), root=str(one['root']))}`"
         )
     if shown:
         print_table(("path", "why", "bytes"), shown)
     total = sum(waste.size for waste in waste) / 1e6
-    done = "removed" if arguments.delete else "would go; --delete removes them"
+    done = "removed" if arguments.delete else "in all; --delete removes them"
     print(f"{plural(len(waste), 'item')}, {total:.1f} MB {done}" if waste else "nothing to remove")
     return tell_problems(problems)
 
@@ -163,9 +163,9 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
         digest = os.path.basename(folder).partition("-")[0]  # the rest distinguishes clones
         used = _newest(folder)
         if _GONE in folder:
-            yield Waste(folder, "code that was being removed", _size(folder))
+            yield Waste(folder, "code whose removal was interrupted", _size(folder))
         elif digest not in named and used < before and not is_used(f"{folder}.use"):
-            yield Waste(folder, "code that no sweep here names", _size(folder), used=used)
+            yield Waste(folder, "code that no sweep of this root uses", _size(folder), used=used)
 
 
 def _built(before: float) -> Iterator[Waste]:
@@ -174,7 +174,7 @@ def _built(before: float) -> Iterator[Waste]:
         with contextlib.suppress(FileNotFoundError):
             used = _last_use(folder)
             if used < before and not is_used(f"{folder}.use"):
-                why = "made of launch.requirements, not used lately"
+                why = "environment of launch.requirements, not used lately"
                 yield Waste(folder, why, _size(folder), used=used)
 
 
@@ -206,7 +206,7 @@ def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]])
 
     for path in unused_files(unknown=tell):
         with contextlib.suppress(FileNotFoundError):
-            yield Waste(path, "the environment of runs that are over", os.path.getsize(path))
+            yield Waste(path, "environment of finished runs", os.path.getsize(path))
     old: dict[str, int] = {}
     with contextlib.suppress(OSError), os.scandir(os.path.join(paths.home(), "launchers")) as logs:
         old = {
@@ -214,9 +214,9 @@ def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]])
             for log in logs
             if log.stat().st_mtime < before and not is_used(log.path)
         }
-    # A launcher may be at work without logging anything for long.
+    # A running launcher may log nothing for long.
     for path in sorted(old.keys() - (_logs_in_use(registry) if old else set())):
-        yield Waste(path, "the log of a launcher that is no more", old[path])
+        yield Waste(path, "log of a launcher that has ended", old[path])
 
 
 def _logs_in_use(registry: Registry) -> set[str]:
@@ -246,7 +246,7 @@ def _temporaries(root: str, before: float) -> Iterator[Waste]:
                 if status.st_mtime < old and (
                     status.st_mtime < before or not _lives(int(matched[1]))
                 ):
-                    yield Waste(path, "left by a writer that is dead", status.st_size)
+                    yield Waste(path, "temporary file of a dead writer", status.st_size)
 
 
 def _lives(pid: int) -> bool:
@@ -266,7 +266,9 @@ def _superseded(run: RecordedRun) -> Iterator[Waste]:
             for path in (file.path, file.transcript):
                 source = run.files.source(path)
                 if source is not None:
-                    yield _in(run.store, path, "a later attempt has it again", source.stamp.size)
+                    yield _in(
+                        run.store, path, "written again by a later attempt", source.stamp.size
+                    )
 
 
 def _of_each(
@@ -286,7 +288,12 @@ def _left_parts(run: RecordedRun) -> Iterator[Waste]:
             whole = inner.removesuffix(".parts")
             if whole != inner and whole in run.files.entries():
                 for entry in run.files.inside(inner):
-                    yield _in(run.store, entry.path, "the whole file is there", entry.size)
+                    yield _in(
+                        run.store,
+                        entry.path,
+                        "part of a file that is stored as a whole",
+                        entry.size,
+                    )
 
 
 def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
@@ -329,7 +336,7 @@ def _is_beyond_a_link(waste: Waste) -> bool:
     try:
         refuse_links(os.path.join(waste.store.root, sweep), os.path.dirname(waste.path))
     except StoreError as error:
-        warn(f"{waste.path} stays: {error}")
+        warn(f"{waste.path}: kept: {error}")
         return True
     return False
 
@@ -348,7 +355,7 @@ def _spooled(before: float) -> tuple[list[Waste], list[dict[str, object]]]:
             if dead:
                 unsynced.append({"path": folder, "root": root, "sweep": sweep, "attempts": dead})
             elif not living and _touched(folder) < min(before, time.time() - _HOUR):
-                waste.append(Waste(folder, "copies of what is in the store", _size(folder)))
+                waste.append(Waste(folder, "copies of files in the store", _size(folder)))
     return waste, unsynced
 
 

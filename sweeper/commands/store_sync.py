@@ -37,7 +37,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         return print_json({"schema": SCHEMA, "sweeps": done}) or code
     for one in done:
-        say(f"{one['root']}/{one['sweep']}: {one['attempts']} attempts brought into the store")
+        say(f"{one['root']}/{one['sweep']}: {one['attempts']} attempts uploaded to the store")
     if not done:
         say("nothing to upload")
     return code

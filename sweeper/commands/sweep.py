@@ -29,7 +29,7 @@ def _archive(arguments: Namespace) -> int:
         return print_json({"schema": 1, "sweeps": records})
     for name, did in changed.items():
         shown = "archived: hidden from lists, still found by name"
-        message = shown if on else "not archived any more"
+        message = shown if on else "shown in lists again"
         say(f"{name}: {message}" if did else f"{name}: was {'' if on else 'not '}archived before")
     return 0
 

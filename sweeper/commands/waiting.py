@@ -89,7 +89,7 @@ class _View:
             self._restore()
         why = f"the view ended ({code})" if code else "the view is closed"
         effect = "running jobs continue, nothing new is started"
-        print(f"{why}; the launcher works here, Ctrl-C ends it: {effect}", file=sys.stderr)
+        print(f"{why}; the launcher runs here, Ctrl-C ends it: {effect}", file=sys.stderr)
         if self._last is not None:
             print(sanitize(line(self._last)), file=sys.stderr, flush=True)
 
@@ -139,7 +139,7 @@ def follow(plan: "Plan", root: str, *, plain: bool) -> int:
             warn("the view is closed: waiting until the sweep ends; Ctrl-C stops waiting only")
             status = wait(plan.name, root=root)
     except KeyboardInterrupt:
-        warn("interrupted: the launcher at work continues")
+        warn("interrupted: the running launcher continues")
         return 130
     tell_end(plan, root, status.counts.get(State.FAILED, 0))
     return status.exit_code

@@ -104,7 +104,7 @@ def _troubles(view: SweepView) -> list[Span]:
     if view.limit is not None:
         parts.append((f"{view.limit} at once, not {view.parallel}", "warn"))
     if view.launcher:
-        parts.append(("launcher at work", "dim"))
+        parts.append(("launcher running", "dim"))
     elif view.ended and not any(run.wants for run in view.runs):
         parts.append(("ended", "dim"))
     else:

@@ -50,9 +50,9 @@ def test_two_base_models_on_the_same_prompts(engine, metered, tmp_path):
     assert [one["name"] for one in document["sides"]] == ["base", "base (2)"]
 
     for arguments, message in (
-        (("base", "base", "--prompts", str(prompts)), "base: say of which model, with --model"),
+        (("base", "base", "--prompts", str(prompts)), "base: name its model with --model"),
         (("base", "--prompts", str(prompts)), "--checkpoints takes two or more"),
-        (("base", "base"), "--prompts: the JSONL file of what to ask"),
+        (("base", "base"), "--checkpoints needs --prompts FILE, a JSONL file of prompts"),
         (("base", "nothing/here", "--prompts", str(prompts)), "no run 'nothing/here'"),
     ):
         failed = compare(*arguments)

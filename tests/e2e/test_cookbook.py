@@ -258,7 +258,7 @@ def test_one_that_is_killed_resumes_from_its_checkpoint(
     shell: Shell, tmp_path: Path, wandb_records: Callable[[Path], list[dict[str, Any]]]
 ) -> None:
     """Its worker, the program and the launcher are killed in mid-run; the launcher is started again
-    and the run goes on from its last checkpoint, as if nothing had been: with W&B, too. The other
+    and the run continues from its last checkpoint, as if nothing had been: with W&B, too. The other
     is left alone.
     """
     grid, sweep = str(tmp_path / "tracked.yaml"), "cookbook-sl-loop"

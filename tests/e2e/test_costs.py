@@ -97,7 +97,7 @@ def test_the_meter_says_what_the_service_says(
     read = told["forward_tokens"] + told["prompt_tokens"]
     assert found["prefill"] + found["cached"] == read
     assert found["steps"] == sum(line["steps"] for line in ours) == 6
-    assert "the two are the same, to the token" in shell.run("costs", "whole", "--billing")
+    assert "both counts agree, to the token" in shell.run("costs", "whole", "--billing")
     billed = json.loads(shell.run("costs", "whole", "--billing", "--by", "run", "--json"))
     assert len(billed["costs"]) == 2
     assert billed["total"]["billed"]["train"] == found["train"]

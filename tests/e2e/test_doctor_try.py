@@ -149,7 +149,7 @@ def test_kubernetes(on_kube: Any, kube: Any) -> None:
     assert found["error"] == "kubernetes: the secret WANDB_API_KEY is empty in the job"
     grid.write_text(grid.read_text().replace("keys/empty", "nowhere/wandb"))
     found = _tried(on_kube, "--grid", "mine.yaml", code=6)
-    assert found["error"] == "not tried: see what is MISSING" and not found["steps"]
+    assert found["error"] == "not tried, because something is MISSING" and not found["steps"]
     _nothing_is_left(on_kube, kube)
 
 

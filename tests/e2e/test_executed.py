@@ -368,7 +368,7 @@ def test_gc_leaves_the_code_that_a_sweep_of_another_folder_executes(
     assert (run["state"], run["attempts"], run["value"]) == ("succeeded", 1, 1.0)
     items = other.json("store", "gc", "--delete", "--days", "0")["items"]
     assert [item["why"] for item in items if "snapshots" in item["path"]] == [
-        "code that no sweep here names"
+        "code that no sweep of this root uses"
     ]
     assert not [p for p in (checkout.home / "snapshots").iterdir() if p.is_dir()]
 

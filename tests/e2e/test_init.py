@@ -96,7 +96,9 @@ def test_what_it_writes_plans(
     (tmp_path / "picky.py").write_text(PICKY)
     said = _sweeper(tmp_path, "init", reference)
     fill = [*re.findall(r"^  (\S+):  # FILL IN", (tmp_path / f"{name}.yaml").read_text(), re.M)]
-    warning = f"sweeper: warning: the grid does not plan yet: fill in {', '.join(fill)}\n"
+    warning = (
+        f"sweeper: warning: `sweeper plan` refuses this grid so far: fill in {', '.join(fill)}\n"
+    )
     assert said.stderr == warning * bool(fill)
     assert said.stdout == f"wrote {name}.yaml; look at it with `sweeper plan {name}.yaml`\n"
     planned = _sweeper(tmp_path, "plan", f"{name}.yaml", "--json", *(f"{key}=x" for key in fill))

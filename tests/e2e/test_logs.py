@@ -227,9 +227,9 @@ def test_mistakes(sweeper: Sweeper) -> None:
     assert "has printed nothing (succeeded)" in sweeper.run("logs", "many")
     for follow in ((), ("-f",)):
         said = sweeper.run("logs", "many", "--state", "failed", "--where", "x = 1", *follow)
-        assert said == "sweeper: no run is failed and fits --where 'x = 1'\n"
+        assert said == "sweeper: no run is failed and matches --where 'x = 1'\n"
     said = sweeper.run("logs", "many", "-f", "--grep", "never")
-    assert said == "sweeper: nothing that fits 'never'\n"
+    assert said == "sweeper: no line matches 'never'\n"
     assert "--follow is for one sweep" in sweeper.run("status", "--follow", code=2)
 
 

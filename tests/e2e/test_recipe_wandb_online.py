@@ -181,7 +181,7 @@ def test_a_project_given_late_gets_the_steps_before(recipes, service, env, tmp_p
 
 def test_attempts_of_a_sweep_s_run_are_one_run_there(recipes, service, env, tmp_path):
     """With the variables that a worker sets where the grid has `wandb:`; each attempt has a folder
-    of its own, and the second goes on from the first one's checkpoint."""
+    of its own, and the second continues from the first one's checkpoint."""
     document = {"name": "s", "created": "now", "launch": {}, "recipe": {}, "runs": []}
     plan = read({**document, "wandb": {"project": "from the grid", "entity": "us"}}, "sweep.json")
     run = Run("0123456789ab", "lr=1", "lr=1", 0, {"max_steps": 30})

@@ -161,7 +161,7 @@ def test_detached_followed_and_cancelled(
     shell.until(lambda: len(_steps(s3_root)) == 2)  # while they run
     shell.until(lambda: "step 0" in shell.run("logs", "toys/lr=0.1"))
     again = shell.run("launch", "grid.yaml", "seconds=600")
-    assert "the launcher at work continues it" in again
+    assert "the running launcher continues it" in again
     assert "2 cancelled" in shell.run("cancel", "toys")
     executed = Counter(run for run, _, _ in shell.executed())
     assert {run: len(steps) for run, steps in _steps(s3_root).items()} == executed
@@ -237,7 +237,7 @@ def test_killed_and_resumed_on_another_machine(killed: Any, s3_root: str, tmp_pa
     assert list(_steps(s3_root).values()) == [list(range(20))] * 2
     # The first machine is back, with what it could not bring home.
     killed.environment["SWEEPER_HOME"] = str(first / "home")
-    assert "attempts brought into the store" in killed.run("store", "sync")
+    assert "attempts uploaded to the store" in killed.run("store", "sync")
     assert "2 attempts" not in killed.run("store", "sync")
     assert list(_steps(s3_root).values()) == [list(range(20))] * 2
     store = open_store(s3_root)

@@ -188,13 +188,13 @@ def test_a_sweep_is_paused_widened_stopped_and_goes_on(shell: Shell) -> None:
     assert launcher.poll() is None
     shell.hold.touch()
     wider = ("grid.yaml", "learning_rate=[0.1,0.3,0.5]")
-    joined = "the launcher at work continues it"
+    joined = "the running launcher continues it"
     assert joined in shell.run("launch", *wider)
     assert sum(shell.states().values()) == 9
     again = shell.run("launch", *wider)
     assert joined in again and "the running launcher starts no runs: paused by " in again
     assert "toys: at most 4 at once" in shell.run("parallel", "toys", "4")
-    assert "toys: goes on" in shell.run("resume", "toys")
+    assert "toys: continued" in shell.run("resume", "toys")
     shell.until(lambda: len({run for run, *_ in shell.executed()}) >= 4)
     assert "its launcher has ended; running jobs continue" in shell.run("stop", "toys")
     assert launcher.wait(90) == 4

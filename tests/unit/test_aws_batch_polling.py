@@ -94,7 +94,7 @@ def test_an_array_is_terminated_at_once_or_child_by_child(stubbed: Any) -> None:
 
 
 def test_what_is_forgotten_is_nothing_to_stop(stubbed: Any) -> None:
-    """Nor does it keep others from being stopped; what was throttled goes on from there."""
+    """Nor does it keep others from being stopped; what was throttled continues from there."""
     backend = stubbed.backend()
     tokens = [f"{number:012x}-a1" for number in range(4)]
     stubbed.known(backend, *((str(number), token) for number, token in enumerate(tokens)))

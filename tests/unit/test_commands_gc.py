@@ -124,7 +124,9 @@ def test_copies_go_and_what_is_in_no_store_yet_stays(
     assert answer["unsynced"] == [told | {"attempts": 1}]
     assert main(["store", "gc", "--delete", "--days", "0"]) == 0
     os.close(held)
-    assert "`sweeper store sync dead --root s3://gone/x` brings it there" in capsys.readouterr().err
+    assert (
+        "upload them with `sweeper store sync dead --root s3://gone/x`" in capsys.readouterr().err
+    )
     left = {path.name for path in Path(old.root).iterdir() if path.is_dir()}
     assert left == {"young", "living", "dead"}
 

@@ -234,7 +234,7 @@ def test_no_lines_are_not_nothing(printing: Printing, capsys: pytest.CaptureFixt
     assert logs.run(asked(printing, "s", lines=0)) == 0
     assert capsys.readouterr() == ("", "")
     assert logs.run(asked(printing, "s", grep="nowhere")) == 0
-    assert "nothing that fits" in capsys.readouterr().err
+    assert "no line matches" in capsys.readouterr().err
 
 
 def test_the_cause_is_what_ends_the_last_traceback() -> None:

@@ -402,7 +402,7 @@ def test_plan_draws_the_graph_with_counts(tmp_path: Path) -> None:
         "  dpo   2 runs once known                     echo, from the best of sft",
         "    ev  1 cell, 1 run, and 2 runs once known  echo, from each of dpo and the base model",
     ]
-    assert "4 runs more once those that they go on from have ended" in said
+    assert "4 runs more once the runs that they continue from have ended" in said
 
 
 def test_a_stage_that_says_nothing_of_its_parents_goes_on_from_their_weights() -> None:

@@ -1,4 +1,4 @@
-"""Which checkpoints nobody needs: none that something refers to, or that a run goes on from."""
+"""Which checkpoints nobody needs: none that something refers to, or that a run continues from."""
 
 from pathlib import Path
 from types import ModuleType

@@ -497,7 +497,7 @@ def test_who_had_no_part_in_the_sharing_does_not_make_up_for_it(
     turn = record.look().members[name].turn
     record.write(lambda page: page._replace(members={**page.members, **others}))
     idle.look(Jobs(0, 9, 9))
-    assert record.look().members[name].turn - turn <= 2  # and it goes on from there
+    assert record.look().members[name].turn - turn <= 2  # and it continues from there
 
 
 def test_two_sweeps_that_are_called_the_same_are_two(tmp_path: Path) -> None:

@@ -217,8 +217,8 @@ def test_metrics_count_turns():
 
 
 def test_an_episode_that_sums_up_is_trained_in_segments(tmp_path):
-    """Where the room ends the model sums up, and goes on from that. Each token that was sampled is
-    in one segment, behind the very context that it was sampled from."""
+    """Where the room ends the model sums up, and continues from that. Each token that was sampled
+    is in one segment, behind the very context that it was sampled from."""
     answers = [("aaaa", True), ("bbbb", True), ("did a, b", True), ("exit", True)]
     most = {"context": 260, "summarise": True, "output": 80}
     played, problem, place, contexts = play(tmp_path, answers, **most)

@@ -134,6 +134,6 @@ def test_spans_go_to_a_collector(sweep, collector, capsys, monkeypatch):
 
 def test_what_is_no_address_is_told(sweep, capsys):
     assert main(["rollouts", sweep, "--otlp", "localhost:4318"]) == 2
-    assert "--otlp localhost:4318: say http://HOST:4318" in capsys.readouterr().err
+    assert "--otlp localhost:4318: write http://HOST:4318" in capsys.readouterr().err
     assert main(["rollouts", sweep, "--export", "/no/such/place"]) == 2
     assert "--export /no/such/place: No such file" in capsys.readouterr().err

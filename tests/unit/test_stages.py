@@ -222,7 +222,7 @@ def test_a_stage_has_limits_and_retries_of_its_own(make: Make) -> None:
             made.failing = {"dpo/beta=1"}
         made.work()
         made.clock.sleep(10)
-    assert exit_code(summary) == 4  # what goes on from the one that failed is held back
+    assert exit_code(summary) == 4  # what continues from the one that failed is held back
     assert made.submitted().count("sft/lr=3,seed=0") == 2
     assert made.submitted().count("dpo/beta=1") == 1
     assert (most["sft"], most["dpo"]) == (2, 2)

@@ -87,7 +87,9 @@ def test_only_what_changed_is_told() -> None:
         "at most 2 at once: the service holds runs back",
         "held: all fail alike",
     ]
-    assert changes(before, before, seen | slowed, seen).sentences == ["as many at once as before"]
+    assert changes(before, before, seen | slowed, seen).sentences == [
+        "the limit is back to that of the grid"
+    ]
     assert changes(before, before, seen, seen | {"launcher": False}).sentences == [
         "no launcher is running: no runs are started until `sweeper resume`"
     ]

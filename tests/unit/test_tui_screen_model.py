@@ -65,7 +65,7 @@ def test_every_line_fits_the_screen(width: int, glyphs: Any) -> None:
 def test_the_list_tells_states_steps_values_and_ranks() -> None:
     first, second = (joined(line) for line in head_lines(VIEW, UNICODE))
     assert first.startswith("demo 6 runs: 1 running, 1 waiting, 1 failed, 2 succeeded, 1 plan")
-    assert second == "paused: 1 by rate limit · launcher at work"
+    assert second == "paused: 1 by rate limit · launcher running"
     titles = joined(list_lines(ScreenModel(VIEW), 100, 50, 0, UNICODE)[0]).split()
     assert "place" in titles and "rank" not in titles  # which an axis may be called
     lines = shown(ScreenModel(VIEW))

@@ -429,7 +429,7 @@ def test_the_environment_of_a_sweep_that_is_away_stays(
     assert str(path) not in left and (str(path), str(root / "open")) in kept
     code, _, error = say("store", "gc", "--delete")
     assert code == (6 if away == "." else 0)
-    assert f"{path}: the environment of runs in {root / 'open'}, which is" in error
+    assert f"{path}: kept, because its runs' folder {root / 'open'} is" in error
     assert path.exists()
     monkeypatch.chdir(root.parent)
     grid = root.parent / "other.yaml"

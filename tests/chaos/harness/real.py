@@ -46,7 +46,7 @@ class Launching:
 
     def wait(self, seconds: float = 240) -> int:
         """Return its exit code; minus the signal that ended it."""
-        until(lambda: self.poll() is not None, seconds, "the launcher goes on and on")
+        until(lambda: self.poll() is not None, seconds, "the launcher does not end")
         assert self.code is not None
         return self.code
 
