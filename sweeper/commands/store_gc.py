@@ -44,7 +44,7 @@ from sweeper.results.sweeps import SweepRun
 from sweeper.store.base import Store
 from sweeper.store.local import refuse_links
 from sweeper.store.opening import open_store
-from sweeper.sweep.folder import SweepFolder, find_sweeps
+from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural
 from sweeper.sweep.lock import is_held
@@ -92,7 +92,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """List what can be removed; remove it with `--delete`."""
-    registry = open_registry(arguments)
+    registry = open_registry(arguments, snapshot=True)
     filters = arguments.runs, arguments.state, arguments.where
     runs = registry.choose(*filters, dropped=True, archived=True)
     before = time.time() - arguments.days * 86400
@@ -222,8 +222,7 @@ def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]])
 def _logs_in_use(registry: Registry) -> set[str]:
     from sweeper.launcher.background import launcher_log, messages_file
 
-    stores = [open_store(root) for root in registry.roots if "://" in root]
-    sweeps = [SweepFolder(store, name) for store in stores for name in find_sweeps(store)]
+    sweeps = (folder for folder in registry.sweep_folders() if folder.store.is_remote)
     held = [folder for folder in sweeps if is_held(folder)]
     messages = [f"{messages_file(folder)}{end}" for folder in held for end in ("", ".1")]
     return {*map(launcher_log, held), *messages}

@@ -23,6 +23,8 @@ T = TypeVar("T")
 _VERSION = "v6"
 _SMALL = 4096
 """Bytes of the largest file of a remote store whose content is kept."""
+_PLAN = 1 << 22
+"""The same for files right in the folder of a sweep, such as its plan."""
 
 
 class Folder:
@@ -101,7 +103,7 @@ class Contents:
 
     def put(self, path: str, stamp: tuple[int, int], data: bytes) -> None:
         """Remember the content of a file, if it is a small text."""
-        if len(data) > _SMALL:
+        if len(data) > (_PLAN if path.count("/") == 1 else _SMALL):
             return
         try:
             self._of(path)[path] = [*stamp, data.decode()]

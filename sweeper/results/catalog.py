@@ -44,10 +44,10 @@ class Catalog:
     def __init__(self, *roots: str, cache: bool | str = True, snapshot: bool = False) -> None:
         """`cache`: whether to use a cache, or a folder to use in place of the usual one. With
         `snapshot`, a remote store is shown as of the first look at each sweep, which takes far
-        fewer requests."""
+        fewer requests, and is reached through the process that commands and workers share."""
         if not roots:
             raise UsageError("a registry needs a root: Registry('sweeps')")
-        stores = [open_store(str(root)) for root in roots]
+        stores = [_open(str(root), shared=snapshot) for root in roots]
         self._stores = [*{store.root: store for store in stores}.values()]  # links may lead to one
         self._cache = cache
         self._memories = {store.root: self._memory(store) for store in self._stores}
@@ -63,12 +63,12 @@ class Catalog:
     def _snapshot(self, store: Store) -> Store:
         if not store.is_remote:
             return store
-        from sweeper.store.remote import RemoteStore
+        from sweeper.store.base import FarStore
         from sweeper.store.snapshot import Snapshot
 
         memory = self._memories[store.root]
         contents = None if memory is None else Contents(memory)
-        return Snapshot(store, contents) if isinstance(store, RemoteStore) else store
+        return Snapshot(store, contents) if isinstance(store, FarStore) else store
 
     def _report(self, error: StoreError | NotFound) -> None:
         self.problems.unreadable(error)
@@ -172,6 +172,10 @@ class Catalog:
     def sweep_names(self) -> list[str]:
         """Return the names of all sweeps, including unreadable ones."""
         return [name for store in self._stores for name in find_sweeps(store)]
+
+    def sweep_folders(self) -> list[SweepFolder]:
+        """Return the folders of all sweeps, including unreadable ones."""
+        return [SweepFolder(store, name) for store in self._stores for name in find_sweeps(store)]
 
     def has_sweep(self, name: str) -> bool:
         """Return whether there is a sweep of exactly this name."""
@@ -324,6 +328,14 @@ class Catalog:
         if store.exists(f"{sweep}/sweep.json"):
             return Sweep(SweepFolder(store, sweep), memory, self._report).runs
         return [run for run in self._folder_runs(store) if run.sweep == sweep]
+
+
+def _open(root: str, *, shared: bool) -> Store:
+    if not shared or "://" not in root:
+        return open_store(root)
+    from sweeper.store.shared import open_shared
+
+    return open_shared(root)
 
 
 def without_archived(runs: Sequence[RecordedRun]) -> list[RecordedRun]:

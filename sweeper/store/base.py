@@ -7,7 +7,7 @@ system writes them out.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Entry(NamedTuple):
@@ -83,4 +83,14 @@ class Store(Protocol):
     def local_path(self, path: str) -> str | None:
         """Return where the path is on this machine's disk, for programs that need a real file;
         None for a remote store."""
+        ...
+
+
+@runtime_checkable
+class FarStore(Store, Protocol):
+    """A store that is slow to answer, and so reads many files at once."""
+
+    def read_many(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """Return the contents of files, by their paths. Files that cannot be read are left out: a
+        `read` of one raises its error."""
         ...

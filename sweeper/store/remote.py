@@ -81,6 +81,9 @@ _SKEWED = ("RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture")
 _AT_ONCE = 32
 """Requests at once, as many as the S3 client has connections."""
 _CONFLICTS = 5
+_BUSY = ("SlowDown", "503", "ServiceUnavailable", "RequestLimitExceeded", "429")
+_PAUSES = (0.5, 1.0, 2.0)
+"""Seconds to wait before files are read again that the store was too busy for."""
 _memory = threading.RLock()
 """The memory filesystem checks, then writes, and its readers share one position."""
 
@@ -197,14 +200,46 @@ class RemoteStore:
         return self._do(path, lambda: self._fs.cat_file(full, **self._whole))
 
     def read_many(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """Read files, many at once. Those that cannot be read are left out: a `read` says why."""
+        waiting = {path: self._full(path) for path in paths}
+        contents: dict[str, bytes] = {}
+        for pause in (*_PAUSES, None):
+            answers = self._contents(list(waiting.values()))
+            busy: dict[str, str] = {}
+            for (path, full), answer in zip(waiting.items(), answers, strict=True):
+                if isinstance(answer, bytes):
+                    contents[path] = answer
+                elif _code(answer) in _BUSY:
+                    busy[path] = full
+            if not busy or pause is None:
+                break
+            time.sleep(pause)
+            waiting = busy
+        return contents
 
-        def one(path: str) -> tuple[str, bytes | None]:
-            with contextlib.suppress(NotFound, StoreError):
-                return path, self.read(path)
-            return path, None
+    def _contents(self, files: list[str]) -> list[bytes | BaseException]:
+        """Return the content of each file, or its error."""
+        if self._fs.async_impl:
+            return import_module("fsspec.asyn").sync(self._fs.loop, self._gather, files)
 
-        return {path: data for path, data in self._each(one, paths) if data is not None}
+        def one(file: str) -> bytes | BaseException:
+            try:
+                with self._lock:
+                    return self._fs.cat_file(file)
+            except Exception as error:  # noqa: BLE001 - each kind of store has its own tree
+                return error
+
+        return self._each(one, files)
+
+    async def _gather(self, files: list[str]) -> list[bytes | BaseException]:
+        import asyncio
+
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(file: str) -> bytes:
+            async with room:
+                return await self._fs._cat_file(file, **self._whole)
+
+        return await asyncio.gather(*map(one, files), return_exceptions=True)
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         full = self._full(path)

@@ -1,4 +1,4 @@
-"""The process through which the workers of this machine reach a remote store (shared.py):
+"""The process through which workers and commands of this machine reach a remote store (shared.py):
 `python -m sweeper.store.serving ROOT`, with its socket and its lock as descriptors.
 
 A message is two lengths (of 4 and 8 bytes), an object in JSON, and bytes: a request has `method`,
@@ -13,14 +13,15 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from sweeper.store.base import Store
 
 _LENGTHS = struct.Struct("!IQ")
-_IDLE_SECONDS = 10.0
+_IDLE_SECONDS = 60.0
 
 
 def send(connection: socket.socket, document: Mapping[str, object], data: bytes = b"") -> None:
@@ -54,6 +55,9 @@ def direct(
     """Do a request at the store itself. Return its result in the form of JSON, and its bytes."""
     if method == "address":
         return store.root, b""
+    if method == "read_many":
+        contents: dict[str, bytes] = cast(Any, store).read_many(*arguments)
+        return [[path, len(part)] for path, part in contents.items()], b"".join(contents.values())
     given = [*arguments, data] if method in ("create", "replace", "append") else [*arguments]
     result = getattr(store, method)(*given)
     if isinstance(result, bytes):
@@ -77,6 +81,8 @@ def _serve(connection: socket.socket, root: str, clients: set[socket.socket]) ->
                     )
                     answer: dict[str, object] = {"result": result}
                 except SweeperError as error:
+                    if type(error) is StoreError:
+                        _reopen(root)
                     answer = {"error": type(error).__name__, "text": str(error)}
                 except Exception as error:  # noqa: BLE001 - the worker says what happened
                     answer = {"error": StoreError.__name__, "text": f"{root}: {error!r}"}
@@ -88,7 +94,9 @@ def _serve(connection: socket.socket, root: str, clients: set[socket.socket]) ->
 
 
 _stores: dict[str, Any] = {}
+_opened: dict[str, float] = {}
 _opening = threading.Lock()
+_REOPEN_SECONDS = 5.0
 
 
 def _store(root: str) -> Any:
@@ -98,7 +106,15 @@ def _store(root: str) -> Any:
     with _opening:
         if root not in _stores:
             _stores[root] = open_store(root)
+            _opened[root] = time.monotonic()
         return _stores[root]
+
+
+def _reopen(root: str) -> None:
+    """Open the store anew for the next request: credentials may have been renewed."""
+    with _opening:
+        if root in _stores and time.monotonic() - _opened[root] > _REOPEN_SECONDS:
+            del _stores[root]
 
 
 def main(root: str) -> None:

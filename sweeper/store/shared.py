@@ -1,7 +1,7 @@
-"""A remote store through a process that all workers of this machine share (serving.py), so that
-each worker need not load the client of the store. Uses only the standard library.
+"""A remote store through a process that all workers and commands of this machine share
+(serving.py), so that each need not load the client of the store. Uses only the standard library.
 
-Without that process, or if it ends while a request is under way, a worker reaches the store by
+Without that process, or if it ends while a request is under way, a client reaches the store by
 itself. Only a create may then have happened or not; its caller gets a `StoreError`, as after a
 reply that the network lost.
 """
@@ -9,6 +9,7 @@ reply that the network lost.
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sweeper import paths
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 _SECONDS = 300.0
 """The longest that a request may take. The process has timeouts of its own, which are shorter."""
+_SETTINGS = (
+    *("~/.aws/config", "~/.aws/credentials", "~/.config/fsspec/conf.json"),
+    *("~/.config/gcloud/application_default_credentials.json", "~/.azure/azureProfile.json"),
+)
 _OF_A_RUN = ("SWEEPER_", "TMUX", "TINKER_TAGS", "WANDB_")
 _ERRORS = {kind.__name__: kind for kind in (AlreadyExists, NotFound, StoreError)}
 
@@ -47,9 +52,19 @@ def open_shared(root: str) -> Store:
     if not private_folder(folder):
         return open_store(root)
     shared = {k: v for k, v in os.environ.items() if not k.startswith((*_OF_A_RUN, *OF_A_TERMINAL))}
-    name = digest([root, sys.executable, sorted(shared.items()), *of_this_process()])
+    shown = [root, sys.executable, sorted(shared.items()), *_settings(), *of_this_process()]
+    name = digest(shown)
     argv = [sys.executable, "-P", "-m", "sweeper.store.serving", root]
     return SharedStore(root, Daemon(folder, name, argv, shared, _SECONDS))
+
+
+def _settings() -> Iterator[object]:
+    """Yield the stamps of the files from which clients of stores take accounts and addresses: a
+    process that was started before a change does not have it."""
+    for path in map(os.path.expanduser, _SETTINGS):
+        with suppress(OSError):
+            status = os.stat(path)
+            yield path, status.st_mtime_ns, status.st_size
 
 
 class SharedStore:
@@ -76,6 +91,15 @@ class SharedStore:
 
     def read(self, path: str) -> bytes:
         return self._call("read", path)[1]
+
+    def read_many(self, paths: Iterable[str]) -> dict[str, bytes]:
+        sizes, data = self._call("read_many", [*paths])
+        contents: dict[str, bytes] = {}
+        start = 0
+        for path, size in sizes:
+            contents[path] = data[start : start + size]
+            start += size
+        return contents
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         return self._call("read_range", path, start, end)[1]

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from sweeper.errors import NotFound
-from sweeper.store.base import Entry
-from sweeper.store.remote import RemoteStore
+from sweeper.store.base import Entry, FarStore
 
 _LARGEST = 1 << 20
 """Bytes of the largest file that is read ahead."""
@@ -42,7 +41,7 @@ class Snapshot:
 
     is_remote = True
 
-    def __init__(self, store: RemoteStore, contents: Contents | None = None) -> None:
+    def __init__(self, store: FarStore, contents: Contents | None = None) -> None:
         self.root = store.root
         self._store, self._contents = store, contents
         self._lock = threading.RLock()
@@ -174,7 +173,8 @@ class Snapshot:
         listing = self._listing(path)
         if listing is None:
             return self._store.exists(path)
-        return path in listing or any(path in folders for folders in self._folders.values())
+        listed = "" if "" in self._folders else path.partition("/")[0]
+        return path in listing or path.rstrip("/") in self._folders[listed]
 
     def list(self, prefix: str) -> Iterator[Entry]:
         with self._lock:
@@ -196,7 +196,12 @@ class Snapshot:
         return (entry.path for entry in self.list(prefix))
 
     def folders_with(self, name: str) -> Iterator[str]:
-        return self._store.folders_with(name)
+        with self._lock:
+            listing = None if self._changed else self._listings.get("")
+        if listing is None:
+            return self._store.folders_with(name)
+        tops = dict.fromkeys(path.partition("/")[0] for path in listing)
+        return (top for top in tops if f"{top}/{name}" in listing)
 
     def local_path(self, path: str) -> str | None:
         return self._store.local_path(path)

@@ -17,7 +17,7 @@ import pytest
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.launcher import kept_environments
-from sweeper.store.base import Store
+from sweeper.store.base import FarStore, Store
 from sweeper.store.local import LocalStore
 from sweeper.store.opening import open_store
 from sweeper.store.remote import RemoteStore
@@ -199,6 +199,17 @@ def test_odd_names(store: Store) -> None:
         assert store.read(path) == path.encode()
         assert store.exists(path)
         assert path in list(store.names("o"))
+
+
+def test_many_files_are_read_at_once(store: Store) -> None:
+    if not isinstance(store, FarStore):
+        pytest.skip("only stores that are slow to answer")
+    contents = {f"m/{number}": b"%d" % number * number for number in range(50)}
+    contents["m/[odd]*?"] = b"odd"
+    for path, data in contents.items():
+        store.create(path, data)
+    assert store.read_many([*contents, "m/missing"]) == contents
+    assert store.read_many([]) == {}
 
 
 def test_upload_and_remove(store: Store, tmp_path: Path) -> None:
