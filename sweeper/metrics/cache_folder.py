@@ -35,7 +35,7 @@ class Folder:
     ) -> None:
         self.top = folder or paths.cache()
         self.path = os.path.join(self.top, _VERSION, hash_of(root))
-        self._root = root
+        self.root = root
         self._clock = clock
         self._made = False
 
@@ -57,7 +57,7 @@ class Folder:
         if not self._made:
             os.makedirs(self.path, mode=0o700, exist_ok=True)
             with contextlib.suppress(FileExistsError), open(f"{self.path}/root", "x") as file:
-                file.write(self._root)
+                file.write(self.root)
             self._made = True
 
     def save_json(self, name: str, document: Mapping[str, object]) -> None:

@@ -57,6 +57,9 @@ class Tabulator:
 
     def metrics(self, runs: Sequence[RecordedRun], keys: Sequence[str] | None = None) -> list[Part]:
         """Return the merged history of each run: these keys, and the rows with one of them."""
+        for reader in dict.fromkeys(map(self._reader, runs)):
+            own = (run for run in runs if self._reader(run) is reader)
+            reader.fill((run.files, path) for run in own for path in run.metrics_paths())
         parts = list(self._each(runs, lambda run: [self.part(run, keys)]))
         self.save()
         return parts

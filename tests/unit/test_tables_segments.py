@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -153,6 +155,25 @@ def test_what_is_being_written_is_read_by_the_same_reader(desk: Desk):
             assert plain(reader.columns(files, f"runs/{name}/metrics.jsonl")) == alone
             kept.flush()
     assert reader.parsed == sum(map(len, TEXTS.values()))
+
+
+def test_other_processes_fill_the_cache_with_the_last_files(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    names = [f"run{number}" for number in range(8)]
+    for name in names:
+        desk.write(name, "".join(f'{{"step": {n}, "a": {n / 3}}}\n' for n in range(5000)))
+    paths = [f"runs/{name}/metrics.jsonl" for name in names]
+    alone = [plain(Reader(None).columns(Files(desk.store, "runs"), path)) for path in paths]
+    size = sum((desk.folder / path).stat().st_size for path in paths)
+    for executable, parsed in ((sys.executable, size / 2), ("/no/such/python", size)):
+        reader, files = desk.reader(), Files(desk.store, "runs")
+        monkeypatch.setattr(sys, "executable", executable)
+        reader.fill(((files, path) for path in paths), share=size // 2)
+        assert [plain(reader.columns(files, path)) for path in paths] == alone
+        assert reader.parsed == pytest.approx(parsed, rel=0.1)
+        shutil.rmtree(desk.cache, ignore_errors=True)
 
 
 def test_files_of_other_keys_are_kept_apart(desk: Desk):

@@ -114,9 +114,9 @@ class Cache:
         self._new_keys: dict[str, None] = {}
         self._new_numbers = 0
         self._sent: set[str] = set()
-        self._open_segments()
+        self.open_segments()
 
-    def _open_segments(self) -> None:
+    def open_segments(self) -> None:
         """Find the segments that this process or others have written meanwhile."""
         wait_for_writers()
         self._sent.clear()
@@ -138,7 +138,7 @@ class Cache:
 
     def _segment(self, name: str) -> _Segment | None:
         if name in self._sent:
-            self._open_segments()
+            self.open_segments()
         return self._where.get(name)
 
     def about(self, name: str) -> Any:

@@ -6,17 +6,28 @@ the objects that it is made of. Anything else is parsed again. The times of a fi
 as the kernel's clock: one that changed moments before it was last read is compared by its bytes.
 """
 
+import json
+import os
+import subprocess
+import sys
+import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper.errors import NotFound
+from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.cache_folder import Folder
 from sweeper.metrics.files import MetricsFile
 from sweeper.metrics.rows import parse
 from sweeper.metrics.sources import Files, Source, Stamp, begins_with
-from sweeper.metrics.tables.cache import Cache
+from sweeper.metrics.tables.cache import Cache, wait_for_writers
 from sweeper.metrics.tables.columns import Columns, join, parse_columns, read_columns
+from sweeper.store.opening import open_store
+
+_SHARE = 1 << 26
+"""Bytes that are worth a process of their own."""
+_PROCESSES = 4
 
 
 class _Mark(NamedTuple):
@@ -41,11 +52,54 @@ class Reader:
         self._folder = folder
         self._caches: dict[tuple[str, str], Cache] = {}
         self._hint: tuple[str, ...] = ()
+        self._fillers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def fill(self, wanted: Iterable[tuple[Files, str]], share: int = _SHARE) -> None:
+        """Start processes that fill the cache with the last of many local files, while this one
+        reads the first; `share`: the bytes that are worth a process. `columns` waits for them, and
+        reads the files that they leave out."""
+        sizes: list[tuple[Files, str, int]] = []
+        for files, path in wanted:
+            source, cache = files.source(path), self.cache(files)
+            if source is None or source.pieces or cache is None:
+                continue
+            if not _is_current(_mark(cache, source), source):
+                sizes.append((files, path, source.stamp.size))
+        total = sum(size for _, _, size in sizes)
+        shares = min(len(os.sched_getaffinity(0)), _PROCESSES, total // share)
+        if shares < 2 or self._folder is None:
+            return
+        parts: list[list[tuple[Files, str]]] = [[] for _ in range(shares)]
+        begin = 0
+        for files, path, size in sizes:
+            parts[begin * shares // total].append((files, path))
+            begin += size
+        for part in parts[1:]:
+            with suppress(OSError):  # no room for a process
+                filler = self._filler(self._folder, part)
+                self._fillers |= {path: filler for _, path in part}
+
+    @staticmethod
+    def _filler(folder: Folder, part: Sequence[tuple[Files, str]]) -> "subprocess.Popen[bytes]":
+        with tempfile.TemporaryFile() as file:
+            file.write(json.dumps([(files.prefix, path) for files, path in part]).encode())
+            file.seek(0)
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, folder.root, folder.top],
+                stdin=file,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
 
     def columns(self, files: Files, path: str, keys: Sequence[str] | None = None) -> Columns | None:
         """Return the rows of the file at `path`, with these keys and `step` (None: all keys); None
         if there is no such file. Raises `StoreError`."""
         wanted = None if keys is None else list(dict.fromkeys(("step", *keys)))
+        filler = self._fillers.pop(path, None)
+        if filler is not None and filler.returncode is None:
+            filler.wait()
+            for cache in self._caches.values():
+                cache.open_segments()
         source = files.source(path)
         while source is not None:
             try:
@@ -147,3 +201,19 @@ def _goes_on(mark: _Mark, stamp: Stamp, data: bytes, begin: int) -> bool:
     if not mark.rows or stamp.size < mark.stamp.size or len(data) != stamp.size - begin:
         return False
     return begin > 0 or mark.checksum == zlib.crc32(memoryview(data)[: mark.offset])
+
+
+def _main(root: str, folder: str) -> None:
+    """Keep the files that standard input names: a JSON list of prefixes and paths."""
+    reader, store = Reader(Folder(root, folder)), open_store(root)
+    folders: dict[str, Files] = {}
+    for prefix, path in json.load(sys.stdin):
+        files = folders.setdefault(prefix, Files(store, prefix))
+        with suppress(StoreError):
+            reader.columns(files, path)
+    reader.save()
+    wait_for_writers()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -12,13 +12,13 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.ledger import Row, Verdict, judge
-from sweeper import backends
+from sweeper.backends import registered
 from sweeper.errors import AlreadyExists, NoRoom, NotFound, StoreError
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
@@ -29,6 +29,7 @@ from sweeper.sweep.launcher import read_observations
 from sweeper.sweep.observation import Kind
 from sweeper.sweep.states import Event, State, fold
 from sweeper.testing import (
+    FAKE,
     FakeBackend,
     FakeClock,
     Fault,
@@ -374,7 +375,9 @@ class World:
         return Result(verdict, *kills, self.calls, self.most_at_work, again)
 
 
-backends._BUILT_IN["fake"] = backends._BUILT_IN["spare"] = "sweeper.testing:FAKE"
+_offered = ExitStack()  # for as long as the process lives
+for name in ("fake", "spare"):
+    _offered.enter_context(registered(FAKE._replace(name=name)))
 
 
 def _plan(ids: list[str], launch: Mapping[str, Any], service: str) -> dict[str, Any]:
