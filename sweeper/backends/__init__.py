@@ -116,7 +116,10 @@ def registered(kind: BackendType) -> Generator[None]:
 
 def options_of(launch: Launch, place: str) -> Mapping[str, object]:
     """Return the options that a plan has for one of its places."""
-    return launch.options.get(place.replace("-", "_"), _NO_OPTIONS)
+    options = launch.options.get(place.replace("-", "_"), _NO_OPTIONS)
+    if not launch.gpus:
+        return options
+    return {**options, "gpus": launch.gpus, "per_gpu": launch.per_gpu}
 
 
 def open_backend(
@@ -207,6 +210,9 @@ class Away(Backend):
 
     def forget(self, tokens: Sequence[str]) -> None:
         self._there().forget(tokens)
+
+    def room(self) -> int | None:
+        return None if self._found is None else self._found.room()
 
     def location(self) -> Mapping[str, str]:
         return {} if self._found is None else self._found.location()

@@ -119,6 +119,11 @@ class Backend(ABC):
         not be queried again."""
         del tokens
 
+    def room(self) -> int | None:
+        """Return how many more jobs can start now; None if jobs may wait at the backend instead.
+        Jobs beyond it are not submitted, and stay planned."""
+        return None
+
     def location(self) -> Mapping[str, str]:
         """Return the fields that distinguish the place where jobs wait from others of its kind
         (`{"cluster": "a"}`). They never change."""
@@ -225,6 +230,8 @@ class BackendType(NamedTuple):
     `EnvironmentFailure` if something it needs is missing. `section` declares the options, which are
     in a grid's `launch.<name>` and in a table of the user's configuration file. `doc` describes the
     backend in one line. `by_run`: options may have `overrides` for runs with some values.
+    `pins_gpus`: its options may have the `gpus` and `per_gpu` of `launch`, and its jobs get such
+    devices.
     `records_defaults`: defaults from the configuration file are recorded with the plan, by `merge`;
     otherwise the backend reads them when it is opened (`configuration.defaults_of`). `capabilities`
     and `checks` take the options as a plan has them; `capabilities` raises `UsageError` if they are
@@ -239,6 +246,7 @@ class BackendType(NamedTuple):
     open: Callable[[str, str, Options], Backend]
     section: Section = _NOTHING
     by_run: bool = False
+    pins_gpus: bool = False
     records_defaults: bool = True
     merge: Callable[[Options, Options], dict[str, object]] = _over
     capabilities: Callable[[Options], Capabilities] = _here

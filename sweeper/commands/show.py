@@ -39,6 +39,7 @@ class _Attempt(Times):
     max_rss_bytes: int | None
     launch: dict[str, object]
     backend: NotRequired[str]
+    gpus: NotRequired[str | None]
 
 
 class _File(TypedDict):
@@ -94,15 +95,15 @@ def run(arguments: Namespace) -> int:
     given = [(key, setting(value)) for key, value in dotted(run.config)]
     _section("configuration", ("key", "value"), given)
     attempts = document["attempts"]
-    several = ["backend"] if any("backend" in a for a in attempts) else []
+    more = [key for key in ("backend", "gpus") if any(key in a for a in attempts)]
     rows = [
         (
             *(a["attempt"], ", ".join(a["events"]), duration(a["wall_s"]), a["reason"], a["host"]),
-            *(a["launch"].get("short"), a.get("backend"))[: 1 + len(several)],
+            *(a["launch"].get("short"), *(a.get(key) for key in more)),
         )
         for a in attempts
     ]
-    _section("attempts", ("attempt", "events", "time", "reason", "host", "code", *several), rows)
+    _section("attempts", ("attempt", "events", "time", "reason", "host", "code", *more), rows)
     metrics = document["last_metrics"]
     _section("last metrics", ("key", "step", "value"),
              [(key, p["step"], p["value"] if not key.endswith("_at")
@@ -206,6 +207,8 @@ def _attempts(run: RecordedRun) -> list[_Attempt]:
         }
         if run.launch.backends:
             known["backend"] = run.backend_of(attempt)
+        if run.launch.gpus:
+            known["gpus"] = ended.gpus
         attempts.append(known)
     return attempts
 

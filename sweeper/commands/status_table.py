@@ -12,6 +12,7 @@ from sweeper.results.progress import Reached, reached
 from sweeper.results.selectors import pick
 from sweeper.results.stage_graph import of_stage
 from sweeper.results.status import NOBODY, Status, alarms_of
+from sweeper.sweep.heartbeat import SILENT, Heartbeat
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural
 from sweeper.sweep.race import sentence as race_sentence
@@ -97,13 +98,17 @@ def _print_table(
 ) -> None:
     metric = (judged or {}).get("name")
     several = ["backend"] if sweep.plan.launch.backends else []
+    gpus = ["gpu"] if sweep.plan.launch.gpus else []
     rows: list[tuple[object, ...]] = []
     for run in runs:
         record = run.record()
         state = run.state.value + (f" ({observed[run.id]})" if run.id in observed else "")
         step = run.readable(partial(reached, run), Reached()).step
-        spent = duration(_seconds(sweep, run, record))
-        row = (run.name, state, *([run.backend] if several else []), run.attempts, step, spent)
+        beat = _beat(sweep, run)
+        spent = duration(_seconds(record, beat))
+        at = (run.backend,) if several else ()
+        at += (beat.gpus or run.outcome.gpus,) if gpus else ()
+        row = (run.name, state, *at, run.attempts, step, spent)
         why = shortened(run.explained or "", _REASON)
         rows.append((*row, *((record["value"],) if metric else ()), why))
     print_table(
@@ -111,6 +116,7 @@ def _print_table(
             "run",
             "state",
             *several,
+            *gpus,
             "attempts",
             "step",
             "time",
@@ -181,12 +187,19 @@ def _interest(run: "RecordedRun") -> int:
     return 2 if run.state is State.PLANNED else 3 if run.state is State.SUCCEEDED else 1
 
 
-def _seconds(sweep: "Sweep", run: "RecordedRun", record: RunRecord) -> float | None:
+def _beat(sweep: "Sweep", run: "RecordedRun") -> Heartbeat:
+    """Return the last heartbeat of a running run's worker; an empty one for other runs."""
+    from sweeper.sweep.heartbeats import read_heartbeat
+    from sweeper.sweep.states import State
+
+    if run.state is not State.RUNNING:
+        return SILENT
+    return read_heartbeat(sweep.store, sweep.folder.heartbeat(run.id, run.attempts))
+
+
+def _seconds(record: RunRecord, beat: Heartbeat) -> float | None:
     """Return how long a run took, or had taken at its worker's last heartbeat. Measured by the
     workers' own monotonic clocks: the time of day differs between hosts, and is sometimes set."""
-    from sweeper.sweep.heartbeats import read_heartbeat
-
-    if record["state"] != "running":
+    if beat.up_s is None:
         return record["wall_s"]
-    up = read_heartbeat(sweep.store, sweep.folder.heartbeat(run.id, run.attempts)).up_s
-    return record["wall_s"] if up is None else (record["wall_s"] or 0.0) + up
+    return (record["wall_s"] or 0.0) + beat.up_s

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from sweeper.backends import backend_type, every_backend, with_key
 from sweeper.backends.base import BackendType
 from sweeper.backends.configuration import defaults_of
+from sweeper.common.gpus import MOST_PER_GPU, VISIBLE
 from sweeper.common.json_values import table_of
 from sweeper.errors import UsageError
 from sweeper.fields.kinds import Choice, Duration, Flag, Integer, Matching, Names, Number, Text
@@ -47,6 +48,18 @@ SECTION = Section(
         "The recipe's interpreter: a command, or a path relative to the folder where you run"
         " `sweeper launch`.",
         examples=(".venv/bin/python",),
+    ),
+    Field(
+        "gpus",
+        Integer(0),
+        "GPUs of each run, which sees only these. Runs wait until enough are free.",
+        examples=(1,),
+    ),
+    Field(
+        "per_gpu",
+        Integer(1, MOST_PER_GPU),
+        "How many runs may share a GPU, with gpus: 1.",
+        _DEFAULT.per_gpu,
     ),
     Field(
         "requirements",
@@ -231,12 +244,29 @@ def read_launch(node: Node, where: str, problems: Problems) -> Launch:
         chosen = [] if one is None else [one]
     if not chosen:
         given.pop("backend", None)
+    _check_gpus(reading, chosen)
     for kind in chosen:
         if kind.records_defaults and kind.section.fields:
             defaults = defaults_of(kind, problems)
             if defaults or kind.key in options:
                 options[kind.key] = kind.merge(defaults, options.get(kind.key, {}))
     return Launch(**given, options=options)
+
+
+def _check_gpus(reading: Reading, chosen: Iterable[BackendType]) -> None:
+    """Note a backend that does not pin GPUs, and keys that contradict `gpus`."""
+    gpus, shared = reading.values.get("gpus", 0), reading.values.get("per_gpu", 1)
+    if shared > 1 and gpus != 1:
+        reading.problem("per_gpu", "launch.per_gpu needs `gpus: 1`: runs share one GPU")
+    if not gpus:
+        return
+    pinning = [kind.name for kind in every_backend() if kind.pins_gpus]
+    for kind in chosen:
+        if not kind.pins_gpus:
+            message = f"launch.gpus is for {', '.join(pinning)}: {kind.name} assigns GPUs itself, "
+            reading.problem("gpus", f"{message}as its own options say")
+    if VISIBLE in reading.values.get("env", {}):
+        reading.problem("env", f"launch.env: {VISIBLE} is set by `gpus`: remove one of them")
 
 
 def _check_alone(reading: Reading, sections: Iterable[str]) -> None:

@@ -80,9 +80,11 @@ class JobStarter:
         paused = sum(seen.kind is Kind.PAUSED for seen in observed.values())
         self._parallelism.ask(self._requests.parallel)
         busy, most = self._busy(), 1 if self._policy.smoke else self._parallelism.here
-        room = min(max(0, most - busy), sum(self._places.room(self.unsubmitted).values()))
-        startable = sum(1 for _ in itertools.islice(self._startable(), room)) if room else 0
+        free, room = max(0, most - busy), sum(self._places.room(self.unsubmitted).values())
+        startable = sum(1 for _ in itertools.islice(self._startable(), min(free, room)))
         self._parallelism.look(busy, startable, paused=paused, refused=refused)
+        if room < free and self._places.crowded:
+            self._parallelism.lower(busy + room)
 
     def _startable(self) -> Iterator[str]:
         """Yield the runs that would start now if there were room."""

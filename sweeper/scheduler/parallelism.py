@@ -435,6 +435,11 @@ class Parallelism:
         if share.share < self.here:
             self.lowered = Lowered(share.share, share.why)
 
+    def lower(self, limit: int) -> None:
+        """Record that no more than `limit` jobs fit on the machines now."""
+        if self.lowered is None or limit < self.lowered.limit:
+            self.lowered = Lowered(limit, "room")
+
     @contextmanager
     def kept(self) -> Generator[None]:
         """Hold the slots meanwhile, however long a step takes."""

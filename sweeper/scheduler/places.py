@@ -12,12 +12,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from sweeper.backends.base import Backend, JobSpec
+from sweeper.common.logs import Log
 from sweeper.errors import Damaged, EnvironmentFailure, NoRoom, StoreError, Unreachable
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.failures import FailurePolicy
 from sweeper.sweep.folder import token
 from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import Event, State
+
+_LOG = Log(__name__)
 
 TryCall: TypeAlias = Callable[[Callable[[], None]], bool]
 """Calls a function that asks a backend. Returns whether there was an answer."""
@@ -42,6 +45,8 @@ class Places:
         self.backends = context.backends
         self.names = tuple(self.backends)
         self.several = len(self.names) > 1
+        self.crowded: set[str] = set()
+        """Places that have room for fewer jobs than may run, as of the last check."""
         self._at: dict[tuple[str, int], str] = {}
         self.damaged: dict[str, str] = {}
         """Damaged records about where runs are, since this was last cleared."""
@@ -160,7 +165,7 @@ class Places:
         opened, unknown = self._run_table.open(), self._run_table.unacknowledged()
         everywhere = len(self._run_table.runs)
         if not self.several:
-            return {self.names[0]: everywhere}
+            return {self.names[0]: self._fitting(self.names[0], everywhere)}
         unsure = [(run, n) for run, n in unknown.items() if run not in unsubmitted]
         busy = Counter(self.at(run, n) for run, n in (*opened.items(), *unsure))
         rooms: dict[str, int] = {}
@@ -169,8 +174,21 @@ class Places:
             left = (everywhere if most is None else most) - busy[place] - busy[None]
             left = min(left, 1) if place in self._refusals else left
             usable = self.takes(place) and self.is_reached(place)
-            rooms[place] = max(0, left) if usable else 0
+            rooms[place] = self._fitting(place, max(0, left)) if usable else 0
         return rooms
+
+    def _fitting(self, place: str, most: int) -> int:
+        """Return how many of `most` jobs a place has room for now."""
+        try:
+            room = self.backends[place].room() if most else 0
+        except Unreachable as error:
+            _LOG.warning("%s", error)
+            room = 0
+        if room is not None and room < most:
+            self.crowded.add(place)
+        else:
+            self.crowded.discard(place)
+        return most if room is None else min(room, most)
 
     def choose(self, run: str, room: Mapping[str, int]) -> str | None:
         """Return the place for the next attempt of a run: the first with room, beginning after the

@@ -16,7 +16,7 @@ class Outcome(NamedTuple):
     `submitted` is the attempt whose job made the claim. `place` is the backend that an attempt is
     submitted to (only in an intent). `launch` is the id of the launch whose code and packages the
     attempt ran, and `program` the digest of its source files if it ran them in place, without a
-    copy. `usage` is the recipe's use of its service.
+    copy. `gpus` are the devices that it had (`0,1`). `usage` is the recipe's use of its service.
     """
 
     time: Sparse[Time | None] = None
@@ -36,6 +36,7 @@ class Outcome(NamedTuple):
     place: Sparse[str | None] = None
     launch: Sparse[str | None] = None
     program: Sparse[str | None] = None
+    gpus: Sparse[str | None] = None
     usage: Sparse[Usage] = NO_USAGE
 
     def document(self) -> dict[str, object]:

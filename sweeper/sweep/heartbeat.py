@@ -19,14 +19,15 @@ class Paused(NamedTuple):
 class Heartbeat(NamedTuple):
     """A heartbeat. `time` is the worker's clock, `up_s` the seconds since it began the attempt,
     `paused_s` those during which the service held it back. `usage` is the recipe's use of its
-    service in this attempt. `document` is the whole document, with the machine's free disk
-    space and memory."""
+    service in this attempt. `gpus` are the devices that it has (`0,1`), or `waiting`. `document`
+    is the whole document, with the machine's free disk space and memory."""
 
     time: Time | None = None
     up_s: float | None = None
     paused: Paused | None = None
     paused_s: Annotated[float, Clamp(0.0)] = 0.0
     usage: Usage = NO_USAGE
+    gpus: str | None = None
     document: Whole[Mapping[str, object]] = MappingProxyType({})
 
 

@@ -9,6 +9,7 @@ LOWERED = {
     "service": "the service holds runs back",
     "machine": "this machine cannot run more",
     "quota": "the quota in your configuration",
+    "room": "its machines have no more free GPUs or slots",
     "asked": "requested with `sweeper parallel`",
     "shared": "other sweeps share the quota",
 }

@@ -26,7 +26,8 @@ class Launch(NamedTuple):
 
     `python`, `requirements` and `cwd` are as written. Relative paths start at the folder where you
     run `sweeper launch`, not at the grid's. `requirements` is a file with the recipe's packages for
-    machines that do not see this machine's folders (None: their image has them). `warm` says
+    machines that do not see this machine's folders (None: their image has them). `gpus` is the
+    number of devices of each run (0: none are pinned); `per_gpu` runs share one. `warm` says
     whether a recipe may be forked from a process that has already imported its packages. `options`
     are those of backends, by the key of their section (`aws_batch`).
     """
@@ -48,6 +49,8 @@ class Launch(NamedTuple):
     priority: Annotated[float, Check((0.0).__lt__, "more than 0")] = 1.0
     warm: bool = True
     requirements: str | None = None
+    gpus: Annotated[int, AtLeast(0)] = 0
+    per_gpu: Annotated[int, AtLeast(1)] = 1
     options: Rest[Mapping[str, Mapping[str, object]]] = _NOTHING
     backends: Sparse[tuple[Share, ...]] = ()
 

@@ -16,6 +16,7 @@ from sweeper.worker.claim import newer_attempt
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:
+    from sweeper.common.gpus import Taken
     from sweeper.sweep.folder import SweepFolder
     from sweeper.worker.rate_limits import Pauses
     from sweeper.worker.usage import UsageFiles
@@ -155,7 +156,7 @@ BEAT_SECONDS = 5.0
 class Heartbeat:
     """The heartbeat of one attempt. `folder`, `usage` and `pauses` are set once the recipe has
     them: its folder, its usage of the service, and its rate-limit pauses. `written` is the
-    monotonic time of the last heartbeat."""
+    monotonic time of the last heartbeat. `gpus` are the devices of the run."""
 
     def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
         self._store = folder.store
@@ -166,6 +167,7 @@ class Heartbeat:
         self.folder = ""
         self.usage: UsageFiles | None = None
         self.pauses: Pauses | None = None
+        self.gpus: Taken | None = None
 
     def begin(self) -> None:
         """Start the attempt's clock. Called after the claim."""
@@ -188,6 +190,9 @@ class Heartbeat:
             "host": os.uname().nodename,
             "machine": facts(self.folder),
         } | used
+        if self.gpus is not None:
+            body["gpus"] = self.gpus.text
+            self.gpus.touch()
         try:
             self._store.replace(self._path, encode(body), durable=False)
         except StoreError as error:  # such as a full disk; requests can still be read

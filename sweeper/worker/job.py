@@ -14,6 +14,7 @@ from sweeper.store.documents import encode
 from sweeper.store.local import refuse_links
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.job import Job
+from sweeper.sweep.launch import Launch
 from sweeper.worker import checkpoint_resume, fork_client
 from sweeper.worker.usage import FOLDER
 
@@ -68,9 +69,14 @@ def prepare(
     with suppress(OSError):  # usage is not counted then, but the run continues
         os.makedirs(counted, exist_ok=True)
         environment |= {"SWEEPER_METER": counted}
-    modules = fork_client.module_list(job, environment) if job.settings.warm else None
+    modules = fork_client.module_list(job, environment) if _is_warm(job.settings) else None
     command = _bootstrap(place, job, log_path, copy, modules)
     return Prepared(command, environment, cwd, log_path, place, modules)
+
+
+def _is_warm(settings: Launch) -> bool:
+    """Return whether a recipe may be forked. A fork does not hold the locks of its GPUs."""
+    return settings.warm and not settings.gpus
 
 
 def _interpreter(

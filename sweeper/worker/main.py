@@ -46,6 +46,7 @@ from sweeper.worker.rate_limits import Pauses
 from sweeper.worker.usage import UsageFiles
 
 if TYPE_CHECKING:
+    from sweeper.common.gpus import Taken
     from sweeper.worker.syncing import Syncing
 
 SIGNAL_SECONDS = 1.0
@@ -70,6 +71,7 @@ class Worker:
         self.folder = folder
         self.run = run
         self.attempt = attempt
+        self._gpus: Taken | None = None
         self._child: Child | fork_client.ForkedChild | None = None
         self._heartbeat = Heartbeat(folder, run, attempt)
         self._requests = Requests(folder, run, attempt)
@@ -125,6 +127,7 @@ class Worker:
             | origin
             | {key: value for key, value in outcome.items() if key != "event"}
             | self._heartbeat.used()
+            | {"gpus": self._heartbeat.gpus and self._heartbeat.gpus.text}
         )
         self._record(event, body)
         if self._syncing is not None:
@@ -150,6 +153,12 @@ class Worker:
             self._heartbeat.folder = prepared.log_path
             self._heartbeat.usage = UsageFiles(usage_folder(prepared.place, self.run, self.attempt))
             self._redactor = Redactor(secret_values(prepared.environment, job.secrets))
+            if job.settings.gpus:
+                from sweeper.worker.gpu_wait import with_gpus
+
+                self._gpus = with_gpus(job, prepared, self._heartbeat, self._rest)
+                if self._gpus is None:
+                    return judge(self._ending(None))
             kills = MemoryKills()
             self._begin_syncing(job, prepared)
             guard = self._begin_recipe(job, prepared)
@@ -202,6 +211,12 @@ class Worker:
         stop."""
         self._beat()
         return not self._stopped_at
+
+    def _rest(self, seconds: float) -> bool:
+        """Wait before the recipe has started. Returns False if the worker is to stop."""
+        with suppress(Empty):
+            self._wake.get(timeout=seconds)
+        return self._beats_on()
 
     def _beats_on(self) -> bool:
         """Write a heartbeat if one is due. Returns False if the worker is to stop."""
@@ -273,6 +288,8 @@ class Worker:
         self._killed = killed
         guard.dismiss()
         self._child = None  # from here on another group may get its id
+        if self._gpus is not None:
+            self._gpus.release()
         code, memory = child.reap()
         os.close(ending)
         self._await_copy(copying, job.settings.grace_s)

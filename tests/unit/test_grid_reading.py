@@ -86,6 +86,8 @@ def test_a_grid_with_everything():
         "priority": 2.0,
         "warm": False,
         "requirements": "needs.txt",
+        "gpus": 0,
+        "per_gpu": 1,
     }
     assert str(grid.base["opt.wd"].place) == "grids/w.yaml:4:40"
 

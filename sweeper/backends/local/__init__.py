@@ -1,9 +1,9 @@
 """The description of the backend for plain processes on this machine. Its code is loaded when a
 sweep is launched."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from sweeper.backends.base import Backend, BackendType
+from sweeper.backends.base import Backend, BackendType, Check
 
 __all__ = ["BACKEND"]
 
@@ -11,8 +11,16 @@ __all__ = ["BACKEND"]
 def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.local.backend import LocalBackend
 
-    del sweep, options  # the folder suffices
-    return LocalBackend(folder)
+    del sweep  # the folder suffices
+    return LocalBackend(folder, options)
 
 
-BACKEND = BackendType("local", "Plain processes on this machine.", _open)
+def _checks(options: Mapping[str, object]) -> Iterable[Check]:
+    from sweeper.backends.gpu_room import checks
+
+    return checks(options)
+
+
+BACKEND = BackendType(
+    "local", "Plain processes on this machine.", _open, checks=_checks, pins_gpus=True
+)

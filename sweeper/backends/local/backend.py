@@ -7,10 +7,12 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 
 import psutil
 
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.backends.gpu_room import GpuRoom
 from sweeper.backends.live_workers import Workers
 from sweeper.common.full_machine import lacking
 from sweeper.errors import NoRoom, Unreachable
@@ -25,12 +27,14 @@ class LocalBackend(Backend):
 
     name = "local"
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, options: Mapping[str, object] = MappingProxyType({})) -> None:
         self._workers = Workers(folder)
+        self._gpus = GpuRoom(options, self.name)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._reap()
+        self._gpus.submitted(len(jobs))
         environment = dict(os.environ)
         if (
             "SLURM_JOB_ID" in environment
@@ -86,6 +90,13 @@ class LocalBackend(Backend):
     def logs(self, token: str) -> Iterator[str]:
         del token
         return iter(())
+
+    def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
+        del resources
+        self._gpus.check()
+
+    def room(self) -> int | None:
+        return self._gpus.look()
 
     def _reap(self) -> None:
         """Reap the children that have ended, so that none stays a zombie."""

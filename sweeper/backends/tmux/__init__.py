@@ -14,8 +14,9 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _checks(options: Mapping[str, object]) -> Iterable[Check]:
-    del options
-    return [Check("tmux", True, _version)]
+    from sweeper.backends.gpu_room import checks
+
+    return [Check("tmux", True, _version), *checks(options)]
 
 
 def _version() -> str:
@@ -31,4 +32,6 @@ def _version() -> str:
     return f"{answer.stdout.strip()}, socket {socket_name()!r}"
 
 
-BACKEND = BackendType("tmux", "A window of a tmux server for each run.", _open, checks=_checks)
+BACKEND = BackendType(
+    "tmux", "A window of a tmux server for each run.", _open, checks=_checks, pins_gpus=True
+)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from types import MappingProxyType
 
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.backends.gpu_room import GpuRoom
 from sweeper.backends.live_workers import Workers
 from sweeper.backends.tmux.server import (
     Pane,
@@ -47,10 +48,9 @@ def open_backend(
     sweep: str, folder: str, options: Mapping[str, object] = MappingProxyType({})
 ) -> "TmuxBackend":
     """Open the tmux backend for one sweep. Raises `EnvironmentFailure` if there is no tmux."""
-    del options  # it has none
     server = TmuxServer()
     server.check()
-    return TmuxBackend(server, sweep, folder)
+    return TmuxBackend(server, sweep, folder, options)
 
 
 def ensure_view(server: TmuxServer, sweep: str, folder: str) -> str:
@@ -66,15 +66,23 @@ class TmuxBackend(Backend):
     name = "tmux"
     shows = True
 
-    def __init__(self, server: TmuxServer, sweep: str, folder: str) -> None:
+    def __init__(
+        self,
+        server: TmuxServer,
+        sweep: str,
+        folder: str,
+        options: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         self._server = server
         self._sweep = sweep
         self._folder = folder
         self._workers = Workers(folder)
+        self._gpus = GpuRoom(options, self.name)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         if not jobs:
             return
+        self._gpus.submitted(len(jobs))
         session = ensure_view(self._server, self._sweep, self._folder)
         lines = [_own_window(session, job) for job in jobs if job.window is None]
         grouped = [job for job in jobs if job.window is not None]
@@ -112,6 +120,13 @@ class TmuxBackend(Backend):
     def logs(self, token: str) -> Iterator[str]:
         pane = self._panes([token]).get(token)
         return iter(self._server.capture(pane.id) if pane else ())
+
+    def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
+        del resources
+        self._gpus.check()
+
+    def room(self) -> int | None:
+        return self._gpus.look()
 
     def forget(self, tokens: Sequence[str]) -> None:
         """Close the panes of ended jobs, and the session if it contains no other job."""

@@ -1,0 +1,68 @@
+"""The GPUs of this machine, for backends whose jobs run on it."""
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+
+from sweeper.backends.base import Check
+from sweeper.common.gpus import Gpus
+from sweeper.errors import EnvironmentFailure, Unreachable
+
+_STARTING_SECONDS = 5.0
+"""How long a worker may take until it has locked its devices."""
+
+
+class GpuRoom:
+    """How many jobs can get GPUs now. `options` are those of a backend; without `gpus` there is no
+    limit. A job that was just submitted counts as one that has its devices."""
+
+    def __init__(self, options: Mapping[str, object], backend: str) -> None:
+        self._backend = backend
+        self._gpus = gpus_of(options)
+        self._submitted: list[float] = []
+
+    def submitted(self, jobs: int) -> None:
+        """Count jobs that were submitted now."""
+        if self._gpus is not None:
+            self._submitted += [time.monotonic()] * jobs
+
+    def look(self) -> int | None:
+        """Return how many more jobs can start; None without a limit. Raises `Unreachable` if the
+        devices cannot be listed now."""
+        if self._gpus is None:
+            return None
+        now = time.monotonic()
+        self._submitted = [at for at in self._submitted if now < at + _STARTING_SECONDS]
+        try:
+            return max(0, self._gpus.free() - len(self._submitted))
+        except LookupError as error:
+            raise Unreachable(f"{self._backend}: {error}") from error
+
+    def check(self) -> None:
+        """Raise `EnvironmentFailure` if this machine does not have the GPUs of one job."""
+        try:
+            if self._gpus is not None:
+                self._gpus.check()
+        except LookupError as error:
+            raise EnvironmentFailure(f"{self._backend}: {error}") from error
+
+
+def gpus_of(options: Mapping[str, object]) -> Gpus | None:
+    """Return the GPUs for jobs with these options; None if they use none."""
+    count, shared = options.get("gpus"), options.get("per_gpu")
+    if not isinstance(count, int) or not count:
+        return None
+    return Gpus(count, shared if isinstance(shared, int) else 1, os.environ)
+
+
+def checks(options: Mapping[str, object]) -> Iterable[Check]:
+    """Return the checks of `doctor` that jobs with these options need."""
+    gpus = gpus_of(options)
+    if gpus is None:
+        return []
+
+    def look() -> str:
+        devices = gpus.check()
+        return f"{len(devices)}, with room for {gpus.free()} runs now"
+
+    return [Check("GPUs", True, look)]

@@ -1,0 +1,241 @@
+"""Divides the GPUs of this machine among runs, whoever launched them. A run locks its devices for
+as long as one of its processes lives, so nothing has to be given back after a kill. Uses only the
+standard library, because workers load it."""
+
+import fcntl
+import os
+import stat
+import struct
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+MOST_PER_GPU = 8
+_FOLDER = "/tmp/sweeper-gpus"  # noqa: S108 - all users of the machine share it
+_SHARES = 840
+"""Bytes of a device's lock file, divisible by every number of runs on one device. Each run locks
+its share of them, so runs with different `per_gpu` exclude each other where they must."""
+_TOOL = "nvidia-smi"
+_TOOL_SECONDS = 20.0
+_AGE_SECONDS = 5.0
+"""How long an answer of nvidia-smi counts."""
+_LOCK = "hhqqi4x"  # struct flock of Linux
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Device(NamedTuple):
+    """A GPU: its number by PCI bus, its identifier, and whether a process computes on it."""
+
+    number: int
+    uuid: str
+    used: bool = False
+
+
+class Taken(NamedTuple):
+    """The devices of a run, by number, and the open files that lock them."""
+
+    numbers: tuple[int, ...]
+    files: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """`0,1`, or `waiting` without devices."""
+        return ",".join(map(str, self.numbers)) or "waiting"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that show a program only these devices."""
+        return {VISIBLE: self.text, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+    def touch(self) -> None:
+        """Mark the lock files as in use, for programs that remove old files from /tmp."""
+        for file in self.files:
+            with suppress(OSError):
+                os.utime(file)
+
+    def release(self) -> None:
+        """Release the devices, unless a process of the run still has them."""
+        for file in self.files:
+            with suppress(OSError):
+                os.close(file)
+
+
+NONE_YET = Taken((), ())
+
+
+class Gpus:
+    """The GPUs that programs with this environment may use. `count` and `per_gpu` are those of
+    `launch`: the devices of one run, or the runs on one device."""
+
+    def __init__(
+        self, count: int, per_gpu: int, environment: Mapping[str, str], folder: str = _FOLDER
+    ) -> None:
+        self._count, self._share = count, _SHARES // per_gpu
+        self._environment = environment
+        self._folder = folder
+        self._devices: list[Device] = []
+        self._asked_at = float("-inf")
+
+    def devices(self) -> list[Device]:
+        """Return the devices as of a few seconds ago. Raises `LookupError` with the problem."""
+        if time.monotonic() >= self._asked_at + _AGE_SECONDS:
+            self._devices = _visible(self._environment)
+            self._asked_at = time.monotonic()
+        return self._devices
+
+    def check(self) -> list[Device]:
+        """Return the devices. Raises `LookupError` if there are fewer than a run needs."""
+        devices = self.devices()
+        if len(devices) < self._count:
+            visible = f" ({VISIBLE}={chosen})" if (chosen := self._environment.get(VISIBLE)) else ""
+            raise LookupError(
+                f"`launch.gpus` is {self._count}, and this machine has {len(devices)}{visible}"
+            )
+        return devices
+
+    def free(self) -> int:
+        """Return how many more runs fit now. Raises `LookupError`."""
+        slots = 0
+        for device in self.devices():
+            file = _open(self._folder, device.uuid)
+            try:
+                if self._is_ours(file, device):
+                    slots += sum(_test(file, start, self._share) for start in self._starts())
+            finally:
+                os.close(file)
+        return slots // self._count
+
+    def take(self) -> Taken | None:
+        """Lock the devices of a run; None if too few are free now. Raises `LookupError`."""
+        taken: list[tuple[int, int]] = []
+        for device in self._emptiest():
+            file = _open(self._folder, device.uuid)
+            if not self._is_ours(file, device) or not self._locks(file, device):
+                os.close(file)
+                continue
+            os.set_inheritable(file, True)
+            taken.append((device.number, file))
+            if len(taken) == self._count:
+                taken.sort()
+                return Taken(tuple(i for i, _ in taken), tuple(f for _, f in taken))
+        Taken((), tuple(file for _, file in taken)).release()
+        return None
+
+    def _emptiest(self) -> list[Device]:
+        """Return the devices, those with the fewest runs first."""
+        held: dict[int, int] = {}
+        for device in self.check():
+            file = _open(self._folder, device.uuid)
+            held[device.number] = sum(
+                not _test(file, start, self._share) for start in self._starts()
+            )
+            os.close(file)
+        return sorted(self._devices, key=lambda device: (held[device.number], device.number))
+
+    def _locks(self, file: int, device: Device) -> bool:
+        """Lock a share of a device. Return whether one was free."""
+        locked = any(_lock(file, start, self._share) for start in self._starts())
+        return locked and _is_at(file, self._folder, device.uuid)
+
+    def _starts(self) -> range:
+        return range(0, _SHARES - self._share + 1, self._share)
+
+    @staticmethod
+    def _is_ours(file: int, device: Device) -> bool:
+        """Return whether no stranger uses a device. Processes on one that runs hold are theirs."""
+        return not device.used or not _test(file, 0, _SHARES)
+
+
+def _visible(environment: Mapping[str, str]) -> list[Device]:
+    """Return the devices that the environment does not hide. Raises `LookupError`."""
+    rows = _ask("--query-gpu=index,uuid", environment)
+    used = {row[0] for row in _ask("--query-compute-apps=gpu_uuid,pid", environment)}
+    try:
+        devices = [Device(int(index), uuid, uuid in used) for index, uuid in rows]
+    except ValueError as error:
+        raise LookupError(f"{_TOOL} has printed something unexpected: {rows[:1]}") from error
+    chosen = environment.get(VISIBLE)
+    if chosen is None:
+        return devices
+    names = [name.strip() for name in chosen.split(",") if name.strip()]
+    return [d for d in devices if any(n == str(d.number) or d.uuid == n for n in names)]
+
+
+def _ask(query: str, environment: Mapping[str, str]) -> list[list[str]]:
+    """Return the rows that nvidia-smi prints. Raises `LookupError`."""
+    import subprocess
+
+    try:
+        answer = subprocess.run(
+            [_TOOL, query, "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=_TOOL_SECONDS,
+            check=False,
+            env={"PATH": environment.get("PATH", os.defpath), "LC_ALL": "C"},
+        )
+    except FileNotFoundError as error:
+        raise LookupError(
+            f"{_TOOL} is not found: `launch.gpus` needs it to list the GPUs; remove `gpus` on a "
+            "machine without"
+        ) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LookupError(f"{_TOOL}: {error}") from error
+    if answer.returncode:
+        lines = (answer.stderr.strip() or answer.stdout.strip()).splitlines()
+        raise LookupError(f"{_TOOL}: {lines[0] if lines else f'exit code {answer.returncode}'}")
+    lines = answer.stdout.splitlines()
+    return [[part.strip() for part in line.split(",")] for line in lines if "," in line]
+
+
+def _open(folder: str, uuid: str) -> int:
+    """Open the lock file of a device, and make it if needed. Raises `LookupError`."""
+    path = _path(folder, uuid)
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(folder)
+            os.chmod(folder, 0o1777)  # noqa: S103 - for all users, as /tmp is
+        with suppress(FileNotFoundError):
+            return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileExistsError:  # another process has just made it
+            return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        os.fchmod(file, 0o666)
+        return file
+    except OSError as error:
+        raise LookupError(f"{path}: {error.strerror or error}") from error
+
+
+def _path(folder: str, uuid: str) -> str:
+    return os.path.join(folder, "".join(c if c.isalnum() or c in "-_." else "_" for c in uuid))
+
+
+def _is_at(file: int, folder: str, uuid: str) -> bool:
+    """Return whether the open lock file was not removed meanwhile."""
+    try:
+        there, mine = os.stat(_path(folder, uuid)), os.fstat(file)
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino) and stat.S_ISREG(mine.st_mode)
+
+
+def _lock(file: int, start: int, length: int) -> bool:
+    """Lock a part of a file for as long as it is open in some process. Return whether that was
+    possible."""
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _request(start, length))
+    except OSError:
+        return False
+    return True
+
+
+def _test(file: int, start: int, length: int) -> bool:
+    """Return whether no process has locked a part of a file."""
+    answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _request(start, length))
+    return struct.unpack(_LOCK, answer)[0] == fcntl.F_UNLCK
+
+
+def _request(start: int, length: int) -> bytes:
+    return struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)

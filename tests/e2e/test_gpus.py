@@ -1,0 +1,183 @@
+"""Runs on GPUs of this machine: each sees the devices that are its own for as long as it lives. The
+devices are those of a stand-in for `nvidia-smi`; everything else is real."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+# Each run holds a folder for as long as it computes on a device: two at once would meet there.
+RUN = """
+import os, sys, time
+devices, order = os.environ["CUDA_VISIBLE_DEVICES"], os.environ["CUDA_DEVICE_ORDER"]
+assert order == "PCI_BUS_ID"
+places = [f"{sys.argv[1]}/{device}" for device in devices.split(",")]
+most = int(sys.argv[3])
+mine = []
+for place in places:
+    for slot in range(most):
+        try:
+            os.mkdir(f"{place}.{slot}")
+        except FileExistsError:
+            continue
+        mine.append(f"{place}.{slot}")
+        break
+    else:
+        open(f"{sys.argv[1]}/met", "a").write(f"{place}\\n")
+while os.path.exists(sys.argv[2]):
+    time.sleep(0.02)
+time.sleep(0.3)
+for place in mine:
+    os.rmdir(place)
+with open(f"{sys.argv[1]}/ledger", "a") as file:
+    file.write(f"{sys.argv[4]} {devices}\\n")
+"""
+GRID = """
+name: {name}
+command: [{python}, run.py, '{folder}', '{hold}', '{most}', '{name}-{{run}}']
+grid: {{x: {xs}}}
+service: none
+launch: {{backend: {backend}, max_parallel: 8, {gpus}}}
+"""
+
+
+class Machine:
+    """A machine with `count` stand-in devices, and sweeps on it."""
+
+    def __init__(self, folder: Path, shell: Any, gpus: Any, backend: str) -> None:
+        self.folder, self.gpus, self.backend = folder, gpus, backend
+        self.hold = folder / "hold"
+        self._python = shell.sys.executable
+        self.shell = shell.Shell(folder, backend)
+        self.shell.environment |= {"PATH": gpus.path}
+        (folder / "run.py").write_text(RUN)
+
+    def write(self, name: str, gpus: str, runs: int, most: int = 1) -> None:
+        values = {"folder": self.folder, "hold": self.hold, "most": most, "gpus": gpus}
+        text = GRID.format(
+            name=name, python=self._python, backend=self.backend, xs=list(range(runs)), **values
+        )
+        (self.folder / f"{name}.yaml").write_text(text)
+
+    def launch(self, name: str) -> "subprocess.Popen[str]":
+        launcher: subprocess.Popen[str] = self.shell.start("launch", f"{name}.yaml", "--wait")
+        return launcher
+
+    def finish(self, *launchers: "subprocess.Popen[str]") -> None:
+        for launcher in launchers:
+            output, errors = launcher.communicate(timeout=240)
+            assert launcher.returncode == 0, output + errors
+        assert not (self.folder / "met").exists()
+
+    def taken(self) -> list[str]:
+        return sorted(path.name for path in self.folder.glob("[0-9]*.[0-9]"))
+
+    def ledger(self) -> list[list[str]]:
+        return [line.split() for line in (self.folder / "ledger").read_text().splitlines()]
+
+    def status(self, name: str) -> str:
+        if not (self.folder / "sweeps" / name / "sweep.json").exists():
+            return ""
+        shown: str = self.shell.run("status", name, code=4)
+        return shown
+
+
+@pytest.fixture(params=["local", "tmux"])
+def machine(
+    request: pytest.FixtureRequest, tmp_path: Path, tmux_socket: str, load_support: Any
+) -> Iterator[Machine]:
+    gpus = load_support("gpus").StandInGpus(tmp_path / "gpus", 3)
+    made = Machine(tmp_path, load_support("shell"), gpus, request.param)
+    yield made
+    made.hold.unlink(missing_ok=True)
+
+
+def test_two_launchers_share_the_devices_and_no_two_runs_meet(machine: Machine) -> None:
+    machine.hold.touch()
+    machine.write("a", "gpus: 1", 5)
+    machine.write("b", "gpus: 1", 5)
+    launchers = [machine.launch("a"), machine.launch("b")]
+    machine.shell.until(lambda: machine.taken() == ["0.0", "1.0", "2.0"])
+    shown = machine.status("a") + machine.status("b")
+    rows = [line.split() for line in shown.splitlines() if line.startswith("x=")]
+    running = sorted(row[2] for row in rows if row[1] == "running" and row[2] != "waiting")
+    assert running == ["0", "1", "2"]
+    machine.shell.until(
+        lambda: "its machines have no more free GPUs" in machine.status("a") + machine.status("b")
+    )
+    machine.hold.unlink()
+    machine.finish(*launchers)
+    assert len({run for run, _ in machine.ledger()}) == len(machine.ledger()) == 10
+    shown = json.loads(machine.shell.run("show", "a/x=0", "--json"))
+    assert shown["attempts"][0]["gpus"] in {"0", "1", "2"}
+
+
+def test_two_devices_each_and_none_that_somebody_else_uses(machine: Machine) -> None:
+    machine.gpus.use([1])
+    machine.write("a", "gpus: 2", 3)
+    machine.finish(machine.launch("a"))
+    assert [devices for _, devices in machine.ledger()] == ["0,2"] * 3
+
+
+def test_two_runs_share_a_device_that_a_run_of_its_own_does_not_get(machine: Machine) -> None:
+    machine.hold.touch()
+    machine.write("shared", "gpus: 1, per_gpu: 2", 6, most=2)
+    both = machine.launch("shared")
+    machine.shell.until(lambda: len(machine.taken()) == 6)
+    machine.write("alone", "gpus: 1", 1)
+    alone = machine.launch("alone")
+    machine.shell.until(lambda: "no more free GPUs" in machine.status("alone"))
+    machine.hold.unlink()
+    machine.finish(both, alone)
+    assert len(machine.ledger()) == 7
+
+
+def test_a_killed_launcher_and_a_killed_worker_keep_no_device(machine: Machine) -> None:
+    machine.hold.touch()
+    machine.write("a", "gpus: 1, retries: 3, lease: 15s", 3)
+    first = machine.launch("a")
+    machine.shell.until(lambda: len(machine.taken()) == 3)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    # The runs go on, and another sweep gets none of their devices.
+    machine.write("b", "gpus: 1", 3)
+    other = machine.launch("b")
+    machine.shell.until(lambda: "no more free GPUs" in machine.status("b"))
+    assert len(machine.taken()) == 3
+    # A worker is killed, and its recipe with it: its device goes to the other sweep.
+    beats = sorted((machine.folder / "sweeps" / "a" / "heartbeats").iterdir())
+    beat = json.loads(beats[0].read_text())
+    os.kill(beat["pid"], signal.SIGKILL)
+    os.rmdir(machine.folder / f"{beat['gpus']}.0")
+    machine.shell.until(lambda: len(machine.taken()) == 3)
+    machine.hold.unlink()
+    machine.finish(other, machine.launch("a"))
+    assert len({run for run, _ in machine.ledger()}) == len(machine.ledger()) == 6
+
+
+def test_mistakes_cost_one_line(tmp_path: Path, load_support: Any) -> None:
+    gpus = load_support("gpus").StandInGpus(tmp_path / "gpus", 1)
+    machine = Machine(tmp_path, load_support("shell"), gpus, "local")
+    shell = machine.shell
+    machine.write("a", "gpus: 2", 1)
+    refused = shell.run("launch", "a.yaml", "--wait", code=6)
+    assert "local: `launch.gpus` is 2, and this machine has 1" in refused
+    assert "GPUs" in shell.run("doctor", "--grid", "a.yaml", "--backend", "local", code=6)
+    machine.write("a", "per_gpu: 2", 1)
+    assert "launch.per_gpu needs `gpus: 1`" in shell.run("plan", "a.yaml", code=2)
+    machine.write("a", "gpus: 1, env: {CUDA_VISIBLE_DEVICES: '0'}", 1)
+    assert "CUDA_VISIBLE_DEVICES is set by `gpus`" in shell.run("plan", "a.yaml", code=2)
+    machine.write("a", "gpus: 1, slurm: {partition: a}", 1)
+    refused = shell.run("plan", "a.yaml", "--backend", "slurm", code=2)
+    assert "launch.gpus is for local, tmux: slurm assigns GPUs itself" in refused
+    machine.write("a", "gpus: 1", 1)
+    shell.environment |= {"PATH": os.environ["PATH"]}
+    refused = shell.run("launch", "a.yaml", "--wait", code=6)
+    assert "sweeper: local: nvidia-smi is not found: `launch.gpus` needs it" in refused
