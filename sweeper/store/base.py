@@ -53,7 +53,7 @@ class Store(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or folder at `path`."""
+        """Return whether there is a file at `path`. On a local store a folder counts too."""
         ...
 
     def list(self, prefix: str) -> Iterator[Entry]:

@@ -37,10 +37,12 @@ class _Listed(TypedDict, total=False):
 
 
 class _Kind(NamedTuple):
-    """A filesystem that can create files exclusively: its package and its options for fsspec."""
+    """A filesystem that can create files exclusively: its package and its options for fsspec.
+    `prefixed`: its `find` lists the keys with a prefix by one request, even if there are none."""
 
     package: str
     options: dict[str, object]
+    prefixed: bool = False
 
 
 _S3 = _Kind(
@@ -59,6 +61,7 @@ _S3 = _Kind(
             "max_pool_connections": 32,
         },
     },
+    prefixed=True,
 )
 _GCS = _Kind("gcsfs", {"use_listings_cache": False})
 _AZURE = _Kind("adlfs", {"use_listings_cache": False})
@@ -154,6 +157,7 @@ class RemoteStore:
             }  # without a size fsspec would ask for it before each read
         self._base: str = self._fs._strip_protocol(self.root)
         self._bucketed = scheme != "memory"
+        self._prefixed = kind.prefixed
 
     def create(self, path: str, data: bytes) -> None:
         full = self._full(path)
@@ -253,14 +257,18 @@ class RemoteStore:
             raise
 
     def exists(self, path: str) -> bool:
-        full = self._full(path)
-        return self._do(path, lambda: self._fs.exists(full))
+        # A client's own `exists` also lists the path as a folder, which takes a second request.
+        try:
+            self.read_range(path, 0, 1)
+        except NotFound:
+            return False
+        return True
 
     def list(self, prefix: str) -> Iterator[Entry]:
         full = self._full(prefix)
         try:
             listed: dict[str, _Listed]
-            listed = self._do(prefix, lambda: self._fs.find(full, detail=True))
+            listed = self._do(prefix, lambda: self._find(full))
         except NotFound as error:
             if not self._bucketed:
                 return
@@ -270,6 +278,13 @@ class RemoteStore:
             if about.get("type") == "file" and name != full and not name.endswith("/"):
                 yield Entry(name[start:], about.get("size") or 0, _stamp(about))
 
+    def _find(self, full: str) -> "dict[str, _Listed]":
+        above, _, name = full.rpartition("/")
+        if self._prefixed and above:
+            # Without a prefix it asks twice more about a folder that has no files.
+            return self._fs.find(above, detail=True, prefix=f"{name}/")
+        return self._fs.find(full, detail=True)
+
     def names(self, prefix: str) -> Iterator[str]:
         return (entry.path for entry in self.list(prefix))
 
@@ -278,7 +293,7 @@ class RemoteStore:
             listed: list[_Listed]
             listed = self._do("", lambda: self._fs.ls(self._base, detail=True, **self._fresh()))
         except NotFound:
-            if self._bucketed and not self.exists(""):
+            if self._bucketed and not self._do("", lambda: self._fs.exists(self._base)):
                 # A root without files is fine, a missing bucket is not.
                 bucket = self._base.partition("/")[0]
                 if not self._do("", lambda: self._fs.exists(bucket)):

@@ -161,7 +161,7 @@ def test_listing_goes_all_the_way_down(store: Store) -> None:
     assert {e.path: e.size for e in store.list("s")} == {"s/a": 3, "s/b/c": 5, "s/b/d/e": 7}
     assert sorted(store.names("s")) == ["s/a", "s/b/c", "s/b/d/e"]
     assert list(store.names("nothing")) == []
-    assert store.exists("s/b")
+    assert store.exists("s/b/c")
     assert list(store.folders_with("a")) == ["s"]
 
 
