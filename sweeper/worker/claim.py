@@ -92,7 +92,7 @@ def reopen(folder: SweepFolder, run: str, submitted: int, attempt: int) -> bool:
     """Open `attempt` for a job that was submitted for the attempt `submitted`, unless it is open.
     Returns False if there is nothing to continue: the run has ended, or is to be stopped. Can be
     repeated."""
-    events = with_retries(lambda: _events(folder, run))
+    events = with_retries(lambda: read_run_events(folder, run))
     if (attempt, Event.INTENT) not in events:
         # If later attempts are open, this one was given up. The claim will notice that.
         state = fold(events)
@@ -154,7 +154,8 @@ def _place(folder: SweepFolder, run: str, submitted: int) -> str | None:
     return None
 
 
-def _events(folder: SweepFolder, run: str) -> set[tuple[int, Event]]:
+def read_run_events(folder: SweepFolder, run: str) -> set[tuple[int, Event]]:
+    """Return the events of one run, each with its attempt. Raises `StoreError`."""
     states = f"{folder.state}/{run}"
     names = (parse_name(path.rpartition("/")[2]) for path in folder.store.names(states))
     return {event for event in names if event is not None}

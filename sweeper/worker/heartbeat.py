@@ -12,7 +12,7 @@ from sweeper.errors import AlreadyExists, StoreError
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.states import Event
 from sweeper.sweep.usage import NO_USAGE
-from sweeper.worker.claim import newer_attempt
+from sweeper.worker.claim import read_run_events
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:
@@ -38,18 +38,19 @@ class Requests:
     def look(self) -> bool:
         """Return whether the worker is to stop. If the launcher declared it lost, record that it
         is alive. An unreachable store makes no requests."""
-        lost = self._folder.event(self._run, self._attempt, Event.LOST)
+        attempt = self._attempt
         try:
-            if self.look_for_sweep():
+            events = read_run_events(self._folder, self._run)  # one request for all of them
+            if not events and self.look_for_sweep():
                 return True
-            if newer_attempt(self._folder, self._run, self._attempt):
+            if (attempt + 1, Event.INTENT) in events:
                 self.superseded = True
                 return True
-            if self._cancel_asked():
+            if (attempt, Event.CANCEL) in events and (attempt, Event.RETRY) not in events:
                 self.cancelled = True
                 return True
-            if not self._returned and self._store.exists(lost):
-                returned = self._folder.event(self._run, self._attempt, Event.RETURNED)
+            if (attempt, Event.LOST) in events and not self._returned:
+                returned = self._folder.event(self._run, attempt, Event.RETURNED)
                 with suppress(AlreadyExists):
                     self._store.create(returned, encode({"schema": SCHEMA, "time": timestamp()}))
                 self._returned = True
@@ -67,16 +68,13 @@ class Requests:
         return self.removed
 
     def look_for_cancel(self) -> None:
-        """Check whether a user has cancelled the attempt. Raises `StoreError`."""
-        self.cancelled = self._cancel_asked()
-
-    def _cancel_asked(self) -> bool:
-        """Return whether there is a cancel request that no retry of the same attempt has undone."""
+        """Check whether a user has cancelled the attempt, and no retry has undone that. Asks for
+        the files themselves, because a listing may lag. Raises `StoreError`."""
         cancel, retry = (
             self._folder.event(self._run, self._attempt, event)
             for event in (Event.CANCEL, Event.RETRY)
         )
-        return self._store.exists(cancel) and not self._store.exists(retry)
+        self.cancelled = self._store.exists(cancel) and not self._store.exists(retry)
 
 
 _UNLIMITED = 1 << 60

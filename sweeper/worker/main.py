@@ -54,6 +54,8 @@ KILL_SECONDS = 10.0
 """Seconds that a worker waits for its own signal, and for its own end if the recipe was killed."""
 _PAUSED_SECONDS = 1.0
 """Seconds between checks of a pause. Others wait for its end: a launcher may start another run."""
+_LOOK_SECONDS = 0.5
+"""Seconds for which a check for requests counts."""
 _COPY_SECONDS = 5.0
 """Minimum seconds that a stopped worker waits for a blocked log."""
 _TRIES = 4
@@ -75,6 +77,7 @@ class Worker:
         self._child: Child | fork_client.ForkedChild | None = None
         self._heartbeat = Heartbeat(folder, run, attempt)
         self._requests = Requests(folder, run, attempt)
+        self._looked_at = -math.inf
         self._syncing: Syncing | None = None  # only with a remote store
         self._redactor = Redactor(())
         # A SimpleQueue, because a signal handler may put into it during another put. The locks of
@@ -338,13 +341,16 @@ class Worker:
                 self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at, look_at) - now))
 
     def _beat(self) -> bool:
-        """Check for requests and write a heartbeat. Return whether the store took the heartbeat.
-        An unreachable store does not stop the run. Writes nothing for a removed sweep."""
-        self._look_for_requests()
+        """Check for requests, unless that was just done, and write a heartbeat. Return whether the
+        store took the heartbeat. An unreachable store does not stop the run. Writes nothing for a
+        removed sweep."""
+        if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
+            self._look_for_requests()
         return not self._requests.removed and self._heartbeat.write()
 
     def _look_for_requests(self) -> None:
         """Stop the recipe if that is requested."""
+        self._looked_at = time.monotonic()
         if self._requests.look():
             self._begin_stop()
         if self._requests.removed and self._syncing is not None:

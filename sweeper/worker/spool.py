@@ -115,13 +115,13 @@ def recover(
     complete in the store. Files that the store refuses stay here, and `tell` gets a line. Raises
     `StoreError` if the store does not answer."""
     done = 0
-    marks = _marks(spool)
+    marks = [mark for mark in _marks(spool) if run in (None, mark.rpartition(".")[0])]
     if marks and not store.exists(spool.plan):
         tell(f"{spool.name}: was removed from {store.root}: its files stay in {spool.store.root}")
         return 0
     for mark in marks:
         owner, _, attempt = mark.rpartition(".")
-        if run not in (None, owner) or not attempt.isdecimal():
+        if not attempt.isdecimal():
             continue
         with _held(_path(spool, f"{_MARKS}/{mark}")) as ours:
             if not ours:
