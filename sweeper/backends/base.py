@@ -60,6 +60,10 @@ class JobState(Enum):
     ABSENT = "absent"  # the backend answered that it does not know the job
 
 
+GONE = (JobState.ENDED, JobState.ABSENT)
+"""The states of a job that no longer runs."""
+
+
 class JobStatus(NamedTuple):
     """The status of a job. `code` and `reason` are given only if the backend itself knows them
     (tmux never does). `preempted`: the job ended because its machine was taken away or failed, not

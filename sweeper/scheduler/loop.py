@@ -45,7 +45,7 @@ REPLANNED = "the grid was launched again: continuing with its new plan"
 
 POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 2.0
-"""The interval on a remote store, which may charge for each listing."""
+"""The longest interval on a remote store, which may charge for each listing."""
 
 
 class Scheduler:
@@ -115,8 +115,18 @@ class Scheduler:
             if summary.finished:
                 parts.parallelism.leave()
                 return summary
-            wait = REMOTE_POLL_SECONDS if self._context.store.is_remote else POLL_SECONDS
+            self._wait()
+
+    def _wait(self) -> None:
+        """Sleep until the next step: longer on a remote store, unless a job of this machine ends
+        meanwhile."""
+        left = REMOTE_POLL_SECONDS if self._context.store.is_remote else POLL_SECONDS
+        while left > 0:
+            wait = min(left, POLL_SECONDS)
             self._context.sleep(wait)
+            left -= wait
+            if left > 0 and self._parts.places.has_ended():
+                return
 
     def _log_changes(self, summary: Summary) -> None:
         """Log what keeps this launcher waiting, when that changes."""

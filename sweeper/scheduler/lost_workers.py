@@ -9,7 +9,7 @@ only shown as stale.
 import signal
 from collections.abc import Callable, Collection, Mapping
 
-from sweeper.backends.base import JobState, JobStatus
+from sweeper.backends.base import GONE, JobState, JobStatus
 from sweeper.common.logs import Log
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.failures import last_words
@@ -25,7 +25,6 @@ _LOG = Log(__name__)
 SETTLE_SECONDS = 12.0
 """How long a job must have ended, without any heartbeat of its attempt, before the launcher
 records that the worker died. A second copy of the job may have ended while the first one trains."""
-_GONE = (JobState.ENDED, JobState.ABSENT)
 _SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
@@ -63,7 +62,7 @@ class LostWorkers:
         to stop. Both are keyed by token. Return observations of runs that are neither over nor
         healthy. Raises `StoreError`."""
         self._kernel.look(statuses)
-        if any(status.state in _GONE for status in statuses.values()):
+        if any(status.state in GONE for status in statuses.values()):
             # A worker records its outcome before it exits, so only an outcome that is missing after
             # the backend's answer is really missing.
             self._run_table.read()
@@ -82,7 +81,7 @@ class LostWorkers:
         """Record the outcome of an attempt whose worker will not, if it is known now. `stopped`:
         it was asked to stop."""
         view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
-        if view.cancel and status.state in _GONE:
+        if view.cancel and status.state in GONE:
             # A worker that has not claimed it yet will not: it checks for the request first.
             if view.state.state is State.SUBMITTED or quiet > SETTLE_SECONDS:
                 detail = "the worker ended before it could record that"

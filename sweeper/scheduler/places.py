@@ -9,11 +9,20 @@ place did not take it (`RunTable.withdraw`).
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
-from sweeper.backends.base import Backend, JobSpec
+from sweeper.backends import capabilities_at
+from sweeper.backends.base import GONE, Backend, JobSpec
 from sweeper.common.logs import Log
-from sweeper.errors import Damaged, EnvironmentFailure, NoRoom, StoreError, Unreachable
+from sweeper.errors import (
+    Damaged,
+    EnvironmentFailure,
+    NoRoom,
+    StoreError,
+    SweeperError,
+    Unreachable,
+)
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.failures import FailurePolicy
 from sweeper.sweep.folder import token
@@ -55,6 +64,9 @@ class Places:
         self._until: dict[str, float] = {}
         self._full: set[str] = set()  # when it last refused one
         self._closed: dict[str, EnvironmentFailure] = {}  # places that will never take a job
+        launch = context.plan.launch
+        self._here = [place for place in self.names if capabilities_at(launch, place).here]
+        self._gone: set[str] = set()
 
     def at(self, run: str, attempt: int) -> str | None:
         """Return the place of an attempt. If the grid no longer has the place, the attempt was
@@ -119,6 +131,19 @@ class Places:
         if self.several and not unknown and not self.is_reached(place):
             job = token(next(iter(self._run_table.runs)), 1)
             self.ask(place, lambda backend: backend.find([job]))
+
+    def has_ended(self) -> bool:
+        """Return whether a job of this machine has ended since the last call. A place that does not
+        answer here is queried again in the next step."""
+        opened = self.of_each(self._run_table.open())
+        gone: set[str] = set()
+        for place in self._here:
+            jobs = list(opened[place])
+            with suppress(SweeperError):
+                statuses = self._put(place, lambda backend, jobs=jobs: backend.poll(jobs))
+                gone |= {job for job, status in statuses.items() if status.state in GONE}
+        new, self._gone = gone - self._gone, gone
+        return bool(new)
 
     def is_reached(self, place: str) -> bool:
         """Return whether the place answered the last query."""

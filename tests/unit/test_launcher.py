@@ -437,6 +437,33 @@ def test_run_tells_every_change_once_and_ends(make_scene: Any) -> None:
     assert [summary.counts[State.SUCCEEDED] for summary in told] == [0, 2]
 
 
+@pytest.mark.parametrize(("ends_at", "steps"), [(None, [2.0, 4.0]), (0.3, [0.5, 2.5])])
+def test_a_job_that_ends_here_is_noticed_at_once_on_a_remote_store(
+    make_scene: Any, ends_at: float | None, steps: list[float]
+) -> None:
+    scene = make_scene(1)
+    polled: list[float] = []
+
+    class Ends(Exception):
+        pass
+
+    def sleep(seconds: float) -> None:
+        scene.clock.sleep(seconds)
+        if ends_at is not None and scene.clock.now - begun > ends_at:
+            scene.backend.jobs[token(scene.ids[0], 1)] = JobStatus(JobState.ENDED, 0)
+
+    def before(call: str) -> None:
+        if call.startswith("store.names") and scene.clock.now > begun:
+            polled.append(scene.clock.now - begun)
+            if polled[-1] > steps[-1]:
+                raise Ends
+
+    begun = scene.clock.now
+    with pytest.raises(Ends):
+        scene.new_scheduler(before, remote=True, sleep=sleep).run()
+    assert sorted(set(polled))[:2] == steps
+
+
 def test_who_writes_a_backend_is_told_the_seconds_that_are_waited() -> None:
     text = " ".join((ROOT / "docs" / "backends.md").read_text().split())
     for said in (
