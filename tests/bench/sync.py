@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from sweeper.results.registry import Registry
 from sweeper.store.base import Store
@@ -34,10 +35,12 @@ MOTO = Path(__file__).parents[1] / "support" / "moto_server.py"
 
 
 class Server:
-    """moto in a process of its own; `requests` counts by method."""
+    """moto in a process of its own. `requests` counts by method; `log` has the method and the path
+    of each request, or the prefix of a listing, below the root's first folder."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.requests: Counter[str] = Counter()
+        self.log: list[tuple[str, str]] = []
         self._process = process
         self.address = ""
         for line in process.stderr or ():
@@ -50,8 +53,13 @@ class Server:
         for line in self._process.stderr or ():
             plain = re.sub(r"\x1b\[[0-9;]*m", "", line)  # it colours everything but a plain 200
             if found := re.search(r'"(GET|PUT|POST|HEAD|DELETE) (\S+)', plain):
-                listing = found[1] == "GET" and "list-type=2" in found[2]
-                self.requests["LIST" if listing else found[1]] += 1
+                address = urlsplit(found[2])
+                prefix = parse_qs(address.query).get("prefix", [""])[0]
+                listing = found[1] == "GET" and "list-type" in address.query
+                path = f"{BUCKET}/{prefix}" if listing else unquote(address.path).lstrip("/")
+                method = "LIST" if listing else found[1]
+                self.requests[method] += 1
+                self.log.append((method, "/".join(path.split("/")[3:])))
 
     def during(self, action: Callable[[], object]) -> tuple[Counter[str], float]:
         """Return the requests and seconds of `action`."""
