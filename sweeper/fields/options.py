@@ -9,10 +9,10 @@ of a duration in a grid has no `_s`.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from sweeper.common import codec
-from sweeper.fields.kinds import Duration, Kind, duration_text
+from sweeper.fields.kinds import Choice, Duration, Flag, Integer, Kind, Text, duration_text
 from sweeper.fields.sections import Field, Reading, Section
 
 T = TypeVar("T", bound=tuple[Any, ...])
@@ -38,12 +38,32 @@ def section_of(
     are as in `Section`."""
     hints = get_type_hints(options, include_extras=True)
     defaults: Mapping[str, object] = cast(Any, options)._field_defaults
-    fields = (_field(name, hint, defaults.get(name)) for name, hint in hints.items())
+    fields = (
+        field_of(name, mark, defaults.get(name))
+        for name, hint in hints.items()
+        for mark in hint.__metadata__
+        if isinstance(mark, Option)
+    )
     return Section(*fields, check=check, more=more)
 
 
-def _field(key: str, hint: Any, default: object) -> Field:
-    kind, doc, example = next(mark for mark in hint.__metadata__ if isinstance(mark, Option))
+def kind_of(key: str, hint: Any) -> Kind:
+    """Return the kind of a field that its type and its `AtLeast` tell."""
+    given, *marks = get_args(hint)
+    least = next((mark.bound for mark in marks if isinstance(mark, codec.AtLeast)), 0)
+    if get_origin(given) is Literal:
+        return Choice(*get_args(given))
+    types = {given, *get_args(given)}
+    if float in types and key.endswith("_s"):
+        return Duration(least)
+    if int in types:
+        return Integer(int(least))
+    return Flag() if bool in types else Text()
+
+
+def field_of(key: str, option: Option, default: object) -> Field:
+    """Return the field of a section for the key `key` of a document."""
+    kind, doc, example = option
     examples = () if example is None else (example,)
     if default in _NO_DEFAULTS:
         default = None

@@ -2,7 +2,7 @@
 `sweeper.backends`."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 
 from sweeper.backends import backend_type, every_backend, with_key
 from sweeper.backends.base import BackendType
@@ -10,12 +10,14 @@ from sweeper.backends.configuration import defaults_of
 from sweeper.common.gpus import MOST_PER_GPU, VISIBLE
 from sweeper.common.json_values import table_of
 from sweeper.errors import UsageError
-from sweeper.fields.kinds import Choice, Duration, Flag, Integer, Matching, Names, Number, Text
+from sweeper.fields.kinds import Duration, Integer, Kind, Matching, Names, Number, Text
 from sweeper.fields.nodes import Node, Place, Problems
+from sweeper.fields.options import Option, kind_of
+from sweeper.fields.options import field_of as option_field
 from sweeper.fields.sections import Field, Nested, Reading, Section
 from sweeper.grid.backends import BACKENDS, Entry, field_of
 from sweeper.grid.dotted_keys import FIELD
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch import Launch, Setting
 
 MIN_LEASE_SECONDS = 15.0
 """Three heartbeats of a worker. With a shorter lease, a live worker would be declared lost."""
@@ -25,139 +27,37 @@ _MOST_PRIORITY = 1000.0
 _DEFAULT = Launch()
 ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 
-SECTION = Section(
-    Field(
-        "backend",
-        Text(r"[a-z][a-z0-9-]*", "{} is not a backend"),
-        "Where jobs execute.",
-        _DEFAULT.backend,
+_KINDS: Mapping[str, Kind] = {
+    "backend": Text(r"[a-z][a-z0-9-]*", "{} is not a backend"),
+    "env": Names(
+        "a mapping of names to strings", Matching(ENV_NAME, "a variable"), reserved=("SWEEPER_",)
     ),
-    BACKENDS,
-    Field("max_parallel", Integer(1), "The most jobs at once.", _DEFAULT.max_parallel),
-    Field("retries", Integer(0), "How many times a failed run is retried.", _DEFAULT.retries),
-    Field(
-        "timeout",
-        Duration(),
-        "An attempt that takes longer is stopped.",
-        examples=("2h",),
-        key="timeout_s",
+    "lease_s": Duration(MIN_LEASE_SECONDS),
+    "log_path_field": Text(FIELD, "{} is not a field's name"),
+    "metrics_dir": Text(
+        r"\{log_path\}(/(?!\.\.?(/|$))[A-Za-z0-9._+=,~-]{1,100}){1,8}",
+        "write a folder inside the run's own, like '{log_path}/run'",
     ),
-    Field(
-        "python",
-        Text(),
-        "The recipe's interpreter: a command, or a path relative to the folder where you run"
-        " `sweeper launch`.",
-        examples=(".venv/bin/python",),
-    ),
-    Field(
-        "gpus",
-        Integer(0),
-        "GPUs of each run, which sees only these. Runs wait until enough are free.",
-        examples=(1,),
-    ),
-    Field(
-        "per_gpu",
-        Integer(1, MOST_PER_GPU),
-        "How many runs may share a GPU, with gpus: 1.",
-        _DEFAULT.per_gpu,
-    ),
-    Field(
-        "requirements",
-        Text(),
-        "A file of requirements, relative to the folder where you run `sweeper launch`: the "
-        "packages of recipes on machines that do not see this machine's folders. Default: "
-        "their image has them, and sweeper.",
-        examples=("requirements.txt",),
-    ),
-    Field(
-        "cwd",
-        Text(),
-        "The folder that the recipe runs in, relative to the folder where you run `sweeper "
-        "launch`.",
-        examples=(".",),
-    ),
-    Field(
-        "env",
-        Names(
-            "a mapping of names to strings",
-            Matching(ENV_NAME, "a variable"),
-            reserved=("SWEEPER_",),
-        ),
-        "Environment variables of the runs.",
-        examples=({"HF_HUB_OFFLINE": "1"},),
-    ),
-    Field(
-        "resume",
-        Choice("auto", "always", "never"),
-        "Whether an attempt starts from the last one's files; auto: if that had a checkpoint.",
-        _DEFAULT.resume,
-    ),
-    Field(
-        "lease",
-        Duration(MIN_LEASE_SECONDS),
-        "Seconds without a heartbeat before a worker counts as lost; at least 15s.",
-        f"{_DEFAULT.lease_s:g}s",
-        key="lease_s",
-    ),
-    Field(
-        "grace",
-        Duration(),
-        "Seconds between the request to stop (SIGTERM) and SIGKILL.",
-        f"{_DEFAULT.grace_s:g}s",
-        key="grace_s",
-    ),
-    Field(
-        "log_path_field",
-        Text(FIELD, "{} is not a field's name"),
-        "The field that takes the run's folder, if it is not log_path.",
-        examples=("log_dir",),
-    ),
-    Field(
-        "metrics_dir",
-        Text(
-            r"\{log_path\}(/(?!\.\.?(/|$))[A-Za-z0-9._+=,~-]{1,100}){1,8}",
-            "write a folder inside the run's own, like '{log_path}/run'",
-        ),
-        "The folder of the metrics, if it is not the run's folder: '{log_path}/run'. A "
-        "recipe then needs no log_path field.",
-        examples=("{log_path}/run",),
-    ),
-    Field(
-        "window",
-        Text(),
-        'Runs with the same text share a window, as in "{lora_rank}".',
-        examples=("{lora_rank}",),
-    ),
-    Field(
-        "sync",
-        Duration(_MIN_SYNC_SECONDS),
-        "How often files of runs are uploaded to a remote store; at least 1s.",
-        f"{_DEFAULT.sync_s:g}s",
-        key="sync_s",
-    ),
-    Field(
-        "priority",
-        Number(0, _MOST_PRIORITY, above=True),
-        "The sweep's weight when an account's slots are divided among sweeps: 2 gets twice "
-        "as much as 1.",
-        _DEFAULT.priority,
-    ),
-    Field(
-        "warm",
-        Flag(),
-        "Whether runs on this machine may be forked from a process that has already imported "
-        "their modules.",
-        _DEFAULT.warm,
-    ),
-)
+    "sync_s": Duration(_MIN_SYNC_SECONDS),
+    "priority": Number(0, _MOST_PRIORITY, above=True),
+    "per_gpu": Integer(1, MOST_PER_GPU),
+}
+"""The kinds of fields that accept less than their types."""
 
-_IN_STAGE = (
-    *("max_parallel", "retries", "timeout", "grace", "resume", "python", "cwd", "env"),
-    "requirements",
-    *("log_path_field", "window", "warm"),
-)
+
+def _declared() -> Iterator[tuple[Field, Setting]]:
+    for name, hint in get_type_hints(Launch, include_extras=True).items():
+        for setting in hint.__metadata__:
+            if isinstance(setting, Setting):
+                option = Option(_KINDS.get(name) or kind_of(name, hint), *setting[:2])
+                default = None if setting.example is not None else getattr(_DEFAULT, name)
+                yield option_field(name, option, default), setting
+
+
+_FIELDS = [*_declared()]
+SECTION = Section(_FIELDS[0][0], BACKENDS, *(field for field, _ in _FIELDS[1:]))
 STAGE_SECTION = Section(  # without defaults, since the sweep's values are used for missing keys
-    *(SECTION.fields[name]._replace(default=None) for name in _IN_STAGE)
+    *(field._replace(default=None) for field, setting in _FIELDS if setting.by_stage)
 )
 """The keys that a stage may set for its own runs. The other keys belong to the launcher, the
 service or the backend, and a sweep has only one of each."""

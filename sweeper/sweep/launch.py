@@ -8,6 +8,46 @@ from sweeper.common.codec import AtLeast, Check, Rest, Sparse, written
 from sweeper.common.json_values import table_of
 
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
+_PYTHON_DOC = (
+    "The recipe's interpreter: a command, or a path relative to the folder where you run"
+    " `sweeper launch`."
+)
+_REQUIREMENTS_DOC = (
+    "A file of requirements, relative to the folder where you run `sweeper launch`: the packages of"
+    " recipes on machines that do not see this machine's folders. Default: their image has them,"
+    " and sweeper."
+)
+_CWD_DOC = (
+    "The folder that the recipe runs in, relative to the folder where you run `sweeper launch`."
+)
+_RESUME_DOC = "Whether an attempt starts from the last one's files; auto: if that had a checkpoint."
+_LEASE_DOC = "Seconds without a heartbeat before a worker counts as lost; at least 15s."
+_GRACE_DOC = "Seconds between the request to stop (SIGTERM) and SIGKILL."
+_FIELD_DOC = "The field that takes the run's folder, if it is not log_path."
+_METRICS_DOC = (
+    "The folder of the metrics, if it is not the run's folder: '{log_path}/run'. A recipe then"
+    " needs no log_path field."
+)
+_WINDOW_DOC = 'Runs with the same text share a window, as in "{lora_rank}".'
+_SYNC_DOC = "How often files of runs are uploaded to a remote store; at least 1s."
+_PRIORITY_DOC = (
+    "The sweep's weight when an account's slots are divided among sweeps: 2 gets twice as much as"
+    " 1."
+)
+_WARM_DOC = (
+    "Whether runs on this machine may be forked from a process that has already imported their"
+    " modules."
+)
+_GPUS_DOC = "GPUs of each run, which sees only these. Runs wait until enough are free."
+
+
+class Setting(NamedTuple):
+    """How a grid has a field of `Launch`, in `Annotated`: a sentence for people, an example, shown
+    in place of the default, and whether a stage may set it for its own runs."""
+
+    doc: str
+    example: object = None
+    by_stage: bool = False
 
 
 class Share(NamedTuple):
@@ -19,6 +59,7 @@ class Share(NamedTuple):
 
 class Launch(NamedTuple):
     """How the runs are executed. Durations are in seconds; None means no limit, or not given.
+    The grid's section `launch` is made of these declarations (`sweeper/grid/launch.py`).
 
     If a sweep has several backends, `backends` has them in the order in which they are filled.
     `backend` is then their names joined for people (`tmux+slurm`), not the name of a backend: use
@@ -32,25 +73,38 @@ class Launch(NamedTuple):
     are those of backends, by the key of their section (`aws_batch`).
     """
 
-    backend: str = "tmux"
-    max_parallel: Annotated[int, AtLeast(1)] = 8
-    retries: Annotated[int, AtLeast(0)] = 0
-    timeout_s: Annotated[float | None, AtLeast(0)] = None
-    python: str | None = None
-    cwd: str | None = None
-    env: Mapping[str, str] = _NOTHING
-    resume: Literal["auto", "always", "never"] = "auto"
-    lease_s: Annotated[float, AtLeast(0)] = 60.0
-    grace_s: Annotated[float, AtLeast(0)] = 30.0
-    log_path_field: str | None = None
-    metrics_dir: str | None = None
-    window: str | None = None
-    sync_s: Annotated[float, AtLeast(0)] = 20.0
-    priority: Annotated[float, Check((0.0).__lt__, "more than 0")] = 1.0
-    warm: bool = True
-    requirements: str | None = None
-    gpus: Annotated[int, AtLeast(0)] = 0
-    per_gpu: Annotated[int, AtLeast(1)] = 1
+    backend: Annotated[str, Setting("Where jobs execute.")] = "tmux"
+    max_parallel: Annotated[int, AtLeast(1), Setting("The most jobs at once.", by_stage=True)] = 8
+    retries: Annotated[
+        int, AtLeast(0), Setting("How many times a failed run is retried.", by_stage=True)
+    ] = 0
+    timeout_s: Annotated[
+        float | None,
+        AtLeast(0),
+        Setting("An attempt that takes longer is stopped.", "2h", by_stage=True),
+    ] = None
+    python: Annotated[str | None, Setting(_PYTHON_DOC, ".venv/bin/python", by_stage=True)] = None
+    cwd: Annotated[str | None, Setting(_CWD_DOC, ".", by_stage=True)] = None
+    env: Annotated[
+        Mapping[str, str],
+        Setting("Environment variables of the runs.", {"HF_HUB_OFFLINE": "1"}, by_stage=True),
+    ] = _NOTHING
+    resume: Annotated[Literal["auto", "always", "never"], Setting(_RESUME_DOC, by_stage=True)] = (
+        "auto"
+    )
+    lease_s: Annotated[float, AtLeast(0), Setting(_LEASE_DOC)] = 60.0
+    grace_s: Annotated[float, AtLeast(0), Setting(_GRACE_DOC, by_stage=True)] = 30.0
+    log_path_field: Annotated[str | None, Setting(_FIELD_DOC, "log_dir", by_stage=True)] = None
+    metrics_dir: Annotated[str | None, Setting(_METRICS_DOC, "{log_path}/run")] = None
+    window: Annotated[str | None, Setting(_WINDOW_DOC, "{lora_rank}", by_stage=True)] = None
+    sync_s: Annotated[float, AtLeast(0), Setting(_SYNC_DOC)] = 20.0
+    priority: Annotated[float, Check((0.0).__lt__, "more than 0"), Setting(_PRIORITY_DOC)] = 1.0
+    warm: Annotated[bool, Setting(_WARM_DOC, by_stage=True)] = True
+    requirements: Annotated[
+        str | None, Setting(_REQUIREMENTS_DOC, "requirements.txt", by_stage=True)
+    ] = None
+    gpus: Annotated[int, AtLeast(0), Setting(_GPUS_DOC, 1)] = 0
+    per_gpu: Annotated[int, AtLeast(1), Setting("How many runs may share a GPU, with gpus: 1.")] = 1
     options: Rest[Mapping[str, Mapping[str, object]]] = _NOTHING
     backends: Sparse[tuple[Share, ...]] = ()
 

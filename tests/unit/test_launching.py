@@ -48,6 +48,8 @@ def test_a_field_of_launch_is_kept_in_the_plan_and_read_back() -> None:
         log_path_field="a.b",
         metrics_dir="{log_path}/m",
         window="w",
+        gpus=1,
+        per_gpu=2,
         sync_s=2.0,
         priority=2.0,
         warm=False,
