@@ -114,9 +114,9 @@ def compare(
     compared = against_best(values, best, noise, sign, scale) if best is not None else {}
     if best is not None:
         of = contenders(compared, order[1:])
-        summaries[best] = summarise_chosen(
-            values[best], scale, noise, Chosen(best, of, sign, confidence(compared))
-        )
+        share = confidence(compared, noise, [len(own) for own in values.values()], failed=False)
+        chosen = Chosen(best, of, sign, share)
+        summaries[best] = summarise_chosen(values[best], scale, noise, chosen)
     return Compared(
         metric=metric,
         goal=goal,

@@ -277,7 +277,10 @@ def as_chosen(
     of = contenders(comparisons, [cell.name for cell in others])
     if ranking.noise.of(best.name) is None:
         return best, of
-    chosen = Chosen(best.name, of, sign, confidence(comparisons))
+    failed = ranking.worst is not None and any(cell.failed for cell in ranking.cells)
+    runs = [cell.summary.n for cell in (best, *others)]
+    share = confidence(comparisons, ranking.noise, runs, failed=failed)
+    chosen = Chosen(best.name, of, sign, share)
     chosen_summary = summarise_chosen(best.values, ranking.scale, ranking.noise, chosen)
     if best.failed and ranking.worst is not None:
         # Its failed runs may have had the worst value of all, which moves the end on that side.

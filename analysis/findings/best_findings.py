@@ -12,6 +12,7 @@ from sweeper.analysis.comparison.cells import Cell, Ranking, uneven_best
 from sweeper.analysis.findings.finding import Finding, behind, method, names_of, short_name
 from sweeper.analysis.reading.frames import PENDING, SweepData
 from sweeper.analysis.statistics.noise import FEW
+from sweeper.analysis.statistics.seeds import may_hide_collapse
 from sweeper.sweep.labels import plural
 
 DEALS = 20
@@ -135,15 +136,21 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
     low, high = compared.interval()
     evidence["nearest"] = {"cell": nearest.name, "low": low, "high": high}
     by = behind(compared, sign)
+    runs = [cell.summary.n for cell in (best, *apart)]
+    few = may_hide_collapse(ranking.noise, runs)
+    evidence["may_hide_collapse"] = few
+    noise = "noise that these runs show" if few else "noise between seeds"
     if len(apart) == 1:
-        text = (
-            f"The only other cell compared, {short_name(nearest)}, is worse beyond the noise "
-            "between seeds."
-        )
+        text = f"The only other cell compared, {short_name(nearest)}, is worse beyond the {noise}."
     else:
         text = (
-            "Every other cell compared is worse beyond the noise between seeds. The closest call, "
+            f"Every other cell compared is worse beyond the {noise}. The closest call, "
             f"{short_name(nearest)}, is {by.worse(by.interval)}, 95 % for all at once."
+        )
+    if few:
+        text += (
+            f" {plural(max(runs), 'run')} of each may hide that runs of a cell collapse now and "
+            "then: six of each would most likely show it."
         )
     return Finding("separated", "good", text, names, evidence)
 

@@ -60,7 +60,7 @@ def measure(world: World, cells: int, seeds: int, trials: int, means: Floats) ->
     rng = np.random.default_rng([cells, seeds, *np.abs(10 * means).astype(int).tolist()])
     wrong = right = kept = given = held = counted = every = total = lone = lone_held = 0
     for _ in range(trials):
-        data, truth = make(rng, world, cells, seeds, means)
+        data, truth, _ = make(rng, world, cells, seeds, means)
         found = rank(data)
         best = found.best
         if best is None:
@@ -180,7 +180,7 @@ def looks(trials: int) -> None:
                 rng = np.random.default_rng([31, cells, seeds])
                 ever = last = 0
                 for _ in range(trials):
-                    data, _ = make(rng, WORLDS["normal"], cells, seeds, np.zeros(cells))
+                    data = make(rng, WORLDS["normal"], cells, seeds, np.zeros(cells)).data
                     runs = data.runs if by_cell else sorted(data.runs, key=lambda r: r.seed or 0)
                     places = order(rng, len(runs))
                     ids = [runs[place].id for place in places]
