@@ -37,11 +37,13 @@ _CHI = 0.454936
 
 def settle(*sweeps: SweepData) -> tuple[SweepData, ...]:
     """Sweeps that are judged together, by the same value of each run: what `at: auto` comes to.
-    Those whose grid or user says `at` stay as they are."""
+    Those whose grid or user says `at` stay as they are. A race was decided by last values, and so
+    is its report."""
     metrics = [data.metric for data in sweeps if data.metric is not None]
     if len(metrics) < len(sweeps) or any(metric.at != "auto" for metric in metrics):
         return sweeps
-    ends = _ends(sweeps)
+    raced = any(data.plan is not None and data.plan.race is not None for data in sweeps)
+    ends = None if raced else _ends(sweeps)
     at = f"mean_of_last={OF}" if ends is not None and ends.noisy else "last"
     both = zip(sweeps, metrics, strict=True)
     return tuple(_judged(data, replace(metric, at=at), ends) for data, metric in both)

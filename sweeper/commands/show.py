@@ -87,6 +87,8 @@ def run(arguments: Namespace) -> int:
     say(run.path)
     if document["wandb"]:
         say(document["wandb"])
+    if isinstance(run, SweepRun) and run.race:
+        say(run.race)
     if record["metric"]:
         say(f"{record['metric']}: {number(record['value'])}")
     rows = [(a["name"], a["state"], a["metric"], a["value"], duration(a["wall_s"]))

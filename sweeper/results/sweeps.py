@@ -17,6 +17,7 @@ from sweeper.sweep.folder import INFORMATIVE, SweepFolder
 from sweeper.sweep.heartbeats import read_heartbeat
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.plan import Run
+from sweeper.sweep.race import sentence
 from sweeper.sweep.run_record import Times
 from sweeper.sweep.stage_runs import lineage
 from sweeper.sweep.states import OUTCOMES, Event, RunState, State, fold, is_finished
@@ -172,6 +173,11 @@ class SweepRun(RecordedRun):
     @property
     def config(self) -> dict[str, object]:
         return self._config
+
+    @property
+    def race(self) -> str | None:
+        """How the race for seeds of its sweep stands; None if there is none."""
+        return sentence(self._sweep.plan)
 
     def folders(self) -> list[str]:
         attempts = range(1, max(self.attempts, self._state.attempt) + 1)

@@ -106,7 +106,7 @@ class SweepView(NamedTuple):
     is less than `parallel`. `problem` says why this view is outdated; `loading` counts the runs
     whose metrics are still to be read; `costs` describes the usage so far and the expected rest.
     `stages` has the names and goals of the stages, if there are any: runs are compared within a
-    stage only."""
+    stage only. `race` says how a race for seeds stands."""
 
     name: str
     runs: tuple[RunView, ...]
@@ -123,6 +123,7 @@ class SweepView(NamedTuple):
     loading: int = 0
     stages: tuple[tuple[str, str], ...] = ()
     costs: str = ""
+    race: str = ""
 
     def of_stage(self, stage: str, goal: str) -> "SweepView":
         """Return one stage, as if it were the sweep."""

@@ -30,6 +30,7 @@ from sweeper.sweep.marks import read_marks
 from sweeper.sweep.metric import Metric
 from sweeper.sweep.observation import Kind, Observation
 from sweeper.sweep.plan import Run
+from sweeper.sweep.race import sentence
 from sweeper.sweep.states import OPEN, RunState, State
 from sweeper.tui.model import (
     Alarm,
@@ -171,9 +172,11 @@ class Poller:
         )
 
     def _has_grown(self) -> bool:
-        """Return whether a choice was made since the plan was read, from which runs follow."""
-        choices = self.sweep.plan.choices
-        return any(self._folder.read_chosen(choice) for choice in choices)
+        """Return whether a choice, or a round of a race, was recorded since the plan was read."""
+        plan = self.sweep.plan
+        if plan.race is not None and plan.unknown:
+            return self._store.exists(self._folder.race_round(len(plan.rounds) + 1))
+        return any(self._folder.read_chosen(choice) for choice in plan.choices)
 
     def _poll(self) -> str:
         """Take the new metrics. Return why they could not be read, or ""."""
@@ -370,6 +373,7 @@ class Poller:
             held=by_our_clock(labels.held_of(observations) or ""),
             unreachable=by_our_clock((launcher and observations.unreachable) or ""),
             loading=len(self._pending),
+            race=sentence(self.sweep.plan) or "",
         )
         took = [
             body.wall_s

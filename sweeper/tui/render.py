@@ -113,6 +113,8 @@ def _troubles(view: SweepView) -> list[Span]:
         parts.append((f"the launcher waits: {sanitize(view.unreachable)}", "warn"))
     if view.held:
         parts.append((f"held: {sanitize(view.held)}", "bad"))
+    if view.race:
+        parts.append((view.race, "dim"))
     return parts
 
 

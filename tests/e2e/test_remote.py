@@ -144,6 +144,43 @@ def test_a_sweep_from_start_to_end(local: Any, s3_root: str) -> None:
     shell.until(lambda: [name for _, _, names in os.walk(spool) for name in names] == ["root"])
 
 
+RACES = """
+name: toys
+command: [python3, race.py, "{rate}", "{seed}", "{log_path}"]
+grid: {rate: [0.1, 0.11, 0.9]}
+seeds: {race: 3..4}
+metric: {name: loss, goal: minimize}
+launch: {max_parallel: 4, sync: 1s, lease: 15s}
+"""
+RACER = """
+import json, sys
+
+rate, seed, folder = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+with open(f"{folder}/metrics.jsonl", "w") as file:
+    print(json.dumps({"step": 0, "loss": rate + 0.05 * (seed % 3)}), file=file)
+"""
+
+
+def test_a_race_for_seeds(local: Any, s3_root: str) -> None:
+    """Rounds are recorded in the store, from which another process reads them."""
+    (local.folder / "race.py").write_text(RACER)
+    (local.folder / "race.yaml").write_text(RACES)
+    assert "at most 3 more runs" in local.run("plan", "race.yaml")
+    assert "11/11 succeeded" in local.run("launch", "race.yaml", "--wait")
+    seeds = Counter(Registry(s3_root, cache=False).runs(sweep="toys")["cell"])
+    assert seeds == {"rate=0.1": 4, "rate=0.11": 4, "rate=0.9": 3}
+    raced = "raced: 1 of 12 runs were not needed"
+    assert raced in local.run("status", "toys")
+    assert raced in local.run("show", "toys/rate=0.1,seed=3")
+    assert [key for key in _keys(s3_root) if "/race/" in f"/{key}"] == [
+        "toys/race/1.json",
+        "toys/race/2.json",
+    ]
+    assert "0 to start, 11 succeeded" in local.run("plan", "race.yaml")
+    found = analysis.analyze(s3_root, "toys")
+    assert "Raced: 1 of 12 runs were not needed" in json.dumps(found.document)
+
+
 def test_detached_followed_and_cancelled(
     shells: Shells,
     tmp_path: Path,

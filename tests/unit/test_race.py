@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from scipy.stats import chi2
 from sweeper.analysis.comparison.cells import rank
 from sweeper.analysis.findings.study import study
 from sweeper.analysis.reading.frames import load
+from sweeper.analysis.reading.last_values import settle
+from sweeper.analysis.reading.series import Series
 from sweeper.analysis.statistics.distributions import student_tail
 from sweeper.analysis.statistics.noise import fit_noise
 from sweeper.analysis.statistics.seeds import against_best
+from sweeper.cli import main
 from sweeper.errors import GridError
 from sweeper.launcher.manifest import merge
 from sweeper.planner.plan import plan
@@ -44,6 +48,9 @@ from sweeper.testing import (
     FaultyStore,
     Killed,
 )
+from sweeper.tui.poller import Poller
+from sweeper.tui.render import head_lines
+from sweeper.tui.text import UNICODE
 
 CLOSE = {1: (1.0, 1.1, 0.9, 1.0, 1.1, 0.9), 2: (1.0, 0.95, 1.1, 1.05, 0.9, 1.0)}
 FAR = {3: (9.0, 9.1, 8.9, 9.0, 9.1, 8.9), 4: (8.0, 8.1, 7.9, 8.0, 8.1, 7.9)}
@@ -341,3 +348,35 @@ def test_the_report_uses_the_level_of_the_round(make: Make) -> None:
     made.drive()
     ranking = rank(load(Registry(made.store.root), "r", None, None))
     assert ranking.price == pytest.approx(0.05 / level(6, 6))
+
+
+def test_watch_and_show_say_how_a_race_stands(
+    make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make()
+    scheduler = made.scheduler()
+    scheduler.step()
+    poller = Poller(made.folder)
+    first = poller.look()
+    assert first.race.startswith("race: every cell gets 3 seeds")
+    made.drive(scheduler)
+    second = poller.look()
+    assert len(second.runs) == len(first.runs) + 6
+    said = "raced: 6 of 24 runs were not needed"
+    assert second.race.startswith(said)
+    assert any(said in text for line in head_lines(second, UNICODE) for text, _ in line)
+    assert main(["show", "r/lr=1,seed=4", "--root", made.store.root]) == 0
+    assert said in capsys.readouterr().out
+
+
+def test_the_report_judges_a_race_by_last_values(make: Make) -> None:
+    """As the race did. A mean of the last values may name another cell."""
+    made = make()
+    made.drive()
+    data = load(Registry(made.store.root), "r", None, None)
+    flat = Series(np.arange(20.0), np.tile([1.0, 3.0], 10), np.arange(20))
+    noisy = replace(data, runs=tuple(replace(r, curves={"loss": flat}) for r in data.runs))
+    (settled,) = settle(noisy)
+    assert settled.metric is not None and settled.metric.at == "last"
+    (alone,) = settle(replace(noisy, plan=noisy.plan and noisy.plan._replace(race=None)))
+    assert alone.metric is not None and alone.metric.at.startswith("mean_of_last")
