@@ -185,7 +185,7 @@ def read_yaml(
         column = bad.start() - (text.rfind("\n", 0, bad.start()) + 1) + 1
         problems.add(
             fixed or Place(source, line, column),
-            f"character U+{ord(bad.group()):04X} may not stand in YAML{_instead(bad.group())}",
+            f"character U+{ord(bad.group()):04X} is not allowed in YAML{_instead(bad.group())}",
         )
         return None
     return reader.document(text)
@@ -202,7 +202,7 @@ def check_text(value: str, place: Place, problems: Problems) -> None:
     """Note a character that cannot be given to a run."""
     bad = _UNUSABLE.search(value)
     if bad:
-        problems.add(place, f"holds the character U+{ord(bad.group()):04X}, which no run can take")
+        problems.add(place, f"the character U+{ord(bad.group()):04X} cannot be passed to a run")
 
 
 def shown(value: object) -> str:
@@ -325,7 +325,7 @@ class _Reader:
 
     def _alias(self, anchor: str, place: Place, depth: int) -> Node:
         if anchor in self.open:
-            raise self.stop(place, f"alias *{anchor} stands inside what it names")
+            raise self.stop(place, f"alias *{anchor} is inside the value that it names")
         if anchor not in self.anchors:
             raise self.stop(place, f"alias *{anchor} without an anchor &{anchor} before it")
         node, nodes, height = self.anchors[anchor]

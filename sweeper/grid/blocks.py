@@ -127,7 +127,7 @@ def read_zip(node: Node, section: str, problems: Problems) -> list[Block]:
         sizes = {key: len(settings) for key, settings in axes.items()}
         if len(set(sizes.values())) > 1:
             shown = ", ".join(f"{key[:60]} has {size}" for key, size in sizes.items())
-            problems.add(item.place, f"zipped axes have as many values each: {shown}")
+            problems.add(item.place, f"zipped axes need equally many values: {shown}")
         elif axes:
             blocks.append(Block(axes))
         elif item.value is None or item.entries == {}:

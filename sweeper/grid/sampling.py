@@ -80,7 +80,7 @@ def _read_drawn(key: str, place: Place, node: Node, problems: Problems) -> Drawn
     """Read one axis, such as `{uniform: [0, 1]}`."""
     entries = node.entries
     if entries is None or len(entries) != 1:
-        what = "not a single way of drawing" if entries is not None else kind(node)
+        what = "a mapping with several keys or none" if entries is not None else kind(node)
         problems.add(
             node.place if entries is None else place,
             f"axis {key[:60]!r} is {what}; it takes one of {', '.join(DRAWN)}, as in "

@@ -57,7 +57,7 @@ def _read_race(node: Node, where: str, problems: Problems) -> tuple[int, int] | 
     elif least >= most:
         problems.add(
             node.place,
-            f"{where}: {least}..{most} leaves no round to run: the second number is the larger one",
+            f"{where}: {least}..{most}: the second number must be larger",
         )
     elif most > MAX_SEEDS:
         problems.add(node.place, f"{where}: at most {MAX_SEEDS} seeds, not {most}")

@@ -90,7 +90,7 @@ def _read_source(node: Node, where: str, problems: Problems) -> Taking | None:
         return None
     if "base" in entries:
         if len(entries) > 1 or entries["base"][1].value is not True:
-            problems.add(entries["base"][0], f"{where}: the base model is {{base: true}}")
+            problems.add(entries["base"][0], f"{where}: write {{base: true}} for the base model")
             return None
         return Taking(Source(base=True), node.place)
     if "stage" in entries or "take" in entries:

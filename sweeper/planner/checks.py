@@ -76,12 +76,12 @@ def command_warnings(grid: Grid, elsewhere: Collection[str] = ()) -> Iterator[st
     for key, setting in grid.fixed.items():
         if isinstance(setting.value, str) and _NUMBERS.fullmatch(setting.value):
             axis = f"'{key}=[{setting.value}]'"
-            yield f"{setting.place}: this is one text; an axis is written {axis}"
+            yield f"{setting.place}: this is a single string; write an axis as {axis}"
     seeded = grid.seed_field is not None and bool({"seed", grid.seed_field} & used)
     if grid.seeds is not None and grid.seeds.field and not seeded and not _reads(grid, "SEED"):
         yield (
             f"{grid.seeds.place}: the command has no {{seed}}: unless the program reads "
-            "SWEEPER_SEED, the runs of a cell are copies of one run"
+            "SWEEPER_SEED, all runs of a cell are the same"
         )
     folder = "log_path" in used or any("{log_path}" in v for v in grid.launch.env.values())
     if not folder and not _reads(grid, "RUN_DIR"):
@@ -286,7 +286,7 @@ class _Check:
                 rows = self.expanded.point_of(number).rows
                 chosen = (setting.place for row in rows for setting in row.settings.values())
                 place = next(chosen, self.grid.places["grid"])
-                message = f"cells {other.cell!r} and {run.cell!r} are one configuration"
+                message = f"cells {other.cell!r} and {run.cell!r} have the same configuration"
                 self.problems.add(place, message)
 
     def _ask_recipe(self, validate: bool) -> Recipe | None:
@@ -300,7 +300,7 @@ class _Check:
             return None
         if grid.recipe is not None and not validate:
             place = grid.places["recipe"]
-            self.warnings.append(f"{place}: not validated: values may be read otherwise")
+            self.warnings.append(f"{place}: not validated: the recipe may read values differently")
         self.lacks = [problem for problem in inspected.problems if problem.lacking]
         self.notes = inspected.notes
         for problem in inspected.problems:
@@ -377,7 +377,7 @@ class _Check:
         except UsageError:
             return  # noted by `_check_backends`
         if seen:
-            message = f"jobs of {launch.backend} run in launch.python, and need none"
+            message = f"jobs of {launch.backend} use the packages of launch.python, not this file"
             self.warnings.append(f"{place}: launch.requirements: {message}")
             return
         path = os.path.abspath(os.path.expanduser(launch.requirements))

@@ -157,7 +157,7 @@ def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
             counts[keys] = counts.get(keys, 0) + 1
     return [
         f"runs that differ from recorded ones only in giving {', '.join(keys)[:80]}, with the"
-        f" recipe's default: {count}; they are other runs, and train again"
+        f" recipe's default: {count}; they have new ids, and train again"
         for keys, count in counts.items()
     ]
 

@@ -126,7 +126,7 @@ class Product:
         for number, rule in enumerate(self._rules):
             if number not in exclusion.used:
                 place = next(iter(rule.values())).place
-                self.warnings.append(f"{place}: exclude takes nothing out")
+                self.warnings.append(f"{place}: exclude removes no cell")
         self._warn_of_whens()
 
     def _included(self) -> Iterator[Point]:
@@ -224,7 +224,7 @@ class Product:
                 place = f" (the other at {one.place.line}:{one.place.column})"
                 self.problems.add(
                     other.place,
-                    f"when: {key[:60]!r} is given by two entries that hold together"
+                    f"when: {key[:60]!r} is given by two entries that apply to the same cells"
                     f"{place if one.place.line else ''}",
                 )
 
@@ -310,9 +310,9 @@ class Product:
             for key in unknown:
                 place = when.conditions[key].place
                 if key == self.seed_field and self.grid.seeds is not None:
-                    self.problems.add(place, f"if: {key} is the seed, and no cell's own")
+                    self.problems.add(place, f"if: {key} is the seed, which differs within a cell")
                 elif key in self._known:
-                    self.problems.add(place, f"if: {key[:60]!r} is given only further down")
+                    self.problems.add(place, f"if: {key[:60]!r} is given only by a later entry")
                 else:
                     self._add_unknown("if", "the grid gives no", key, place, before)
             if not unknown:

@@ -146,9 +146,7 @@ class _Planning:
             return stage
         base, place = dict(grid.base), stage.takings[0].place
         if not self.validate:
-            message = (
-                "which fields go on from its parents only its recipe knows, which is not asked"
-            )
+            message = "the fields that continue from its parents are unknown"
             refer = "refer to them, as in load_checkpoint_path: $${from.checkpoint.state}"
             self.problems.add(
                 place, f"stages.{stage.name}.from: {message} without validate: {refer}"
@@ -172,11 +170,9 @@ class _Planning:
         in_grid = baseline is not None and baseline.cell is not None and not stage.takings
         if baseline is None or baseline.sweep is not None or in_grid:
             return baseline_of(stage.grid, expanded, runs, cell)
-        message = "the base model is one of those that it takes from: from: [..., {base: true}]"
+        message = "`base` needs the base model among its parents: from: [..., {base: true}]"
         if baseline.cell is not None:
-            message = (
-                "the cells of a stage that takes from others have parents: say base, or a sweep"
-            )
+            message = "a stage with `from` takes base or a sweep, not a cell"
         self.problems.add(baseline.place, f"stages.{stage.name}.baseline: {message}")
         return None
 
@@ -194,7 +190,7 @@ class _Planning:
         if len(cells) <= 1:  # none if no stage has a model, which is noted elsewhere
             return Baseline(cell=cells[0] if cells else f"{stage.name}/base")
         shown = f"{', '.join(cells[:3])}{', ...' if len(cells) > 3 else ''}"
-        message = f"base is {len(cells)} cells here ({shown}), and one is compared with"
+        message = f"base has {len(cells)} cells here ({shown}), and a baseline is one cell"
         if stage.grid.baseline is not None:
             self.problems.add(stage.grid.baseline.place, f"stages.{stage.name}.baseline: {message}")
         return None
@@ -245,7 +241,7 @@ class _Planning:
         """Return why a reference of a stage cannot be resolved; None if it can."""
         sources = [taking.source for taking in stage.takings if not taking.source.base]
         if not stage.takings:
-            return f"stages.{stage.name} takes from no stage: it has no from"
+            return f"stages.{stage.name} has no from, so it has no parents"
         if name == PARENT:
             meant = [source.takes[0].stage for source in sources]
         else:

@@ -14,7 +14,7 @@ def test_giving_a_default_is_warned_of_and_trains_again(shells: Any, tmp_path: P
     shell.run("launch", *small, "--wait")
     warning = (
         "runs that differ from recorded ones only in giving fail, with the recipe's default: 1;"
-        " they are other runs, and train again"
+        " they have new ids, and train again"
     )
     assert f"warning: {warning}" in shell.run("plan", *small, "fail=false")
     assert warning in shell.run("launch", *small, "fail=false", "--wait", "--drop")

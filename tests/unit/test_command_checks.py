@@ -101,7 +101,7 @@ def test_a_placeholder_of_a_mapping_is_refused_with_the_cell_and_the_keys():
 
 def test_an_override_with_commas_is_one_text_and_that_is_said():
     assert warnings("lr=1e-3,1e-4") == [
-        "override 'lr=1e-3,1e-4': this is one text; an axis is written 'lr=[1e-3,1e-4]'"
+        "override 'lr=1e-3,1e-4': this is a single string; write an axis as 'lr=[1e-3,1e-4]'"
     ]
     assert warnings("lr=a,b") == []
 
@@ -152,7 +152,7 @@ def test_a_grid_that_json_has_written_keeps_its_emoji():
         parse_grid(text, "g.yaml")
     text = json.dumps({"command": ["echo"], "base": {"text": "a\U0001f642b"}})
     assert parse_grid(text, "g.yaml").base["text"].value == "a\U0001f642b"
-    with pytest.raises(GridError, match=r"holds the character U\+DE42"):
+    with pytest.raises(GridError, match=r"the character U\+DE42"):
         parse_grid('{"command": ["echo"], "base": {"text": "\\ude42\\ud83d"}}', "g.yaml")
 
 

@@ -186,7 +186,7 @@ GRID = "command: [echo]\nbase:\n  a: 5\n  x: {}\n"
         ('"${a / (a - 5)}"', "x: ${a / (a - 5)}: division by zero"),
         ('"n${a / (a - 5)}"', "x: ${a / (a - 5)}: division by zero"),
         ('"${x + 1}"', "x: references form a circle: x -> x"),
-        ('"${aa + 1}"', "x: ${aa}: the grid gives no 'aa' here (did you mean 'a'?)"),
+        ('"${aa + 1}"', "x: ${aa}: the grid gives no 'aa' here; did you mean 'a'?"),
         (
             '"${a-1}"',
             "x: ${a-1}: the grid gives no 'a-1' here (a difference needs spaces around -)",

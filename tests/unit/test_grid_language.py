@@ -283,10 +283,10 @@ def test_conditions_that_cannot_hold():
                          {"if": {"o": 1}, "base": {"y": 1}}],
     ) == [
         "when[0].if.oo: if: the grid gives no 'oo'; did you mean 'o'?",
-        "when[1].if.y: if: 'y' is given only further down",
+        "when[1].if.y: if: 'y' is given only by a later entry",
     ]  # fmt: skip
     assert problems(seeds=2, when=[{"if": {"seed": 1}, "base": {"z": 1}}]) == [
-        "when[0].if.seed: if: seed is the seed, and no cell's own"
+        "when[0].if.seed: if: seed is the seed, which differs within a cell"
     ]
 
 
@@ -298,11 +298,11 @@ def test_two_entries_may_give_one_key_if_no_cell_has_both():
     assert cells(grid={"o": [1, 2]}, when=either) == ["o=1,b=1", "o=1,b=2", "o=2,b=3"]
     either[1]["if"] = {"o": [1, 2]}
     assert problems(grid={"o": [1, 2]}, when=either) == [
-        "when[1]: when: 'b' is given by two entries that hold together"
+        "when[1]: when: 'b' is given by two entries that apply to the same cells"
     ]
     nested = [{"if": {"o": 1}, "base": {"b": None}}, {"if": {"o": 1}, "base": {"b.c": 1}}]
     assert problems(base={"o": 1}, when=nested) == [
-        "when[1]: when: 'b.c' is given by two entries that hold together"
+        "when[1]: when: 'b.c' is given by two entries that apply to the same cells"
     ]
 
 
@@ -378,7 +378,7 @@ def test_only_axes_are_in_a_name_and_ids_are_those_of_the_values():
     assert [run.cell for run in found.runs] == ["x=1", "x=w", "x=3", "x=15~47cea6"]
     assert found.axes == {"x": [1, "w", 3]}
     assert problems(base={"p": 1}, grid={"x": ["${p}", 1]}) == [
-        "grid.x[1]: cells 'base' and 'base' are one configuration"
+        "grid.x[1]: cells 'base' and 'base' have the same configuration"
     ]
 
 

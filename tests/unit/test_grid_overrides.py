@@ -164,7 +164,7 @@ def test_how_runs_are_executed_can_be_changed():
         ("~launch.timeot", "no launch.timeot to drop; did you mean 'timeout'?"),
         ("~launch.retries", "no launch.retries to drop"),
         ("~launch", "write launch.<key>=value, or ~launch.<key>"),
-        ("a=x\x00", "holds the character U+0000, which no run can take"),
+        ("a=x\x00", "the character U+0000 cannot be passed to a run"),
     ],
 )
 def test_a_wrong_one_is_told_with_its_text(text, message):

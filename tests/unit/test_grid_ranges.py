@@ -67,7 +67,7 @@ def test_wrong_numbers_are_one_line(axis, message):
 
 
 def test_a_misspelled_range_is_recognised():
-    with pytest.raises(GridError, match=r"one of linspace, logspace, range \(did you mean 'lins"):
+    with pytest.raises(GridError, match=r"one of linspace, logspace, range; did you mean 'lins"):
         values({"linspce": [0, 1, 5]})
 
 

@@ -159,19 +159,18 @@ MISTAKES = {
         "syntax; write $${ for the text ${"
     ),
     "recipe: r\nexclude: [{x: '${y}'}]": "g.yaml:2:15: exclude: it takes values, not references",
-    'recipe: r\nbase: {x: "a\\0"}': "g.yaml:2:11: holds the character U+0000, which no run can "
-    "take",
-    'recipe: r\nbase: {x: "\\ud800"}': "g.yaml:2:11: holds the character U+D800, which no run "
-    "can take",
-    "recipe: r\nbase: {x: \x07}": "g.yaml:2:11: character U+0007 may not stand in YAML: write "
+    'recipe: r\nbase: {x: "a\\0"}': "g.yaml:2:11: the character U+0000 cannot be passed to a run",
+    'recipe: r\nbase: {x: "\\ud800"}': "g.yaml:2:11: the character U+D800 cannot be "
+    "passed to a run",
+    "recipe: r\nbase: {x: \x07}": "g.yaml:2:11: character U+0007 is not allowed in YAML: write "
     "\\u0007, in double quotes",
-    "recipe: r\nbase: {x: a\u2028b}": "g.yaml:2:12: character U+2028 may not stand in YAML: write "
+    "recipe: r\nbase: {x: a\u2028b}": "g.yaml:2:12: character U+2028 is not allowed in YAML: write "
     "\\u2028, in double quotes",
-    "recipe: r\nbase: {x: 'a\u2029b'}": "g.yaml:2:13: character U+2029 may not stand in YAML: "
+    "recipe: r\nbase: {x: 'a\u2029b'}": "g.yaml:2:13: character U+2029 is not allowed in YAML: "
     "write \\u2029, in double quotes",
-    'recipe: r\nbase: {x: "a\x85b"}': "g.yaml:2:13: character U+0085 may not stand in YAML: write "
+    'recipe: r\nbase: {x: "a\x85b"}': "g.yaml:2:13: character U+0085 is not allowed in YAML: write "
     "\\u0085, in double quotes",
-    "recipe: r\nbase: {x: \x00}": "g.yaml:2:11: character U+0000 may not stand in YAML",
+    "recipe: r\nbase: {x: \x00}": "g.yaml:2:11: character U+0000 is not allowed in YAML",
     "recipe: ''": "g.yaml:1:9: recipe is empty",
     "recipe: r\nservice: ''": "g.yaml:2:10: service is empty",
     "recipe: r\ngrid: {lr: 0.1}": "g.yaml:2:12: axis 'lr' is a number; it takes a list (one "
@@ -181,7 +180,7 @@ MISTAKES = {
     "(first at 2:13)",
     "recipe: r\ngrid: {a: [1]}\nzip: [{a: [2]}]": "g.yaml:3:12: axis 'a' is given twice",
     "recipe: r\ngrid: {a.b: [1], a: [2]}": "g.yaml:2:22: axes 'a.b' and 'a' overlap",
-    "recipe: r\nzip: [{a: [1], b: [1, 2]}]": "g.yaml:2:7: zipped axes have as many values each: "
+    "recipe: r\nzip: [{a: [1], b: [1, 2]}]": "g.yaml:2:7: zipped axes need equally many values: "
     "a has 1, b has 2",
     "recipe: r\nzip: {a: [1]}": "g.yaml:2:6: zip is a mapping; it takes a list of mappings of axes",
     "recipe: r\ninclude: 3": "g.yaml:2:10: include is an integer; it takes a list of mappings",
@@ -203,7 +202,7 @@ MISTAKES = {
         " as 3..10"
     ),
     "recipe: r\nseeds: {race: 5..3}": (
-        "g.yaml:2:15: seeds.race: 5..3 leaves no round to run: the second number is the larger one"
+        "g.yaml:2:15: seeds.race: 5..3: the second number must be larger"
     ),
     "recipe: r\nseeds: {race: 1..3}": (
         "g.yaml:2:15: seeds.race: a cell needs 2 seeds or more to show its noise"
@@ -260,7 +259,7 @@ MISTAKES = {
     "%YAML 1.1\n---\nrecipe: r": "g.yaml:2:1: a grid is YAML 1.2",
     "recipe: r\n---\nrecipe: s": "g.yaml:2:1: a grid is one document",
     "recipe: *a": "g.yaml:1:9: alias *a without an anchor &a before it",
-    "recipe: r\nbase: &a {b: *a}": "g.yaml:2:14: alias *a stands inside what it names",
+    "recipe: r\nbase: &a {b: *a}": "g.yaml:2:14: alias *a is inside the value that it names",
     "recipe: a: b": "g.yaml:1:10: not YAML: mapping values are not allowed here",
     "recipe: r\ngrid:\n\tlr: [1]": "g.yaml:3:1: not YAML: found character '\\t' that cannot start "
     "any token while scanning for the next token",
@@ -434,7 +433,7 @@ def test_mistakes_in_a_mapping_are_told_by_their_path():
     assert [p.replace("[0]", "") for p in caught.value.problems] == [
         "base.f: builtin_function_or_method is not data: use strings, numbers, lists, mappings",
         "base.k: key 1 is not a string",
-        "base.s: holds the character U+D800, which no run can take",
+        "base.s: the character U+D800 cannot be passed to a run",
         "base.c: nested more than 32 deep",
     ]
     with pytest.raises(GridError) as caught:

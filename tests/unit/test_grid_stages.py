@@ -170,7 +170,10 @@ MISTAKES = {
         _dpo("[{stage: sft, take: best}, {stage: sft, take: best}]"),
         f"3:59: {_FROM}: takes the same runs twice",
     ),
-    "no base model": (_dpo("{base: false}"), f"3:33: {_FROM}: the base model is {{base: true}}"),
+    "no base model": (
+        _dpo("{base: false}"),
+        f"3:33: {_FROM}: write {{base: true}} for the base model",
+    ),
     "a base model that nobody names": (
         _dpo("[{stage: sft, take: best}, {base: true}]"),
         f"3:59: {_FROM}: no stage gives a model_name, so there is no base model",
@@ -190,7 +193,7 @@ MISTAKES = {
     ),
     "a reference without from": (
         f"{_SFT}  dpo: {{command: [echo], base: {{m: '${{sft.lr}}'}}}}\n",
-        "3:36: ${sft.lr}: stages.dpo takes from no stage: it has no from",
+        "3:36: ${sft.lr}: stages.dpo has no from, so it has no parents",
     ),
     "a reference to no ancestor": (
         f"{_SFT}  rm: {{command: [echo]}}\n  dpo: {{command: [echo], base: {{"

@@ -238,7 +238,7 @@ def test_runs_that_only_give_a_default_are_warned_of(store: LocalStore) -> None:
     found = preview.survey(planned, store)
     warning = (
         "runs that differ from recorded ones only in giving rank, with the recipe's default: 4;"
-        " they are other runs, and train again"
+        " they have new ids, and train again"
     )
     assert found.plan.warnings == ("first", warning)
     assert preview.document(found)["warnings"] == ["first", warning]

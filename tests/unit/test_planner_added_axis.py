@@ -114,6 +114,6 @@ def test_giving_a_default_makes_other_runs_and_is_warned_of():
     later = later._replace(recipe=later.recipe._replace(takes=takes))
     assert repeats_by_default(later, earlier) == [
         "runs that differ from recorded ones only in giving rank, with the recipe's default: 1;"
-        " they are other runs, and train again"
+        " they have new ids, and train again"
     ]
     assert repeats_by_default(later, later) == []

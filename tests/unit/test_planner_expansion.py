@@ -57,7 +57,7 @@ def test_exclude_takes_out_what_has_all_its_values():
 
 def test_an_exclusion_that_takes_nothing_out_is_warned_of():
     warnings = make(command=[*ECHO, "{a}"], grid={"a": [1, 2]}, exclude=[{"a": 3}]).warnings
-    assert warnings == ("exclude[0].a: exclude takes nothing out",)
+    assert warnings == ("exclude[0].a: exclude removes no cell",)
 
 
 def test_exclude_of_an_unknown_axis_is_a_mistake_but_not_of_a_dropped_one():
@@ -90,10 +90,10 @@ def test_an_axis_over_mappings_sets_several_values():
 
 def test_one_configuration_twice_is_a_mistake_that_names_both():
     assert problems(grid={"a": [1, 2]}, include=[{"a": 2.0}]) == [
-        "include[0].a: cells 'a=2' and 'a=2' are one configuration"
+        "include[0].a: cells 'a=2' and 'a=2' have the same configuration"
     ]
     assert problems(zip=[{"a": [1, 1], "b": [2, 2.0]}]) == [
-        "zip[0].a[1]: cells 'base' and 'base' are one configuration"
+        "zip[0].a[1]: cells 'base' and 'base' have the same configuration"
     ]
 
 
@@ -179,7 +179,7 @@ def test_a_seed_that_is_no_integer_is_a_value_of_the_configuration():
 
 def test_a_plan_without_validation_says_so():
     found = plan({"name": "g", "recipe": "not.imported"}, validate=False)
-    assert found.warnings == ("recipe: not validated: values may be read otherwise",)
+    assert found.warnings == ("recipe: not validated: the recipe may read values differently",)
     assert plan({"name": "g", "command": ECHO}, validate=False).warnings == ()
 
 

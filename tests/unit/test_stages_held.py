@@ -262,7 +262,7 @@ def test_the_base_model_to_compare_with_is_one_cell_called_as_its_runs_are() -> 
         {"sft": sft, "eval": {**last, "grid": {"n": [5, 6]}}},
         {"sft": {**sft, "grid": {"model_name": ["a", "b"]}}, "eval": last},
     ):
-        with pytest.raises(GridError, match=r"stages.eval.baseline: base is 2 cells here \(eval/"):
+        with pytest.raises(GridError, match=r"stages.eval.baseline: base has 2 cells here \(eval/"):
             _planned(wrong)
 
 
@@ -283,7 +283,7 @@ def test_what_is_taken_of_a_stage_whose_runs_are_all_known_must_be_there() -> No
 def test_a_stage_whose_recipe_knows_what_goes_on_is_refused_without_asking_it() -> None:
     recipe = {"recipe": "sft", "from": {"stage": "sft", "take": "each"}}
     grid = {"sft": stages()["sft"], "dpo": recipe}
-    with pytest.raises(GridError, match="not asked without validate: refer to them, as in load_"):
+    with pytest.raises(GridError, match="are unknown without validate: refer to them, as in load_"):
         _planned(grid)
     going = {"load_checkpoint_path": "${from.checkpoint.state}"}
     assert len(_planned({**grid, "dpo": {**recipe, "base": going}}).runs) == 12
