@@ -4,6 +4,7 @@ tokens by hour and model, as a service bills them."""
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
@@ -68,9 +69,11 @@ class _Line:
 
 
 class Meter:
-    """Usage by session. Thread-safe. Keeps the last 1,000 ended sessions."""
+    """Usage by session. Thread-safe. Keeps the last 1,000 ended sessions. `clock` returns seconds
+    since 1970."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._lines: OrderedDict[str, _Line] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
@@ -87,7 +90,7 @@ class Meter:
     ) -> None:
         """Start to count a session."""
         with self._lock:
-            self._lines[session] = _Line(session, tags, user_metadata, name, time.time())
+            self._lines[session] = _Line(session, tags, user_metadata, name, self._clock())
             self._about[session] = user_metadata
 
     def end(self, session: str) -> None:
@@ -96,7 +99,7 @@ class Meter:
             line = self._lines.get(session)
             if line is None or line.ended is not None:
                 return
-            line.ended = time.time()
+            line.ended = self._clock()
             self._ended[session] = None
             while len(self._ended) > ENDED:
                 del self._lines[self._ended.popitem(last=False)[0]]
@@ -112,7 +115,7 @@ class Meter:
     def bill(self, session: str, model: str, **counts: int) -> None:
         """Add a session's usage of a model, in the counts of `Usage`, and to its billed tokens."""
         self.add(session, **counts)
-        hour = int(time.time()) // _SECONDS * _SECONDS
+        hour = int(self._clock()) // _SECONDS * _SECONDS
         cached = counts.get("cached_tokens", 0)
         read = counts.get("prompt_tokens", 0) - cached + counts.get("forward_tokens", 0)
         kinds = {

@@ -92,7 +92,7 @@ def install(folder: str, labels: dict[str, str], then: Callable[[], None] | None
     if "tinker" in sys.modules:
         wrap(sys.modules["tinker"], meter, labels)
     else:
-        sys.meta_path.insert(0, _Finder("tinker", lambda sdk: wrap(sdk, meter, labels)))
+        sys.meta_path.insert(0, ImportHook("tinker", lambda sdk: wrap(sdk, meter, labels)))
 
 
 class Meter:
@@ -401,7 +401,7 @@ def _tokens_of(first: object, meter: Meter) -> int | None:
         return None
 
 
-class _Finder:
+class ImportHook:
     """A finder that finds one module as other finders do, and calls `then` with it after it was
     executed."""
 

@@ -133,7 +133,7 @@ def _batch(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
 
     @contextmanager
     def preempt(job: str) -> Iterator[None]:
-        monkeypatch.setattr(batch, "grace", 5.0)
+        batch.grace = 5.0
         batch.interrupt(job, warned=True)
         yield
 

@@ -131,9 +131,8 @@ def test_a_token_that_expires(beaker: Any, tmp_path: Path, beaker_support: Any) 
     backend.cancel([a_job(1).token])
 
 
-def test_a_quota_that_is_full(beaker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quota_that_is_full(beaker: Any, tmp_path: Path) -> None:
     """What has room goes in, and the rest later."""
-    monkeypatch.setattr("sweeper.backends.beaker.backend._ROOM_SECONDS", (600.0, 600.0))
     backend, jobs = _open(beaker, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
     until(lambda: not beaker.going)  # what tests before have left
@@ -141,9 +140,9 @@ def test_a_quota_that_is_full(beaker: Any, tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(Unreachable, match="too many unfinished experiments"):
         backend.submit(jobs)
     (there,) = backend.find(tokens)
-    beaker.most = None
     with pytest.raises(Unreachable, match="too many unfinished experiments"):
-        backend.submit(jobs)  # which is left alone for a while
+        backend.submit(jobs)
+    beaker.most = None
     backend = _open(beaker, tmp_path)
     backend.submit([job for job in jobs if job.token != there])
     assert set(backend.find(tokens)) == {*tokens}
@@ -246,9 +245,8 @@ def test_an_answer_that_is_lost_and_a_service_that_is_busy(
     with pytest.raises(Unreachable, match="does not answer: the stand-in was told to"):
         backend.find(tokens)
     beaker.recover()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("sweeper.backends.beaker.client._PAGE", 2)
-        assert len(_open(beaker, tmp_path).find([*tokens, lost[0]])) == 4
+    beaker.page = 2
+    assert len(_open(beaker, tmp_path).find([*tokens, lost[0]])) == 4
     _open(beaker, tmp_path).cancel([*tokens, lost[0]])
 
 

@@ -115,19 +115,17 @@ def test_what_may_not_be_looked_at_stops_nothing(kube: Any, tmp_path: Path) -> N
     _open(kube, tmp_path).preflight([{}])
 
 
-def test_a_quota_that_is_full(kube: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quota_that_is_full(kube: Any, tmp_path: Path) -> None:
     """Of jobs: what has room goes in, and the rest later. Of pods: why a job has none is said."""
-    # However slowly this goes on, the second try is within the time in which nothing is asked.
-    monkeypatch.setattr("sweeper.backends.kubernetes.backend._ROOM_SECONDS", (600.0, 600.0))
     backend, jobs = _open(kube, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
     kube.most_jobs = 1 + len(kube.things["jobs"])
     with pytest.raises(Unreachable, match="exceeded quota"):
         backend.submit(jobs)
     (there,) = backend.find(tokens)
-    kube.most_jobs, kube.quota = None, 0
     with pytest.raises(Unreachable, match="exceeded quota"):
-        backend.submit(jobs)  # which is left alone for a while
+        backend.submit(jobs)
+    kube.most_jobs, kube.quota = None, 0
     (missing, *_) = [job for job in jobs if job.token != there]
     backend = _open(kube, tmp_path)
     backend.submit([missing])
@@ -204,14 +202,11 @@ def test_an_answer_that_is_lost_and_a_server_that_is_busy(
     with pytest.raises(Unreachable, match="the API server: 500"):
         backend.find(tokens)
     kube.recover()
-    from sweeper.backends.kubernetes import client
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(client, "_PAGE", 2)
-        assert len(_open(kube, tmp_path).find(tokens)) == 3
-        kube.forgets = 1
-        assert len(_open(kube, tmp_path).find(tokens)) == 3
-        assert kube.forgets == 0
+    kube.page = 2
+    assert len(_open(kube, tmp_path).find(tokens)) == 3
+    kube.forgets = 1
+    assert len(_open(kube, tmp_path).find(tokens)) == 3
+    assert kube.forgets == 0
     backend.cancel([*tokens, a_job(8).token])
 
 
@@ -250,9 +245,9 @@ def test_the_queue_takes_a_job_back(kube: Any, tmp_path: Path) -> None:
     backend.cancel([a_job(1, attempt=2).token])
 
 
-def test_a_node_that_is_silent(kube: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_is_silent(kube: Any, tmp_path: Path) -> None:
     """Its pod is to end, and nobody says that it has: then it counts as lost."""
-    monkeypatch.setattr("sweeper.backends.kubernetes.backend._LOST_SECONDS", 1.0)
+    kube.lost_seconds = 90
     backend = _open(kube, tmp_path)
     backend.submit([a_job(1)])
     until_state(backend, a_job(1).token, JobState.RUNNING)

@@ -224,7 +224,7 @@ def elsewhere(
     def made(backend: str, service: Any) -> Any:
         monkeypatch.setenv("SWEEPER_ROOT", s3_root)
         aws = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-        monkeypatch.setattr(service, "environment", aws)
+        service.environment = aws
         shell = shells.ShellElsewhere(tmp_path, backend, service.options(), s3_root)
         return shells.SweepElsewhere(shell, backend, service)
 

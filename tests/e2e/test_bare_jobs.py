@@ -92,7 +92,7 @@ def test_on_kubernetes(
     another; and sweeper itself is what the launcher has, in the recipe's environment too."""
     monkeypatch.setenv("SWEEPER_ROOT", s3_root)
     reached = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
-    monkeypatch.setattr(kube, "environment", reached | node.environment)
+    kube.environment = reached | node.environment
     shell = shells.ShellElsewhere(tmp_path, "kubernetes", kube.options(), s3_root)
     options = {"backend": "kubernetes", "kubernetes": kube.options(python=node.python)}
     before, printed = len(node.environments()), _printed(kube).count("building an environment")
@@ -177,7 +177,7 @@ def test_in_an_array_on_aws_batch(
         environment |= node.environment
         return command
 
-    monkeypatch.setattr(batch, "contain", contain)
+    batch.contain = contain
     shell = shells.ShellElsewhere(tmp_path, "aws-batch", batch.options(), batch.root)
     options = {"backend": "aws-batch", "aws_batch": batch.options(array=2, python=node.python)}
     _grid(shell, options, node.requirements("dependency==1.0"))

@@ -82,7 +82,7 @@ def sweep(
     places = {"beaker": beaker, "kubernetes": kube}
     for place in places.values():
         aws = {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
-        monkeypatch.setattr(place, "environment", aws)
+        place.environment = aws
     return Sweep(shells.ShellElsewhere(tmp_path, "beaker", beaker.options(), s3_root), places)
 
 

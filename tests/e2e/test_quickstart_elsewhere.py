@@ -111,7 +111,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 def _kubernetes(request: pytest.FixtureRequest) -> Place:
     kube, root = request.getfixturevalue("kube"), request.getfixturevalue("s3_root")
     aws = {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
-    request.getfixturevalue("monkeypatch").setattr(kube, "environment", aws)
+    kube.environment = aws
     kube.add("secrets", "engine", values={"key": TOKEN})
     options = kube.options(secrets={"TINKER_API_KEY": "engine/key"})
 

@@ -60,7 +60,7 @@ class Batch:
     """The emulation. At most one per process: it changes moto's own classes."""
 
     def __init__(self, folder: Path, grace: float = 30.0) -> None:
-        self.folder, self.grace = folder, grace
+        self.folder, self.grace, self._grace = folder, grace, grace
         self.refused: dict[str, str] = {}
         self.throttle: Counter[str] = Counter()
         self.requests: list[str] = []
@@ -124,6 +124,7 @@ class Batch:
         """Remove all faults."""
         self.lose_replies = self.late_listings = 0
         self.silent = False
+        self.grace, self.contain = self._grace, None
         self.throttle.clear()
         self.refused.clear()
         self.open(True)

@@ -129,6 +129,7 @@ class Beaker:
             self.workspace_budget = "lab/everyday"
             self.shape = {"cpu_count": 100, "memory_bytes": 2**40, "gpu_count": 8}
             self.most_seconds = 0
+            self.page = 10**9  # the most workloads on a page of a listing
             self.secrets: dict[str, str] = {}
             self.things = {  # names to whether they are whole
                 "Budget": {"lab/everyday": True, "lab/closed": False},
@@ -511,7 +512,7 @@ def _servicer(stand_in: Beaker) -> Any:
             def begin() -> list[Any]:
                 return [one.message for one in stand_in.experiments.values() if fits(one.message)]
 
-            found, more = self._page(request, asked.page_size, begin)
+            found, more = self._page(request, min(asked.page_size, stand_in.page), begin)
             return messages.ListWorkloadsResponse(workloads=found, next_page_token=more)
 
         def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802

@@ -95,7 +95,6 @@ class Kubernetes:
         self.lock = threading.RLock()
         self.things: dict[str, dict[str, Thing]] = {}
         self.nodes = [Node(f"n{number}", cpus) for number in range(nodes)]
-        self.environment: dict[str, str] = {}  # variables that nodes give to their containers
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.requests: list[tuple[str, str]] = []
         self._pages: dict[str, list[Thing]] = {}
@@ -109,6 +108,9 @@ class Kubernetes:
         with self.lock:
             self.faults: list[Fault] = []
             self.forgets = 0  # number of the next pages of listings to forget
+            self.page = 10**9  # the most things on a page of a listing
+            self.lost_seconds = 0  # how much earlier the pods of a lost node were to end
+            self.environment: dict[str, str] = {}  # variables that nodes give to their containers
             self.silent = self.held = self.restricted = False
             self.denied: set[tuple[str, str]] = set()  # (verb, resource)
             self.images = {"sweeper"}
@@ -221,7 +223,7 @@ class Kubernetes:
                     "Taint manager: deleting due to NoExecute taint",
                 )
                 grace = other["spec"]["terminationGracePeriodSeconds"]
-                other["metadata"].setdefault("deletionTimestamp", _stamp(grace))
+                other["metadata"].setdefault("deletionTimestamp", _stamp(grace - self.lost_seconds))
                 if forgotten:
                     self._disrupt(other, "DeletionByPodGC", "PodGC: node no longer exists")
                     other["status"]["phase"] = "Failed"
@@ -309,7 +311,7 @@ class Kubernetes:
         raise Wrong(404, "NotFound", f'{resource} "{name}" not found')
 
     def _list(self, resource: str, query: Thing) -> Thing:
-        limit = int(query.get("limit", 0)) or 10**9
+        limit = min(int(query.get("limit", 0)) or 10**9, self.page)
         if "continue" in query:
             found = self._pages.pop(query["continue"], None)
             if found is None or self.forgets > 0:

@@ -101,7 +101,6 @@ class Modal:
         self.folder = folder
         self.lock = threading.RLock()
         self.sandboxes: dict[str, Sandbox] = {}
-        self.environment: dict[str, str] = {}  # variables that machines give to their containers
         self.requests: list[str] = []
         self.asked_for_tasks: list[str] = []  # by their sandboxes
         self.url = ""
@@ -120,6 +119,7 @@ class Modal:
             self.most: int | None = None  # sandboxes at once
             self.regions = {"us", "eu"}
             self.most_cpus = 64.0
+            self.environment: dict[str, str] = {}  # variables that machines give to containers
             self.starting = False  # new sandboxes have no machine yet
             self.lags = False  # listings do not show running sandboxes yet
             self.requests.clear()

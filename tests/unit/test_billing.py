@@ -36,10 +36,9 @@ def test_a_difference_is_explained(
     assert all(line.startswith(start) for line, start in zip(told, said, strict=True))
 
 
-def test_what_was_billed_can_be_asked_for_by_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_billed_can_be_asked_for_by_the_hour() -> None:
     now = [1_800_000_000.0]
-    monkeypatch.setattr("sweeper.engine.meter.time.time", lambda: now[0])
-    meter = Meter()
+    meter = Meter(lambda: now[0])
     meter.open("s", [], {"sweeper_run": "r"}, None)
     meter.bill("s", "m", trained_tokens=5)
     meter.bill("s", "m", prompt_tokens=10, cached_tokens=4, sampled_tokens=3)

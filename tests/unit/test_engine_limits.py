@@ -138,16 +138,17 @@ def test_beyond_loopback_it_wants_a_token(host, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_meter_forgets_the_oldest_sessions_but_not_what_they_used(monkeypatch):
-    monkeypatch.setattr(meter, "ENDED", 3)
+def test_the_meter_forgets_the_oldest_sessions_but_not_what_they_used():
     held = meter.Meter()
-    for n in range(6):
+    count = meter.ENDED + 3
+    for n in range(count):
         held.open(str(n), [f"tag{n}"], None, None)
         held.add(str(n), steps=1)
         if n != 1:
             held.end(str(n))
-    held.add("5", steps=1)
+    held.add(str(count - 1), steps=1)
     report = held.report()
-    assert [line["session_id"] for line in report["sessions"]] == ["5", "4", "3", "1"]
-    assert [line["steps"] for line in report["sessions"]] == [2, 1, 1, 1]
-    assert report["total"]["steps"] == 7
+    shown = [int(line["session_id"]) for line in report["sessions"]]
+    assert shown == [*range(count - 1, 2, -1), 1]
+    assert [line["steps"] for line in report["sessions"]] == [2] + [1] * meter.ENDED
+    assert report["total"]["steps"] == count + 1

@@ -4,6 +4,8 @@ import concurrent.futures
 import hashlib
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -91,14 +93,20 @@ def test_a_model_of_an_earlier_release_is_made_anew(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["tiny--qwen3", "tiny--teacher"]
 
 
-def test_a_model_that_was_not_finished_is_made_again(tmp_path, monkeypatch):
-    def fail(*_):
-        raise KeyboardInterrupt
+ON_A_FULL_DISK = """
+import resource, signal, sys
+from sweeper.engine import tiny
 
-    with monkeypatch.context() as broken:
-        broken.setattr(tiny, "_tokenizer", fail)
-        with pytest.raises(KeyboardInterrupt):
-            tiny.ensure(str(tmp_path))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+tiny.ensure(sys.argv[1])
+"""
+
+
+def test_a_model_that_was_not_finished_is_made_again(tmp_path):
+    argv = [sys.executable, "-c", ON_A_FULL_DISK, str(tmp_path)]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert "File too large" in ended.stderr
     assert os.listdir(tmp_path) == []
     assert os.path.isfile(os.path.join(tiny.ensure(str(tmp_path)), "config.json"))
 
@@ -160,10 +168,22 @@ def test_models_by_name(directory, tmp_path):
         offered.get("other")
 
 
-def test_bfloat16_is_the_upper_half_of_float32():
-    values = np.array([[1.0, -2.5], [3.140625, 1e20]], np.float32)
-    upper = (values.view(np.uint32) >> 16).astype(np.uint16)
-    entry: models._Stored = {"dtype": "BF16", "shape": [2, 2], "data": upper.tobytes()}
-    np.testing.assert_allclose(models._array(entry, "w"), values, rtol=2**-8)
-    with pytest.raises(ValueError, match="w is of type I8"):
-        models._array({**entry, "dtype": "I8"}, "w")
+@pytest.mark.parametrize("dtype", ["BF16", "I16"])
+def test_bfloat16_is_the_upper_half_of_float32(directory, tmp_path, dtype):
+    weights = load_file(os.path.join(directory, "model.safetensors"))
+    halves = {name: (array.view(np.uint32) >> 16).astype("<u2") for name, array in weights.items()}
+    header, data = {}, b""
+    for name, half in halves.items():
+        places = [len(data), len(data) + half.nbytes]
+        header[name] = {"dtype": dtype, "shape": half.shape, "data_offsets": places}
+        data += half.tobytes()
+    text = json.dumps(header).encode()
+    folder = copy_with(directory, tmp_path / "m")
+    stored = len(text).to_bytes(8, "little") + text + data
+    (tmp_path / "m" / "model.safetensors").write_bytes(stored)
+    if dtype == "I16":
+        with pytest.raises(ValueError, match="is of type I16"):
+            models.load("m", folder)
+    else:
+        embed = weights["model.embed_tokens.weight"]
+        np.testing.assert_allclose(models.load("m", folder).base["embed"], embed, rtol=2**-7)

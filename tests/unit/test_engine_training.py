@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sweeper.engine import losses, optimizer
-from sweeper.engine.batches import Datum, check, microbatches
+from sweeper.engine.batches import ROWS, Datum, check, microbatches
 from sweeper.engine.errors import RequestError
 from sweeper.engine.net import Shape
 from sweeper.engine.optimizer import AdamParams, Moments
@@ -197,12 +197,11 @@ def datum(n, **inputs):
     return Datum(tokens, {"target_tokens": tokens, **inputs})
 
 
-def test_microbatches_hold_every_position_once_and_little_padding(monkeypatch):
-    monkeypatch.setattr("sweeper.engine.batches.ROWS", 20)
-    data = [datum(n) for n in (3, 9, 1, 8, 3, 2)]
+def test_microbatches_hold_every_position_once_and_little_padding():
+    data = [datum(n * ROWS // 20) for n in (3, 9, 1, 8, 3, 2)]
     seen = []
     for batch in microbatches(data, losses.LOSSES["cross_entropy"]):
-        assert batch.ids.size <= 20 or len(batch.members) == 1
+        assert batch.ids.size <= ROWS or len(batch.members) == 1
         flat = batch.ids.ravel()[batch.rows]
         np.testing.assert_array_equal(flat, batch.targets[:, 0])
         assert batch.inputs["weights"].sum() == len(batch.rows)  # each counts once by default

@@ -163,7 +163,7 @@ def test_it_waits_for_the_import(
     (tmp_path / "made_up_sdk.py").write_text("class TrainingClient: pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     seen: list[ModuleType] = []
-    finder = meter._Finder("made_up_sdk", seen.append)
+    finder = meter.ImportHook("made_up_sdk", seen.append)
     monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     importlib.import_module("made_up_sdk")
     assert [module.TrainingClient.__name__ for module in seen] == ["TrainingClient"]
@@ -203,7 +203,7 @@ def test_who_only_asks_whether_the_sdk_is_there_does_not_switch_it_off(
 ) -> None:
     (tmp_path / "made_up_probe.py").write_text("")
     seen: list[ModuleType] = []
-    finder = meter._Finder("made_up_probe", seen.append)
+    finder = meter.ImportHook("made_up_probe", seen.append)
     monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     assert importlib.util.find_spec("made_up_probe") is None  # the path comes later
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -21,8 +21,7 @@ from sweeper.alarms.notifier import Notifier
 from sweeper.alarms.records import Alarm
 from sweeper.errors import EnvironmentFailure, GridError
 from sweeper.grid import parse_grid
-from sweeper.grid.notify import notify_of
-from sweeper.launcher import launching
+from sweeper.grid.notify import notify_of, require_variables
 from sweeper.store.documents import encode, read_json
 from sweeper.store.local import LocalStore
 from sweeper.sweep import messages
@@ -411,7 +410,7 @@ def test_a_grids_section_goes_before_the_configuration(
     (tmp_path / "sweeper" / "config.toml").write_text('[notify]\nslack = "$SLACK_HOOK"\n')
     assert notify_of(plan) == Notify(slack="$SLACK_HOOK")
     with pytest.raises(EnvironmentFailure, match="the variable SLACK_HOOK is not set"):
-        launching._check_account(plan)
+        require_variables(notify_of(plan))
     asked = parse_grid("recipe: sft\nnotify: {on: [], slack: $S}\n", "g.yaml").notify
     assert notify_of(plan._replace(notify=asked)) is None
     given = Notify(("end",), ("say", "{message}"), email=Email(("a@b",), "h", "a@b"))
