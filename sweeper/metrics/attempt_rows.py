@@ -1,8 +1,6 @@
-"""Follow the metrics of one attempt or folder: read only new bytes, and at most so many at a time.
-
-An attempt that resumes starts with copies of the rows before it. They belong to its history, but
-are marked as copies: the attempt that wrote them has had the alarms about them.
-"""
+"""Follow the metrics of one attempt or folder: read only new bytes, and a limited number at a time.
+Rows that a resumed attempt copied from the one before are marked as copies, since they have raised
+their alarms already."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,7 +25,7 @@ class GrowingMetrics:
 
     @property
     def begun_path(self) -> str | None:
-        """The path of the file that was read before; None if there was none."""
+        """The path of the file that was read before; None if no file was read."""
         return self.file.path if self._growing.has_begun else None
 
     def open(self, folder: str) -> None:
@@ -40,7 +38,7 @@ class GrowingMetrics:
         self.file = MetricsFile(path)
 
     def skip(self, find: Find) -> None:
-        """Skip to the end of the last whole line that is there now. Raises `StoreError`."""
+        """Skip to the end of the last whole line that exists now. Raises `StoreError`."""
         self._choose(find)
         self._growing.skip(find)
 
@@ -50,8 +48,8 @@ class GrowingMetrics:
         return self._growing.read(find, most)
 
     def _choose(self, find: Find) -> None:
-        """Open the file that holds the metrics now: a program may write one that is preferred
-        after another one."""
+        """Open the file that holds the metrics now: a program may write a preferred file after
+        another one."""
         for path in paths_in(self._folder):
             if path == self.begun_path:
                 return
@@ -62,9 +60,9 @@ class GrowingMetrics:
 
 
 class Fresh(NamedTuple):
-    """New rows, each with whether it is a copy. `again`: the file was replaced, and these are its
-    rows from the start. `more`: more can be read already. `size`: bytes read. `malformed` counts
-    the lines that are no rows, and `unlike` describes them."""
+    """New rows, and for each whether it is a copy. `again`: the file was replaced, and these are
+    its rows from the start. `more`: more can be read already. `size`: bytes read. `malformed`
+    counts the lines that are not rows, and `unlike` describes them."""
 
     rows: list[tuple[Row, bool]]
     again: bool
@@ -101,9 +99,9 @@ class Tail:
         return Fresh(rows, again, added.more, added.size, malformed, unlike)
 
     def _finder(self) -> Find:
-        """Make the function that finds a file as it is now. On a remote store the parts of the
-        file that was read before are listed first, which are few; the attempt's folder, where
-        iterations may be many, only if there are none, and only once."""
+        """Make the function that finds a file in its present state. On a remote store it lists the
+        parts of the file that was read before, which are few. It lists the attempt's folder, which
+        may hold many iterations, only once and only if there are no such parts."""
         files = Files(self._store, self._folder)
         begun = self._metrics.begun_path if self._store.is_remote else None
 
@@ -124,13 +122,13 @@ class Tail:
         return parse(data[:copied], start, find), parse(data[copied:], start + copied, find)
 
     def _copied(self, data: bytes, start: int) -> int:
-        """Count the bytes at the beginning of `data` that are lines which the attempt before has
+        """Count the bytes at the beginning of `data` that are lines which the previous attempt has
         at the same place."""
         before = b""
         name = self._metrics.file.path.rpartition("/")[2]
         source = Files(self._store, self._before).source(f"{self._before}/{name}")
         if source is not None:
-            with suppress(NotFound):  # it is being replaced: its rows count as new
+            with suppress(NotFound):  # the file is being replaced: its rows count as new
                 before = source.read(start, len(data))[1]
         size = 0
         for line in data.splitlines(keepends=True):

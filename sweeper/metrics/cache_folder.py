@@ -1,9 +1,5 @@
-"""The folder of the cache, and documents in it. Standard library only: `ls` needs no more.
-
-Anyone may delete anything here at any time, also while it is in use: it is derived. A file is
-written whole under another name and renamed, so that processes that share it see the old or the
-new one. A cache that cannot be written costs time, never an answer.
-"""
+"""The cache folder, and documents in it. Anyone may delete files here at any time, since they are
+derived. Each file is written under another name and renamed. Standard library only."""
 
 import atexit
 import contextlib
@@ -22,9 +18,9 @@ T = TypeVar("T")
 
 _VERSION = "v6"
 _SMALL = 4096
-"""Bytes of the largest file of a remote store whose content is kept."""
+"""Bytes of the largest file of a remote store whose content is cached."""
 _PLAN = 1 << 22
-"""The same for files right in the folder of a sweep, such as its plan."""
+"""The same for files directly in a sweep's folder, such as its plan."""
 
 
 class Folder:
@@ -44,8 +40,8 @@ class Folder:
         return not stamp.is_fleeting(self._clock())
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> bool:
-        """Write a file, instead of one that was there before. Returns whether it could be
-        written. Of two writers the last one stays."""
+        """Write a file, replacing an existing one. Return whether it could be written. Of two
+        writers the last one wins."""
         try:
             self._make()
             atomic_write(f"{self.path}/{name}", [*parts], mode=0o600)
@@ -61,12 +57,12 @@ class Folder:
             self._made = True
 
     def save_json(self, name: str, document: Mapping[str, object]) -> None:
-        """Keep a document under a name of the caller's choice."""
+        """Save a document under a name that the caller chooses."""
         text = json.dumps({"name": name, "document": document}, separators=(",", ":")).encode()
         self.write(hash_of(name), [f"{zlib.crc32(text):08x}".encode(), text])
 
     def load_json(self, name: str) -> dict[str, object] | None:
-        """Return the document that was kept; None if there is none, or a damaged one."""
+        """Return a saved document; None if it is missing or damaged."""
         try:
             with open(f"{self.path}/{hash_of(name)}", "rb") as file:
                 data = file.read()
@@ -79,8 +75,8 @@ class Folder:
 
 
 class Contents:
-    """The contents of small files of a remote store, kept by their stamps: what a listing shows
-    unchanged is not read again. They are written when the process ends."""
+    """The contents of small files of a remote store, by their stamps. A file that a listing shows
+    unchanged is not read again. They are saved when the process ends."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -95,7 +91,7 @@ class Contents:
         return self._tops[top]
 
     def get(self, path: str, stamp: tuple[int, int]) -> bytes | None:
-        """Return the content of a file as it was with this stamp; None if it is not known."""
+        """Return the content of the file with this stamp; None if it is not cached."""
         entry = self._of(path).get(path)
         if entry is None or (entry[0], entry[1]) != stamp:
             return None
@@ -114,7 +110,7 @@ class Contents:
         self._changed.add(path.partition("/")[0])
 
     def save(self) -> None:
-        """Write what is new."""
+        """Save new contents."""
         for top in self._changed:
             self._folder.save_json(f"contents of {top}", self._tops[top])
         self._changed.clear()
@@ -122,17 +118,15 @@ class Contents:
 
 def hash_of(text: str) -> str:
     """Return a name for any text."""
-    import hashlib  # it takes a while: only with a cache
+    import hashlib  # import it only if a cache is used: that takes some time
 
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
 class Index:
-    """What is known of the runs of one sweep, or of one root's folders, without reading their files
-    again: events, outcomes, values. `folder` None: nothing is kept.
-
-    Each value was read from some files, and holds while those are the same files, and as they were.
-    """
+    """Cached facts about the runs of a sweep, or of a root's folders: events, outcomes, values.
+    Each was read from some files, and is valid while these are unchanged. Without a `folder`
+    nothing is kept."""
 
     def __init__(self, folder: Folder | None, name: str) -> None:
         self._folder, self._name = folder, f"index of {name}"
@@ -146,9 +140,9 @@ class Index:
         files: Sequence[tuple[str, Stamp | None]],
         read: Callable[[], T],
     ) -> T:
-        """Return `what` of a run, a JSON value: as remembered if the files that it is read from
-        (names that tell them apart, and stamps from before they are read) are still the same, else
-        as `read` reads it. None is not remembered."""
+        """Return the value `what` of a run, as JSON. The cached value is used if the files that it
+        was read from (their names, and their stamps before reading) are unchanged; else `read`
+        reads it. None is not cached."""
         now = " ".join(_described(name, stamp) for name, stamp in files)
         if self._values is None:
             stored = None if self._folder is None else self._folder.load_json(self._name)
@@ -166,12 +160,12 @@ class Index:
         return value
 
     def save(self) -> None:
-        """Remember the values for the next time."""
+        """Save the values for the next time."""
         if self._changed and self._values is not None and self._folder is not None:
             self._folder.save_json(self._name, self._values)
             self._changed = False
 
 
 def _described(name: str, stamp: Stamp | None) -> str:
-    """Describe a file as it is kept: there are many, and a text is less than a list."""
+    """Return a file's name and stamp as one text, which is smaller than a list."""
     return f"{name}:" if stamp is None else f"{name}:{stamp[0]}.{stamp[1]}.{stamp[2]}.{stamp[3]}"

@@ -1,8 +1,5 @@
-"""Metrics files: their names, where they lie, and how their bytes become rows.
-
-A folder of metrics holds `metrics.jsonl`, or a CSV file as common loggers write it. No other module
-knows these names. Standard library only: the worker asks too.
-"""
+"""Metrics files: their names, their folders, and how their bytes become rows. Other modules do not
+know these names. Standard library only, since the worker imports this."""
 
 import os
 import re
@@ -24,16 +21,16 @@ _STEPS = (
     *("step", "global_step", "_step", "training_iteration", "iteration", "iterations", "itr"),
     *("n_itr", "nupdates", "timesteps_total", "total_timesteps", "timesteps", "epoch"),
 )
-"""Columns of a CSV file that number its rows, in any case and below any prefix (`time/iterations`).
-Of several the first of these is the step."""
+"""Columns of a CSV file that number its rows, in any case and with or without a prefix
+(`time/iterations`). If a file has several, the first in this list is the step."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _BOOLEANS = {"True": True, "true": True, "False": False, "false": False}
 _HEADER_BYTES = 65_536
 
 
 class MetricsFile:
-    """One metrics file, read from its beginning on or from any whole line. Keeps what the lines
-    before say of the next: the columns of a CSV file."""
+    """A metrics file, read from its beginning or from any whole line. Keeps the columns of a CSV
+    file, which later lines need."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -54,13 +51,13 @@ class MetricsFile:
         if not start:
             self._columns = []
         elif not self._columns and (source := find(self.path)) is not None:
-            with suppress(NotFound):  # it is being replaced
+            with suppress(NotFound):  # the file is being replaced
                 head = source.read(0, _HEADER_BYTES)[1]
                 self._rows(head[: head.find(b"\n") + 1], 0)
         return self._rows(data, start)
 
     def describe_malformed(self, data: bytes, start: int = 0) -> str:
-        """Describe why lines in `data`, which was parsed before, are no rows."""
+        """Describe why lines in `data`, which was parsed before, are not rows."""
         if not self.is_csv:
             return describe_malformed(data)
         again = MetricsFile(self.path)
@@ -96,7 +93,7 @@ class MetricsFile:
         return len({*cells} & {*self._columns}) * 2 >= len(self._columns)
 
     def _row(self, cells: Sequence[str]) -> Row:
-        """Return a row; an empty cell was not recorded."""
+        """Return a row; an empty cell means that the value was not recorded."""
         row: Row = {
             key: _value(cell)
             for key, cell in zip(self._columns, cells, strict=False)
@@ -108,7 +105,7 @@ class MetricsFile:
 
 
 def _cells(line: bytes) -> list[str] | None:
-    """Return the cells of a line; None if it is no CSV, empty for a blank line."""
+    """Return the cells of a line; None if it is not CSV, empty for a blank line."""
     import csv  # most runs write JSON
 
     try:

@@ -1,11 +1,6 @@
-"""Follows one file that grows: only new bytes are read, and all that happens to such files is
-handled here. The file may not be there yet, be cut, be replaced, or be written anew in place, as
-long as before or longer. Its last line may be half a line. On a remote store it may lie in parts,
-which become one file.
-
-While the last bytes before the new ones are unchanged, what was read is taken as unchanged too.
-Parts need no such check, since nobody writes to them again.
-"""
+"""Follows one file that grows, and reads only new bytes. The file may be missing, cut, replaced or
+rewritten in place, or be stored in parts on a remote store. If the last bytes before the new ones
+are unchanged, all earlier bytes are assumed to be unchanged."""
 
 import os
 from collections.abc import Callable
@@ -19,12 +14,12 @@ _EDGE = 512
 _TAIL = 65_536
 
 Find = Callable[[str], Source | None]
-"""Finds the file at a path as it is now: `Files.source`, say."""
+"""A function that finds the present file at a path, such as `Files.source`."""
 
 
 class Added(NamedTuple):
-    """What a file has gained: `data` that begins at `start`. `size` bytes were read. `again`: the
-    file is another than before, and `start` is 0. `more`: there is more to read already."""
+    """New bytes of a file: `data`, which begins at `start`. `size` bytes were read. `again`: the
+    file was replaced, and `start` is 0. `more`: more can be read already."""
 
     data: bytes
     start: int
@@ -41,7 +36,7 @@ class Growing:
         self.open(path)
 
     def open(self, path: str, *, again: bool = False) -> None:
-        """Follow another file from its beginning; `again`: report that it is another."""
+        """Follow another file from its beginning. `again`: report it as a replaced file."""
         self.path = path
         self._full = self._store.local_path(path)
         self._begin()
@@ -60,7 +55,7 @@ class Growing:
         self.offset, self._edge, self._pieces, self._stamp = offset, b"", [], None
 
     def skip(self, find: Find) -> None:
-        """Skip to the end of the last whole line that is there now. Raises `StoreError`."""
+        """Skip to the end of the last whole line that exists now. Raises `StoreError`."""
         source = find(self.path)
         if source is None:
             return
@@ -88,10 +83,11 @@ class Growing:
         try:
             stamp, data = self._new(source, most)
         except NotFound:
-            return None  # removed, or its parts have become one file: the next look has it
+            return None  # removed, or its parts have become one file: the next poll reads it
         more = most is not None and len(data) >= most
         lines = data
-        if self._lines and not (more and b"\n" not in data):  # no line of ours is so long
+        # no writer of ours makes such long lines
+        if self._lines and not (more and b"\n" not in data):
             lines = data[: data.rfind(b"\n") + 1]
         start, again = self.offset, self._again
         self._take(lines, start, stamp._replace(time=-1) if more else stamp, source)
@@ -104,13 +100,13 @@ class Growing:
         return self._stamp is not None
 
     def _is_as_it_was(self) -> bool:
-        """Return whether a local file is unchanged, by one look at its stamp."""
+        """Return whether a local file is unchanged, judged by its stamp alone."""
         if self._full is None or self._stamp is None:
             return False
         try:
             return Stamp.of(os.stat(self._full)) == self._stamp
         except (FileNotFoundError, NotADirectoryError):
-            return False  # gone, or it lies in parts
+            return False  # removed, or stored in parts
         except OSError as error:
             raise StoreError(f"{self._full}: {error.strerror or error}") from error
 
@@ -118,7 +114,7 @@ class Growing:
         stamp = self._stamp
         if stamp is None:
             return False
-        parts = source.pieces or self._pieces  # which have no inode
+        parts = source.pieces or self._pieces  # parts have no inode
         return source.stamp.size < self.offset or (not parts and source.stamp.inode != stamp.inode)
 
     def _new(self, source: Source, most: int | None) -> tuple[Stamp, bytes]:

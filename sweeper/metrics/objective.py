@@ -1,19 +1,5 @@
-"""Chooses the one value that a run is judged by. It is chosen here and nowhere else.
-
-A metric is a list of points, each with a value and most with a step. Points without a step count
-only if none has one; then their order stands for it. `last` is the point of the highest step,
-whatever its value: NaN there means that the run has diverged. `best` is the best finite point, the
-first of equals; if none is finite, the last one. `mean_of_last=5` is the mean of the finite values
-among the last five points, at the last one's step; if that one is not finite, it is the last one's
-value. `auto` is `last` here, where one run is looked at: whether a mean is better takes all runs of
-a sweep, and is asked where a report is made. A run that recorded no number has no value.
-
-The rule comes in three forms: `judged` for points; `counting_rows` and `reduced` for columns of
-numbers; `Judge` for points that come one by one. numpy is loaded where it is used.
-
-A metric that had numbers and has none at the end of a run may have become NaN: some programs write
-null for NaN, or nothing. Its last number still counts, and `missing_rows` says how many rows lack
-one, so that readers can be warned.
+"""Chooses the value that a run is judged by: `judged` for points, `counting_rows` and `reduced` for
+columns, `Judge` for points one by one. docs/registry.md has the rules. numpy is imported on demand.
 """
 
 import math
@@ -37,8 +23,8 @@ SMOOTH = 0.1
 
 
 class Judged(NamedTuple):
-    """The value that a run is judged by, and its step. `missing`: so many rows at the end of the
-    run have no number of the metric, although they should (see `missing_rows`)."""
+    """The value that a run is judged by, and its step. `missing` is the number of rows at the end
+    of the run that should have a number of the metric and have none (see `missing_rows`)."""
 
     step: float | None
     value: float
@@ -46,7 +32,7 @@ class Judged(NamedTuple):
 
 
 def sign_of(goal: str) -> float:
-    """Return the sign by which a value is multiplied so that smaller is better."""
+    """Return the factor that makes smaller values better."""
     return -1.0 if goal == "maximize" else 1.0
 
 
@@ -59,8 +45,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
-    """Return the point of a merged history (`metrics.merge`) that a run is judged by; None without
-    points."""
+    """Return the point of a merged history (`metrics.merge`) that a run is judged by; None if it
+    has no points."""
     counting = [point for point in points if point.step is not None] or list(points)
     if not counting:
         return None
@@ -75,8 +61,8 @@ def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
 
 
 def last_values(rows: Iterable[Row]) -> dict[str, dict[str, object]]:
-    """Return the last value of each key in a merged history, whatever it is, and its step. Rows
-    without a step give only keys that no other row has."""
+    """Return the last value of each key in a merged history, of any type, and its step. Rows
+    without a step only provide keys that no other row has."""
     values: dict[str, dict[str, object]] = {}
     for row in rows:
         step = row.get("step")
@@ -90,8 +76,8 @@ _NONE: dict[str, object] = {"step": None}
 
 
 def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]) -> int:
-    """Return the number of rows after the last of those `numbered`, if that is more than it should
-    be."""
+    """Return the number of rows after the last of those `numbered`, if there are more than
+    expected."""
     after = rows - 1 - numbered[-1]
     if after == 0:
         return 0
@@ -102,11 +88,11 @@ def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]
 
 def missing_in(rows: Sequence[Row], key: str) -> int:
     """Return the number of rows at the end of a merged history that should have a number of `key`
-    and have none. 0 if no row has one."""
+    and have none. Return 0 if no row has one."""
     numbered = [n for n, row in enumerate(rows) if as_number(row.get(key)) is not None]
     if not numbered:
         return 0
-    stepped = rows[numbered[0]].get("step") is not None  # such rows come first
+    stepped = rows[numbered[0]].get("step") is not None  # rows without a step come first
     first = next((n for n, row in enumerate(rows) if row.get("step") is None), len(rows))
     start, end = (0, first) if stepped else (first, len(rows))
     places = [n - start for n in numbered if start <= n < end]
@@ -114,8 +100,8 @@ def missing_in(rows: Sequence[Row], key: str) -> int:
 
 
 def missing_rows(there: "Flags", named: "Flags", stepped: "Flags") -> int:
-    """Return the same for columns: the rows that have a number of a metric (`there`), those that
-    have its key (`named`), and those that have a step."""
+    """Return the same as `missing_in` for columns: the rows that have a number of a metric
+    (`there`), those that have its key (`named`), and those that have a step."""
     import numpy as np
 
     [numbered] = np.nonzero(there)
@@ -130,14 +116,14 @@ def missing_rows(there: "Flags", named: "Flags", stepped: "Flags") -> int:
 
 def counting_rows(there: "Flags", stepped: "Flags") -> "Flags":
     """Mark the rows of a merged history that count, among those with a number (`there`): rows with
-    a step, or all if none of them has one."""
+    a step, or all rows if none has a step."""
     both = there & stepped
     return both if both.any() else there
 
 
 def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
-    """Reduce the values that count (one at least, steps ascending) to the one that a run is judged
-    by. Returns the index of the step for which it stands, and the value."""
+    """Reduce the values that count (at least one, steps ascending) to the one that a run is judged
+    by. Return the index of its step, and the value."""
     end, of = len(values) - 1, mean_of_last(at)
     if of is not None:
         return end, _mean(values[-of:].tolist())
@@ -152,14 +138,14 @@ def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
 
 
 def smoothed(values: "Floats") -> float | None:
-    """Return the mean over the last tenth of the values that count, at least one; None when one of
+    """Return the mean over the last tenth of the values that count, at least one; None if one of
     these is not finite, or there are none."""
     import numpy as np
 
     tail = values[-max(1, round(SMOOTH * len(values))) :]
     if not len(tail) or not np.isfinite(tail).all():
         return None
-    mean = float(np.mean(tail / 2.0)) * 2.0  # the sum of two may be no float
+    mean = float(np.mean(tail / 2.0)) * 2.0  # the sum of two finite numbers may overflow
     return mean if math.isfinite(mean) else None
 
 
@@ -192,16 +178,16 @@ class Judge:
         return self.last is not None and not math.isfinite(self.last.value)
 
     def add(self, point: Point) -> bool:
-        """Add the next point. Returns False if it replaces one that is not known any more: then
-        only the whole history can tell the value."""
+        """Add the next point. Return False if it replaces a point that is no longer kept: then only
+        the whole history gives the value."""
         last = self.last
         if last is None:
             self.last = point
             return True
         if point.step is None and last.step is not None:
-            return True  # it does not count beside others
+            return True  # a point without a step does not count beside others
         if last.step is None and point.step is not None:
-            self._before = None  # nor do those before it
+            self._before = None  # earlier points without a step do not count either
             if self._before_last is not None:
                 self._before_last.clear()
         elif point.step is None or last.step is None or point.step > last.step:
@@ -214,7 +200,7 @@ class Judge:
         return True
 
     def takes_back(self, step: float | None) -> bool:
-        """Return whether a row of this step without a number takes back one that was seen."""
+        """Return whether a row of this step without a number replaces a point that was added."""
         if self.last is None or self.last.step is None or step is None:
             return False
         return step == self.last.step or (step < self.last.step and self._at != "last")

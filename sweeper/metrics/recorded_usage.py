@@ -1,6 +1,5 @@
-"""Counts the tokens that runs without a meter recorded themselves, under the keys of
-tinker-cookbook and of our recipes. `sweeper costs` and the budgets of launchers count them here.
-"""
+"""Counts the tokens that runs without a meter recorded as metrics, for `sweeper costs` and
+budgets."""
 
 from collections.abc import Iterable, Mapping
 
@@ -14,19 +13,19 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "sample": ("tokens/sampled", "env/all/total_ac_tokens", "total_ac_tokens"),
     "prefill": ("tokens/prefill_uncached", "env/all/total_ob_tokens", "total_ob_tokens"),
 }
-"""Keys under which recipes record their tokens, by kind; of several the first counts."""
+"""Keys of recorded tokens, by kind. If a run has several, the first in this list counts."""
 
 ALSO: Mapping[str, str] = {"tokens/prefill_uncached": "tokens/prefill_cached"}
-"""What is counted apart and is of the same kind: a prompt that was read before is cheaper."""
+"""Keys of the same kind that are counted separately: a cached prompt is cheaper."""
 
 _MOST = 1e15
-"""Tokens of one step from which on a count is taken for a mistake."""
+"""Tokens of one step above which a count is considered wrong."""
 _MOST_BYTES = 1_000_000
 _KEYS = (*(key for keys in SOURCES.values() for key in keys), *ALSO.values())
 
 
 class RecordedTokens:
-    """The sum of what rows say of tokens."""
+    """The sum of the tokens that rows record."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
@@ -37,7 +36,7 @@ class RecordedTokens:
             for key in _KEYS:
                 if key in row:
                     value = as_float(row[key]) or 0.0
-                    counts = value if 0 <= value < _MOST else 0.0  # NaN is not counted either
+                    counts = value if 0 <= value < _MOST else 0.0  # NaN is not counted
                     self._sums[key] = self._sums.get(key, 0.0) + counts
 
     def usage(self, config: Mapping[str, object]) -> Usage:
@@ -57,7 +56,8 @@ class RecordedTokens:
 
 
 class AttemptRecords:
-    """Follows what one attempt records. Rows that it got from the attempt before do not count."""
+    """Follows the recorded tokens of one attempt. Rows copied from the previous attempt do not
+    count."""
 
     def __init__(self, folder: SweepFolder, run: str, attempt: int) -> None:
         self._tail = Tail(folder, run, attempt)

@@ -1,6 +1,5 @@
-"""What was sampled: `iteration_NNNNNN/<name>_rollout_summaries.jsonl`, in the shape that
-tinker-cookbook's recipes and ours write; a record per trajectory. No numpy: views read a few.
-"""
+"""Rollout summaries: `iteration_NNNNNN/<name>_rollout_summaries.jsonl`, one record per trajectory,
+as tinker-cookbook's recipes and ours write them. Without numpy, since views read only a few."""
 
 import functools
 import operator
@@ -19,10 +18,10 @@ COLUMNS = (
     *("iteration", "group_idx", "traj_idx", "total_reward", "final_reward", "turns"),
     *("ob_len", "ac_len", "final_ob_len", "sampling_client_step", "attempt"),
 )
-"""Columns of numbers that every row has; those of metrics follow. `ob_len` and `ac_len` are the
-tokens of all turns."""
+"""Number columns of every row; those of metrics follow. `ob_len` and `ac_len` are the tokens of all
+turns."""
 LABELS = ("name", "split", "tags")
-"""Columns of texts: the file's name ("train", "eval_test"), the split, the tags."""
+"""Text columns: the file's name ("train", "eval_test"), the split, the tags."""
 
 _SUFFIX = "_rollout_summaries.jsonl"
 _FOLDER = re.compile(r"iteration_(\d+)")
@@ -30,7 +29,7 @@ _RESERVED = frozenset((*COLUMNS, *LABELS, *RUN_KEY))
 
 
 class SummaryFile(NamedTuple):
-    """One file of summaries; `path` from the store's root on."""
+    """A file of summaries. `path` starts at the store's root."""
 
     path: str
     iteration: int
@@ -44,8 +43,9 @@ class SummaryFile(NamedTuple):
 
 
 def summary_files(files: Files, folders: Sequence[str]) -> list[SummaryFile]:
-    """Return the files of a run, by iteration and name; of an iteration that several attempts
-    wrote, the later attempt's. `folders`: one per attempt, oldest first. Raises `StoreError`."""
+    """Return the files of a run, by iteration and name. If several attempts wrote an iteration, the
+    latest attempt's files are returned. `folders`: one per attempt, oldest first. Raises
+    `StoreError`."""
     files_by_place: dict[tuple[int, str], SummaryFile] = {}
     for attempt, folder in enumerate(folders, start=1):
         for inner, name in _names(files, folder):
@@ -81,8 +81,8 @@ def _listed(folder: str) -> list[str]:
 
 
 def flat(record: Mapping[str, object], file: SummaryFile) -> dict[str, object]:
-    """Return a summary as one row of numbers. A metric of the trajectory keeps its name; one of its
-    turns is the mean over those that have it (where both are, the trajectory's counts)."""
+    """Return a summary as one row of numbers. A metric of the trajectory keeps its name. A metric
+    of turns is the mean over the turns that have it, unless the trajectory has the metric too."""
     steps = [table_of(step) for step in list_of(record.get("steps"))]
     row: dict[str, object] = {
         "iteration": record.get("iteration", file.iteration),
@@ -119,11 +119,13 @@ def _total(steps: Iterable[Mapping[str, object]], key: str) -> float:
     whole = [number for number in numbers if isinstance(number, int)]
     if len(whole) == len(numbers):
         return _sum(whole)
-    return _sum(float(as_float(number) or 0) for number in numbers)  # an integer may be too large
+    # an integer may be too large for a float
+    return _sum(float(as_float(number) or 0) for number in numbers)
 
 
 def _sum(numbers: Iterable[float]) -> float:
-    """Add one after the other, as columns are added: `sum` is more exact from Python 3.12 on."""
+    """Add numbers one after the other, as columns are added: `sum` is more exact from Python 3.12
+    on."""
     return functools.reduce(operator.add, numbers, 0)
 
 

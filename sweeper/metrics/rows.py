@@ -1,8 +1,5 @@
-"""Reading `metrics.jsonl` and `checkpoints.jsonl`: bytes in, rows out. Pure: no disk, no pandas.
-
-Nothing that a recipe wrote is lost for speed: a line that the quick parser refuses (`NaN` and
-`Infinity`, which Python's `json.dumps` writes) is read by the slow one, a key may first appear in
-the last line, values keep their types. What cannot be read is skipped and counted.
+"""Reading `metrics.jsonl` and `checkpoints.jsonl`: bytes in, rows out, without disk or pandas.
+Lines that the quick parser refuses (`NaN`, `Infinity`) go to a slower one. Bad lines are counted.
 """
 
 import json
@@ -20,11 +17,9 @@ _LONGEST = 60
 
 
 class Parsed(NamedTuple):
-    """One file's lines.
-
-    `rows` are its JSON objects in file order. `malformed` counts the whole lines that are no JSON
-    object; `torn` is 1 when the last line was cut short by a crash, or is being written now.
-    """
+    """The content of one file. `rows` are its JSON objects in file order. `malformed` counts the
+    whole lines that are not JSON objects. `torn` is 1 if the last line is incomplete, after a crash
+    or because it is being written."""
 
     rows: list[Row]
     malformed: int
@@ -32,8 +27,8 @@ class Parsed(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """The rows of all attempts of one run: one a step, steps ascending, then the rows that have
-    no step (`step` is None there), and the counts of what could not be read."""
+    """The rows of all attempts of a run: one per step, steps ascending, then the rows without a
+    step (`step` is None), and the counts of unreadable lines."""
 
     rows: list[Row]
     malformed: int
@@ -57,7 +52,7 @@ def parse(data: bytes) -> Parsed:
     from msgspec.json import decode as loads  # not every command reads metrics
 
     lines = data.split(b"\n")
-    last = lines.pop()  # what follows the last newline: nothing, or a line without its end
+    last = lines.pop()  # the part after the last newline: nothing, or an incomplete line
     rows: list[Row] = []
     malformed = 0
     for line in lines:
@@ -171,19 +166,19 @@ def describe_malformed(data: bytes) -> str:
 
 
 def shorten(text: str) -> str:
-    """Cut a text that a message quotes."""
+    """Shorten a text that a message quotes."""
     return f"{text[:_LONGEST]}{'...' if len(text) > _LONGEST else ''}"
 
 
 def as_step(value: object) -> float | None:
-    """Return a recorded step, as it was written; None if it is not a finite number."""
+    """Return a recorded step unchanged; None if it is not a finite number."""
     number = as_float(value)
     return value if number is not None and math.isfinite(number) else None  # pyright: ignore[reportReturnType]
 
 
 def as_float(value: object) -> float | None:
-    """Return a recorded number as a float; None for anything else, booleans too. An integer that
-    is too large for a float is infinite."""
+    """Return a recorded number as a float; None for anything else, also for booleans. An integer
+    that is too large for a float is infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -200,21 +195,21 @@ _NOT_FINITE = {
 
 
 def as_number(value: object) -> float | None:
-    """Return a recorded metric as a float: a number, or one of the texts that programs write in
-    place of NaN and the infinities, which strict JSON does not have. None for anything else."""
+    """Return a recorded metric as a float: a number, or a text that programs write for NaN and the
+    infinities, which strict JSON does not have. None for anything else."""
     if isinstance(value, str):
         return _NOT_FINITE.get(value.strip().lower())
     return as_float(value)
 
 
 _PASSING = 2
-"""So many rows at the end may be about something else, a summary for example."""
+"""The number of rows at the end that may have other contents, such as a summary."""
 
 
 def are_missing(after: int, gap: int, *, named: bool) -> bool:
-    """Return whether a metric should be in the last `after` rows, which have no number of it. `gap`
-    is the most rows in a row that had none before, as between evaluations. `named`: one of the last
-    rows has the key, with null for example."""
+    """Return whether the last `after` rows should have a number of a metric. `gap` is the longest
+    earlier run of rows without one, as between evaluations. `named`: one of the last rows has the
+    key, for example with null."""
     return after > gap and (named or after > _PASSING)
 
 
@@ -235,17 +230,16 @@ def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
 
 
 def ends_final(records: Sequence[Mapping[str, object]]) -> bool:
-    """Return whether the last of these checkpoint records is a final one: marked so, or without a
-    mark named so, as tinker-cookbook does."""
+    """Return whether the last of these checkpoint records is final: marked as final, or without a
+    mark but named so, as in tinker-cookbook."""
     return any(
         record.get("final", record.get("name") == "final") is True for record in records[-1:]
     )
 
 
 def numbers(rows: Sequence[Row], key: str) -> list[Point]:
-    """Return the values of `key` that are numbers (see `as_number`), NaN and infinities among them,
-    in the order of `rows`. Other texts, booleans, nulls and rows without the key are passed
-    over."""
+    """Return the values of `key` that are numbers (see `as_number`), including NaN and infinities,
+    in the order of `rows`. Other texts, booleans, nulls and rows without the key are skipped."""
     return [
         Point(step if isinstance(step := row["step"], int | float) else None, value)
         for row in rows

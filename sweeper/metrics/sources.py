@@ -1,8 +1,6 @@
-"""The files that runs leave behind, as readers need them: how large, how new, and their bytes.
-
-A local file is told by size, times and inode. On a remote store one listing tells all of them, and
-a file that grows may lie there in parts, `<path>.parts/<offset>`, until it is whole.
-"""
+"""The files of runs, for readers: their size, stamp and bytes. A local file has a stamp of size,
+times and inode. On a remote store one listing gives all stamps, and a growing file may be in parts
+(`<path>.parts/<offset>`)."""
 
 import os
 import time
@@ -13,14 +11,14 @@ from sweeper.store.base import Entry, Store
 from sweeper.store.local import open_regular
 
 MOMENT = 2_000_000_000
-"""Nanoseconds after its last change for which a file's time says little: the kernel's clock for
-them is coarse, and a second change within one of its ticks would not show."""
+"""Nanoseconds after a change in which a file's time is not reliable: the kernel's clock for file
+times is coarse, so a second change within one tick would not show."""
 
 
 class Stamp(NamedTuple):
-    """What changes with a file: its bytes, its time (nanoseconds, or what a store has instead),
-    its inode (0 where there is none), and when the kernel saw it change (nanoseconds): copying and
-    unpacking give a file the time and often the size of another, but nobody can set that one."""
+    """Values that change with a file: its size, its time (nanoseconds, or a store's equivalent),
+    its inode (0 without), and the kernel's change time (nanoseconds). Copying and unpacking may
+    keep the time and size of another file, but users cannot set the change time."""
 
     size: int
     time: int
@@ -34,20 +32,20 @@ class Stamp(NamedTuple):
 
     def is_fleeting(self, now: int) -> bool:
         """Return whether a local file changed so shortly before `now` (nanoseconds) that its next
-        change may leave the same stamp. What was read of it then holds only for that moment."""
+        change may leave the same stamp. Values read from it are then valid only at that moment."""
         return self.inode != 0 and now - max(self.time, self.changed) < MOMENT
 
 
 def _number_of(value: object) -> int:
-    """Return a number below 2**63 that tells values apart by their representation."""
-    import hashlib  # it takes a while: not for local files
+    """Return a number below 2**63 that identifies a value by its representation."""
+    import hashlib  # import it late: local files do not need it
 
     digest = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
     return int.from_bytes(digest) >> 1
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """Return the stamp of a local file or folder; None without."""
+    """Return the stamp of a local file or folder; None if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -56,33 +54,33 @@ def stamp_of(path: str) -> Stamp | None:
 
 
 class Source(Protocol):
-    """One file, or the parts of one."""
+    """A file, or the parts of one."""
 
     name: str
     stamp: Stamp
     pieces: list[list[int]]
-    """Of a file that lies elsewhere: offset, size and stamp of each object that it is made of. An
-    object is never written to, so that bytes in the same pieces are the same bytes."""
+    """For a file on a remote store: offset, size and stamp of each object that it consists of.
+    Objects are never modified, so the same objects mean the same bytes."""
 
     @property
     def settled(self) -> bool:
-        """Whether it has probably been written to its end."""
+        """Whether the file is probably complete."""
         ...
 
     def read(self, start: int, most: int | None = None) -> tuple[Stamp, bytes]:
         """Return the bytes from `start` on, at most `most`, and the stamp of the file at that
-        moment. Raises `NotFound` if it has gone."""
+        moment. Raises `NotFound` if it was removed."""
         ...
 
 
 def begins_with(source: Source, pieces: list[list[int]]) -> bool:
-    """Return whether a file on a remote store still begins with these objects, and so with what
-    was read of them."""
+    """Return whether a file on a remote store still begins with these objects, so that the bytes
+    read from them are still valid."""
     return bool(pieces) and source.pieces[: len(pieces)] == pieces
 
 
 _STILL = 600_000_000_000
-"""Nanoseconds without a change after which a local file will hardly grow."""
+"""Nanoseconds without a change after which a local file will probably not grow."""
 
 
 class _Local:
@@ -97,7 +95,7 @@ class _Local:
 
     def read(self, start: int, most: int | None = None) -> tuple[Stamp, bytes]:
         try:
-            # Not `open`: to make its object takes longer than to read a small file.
+            # Not `open`: making its object takes longer than reading a small file.
             file = open_regular(self._path)
             try:
                 stamp = Stamp.of(os.fstat(file))
@@ -113,7 +111,7 @@ class _Local:
 
 
 def _read(file: int, start: int, size: int) -> bytes:
-    """Read `size` bytes from `start` on, or as many as there are."""
+    """Read `size` bytes from `start` on, or fewer at the end of the file."""
     data = os.pread(file, size, start)
     while len(data) < size and (more := os.pread(file, size - len(data), start + len(data))):
         data += more
@@ -121,7 +119,7 @@ def _read(file: int, start: int, size: int) -> bytes:
 
 
 class _Remote:
-    """Entries whose bytes follow each other, from 0 on."""
+    """Adjacent entries whose bytes follow each other, from 0 on."""
 
     def __init__(self, store: Store, name: str, pieces: list[tuple[int, Entry]]) -> None:
         self.name = name
@@ -147,8 +145,8 @@ class _Remote:
 
 
 class Files:
-    """The files below the folder `prefix` of a store. What it says of a remote store is as of its
-    first question."""
+    """The files below the folder `prefix` of a store. For a remote store they are as of the first
+    request."""
 
     def __init__(self, store: Store, prefix: str) -> None:
         self.store, self.prefix = store, prefix
@@ -158,7 +156,7 @@ class Files:
         self._below: dict[str, list[str]] = {}
 
     def entries(self) -> dict[str, Entry]:
-        """Return everything there is, by path: one listing."""
+        """Return all files by path, from one listing."""
         if self._entries is None:
             self._entries = {entry.path: entry for entry in self.store.list(self.prefix)}
             for path, entry in self._entries.items():
@@ -169,17 +167,18 @@ class Files:
         return self._entries
 
     def inside(self, folder: str) -> list[Entry]:
-        """Return the files right in a folder, by that listing."""
+        """Return the files directly in a folder, from that listing."""
         self.entries()
         return self._inside.get(folder, [])
 
     def below(self, folder: str) -> list[str]:
-        """Return the folders right in a folder that have files right in them, by that listing."""
+        """Return the subfolders of a folder that directly contain files, from that listing."""
         self.entries()
         return [inner for inner in self._below.get(folder, []) if inner != folder]
 
     def source(self, path: str) -> Source | None:
-        """Return the file at `path` (from the store's root on), or its parts; None without."""
+        """Return the file at `path` (from the store's root on), or its parts; None if it does not
+        exist."""
         if self.local is not None:
             return self._local(path)
         whole = self.entries().get(path)
@@ -212,7 +211,7 @@ class Files:
         return _Local(path, full, Stamp.of(status))
 
     def _local_parts(self, path: str, folder: str) -> Source | None:
-        """Return the same for parts that are files of this machine."""
+        """Return the same as `_parts` for parts on this machine."""
         stamps: dict[str, Stamp] = {}
         try:
             names = os.listdir(folder)
@@ -230,7 +229,7 @@ class Files:
         return source
 
     def _parts(self, path: str, entries: list[Entry]) -> Source | None:
-        """Return the parts from 0 on without a gap: what follows a gap has no place yet."""
+        """Return the parts from 0 on, up to the first gap."""
         numbered = [
             (int(name), entry)
             for entry in entries

@@ -1,1 +1,1 @@
-"""What runs recorded, as columns of numbers: parsed, merged, kept in a cache, asked with SQL."""
+"""Metrics and rollouts as columns of numbers: parsed, merged, cached, and queried with SQL."""

@@ -1,10 +1,6 @@
-"""Keep columns of many files in a few Parquet files, *segments*, which are written once.
-
-A segment has checksums of its pages, and its name has that of its footer. One that is damaged is
-removed, and counts as missing. A file that was read again is in a newer segment, which takes the
-place of the older one; segments with little that still counts are merged. Processes share the
-folder without locks.
-"""
+"""Caches columns of many files in a few Parquet files, *segments*, which are written once and have
+checksums. A damaged segment counts as missing. Newer segments override older ones, and segments
+with little valid data are merged."""
 
 import importlib
 import json
@@ -24,31 +20,31 @@ from sweeper.metrics.sources import Files
 from sweeper.metrics.tables.columns import Columns, join
 
 _ROOM = 1 << 20
-"""Numbers of a segment at which it is written."""
+"""The number of values at which a segment is written."""
 _SMALL = 16
-"""So many segments may be less than half full; more are merged."""
+"""The number of segments that may be less than half full; if there are more, they are merged."""
 _WORTH = 1 << 15
-"""Numbers from which on it takes longer to parse them again than to load pyarrow."""
+"""The number of values from which parsing them again takes longer than importing pyarrow."""
 _METADATA = b"sweeper"
 
 _writers: list[threading.Thread] = []
 
 
 def wait_for_writers() -> None:
-    """Wait until this process has written its segments, which it does beside its work."""
+    """Wait until this process has written its segments, which it does in threads."""
     while _writers:
         _writers.pop().join()
 
 
 def _pyarrow(module: str = "pyarrow.parquet") -> Any:
-    """Return a module of pyarrow, which has no types to speak of. It takes a while to load, so only
-    what is large loads it."""
+    """Return a module of pyarrow, which has almost no types. Importing it takes time, so only large
+    data imports it."""
     return importlib.import_module(module)
 
 
 class _Member(NamedTuple):
-    """A file in a segment: its first row and their number, its keys, what could not be read, and
-    what the reader says of it."""
+    """A file in a segment: its first row and the number of its rows, its keys, the counts of
+    unreadable lines, and the reader's facts about it."""
 
     start: int
     rows: int
@@ -91,7 +87,7 @@ class _Segment:
         names = [str(self._places[key]) for key in keys]
         with _pyarrow().ParquetFile(
             self.path, metadata=self._footer, page_checksum_verification=True
-        ) as file:  # not kept open: there may be many
+        ) as file:  # not kept open, since there may be many
             table = file.read(columns=names, use_threads=False)
         values, odd = dict(self._whole.values), dict(self._whole.odd)
         for key, name in zip(keys, names, strict=True):
@@ -102,7 +98,7 @@ class _Segment:
 
 
 class Cache:
-    """What is kept of the files of one kind below one folder of a root."""
+    """The cached files of one kind below one folder of a root."""
 
     def __init__(self, folder: Folder, files: Files, kind: str) -> None:
         self.folder = folder
@@ -117,7 +113,7 @@ class Cache:
         self.open_segments()
 
     def open_segments(self) -> None:
-        """Find the segments that this process or others have written meanwhile."""
+        """Find segments that this process or others have written since the last call."""
         wait_for_writers()
         self._sent.clear()
         names: list[str] = []
@@ -142,20 +138,21 @@ class Cache:
         return self._where.get(name)
 
     def about(self, name: str) -> Any:
-        """Return what the reader said of a file; None if nothing is kept of it."""
+        """Return the reader's facts about a file; None if it is not cached."""
         if name in self._new:
             return self._new[name][0]
         segment = self._segment(name)
         return None if segment is None else segment.members[name].about
 
     def keys(self, name: str) -> list[str]:
-        """Return the keys of a file of which something is kept."""
+        """Return the cached keys of a file."""
         if name in self._new:
             return [*self._new[name][1].values]
         return self._where[name].members[name].keys
 
     def columns(self, name: str, keys: Iterable[str] | None = None) -> Columns | None:
-        """Return what is kept of a file, with these keys (None: all); None if there is nothing."""
+        """Return the cached columns of a file, with these keys (None: all); None if it is not
+        cached."""
         if name in self._new:
             return self._new[name][1].chosen(keys)
         segment = self._segment(name)
@@ -169,8 +166,8 @@ class Cache:
             return None
 
     def put(self, name: str, about: object, columns: Columns) -> None:
-        """Keep columns of a file instead of what was kept before. `about` is a JSON value."""
-        # Files of different keys would leave most of a segment empty.
+        """Cache the columns of a file, replacing earlier ones. `about` is a JSON value."""
+        # Files with different keys would leave most of a segment empty.
         if len(self._new_keys | dict.fromkeys(columns.values)) > 2 * len(columns.values) + 16:
             self.flush()
         self._new[name] = about, columns
@@ -180,19 +177,19 @@ class Cache:
             self.flush()
 
     def flush(self, instead_of: Sequence[str] = ()) -> None:
-        """Write a segment with what is new, in a thread; then remove the files `instead_of`."""
+        """Write a segment with new data in a thread, then remove the files `instead_of`."""
         wait_for_writers()
         if self._new:
             arguments = self.folder, f"{self._prefix}{time.time_ns():016x}", self._new, instead_of
             self._sent.update(self._new)
             self._new, self._new_keys, self._new_numbers = {}, {}, 0
             writer = threading.Thread(target=_write, args=arguments)
-            with suppress(RuntimeError):  # no room for a thread: it is read again
+            with suppress(RuntimeError):  # no room for a thread: the data is read again next time
                 writer.start()
                 _writers.append(writer)
 
     def save(self) -> None:
-        """Write what is new, and merge segments if many hold little that counts."""
+        """Write new data, and merge segments if many hold little valid data."""
         if self._new_numbers < self._least:
             return
         live = dict.fromkeys(self._segments.values(), 0)

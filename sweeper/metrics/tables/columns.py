@@ -1,8 +1,6 @@
-"""Metrics as columns of floats: as exact as `metrics.rows.parse`, and several times faster.
-
-A file goes as a whole through a decoder for rows of numbers under known keys. If that refuses it (a
-new key, a text, `NaN`, a damaged line), it is parsed line by line. Pure: bytes in, arrays out.
-"""
+"""Metrics as columns of floats, as exact as `metrics.rows.parse` and several times faster. A whole
+file goes through a decoder for numbers under known keys; if that refuses it, it is parsed line by
+line."""
 
 import functools
 import operator
@@ -23,41 +21,38 @@ from sweeper.metrics.rows import Parsed, Point, Row, are_missing, as_float, as_n
 T = TypeVar("T")
 Floats = NDArray[np.float64]
 Odd = dict[int, object]
-"""Row number -> a value that is not a number which a float holds exactly."""
+"""The values that are not numbers which a float holds exactly, by row number."""
 
 _BITS = 0x7FF8_0000_5357_4550
 ABSENT: float = struct.unpack("<d", struct.pack("<Q", _BITS))[0]
-"""Stands in a column where a row has no number. It is a NaN, but not the NaN that is recorded:
-`present` tells them apart by their bits."""
+"""The mark of a missing number in a column. It is a NaN whose bits differ from a recorded NaN;
+`present` distinguishes them."""
 
 _EXACT = 2.0**53
-"""From here on a float does not hold every integer."""
+"""From here on floats do not represent all integers."""
 _WIDEST = 2000
 _AWKWARD = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
-"""What keys of a decoder cannot contain."""
+"""Characters that keys of a decoder cannot contain."""
 _HEAD = 1 << 12
 _PIECE = 1 << 16
 _OPEN, _CLOSE = b"{}"
 
 
 def present(column: Floats) -> NDArray[np.bool_]:
-    """Return where a column has a number; a recorded NaN is one."""
+    """Return where a column has a number, which may be a recorded NaN."""
     return column.view(np.uint64) != _BITS
 
 
 def absent(rows: int) -> Floats:
-    """Return a column without a number."""
+    """Return a column without numbers."""
     return np.full(rows, ABSENT)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The rows of one file, or of one run.
-
-    `values` maps each key to its numbers, in order of the keys' first appearance; `odd` holds all
-    else: texts, booleans, nulls, lists, objects, integers beyond 2**53. `malformed` and `torn`
-    count as in `metrics.rows.Parsed`.
-    """
+    """The rows of one file, or of one run. `values` maps each key to its numbers, in order of the
+    keys' first appearance. `odd` holds other values: texts, booleans, nulls, lists, objects,
+    integers beyond 2**53. `malformed` and `torn` count as in `metrics.rows.Parsed`."""
 
     rows: int = 0
     values: Mapping[str, Floats] = field(default_factory=dict[str, Floats])
@@ -66,12 +61,12 @@ class Columns:
     torn: int = 0
 
     def column(self, key: str) -> Floats:
-        """Return the numbers of `key`, ABSENT where there is none."""
+        """Return the numbers of `key`, with ABSENT for missing ones."""
         column = self.values.get(key)
         return absent(self.rows) if column is None else column
 
     def numbers(self, key: str) -> Floats:
-        """Return the same with integers beyond 2**53, as near as a float is."""
+        """Return the numbers of `key`, with integers beyond 2**53 rounded to floats."""
         values = self.column(key)
         large = {r: n for r, v in self.odd.get(key, {}).items() if (n := as_float(v)) is not None}
         if large:
@@ -80,13 +75,13 @@ class Columns:
         return values
 
     def has(self, key: str) -> NDArray[np.bool_]:
-        """Return which rows have `key`, whatever its value."""
+        """Return which rows have `key`, with a value of any type."""
         mask = present(self.column(key))
         mask[list(self.odd.get(key, ()))] = True
         return mask
 
     def with_any(self, keys: Sequence[str] | None) -> "Columns":
-        """Return the rows that have one of these keys; all with None."""
+        """Return the rows that have at least one of these keys; all rows if None."""
         if keys is None:
             return self
         mask = np.zeros(self.rows, bool)
@@ -98,7 +93,7 @@ class Columns:
         self, rows: NDArray[np.bool_] | slice, keys: Iterable[str] | None = None
     ) -> "Columns":
         """Return the rows of a slice, or those for which a mask is true, with these keys (None:
-        all). A key that no row has is there without numbers."""
+        all). A key that no row has becomes a column without numbers."""
         if isinstance(rows, slice):
             numbers = range(self.rows)[rows]
         elif rows.all():
@@ -117,21 +112,20 @@ class Columns:
         return replace(self, rows=len(numbers), values=values, odd=_filled(odd))
 
     def chosen(self, keys: Iterable[str] | None) -> "Columns":
-        """Return the rows with these keys only; with all if None."""
+        """Return the rows with only these keys; with all keys if None."""
         if keys is None:
             return self
         values = {key: self.column(key) for key in keys}
         return replace(self, values=values, odd={k: self.odd[k] for k in values if k in self.odd})
 
     def tidy(self) -> "Columns":
-        """Return the keys that some row has: those of the first row as they stand, then the others
-        by the rows that first have them and their names. So the order does not depend on what was
-        expected."""
+        """Return the keys that some row has: first those of the first row in their order, then the
+        others by their first row and name. So the order does not depend on the expected keys."""
         first: dict[str, Floats] = {}
         late: list[tuple[int, str]] = []
         for key, column in self.values.items():
             odd = self.odd.get(key, {})
-            # Mostly the first row has it; NaN is not equal to itself.
+            # Usually the first row has it; NaN is not equal to itself.
             if self.rows and (column[0] == column[0] or 0 in odd or present(column[:1])[0]):
                 first[key] = column
                 continue
@@ -160,7 +154,7 @@ def join(parts: Sequence[Columns]) -> Columns:
 
 
 def join_odd(parts: Iterable[Columns]) -> dict[str, Odd]:
-    """Return what is odd in all parts, one after the other."""
+    """Join the odd values of all parts, one after the other."""
     odd: dict[str, Odd] = {}
     start = 0
     for part in parts:
@@ -180,9 +174,8 @@ def read_columns(path: str, data: bytes, hint: Iterable[str] = ()) -> Columns:
 def parse_columns(
     data: bytes, keys: Sequence[str] | None = None, hint: Iterable[str] = ()
 ) -> Columns:
-    """Return the rows in `data`, lines of JSON: with all keys, or with those named (each then is
-    there, with or without numbers). `hint`: keys to expect in addition to those of the first
-    row."""
+    """Return the rows in `data`, lines of JSON: with all keys, or with those named (each as a
+    column, even without numbers). `hint`: keys to expect in addition to those of the first row."""
     columns = _numbers_of(data, keys, hint)
     if columns is None:
         parts: list[Columns] = []
@@ -198,7 +191,7 @@ def _by_line(parsed: Parsed) -> Columns:
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
-    """Cut lines into pieces, so that one line which is not plain slows down only a few."""
+    """Cut lines into pieces, so that an irregular line slows down only a few."""
     start = 0
     while start < len(data):
         end = data.find(b"\n", start + _PIECE) + 1 or len(data)
@@ -207,12 +200,12 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 
 def _numbers_of(data: bytes, keys: Sequence[str] | None, hint: Iterable[str]) -> Columns | None:
-    """Return rows that have nothing but numbers which floats hold exactly; None if any has more, or
-    is not plain."""
+    """Return rows that consist only of numbers which floats hold exactly; None if any row has other
+    values, or is irregular."""
     names = (*dict.fromkeys((*_first_keys(data), *hint)),) if keys is None else (*keys,)
     if not names or len(names) > _WIDEST or any(map(_AWKWARD.search, names)):
         return None
-    if keys is not None and not is_text(data):  # the decoder does not look at what it skips
+    if keys is not None and not is_text(data):  # the decoder does not check the parts that it skips
         return None
     rows = decode_lines(data, _decoder(names, keys is None))
     if rows is None:
@@ -226,7 +219,7 @@ def _numbers_of(data: bytes, keys: Sequence[str] | None, hint: Iterable[str]) ->
 
 
 def _first_keys(data: bytes) -> list[str]:
-    """Return the keys of the first row as they stand there, if it is a short one."""
+    """Return the keys of the first row in their order, if it is a short one."""
     rows = parse(data[: data.find(b"\n", 0, 64 * _HEAD) + 1]).rows
     return [*rows[0]] if rows else []
 
@@ -234,9 +227,9 @@ def _first_keys(data: bytes) -> list[str]:
 def decode_lines(data: bytes, decoder: "msgspec.json.Decoder[T]") -> "list[T] | None":
     """Decode whole lines at once, each of which must be one object; None if any is not.
 
-    A decoder takes objects with any blanks between them. They are one a line if there are as many
-    objects as lines, and each line begins and ends with a brace: an object that went on in the next
-    line would have `}` and `{` with nothing between, which is no JSON.
+    A decoder accepts objects with any whitespace between them. Each line is one object if there
+    are as many objects as lines, and each line begins and ends with a brace: an object that
+    continued on the next line would have `}` and `{` with nothing between, which is not JSON.
     """
     starts = _line_starts(data)
     if not starts:
@@ -249,7 +242,7 @@ def decode_lines(data: bytes, decoder: "msgspec.json.Decoder[T]") -> "list[T] | 
 
 
 def _line_starts(data: bytes) -> list[int]:
-    """Return where lines start, if all are whole, and each begins and ends with a brace; else
+    """Return where lines start, if all are whole and each begins and ends with a brace; else
     nothing."""
     starts: list[int] = []
     start = 0
@@ -262,7 +255,7 @@ def _line_starts(data: bytes) -> list[int]:
 
 
 def is_text(data: bytes) -> bool:
-    """Return whether the bytes are UTF-8 throughout."""
+    """Return whether the bytes are valid UTF-8."""
     try:
         return data.isascii() or bool(data.decode())
     except UnicodeDecodeError:
@@ -271,7 +264,7 @@ def is_text(data: bytes) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _decoder(keys: tuple[str, ...], strict: bool) -> "msgspec.json.Decoder[msgspec.Struct]":
-    """Make a decoder of rows with numbers under `keys`; it refuses other keys, or skips them."""
+    """Make a decoder of rows with numbers under `keys`. It refuses other keys, or skips them."""
     made = msgspec.defstruct(
         "Line",
         [(f"f{i}", float, ABSENT) for i in range(len(keys))],
@@ -297,7 +290,7 @@ def columns_of(rows: Sequence[Mapping[str, object]]) -> Columns:
 
 
 def _exact(value: object) -> float | None:
-    """Return a number that a float holds exactly, or that a text stands for (NaN, an infinity);
+    """Return a number that a float holds exactly, or that a text represents (NaN, an infinity);
     None for anything else."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _EXACT:
         return None
@@ -306,16 +299,16 @@ def _exact(value: object) -> float | None:
 
 _STEP = re.compile(rb'\{"step": ?(\d{1,15})[,}]')
 _BACK = 64
-"""How many lines from the end are searched for a key: evaluations are not in each line."""
+"""The number of lines at the end that are searched for a key: evaluations are not in every line."""
 
 
 def last_number(data: bytes, key: str) -> Point | None:
-    """Return the last number of `key` in lines of JSON without parsing them all; None if the
-    beginnings of the lines and the last lines do not show it, or whether the lines after it should
-    have one too.
+    """Return the last number of `key` in lines of JSON without parsing all lines. Return None if
+    the beginnings of the lines and the last lines do not show it, or if the lines after it should
+    have a number too.
 
-    The last value is that of the highest step. If the steps with which the lines begin ascend, the
-    last lines have it. (A line that names its step twice has no meaning in JSON; here the first one
+    The last value is that of the highest step. If the steps at the beginnings of the lines ascend,
+    the last lines have it. (A line with two steps has no meaning in JSON; here the first one
     counts.)
     """
     starts = _line_starts(data)
@@ -336,7 +329,7 @@ def last_number(data: bytes, key: str) -> Point | None:
 
 
 def _lacks(after: Sequence[Row], before: Sequence[Row], key: str) -> bool:
-    """Return whether the rows after the last number may lack one: no such gap is right before
+    """Return whether the rows after the last number may lack one: no such gap directly precedes
     it."""
     numbered = [as_number(row.get(key)) is not None for row in before]
     gap = numbered.index(True) if any(numbered) else len(numbered)

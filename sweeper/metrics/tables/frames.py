@@ -22,8 +22,8 @@ _WHOLE = 2.0**53
 
 
 class Part(NamedTuple):
-    """The rows of one run: what is the same in all of them, then columns. `notes` say what is odd
-    about its files."""
+    """The rows of one run: values common to all rows, then columns. `notes` describe problems of
+    its files."""
 
     common: Mapping[str, str]
     columns: Columns
@@ -38,7 +38,7 @@ def _keys(parts: Sequence[Part], first: Sequence[str]) -> list[str]:
 
 
 def _stacked(parts: Sequence[Part], keys: Sequence[str]) -> Floats:
-    """Return one row per key, the runs' columns one after the other."""
+    """Return one row per key, with the runs' columns one after the other."""
     counts = [part.columns.rows for part in parts]
     block = np.empty((len(keys), sum(counts)))
     for place, key in enumerate(keys):
@@ -63,8 +63,8 @@ def numbers_frame(
     common: Sequence[str] = RUN_KEY,
 ) -> "pandas.DataFrame":
     """Return a DataFrame: a category for each common value, the keys `first`, then the others in
-    order of appearance. A column is float64 (NaN also where there is nothing); int64 if named in
-    `whole` and all integers; objects, with None, where a key has anything but numbers."""
+    order of appearance. A column is float64, with NaN also for missing values; int64 if it is named
+    in `whole` and has only integers; objects, with None, if a key has other values."""
     import pandas
 
     keys = _keys(parts, first)
@@ -85,7 +85,8 @@ def numbers_frame(
 
 
 def _coded(parts: Sequence[Part], name: str) -> tuple[NDArray[np.int32], list[str]]:
-    """Return the different values of a common column, and the place of each row's among them."""
+    """Return the distinct values of a common column, and the index of each row's value among
+    them."""
     texts = [*dict.fromkeys(part.common[name] for part in parts)]
     places = {text: place for place, text in enumerate(texts)}
     counts = [part.columns.rows for part in parts]
@@ -99,8 +100,8 @@ def _index(names: Sequence[str]) -> "pandas.Index[str]":
 
 
 def _made(make: Callable[..., T], values: Sequence[object]) -> T:
-    """Return values as pandas has them; as plain objects if one has a lone surrogate, which pandas'
-    texts refuse."""
+    """Return values as a pandas array; as plain objects if one has a lone surrogate, which pandas'
+    strings refuse."""
     try:
         return make(values)
     except UnicodeEncodeError:
@@ -109,7 +110,7 @@ def _made(make: Callable[..., T], values: Sequence[object]) -> T:
 
 def rows_frame(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> "pandas.DataFrame":
     """Return rows of Python values as a DataFrame: the columns `first`, then the others in order of
-    appearance. A column is of the type that pandas sees in it."""
+    appearance. pandas infers the types of the columns."""
     import pandas
 
     names = dict.fromkeys(chain(first, *rows))
@@ -132,9 +133,8 @@ def numbers_table(
     whole: Sequence[str] = (),
     common: Sequence[str] = RUN_KEY,
 ) -> object:
-    """Return the same as an Arrow table for SQL, where NULL (nothing there) is not NaN (recorded).
-    What is no number is a text column of the key's name, or `<key>.text` if the key has numbers
-    too."""
+    """Return the same as an Arrow table for SQL, where NULL (missing) differs from NaN (recorded).
+    Other values are a text column of the key's name, or `<key>.text` if the key has numbers too."""
     pyarrow = _pyarrow()
     keys = _keys(parts, first)
     odd = join_odd([part.columns for part in parts])
@@ -163,12 +163,12 @@ def numbers_table(
 
 
 def _pyarrow() -> ModuleType:
-    """Return pyarrow, which has no types to speak of."""
+    """Return pyarrow, which has almost no types."""
     return importlib.import_module("pyarrow")
 
 
 def _apart(names: Sequence[str]) -> list[str]:
-    """Return names that SQL tells apart: it ignores case, so a second one gets a number."""
+    """Return names that SQL distinguishes: it ignores case, so a second one gets a number."""
     seen: set[str] = set()
     different: list[str] = []
     for name in names:
@@ -188,7 +188,7 @@ def _text(value: object) -> str | None:
 
 def plain_column(values: Sequence[Any]) -> object:
     """Return Python values of one kind as an Arrow column, other values as texts (JSON, except for
-    what is a text already)."""
+    strings)."""
     pyarrow = _pyarrow()
     kinds: set[object] = {type(value) for value in values if value is not None}
     if not kinds:
@@ -206,7 +206,7 @@ def plain_column(values: Sequence[Any]) -> object:
 
 
 def _is_number(value: object) -> bool:
-    """Return whether a column of 64-bit floats can hold a value as it is."""
+    """Return whether a column of 64-bit floats can hold a value exactly."""
     return type(value) is float or (type(value) is int and abs(value) < _WHOLE)
 
 

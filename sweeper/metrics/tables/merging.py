@@ -1,4 +1,5 @@
-"""Attempts of a run as one history, in columns: what `metrics.merge` does with rows."""
+"""Merges the attempts of a run into one history, in columns: the same as `metrics.merge` for
+rows."""
 
 import math
 from collections.abc import Sequence
@@ -13,10 +14,10 @@ from sweeper.sweep.labels import plural
 
 
 def merge_columns(attempts: Sequence[Columns]) -> Columns:
-    """Return the attempts of a run, oldest first, as one history: one row per step, ascending,
-    then the rows without a step (ABSENT there). From its own first step on an attempt takes the
-    place of those before it; of the rows without a step those of the latest attempt that has any
-    count. Steps become floats."""
+    """Return the attempts of a run, oldest first, as one history: one row per step, ascending, then
+    the rows without a step (ABSENT there). From its own first step on an attempt replaces earlier
+    ones. Of the rows without a step, those of the latest attempt that has some count. Steps become
+    floats."""
     used = [attempt for attempt in attempts if attempt.rows]
     malformed = sum(attempt.malformed for attempt in attempts)
     torn = sum(attempt.torn for attempt in attempts)
@@ -47,8 +48,8 @@ def merge_columns(attempts: Sequence[Columns]) -> Columns:
 
 
 def odd_steps(attempts: Sequence[Columns]) -> list[str]:
-    """Say where the steps of the attempts' files, oldest first, go back, and which are no numbers.
-    A resumed attempt may begin before the end of the rows that it has copies of."""
+    """Return where the steps of the attempts' files, oldest first, go back, and which are not
+    numbers. A resumed attempt may begin before the end of the rows that it copied."""
     if len(attempts) == 1 and _is_plain(attempts[0]):
         return []
     notes: list[str] = []
@@ -79,7 +80,7 @@ def odd_steps(attempts: Sequence[Columns]) -> list[str]:
 
 
 def _alike(steps: Floats, others: Floats) -> int:
-    """Return how many steps both begin with."""
+    """Return how many steps both begin with in common."""
     size = min(len(steps), len(others))
     differ = steps[:size].view(np.uint64) != others[:size].view(np.uint64)
     return int(differ.argmax()) if differ.any() else size
@@ -87,8 +88,8 @@ def _alike(steps: Floats, others: Floats) -> int:
 
 def _back(columns: Columns, steps: Floats, start: int) -> list[tuple[float, float]]:
     """Return the steps of rows from `start` on that are lower than an earlier one with the same
-    key, each after the highest before it. Keys that are written late, as by an evaluation beside
-    the training, go back only if they do so themselves."""
+    key, each with the highest step before it. Keys that are written late, as by an evaluation
+    parallel to the training, count only if their own steps go back."""
     new_steps = steps[start:]
     new_steps = new_steps[present(new_steps)]
     if not (new_steps[1:] < new_steps[:-1]).any():
@@ -111,13 +112,13 @@ def _is_plain(columns: Columns) -> bool:
     steps = columns.values["step"]
     if not len(steps):
         return True
-    # What follows each other in order is no NaN; infinite could be only the ends.
+    # Numbers in ascending order are not NaN; only the ends could be infinite.
     ends = math.isfinite(steps[0]) and math.isfinite(steps[-1])
     return ends and bool((steps[1:] > steps[:-1]).all())
 
 
 def _steps(columns: Columns) -> Floats:
-    """Return the step of each row, ABSENT where it is no finite number."""
+    """Return the step of each row, ABSENT if it is not a finite number."""
     steps = columns.column("step").copy()
     for row, value in columns.odd.get("step", {}).items():
         number = as_float(value)
@@ -127,8 +128,8 @@ def _steps(columns: Columns) -> Floats:
 
 
 def _lasting(steps: Sequence[Floats]) -> NDArray[np.bool_]:
-    """Return the rows with a step below the first step of every later attempt, numbered through all
-    attempts."""
+    """Return the rows whose step is below the first step of every later attempt, numbered across
+    all attempts."""
     begin, lasting = math.inf, list[NDArray[np.bool_]]()
     for attempt in reversed(steps):
         lasting.append(attempt < begin)
@@ -137,7 +138,7 @@ def _lasting(steps: Sequence[Floats]) -> NDArray[np.bool_]:
 
 
 def _loose(steps: Sequence[Floats]) -> NDArray[np.intp]:
-    """Return the rows without a step that count, numbered through all attempts."""
+    """Return the rows without a step that count, numbered across all attempts."""
     end = sum(map(len, steps))
     for attempt in reversed(steps):
         end -= len(attempt)
@@ -148,7 +149,7 @@ def _loose(steps: Sequence[Floats]) -> NDArray[np.intp]:
 
 
 def _placed(column: Floats, odd: Odd, target: NDArray[np.intp], rows: int) -> tuple[Floats, Odd]:
-    """Return a column with each value in its row; of several for one row the last stays."""
+    """Return a column with each value in its row; if a row has several, the last counts."""
     placed = absent(rows)
     mask = present(column) & (target >= 0)
     placed[target[mask]] = column[mask]

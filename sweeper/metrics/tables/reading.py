@@ -1,10 +1,6 @@
-"""From a metrics file to its columns, through the cache: only bytes that are new are parsed.
-
-What is kept of a file counts while its stamp is as it was. A file that has grown is continued, if
-all bytes before the end that was kept are still the same: by a checksum, or on a remote store by
-the objects that it is made of. Anything else is parsed again. The times of a file are only as fine
-as the kernel's clock: one that changed moments before it was last read is compared by its bytes.
-"""
+"""Reads a metrics file as columns through the cache, parsing only new bytes. Cached columns are
+valid while the file's stamp is unchanged. A file that has grown is continued if its old bytes are
+unchanged."""
 
 import json
 import os
@@ -26,14 +22,14 @@ from sweeper.metrics.tables.columns import Columns, join, parse_columns, read_co
 from sweeper.store.opening import open_store
 
 _SHARE = 1 << 26
-"""Bytes that are worth a process of their own."""
+"""Bytes that are worth a separate process."""
 _PROCESSES = 4
 
 
 class _Mark(NamedTuple):
-    """What tells the version of a file that columns were made of: its stamp, and whether that was
-    too new to rely on; the end (`offset`) and the number of the rows to go on from; a checksum of
-    the bytes before that end, if they may be compared; the `pieces` of one on a remote store."""
+    """The version of the file that columns were made of: its stamp, and whether that was too new to
+    rely on; the end (`offset`) and the number of the rows to continue from; a checksum of the bytes
+    before that end, if they may be compared; the `pieces` of a file on a remote store."""
 
     stamp: Stamp
     fleeting: bool
@@ -44,8 +40,8 @@ class _Mark(NamedTuple):
 
 
 class Reader:
-    """Reads columns; `folder` None: without a cache. `parsed` counts the bytes that were not in
-    it. What is read is kept once it is saved."""
+    """Reads columns; without a `folder` there is no cache. `parsed` counts the bytes that were not
+    cached. New data is cached by `save`."""
 
     def __init__(self, folder: Folder | None) -> None:
         self.parsed = 0
@@ -55,9 +51,9 @@ class Reader:
         self._fillers: dict[str, subprocess.Popen[bytes]] = {}
 
     def fill(self, wanted: Iterable[tuple[Files, str]], share: int = _SHARE) -> None:
-        """Start processes that fill the cache with the last of many local files, while this one
-        reads the first; `share`: the bytes that are worth a process. `columns` waits for them, and
-        reads the files that they leave out."""
+        """Start processes that fill the cache with the last of many local files, while this process
+        reads the first. `share` is the number of bytes that are worth a process. `columns` waits
+        for them, and reads the files that they leave out."""
         sizes: list[tuple[Files, str, int]] = []
         for files, path in wanted:
             source, cache = files.source(path), self.cache(files)
@@ -93,7 +89,7 @@ class Reader:
 
     def columns(self, files: Files, path: str, keys: Sequence[str] | None = None) -> Columns | None:
         """Return the rows of the file at `path`, with these keys and `step` (None: all keys); None
-        if there is no such file. Raises `StoreError`."""
+        if the file does not exist. Raises `StoreError`."""
         wanted = None if keys is None else list(dict.fromkeys(("step", *keys)))
         filler = self._fillers.pop(path, None)
         if filler is not None and filler.returncode is None:
@@ -104,7 +100,7 @@ class Reader:
         while source is not None:
             try:
                 return self._columns(source, self.cache(files), wanted)
-            except NotFound:  # parts that have become one file meanwhile, or gone
+            except NotFound:  # the parts have become one file meanwhile, or were removed
                 again = Files(files.store, files.prefix).source(path)
                 if again is None or again.stamp == source.stamp:
                     return None
@@ -112,8 +108,8 @@ class Reader:
         return None
 
     def keys(self, files: Files, path: str) -> Sequence[str]:
-        """Return the keys in the file at `path`, in order of appearance; none if there is no
-        file."""
+        """Return the keys in the file at `path`, in order of appearance; empty if the file does not
+        exist."""
         source, cache = files.source(path), self.cache(files)
         if source is not None and cache is not None and _is_current(_mark(cache, source), source):
             return cache.keys(path)
@@ -121,17 +117,17 @@ class Reader:
         return () if columns is None else tuple(columns.values)
 
     def has(self, files: Files, path: str) -> bool:
-        """Return whether anything is kept of the file at `path`."""
+        """Return whether the file at `path` is cached."""
         cache = self.cache(files)
         return cache is not None and cache.about(path) is not None
 
     def save(self) -> None:
-        """Keep what was read for the next time."""
+        """Save new data for the next time."""
         for cache in self._caches.values():
             cache.save()
 
     def cache(self, files: Files, kind: str = "metrics") -> Cache | None:
-        """Return the cache of what is below these files."""
+        """Return the cache of the files below this folder."""
         place = kind, files.prefix
         if self._folder is not None and place not in self._caches:
             self._caches[place] = Cache(self._folder, files, kind)
@@ -150,8 +146,8 @@ class Reader:
         return parse_columns(data, keys)
 
     def _read(self, source: Source, cache: Cache | None, mark: _Mark | None) -> Columns:
-        """Return all rows, and keep them. Those that were kept before (`mark`) are not parsed again
-        if the file still begins with them."""
+        """Return all rows, and cache them. Cached rows (`mark`) are not parsed again if the file
+        still begins with them."""
         name, before = source.name, None
         begin = mark.offset if mark and mark.rows and begins_with(source, mark.pieces) else 0
         stamp, data = source.read(begin)
@@ -161,14 +157,15 @@ class Reader:
             begin, (stamp, data) = 0, source.read(0)
         fleeting = cache is not None and not cache.folder.may_keep(stamp)
         if before is None or mark is None:
-            # What has kept still will hardly be compared by its bytes, and pieces need not be.
+            # A file that has not changed for long will rarely be compared by bytes, and pieces need
+            # not be.
             compared = not source.pieces and (fleeting or not source.settled)
             offset, rows, checksum = 0, 0, 0 if compared else None
             columns = read_columns(name, data, self._hint)
         else:
             offset, rows, checksum = mark.offset, mark.rows, mark.checksum
             data = data[offset - begin :]
-            # What stood on a last line that is another now may have had keys of its own.
+            # An incomplete last line that has changed may have contributed keys of its own.
             added = parse_columns(data, None, before.values)
             columns = join((before.where(slice(rows)), added)).tidy()
         self.parsed += len(data)
@@ -179,7 +176,7 @@ class Reader:
         if checksum is not None:
             checksum = zlib.crc32(memoryview(data)[:end], checksum)
         new = _Mark(stamp, fleeting, offset + end, count, checksum, source.pieces)
-        # Fleeting pieces are not compared by their bytes.
+        # Recently changed pieces are not compared by their bytes.
         whole = offset + len(data) == stamp.size and not (source.pieces and fleeting)
         if cache is not None and whole and new != mark:
             cache.put(name, [*new], columns)
@@ -192,7 +189,7 @@ def _mark(cache: Cache, source: Source) -> _Mark | None:
 
 
 def _is_current(mark: _Mark | None, source: Source) -> bool:
-    """Return whether a file is as it was when it was kept."""
+    """Return whether a file is unchanged since it was cached."""
     return mark is not None and mark.stamp == source.stamp and not mark.fleeting
 
 
@@ -204,7 +201,7 @@ def _goes_on(mark: _Mark, stamp: Stamp, data: bytes, begin: int) -> bool:
 
 
 def _main(root: str, folder: str) -> None:
-    """Keep the files that standard input names: a JSON list of prefixes and paths."""
+    """Cache the files named on standard input: a JSON list of prefixes and paths."""
     reader, store = Reader(Folder(root, folder)), open_store(root)
     folders: dict[str, Files] = {}
     for prefix, path in json.load(sys.stdin):

@@ -1,8 +1,5 @@
-"""Rollout summaries as columns: what `flat` makes of each record, many at a time; and the cache.
-
-The summaries of a run are kept in groups of files that were read at once; each group counts while
-its files are as they were, and those before it.
-"""
+"""Rollout summaries as columns, cached in groups of files that were read together. A group is valid
+while its files, and those of the groups before it, are unchanged."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,17 +39,17 @@ from sweeper.metrics.tables.columns import (
 from sweeper.metrics.tables.frames import Part
 
 _AT_ONCE = 1 << 25
-"""Bytes that are read before they are made columns."""
+"""Bytes that are read before they are converted to columns."""
 _RECORDED = tuple(key for key in COLUMNS if key not in ("turns", "ob_len", "ac_len", "attempt"))
-"""Columns that a record has as they are."""
+"""Columns that a record has directly."""
 _EXACT = 2.0**53
 _TEXTS = LABELS[0]
-"""The column that numbers the texts of a row: no metric has this name."""
+"""The column that numbers the texts of a row; no metric has this name."""
 
 
 class Summaries(NamedTuple):
-    """Rows of numbers, and `texts`: the different values of `LABELS`, which the column `_TEXTS`
-    numbers. `rows` and `malformed` count rows and unreadable lines of each file."""
+    """Rows of numbers, and `texts`: the distinct values of `LABELS`, which the column `_TEXTS`
+    numbers. `rows` and `malformed` count the rows and unreadable lines of each file."""
 
     columns: Columns
     texts: list[tuple[str, ...]]
@@ -61,8 +58,7 @@ class Summaries(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """Where the rollouts of a run are: in its folders, one per attempt, oldest first, and perhaps
-    in a cache."""
+    """The rollouts of a run: its folders, one per attempt, oldest first, and optionally a cache."""
 
     files: Files
     folders: Sequence[str]
@@ -70,13 +66,11 @@ class Recorded(NamedTuple):
 
 
 def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Summaries:
-    """Read all summaries of a run, with these columns (None: all). Raises `StoreError`.
-
-    Those in the cache count while the files that they were read from are as they were, and are the
-    first ones.
+    """Read all summaries of a run, with these columns (None: all). Cached ones are used while the
+    files that they were read from are unchanged and are the run's first ones. Raises `StoreError`.
     """
     files, folders, cache = recorded
-    if not folders:  # it has not started
+    if not folders:  # the run has not started
         return join_summaries([])
     listed = [(file, files.source(file.path)) for file in summary_files(files, folders)]
     sources = [(file, source) for file, source in listed if source is not None]
@@ -106,7 +100,7 @@ def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Summ
 def _read_files(
     files: Sequence[tuple[SummaryFile, Source]], folder: Folder | None
 ) -> tuple[Summaries, int]:
-    """Read files. Returns also how many of the first are in no danger of changing unnoticed."""
+    """Read files. Return also how many of the first files cannot change unnoticed."""
     batch: list[tuple[SummaryFile, bytes]] = []
     parts: list[Summaries] = []
     steady: list[bool] = []
@@ -129,7 +123,7 @@ def _read_files(
 
 
 def join_summaries(parts: Sequence[Summaries], keys: Sequence[str] | None = None) -> Summaries:
-    """Join summaries, one after the other, their texts numbered anew; with these columns only."""
+    """Join summaries, one after the other, with their texts renumbered and only these columns."""
     numbered: dict[tuple[str, ...], int] = {}
     joined: list[Columns] = []
     for part in parts:
@@ -149,8 +143,8 @@ def join_summaries(parts: Sequence[Summaries], keys: Sequence[str] | None = None
 
 
 def read_summaries(files: Sequence[tuple[SummaryFile, bytes]]) -> Summaries:
-    """Return the rows of these files, one file after the other: all at once if they are plain, else
-    each by itself, record by record if need be."""
+    """Return the rows of these files, one file after the other: all at once if they are regular,
+    else file by file and, if necessary, record by record."""
     quick = _read_quickly(files)
     if quick is not None:
         return quick
@@ -181,11 +175,11 @@ class _Turn(msgspec.Struct, gc=False):
 
 
 class _Record(msgspec.Struct, gc=False):
-    """A plain record: nothing but numbers where numbers belong."""
+    """A regular record: only numbers in the places of numbers."""
 
     steps: list[_Turn] = msgspec.field(default_factory=list[_Turn])
     trajectory_metrics: dict[str, float] = msgspec.field(default_factory=dict[str, float])
-    iteration: float | None = math.nan  # that of the file
+    iteration: float | None = math.nan  # the file's value
     group_idx: float | None = ABSENT
     traj_idx: float | None = ABSENT
     total_reward: float | None = ABSENT
@@ -200,7 +194,7 @@ _DECODER = msgspec.json.Decoder(_Record)
 
 
 def _read_quickly(files: Sequence[tuple[SummaryFile, bytes]]) -> Summaries | None:
-    """Return the rows of files in which all records are plain; None if any is not."""
+    """Read the rows of files whose records are all regular; None if any is not."""
     if any(data and not data.endswith(b"\n") for _, data in files):
         return None
     whole = b"".join(data for _, data in files)
@@ -223,7 +217,7 @@ def _read_quickly(files: Sequence[tuple[SummaryFile, bytes]]) -> Summaries | Non
     of_records = [*map(attrgetter("trajectory_metrics"), records)]
     keys = dict.fromkeys(chain.from_iterable(chain(of_turns, of_records)))
     if any(key.startswith("metrics.") for key in keys):
-        return None  # its column may be that of another metric too
+        return None  # its column may also be another metric's
     for key, numbers in _by_key(of_turns):
         total, having = _added(numbers, record_of, len(records))
         values[metric_column(key)] = np.where(having > 0, total / np.maximum(having, 1), ABSENT)
@@ -256,10 +250,11 @@ def _by_key(rows: Sequence[dict[str, float]]) -> Iterator[tuple[str, Floats]]:
 def _added(
     numbers: Floats, record_of: NDArray[np.intp], size: int
 ) -> tuple[Floats, NDArray[np.intp]]:
-    """Return for each record the sum of its numbers, and how many they are."""
+    """Return for each record the sum of its numbers, and their count."""
     there = present(numbers)
     records = record_of[there]
-    total = np.bincount(records, numbers[there], size).astype(np.float64)  # of none it has integers
+    # integers if there are no records
+    total = np.bincount(records, numbers[there], size).astype(np.float64)
     return total, np.bincount(records, minlength=size)
 
 
@@ -269,8 +264,8 @@ def rollout_parts(
     iteration: int | None = None,
     keys: Sequence[str] | None = None,
 ) -> list[Part]:
-    """Return the rollouts of a run, one part for each combination of texts, which carries `common`
-    beside them. `iteration` counts from the last one if it is negative."""
+    """Return the rollouts of a run, one part for each combination of texts, with the values
+    `common`. A negative `iteration` counts from the last one."""
     wanted = None if keys is None else [*keys, "iteration"]
     columns, texts, _, _ = read_rollouts(recorded, wanted)
     if iteration is not None and columns.rows:
