@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from sweeper.errors import EnvironmentFailure
 from sweeper.fields.sections import Field, Nested, Section
+from sweeper.sweep.launch import MOST_PANES
 
 __all__ = [
     "Backend",
@@ -38,7 +39,8 @@ _NOTHING = Section()
 class JobSpec(NamedTuple):
     """A job to start. `argv` is executed directly, never by a shell; its last element is the token.
     `title` is for people. `resources` are requests to a scheduler (unused by local and tmux). Jobs
-    with the same `window` are shown together by backends that show jobs. When the job is stopped,
+    with the same `window` are shown together, at most `window_panes` of them, by backends that show
+    jobs. When the job is stopped,
     the recipe has `grace_s` seconds to save."""
 
     token: str
@@ -48,6 +50,7 @@ class JobSpec(NamedTuple):
     resources: Mapping[str, object]
     window: str | None = None
     grace_s: float = 30.0
+    window_panes: int = MOST_PANES
 
 
 class JobState(Enum):

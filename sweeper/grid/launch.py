@@ -23,6 +23,7 @@ MIN_LEASE_SECONDS = 15.0
 """Three heartbeats of a worker. With a shorter lease, a live worker would be declared lost."""
 
 _MIN_SYNC_SECONDS = 1.0
+_MOST_PANES = 100
 _MOST_PRIORITY = 1000.0
 _DEFAULT = Launch()
 ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -41,6 +42,7 @@ _KINDS: Mapping[str, Kind] = {
     "sync_s": Duration(_MIN_SYNC_SECONDS),
     "priority": Number(0, _MOST_PRIORITY, above=True),
     "per_gpu": Integer(1, MOST_PER_GPU),
+    "window_panes": Integer(1, _MOST_PANES),
 }
 """The kinds of fields that accept less than their types."""
 

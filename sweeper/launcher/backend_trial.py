@@ -199,7 +199,8 @@ def _plan(request: TrialRequest) -> Plan:
     """Return the plan of a sweep with one run that executes like those of the grid."""
     launch = request.launch._replace(
         backend=request.place, backends=(), max_parallel=1, retries=0, timeout_s=None, window=None,
-        resume="never", metrics_dir=None, log_path_field=None, warm=False, priority=1.0,
+        window_panes=None, resume="never", metrics_dir=None, log_path_field=None, warm=False,
+        priority=1.0,
     )  # fmt: skip
     names = list(dict.fromkeys(secret_names(request.secrets, request.service)))
     capabilities = capabilities_at(launch, request.place)

@@ -19,7 +19,7 @@ from sweeper.store.base import Store
 from sweeper.store.documents import encode
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.job import Job
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch import MOST_PANES, Launch
 from sweeper.sweep.launcher import Service
 from sweeper.sweep.plan import Carried, Plan, Run, launch_id
 from sweeper.sweep.run_table import RunTable
@@ -113,9 +113,16 @@ class JobBuilder:
             worker_argv(self.capabilities[place], self._folder, job, self._env_file, carried),
             self._folder.store.local_path(self._folder.name) or "/",
             asked_by(launch, place, run.config),
-            render_window(launch.window, self._folder.name, run, attempt),
+            self._window(launch, run, attempt),
             launch.grace_s,
+            launch.window_panes or MOST_PANES,
         )
+
+    def _window(self, launch: Launch, run: Run, attempt: int) -> str | None:
+        """Return the text that the jobs of one window share; None for a job in a window alone."""
+        if launch.window is None and launch.window_panes is not None:
+            return run.stage or self._folder.name
+        return render_window(launch.window, self._folder.name, run, attempt)
 
 
 class Submitter:

@@ -29,6 +29,10 @@ _METRICS_DOC = (
     " needs no log_path field."
 )
 _WINDOW_DOC = 'Runs with the same text share a window, as in "{lora_rank}".'
+_PANES_DOC = (
+    "The most runs in a window, each in a pane. Default: 12 with window, else each run has its own"
+    " window."
+)
 _SYNC_DOC = "How often files of runs are uploaded to a remote store; at least 1s."
 _PRIORITY_DOC = (
     "The sweep's weight when an account's slots are divided among sweeps: 2 gets twice as much as"
@@ -50,6 +54,11 @@ class Setting(NamedTuple):
     by_stage: bool = False
 
 
+MOST_PANES = 12
+"""The default number of panes in a group's window. 12 panes have 50 x 16 characters each in a
+window of 200 x 50, and still fit a terminal of 80 x 24."""
+
+
 class Share(NamedTuple):
     """A backend of a sweep, by name, and the most jobs at once there (None: the sweep's limit)."""
 
@@ -64,6 +73,9 @@ class Launch(NamedTuple):
     If a sweep has several backends, `backends` has them in the order in which they are filled.
     `backend` is then their names joined for people (`tmux+slurm`), not the name of a backend: use
     `places` to find where jobs go.
+
+    Runs with the same `window` share windows of at most `window_panes` panes. With `window_panes`
+    alone, all runs do.
 
     `python`, `requirements` and `cwd` are as written. Relative paths start at the folder where you
     run `sweeper launch`, not at the grid's. `requirements` is a file with the recipe's packages for
@@ -97,6 +109,7 @@ class Launch(NamedTuple):
     log_path_field: Annotated[str | None, Setting(_FIELD_DOC, "log_dir", by_stage=True)] = None
     metrics_dir: Annotated[str | None, Setting(_METRICS_DOC, "{log_path}/run")] = None
     window: Annotated[str | None, Setting(_WINDOW_DOC, "{lora_rank}", by_stage=True)] = None
+    window_panes: Annotated[int | None, AtLeast(1), Setting(_PANES_DOC, 4, by_stage=True)] = None
     sync_s: Annotated[float, AtLeast(0), Setting(_SYNC_DOC)] = 20.0
     priority: Annotated[float, Check((0.0).__lt__, "more than 0"), Setting(_PRIORITY_DOC)] = 1.0
     warm: Annotated[bool, Setting(_WARM_DOC, by_stage=True)] = True

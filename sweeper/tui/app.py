@@ -36,7 +36,7 @@ from sweeper.tui.poller import Poller
 from sweeper.tui.run_page import RunPage
 from sweeper.tui.screen_model import Action, proposed
 from sweeper.tui.screens import OpenRun, Question, WatchScreen
-from sweeper.tui.sweep_screen import SweepScreen
+from sweeper.tui.sweep_screen import Leave, SweepScreen
 from sweeper.tui.text import ASCII, UNICODE
 
 
@@ -101,6 +101,13 @@ def go_there(pane: Pane) -> list[str] | None:
     return None
 
 
+def _is_in_our_tmux() -> bool:
+    try:
+        return TmuxServer().is_around_us()
+    except SweeperError:  # no tmux
+        return False
+
+
 _SECONDS = 1.0
 _REMOTE_SECONDS = 5.0
 _ENDED_SECONDS = 5.0
@@ -154,7 +161,9 @@ class WatchApp(App[int]):
         self._every = every or (_REMOTE_SECONDS if remote else _SECONDS)
         self.view = view
         self._plain, self._glyphs = plain_glyphs, ASCII if plain_glyphs else UNICODE
-        self.sweep_screen = SweepScreen(view, self._glyphs, "quit" if guest is None else "close")
+        leave = Leave.QUIT if guest is None else Leave.CLOSE
+        leave = Leave.DETACH if leaves and _is_in_our_tmux() else leave
+        self.sweep_screen = SweepScreen(view, self._glyphs, leave)
         self._page: RunPage | None = None
         self._reader: PageReader | None = None
         self._reader_key: object = None
@@ -389,6 +398,20 @@ class WatchApp(App[int]):
     def _show_outcome(self, sentence: str, style: str) -> None:
         self.tell(sentence, style)
         self._look()
+
+    def action_window(self, number: str) -> None:
+        """Go to a window of the session, by its number."""
+        self._tell_tmux(f"select-window -t :={number}")
+
+    def action_detach(self) -> None:
+        """Leave the session, and keep this view in its window."""
+        self._tell_tmux("detach-client")
+
+    def _tell_tmux(self, command: str) -> None:
+        try:
+            TmuxServer().source([command])
+        except SweeperError as error:
+            self.tell(str(error))
 
     def action_jump(self) -> None:
         """Go to the tmux pane of the selected run."""

@@ -1,6 +1,7 @@
 """The screen of a sweep: what holds it up, its runs, a filter."""
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import ClassVar
 
 from textual import events, on
@@ -139,13 +140,22 @@ class _Filter(Input):
     ]
 
 
+class Leave(Enum):
+    """What the key q does: end the view, or leave the tmux session where it has a window."""
+
+    QUIT = "quit"
+    CLOSE = "close"
+    DETACH = "detach"
+
+
 class SweepScreen(WatchScreen, inherit_bindings=False):
     """Shows all runs of a sweep. Its keys arrange the list; the list's own keys move the
     cursor."""
 
     HELP = """
 - arrows, page up and down, home, end, j, k, the wheel: move
-- q: close the view, and leave the sweep alone
+- q: close the view, and leave the sweep alone; in the sweep's tmux session, detach
+- 0 to 9: in the sweep's tmux session, go to that window
 - *waiting*: the service holds the run back (its rate, its capacity): no failure
 - *stalled*: no step for too long
 - *silent*: no heartbeat (beat) for `launch.lease`
@@ -169,9 +179,14 @@ Filter: words that a run's name, state, alarms and tags hold, all of them; or a 
         *WatchScreen.BINDINGS,
     ]
 
-    def __init__(self, view: SweepView, glyphs: Glyphs, leave: str = "quit") -> None:
+    def __init__(self, view: SweepView, glyphs: Glyphs, leave: Leave = Leave.QUIT) -> None:
         super().__init__(view, glyphs)
-        self._bindings.bind("q", "app.quit", leave)
+        if leave is Leave.DETACH:
+            self._bindings.bind("q", "app.detach", leave.value)
+            for number in "0123456789":
+                self._bindings.bind(number, f"app.window('{number}')", show=False)
+        else:
+            self._bindings.bind("q", "app.quit", leave.value)
         self.model = ScreenModel(view)
         self.list = RunList(self.model, glyphs)
         self._wanted = ""

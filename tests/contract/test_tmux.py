@@ -14,7 +14,6 @@ from harness.real import until
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.tmux.backend import (
     MOST_ENDED,
-    MOST_PANES,
     TmuxBackend,
     open_backend,
     panes_in,
@@ -22,6 +21,7 @@ from sweeper.backends.tmux.backend import (
 from sweeper.backends.tmux.server import TmuxServer
 from sweeper.commands.doctor import examine
 from sweeper.errors import EnvironmentFailure, Unreachable
+from sweeper.sweep.launch import MOST_PANES
 from sweeper.sweep.process import began
 
 

@@ -216,6 +216,55 @@ def test_a_terminal_shows_states_counts_and_last_screens(shell: Shell) -> None:
         terminal.close()
 
 
+def test_digits_go_to_windows_and_q_detaches_from_any_pane(shell: Shell) -> None:
+    go = shell.hold()
+    grid = (shell.folder / "grid.yaml").read_text().replace('window: "x={x}"', "window_panes: 4")
+    (shell.folder / "grid.yaml").write_text(grid)
+    launcher = shell.start("launch", "grid.yaml", "--wait")
+    until(lambda: len(shell.executed()) == 6)
+    form = "#{window_index} #{window_name} #{window_panes}"
+    windows = shell.tmux("list-windows", "-t", "s", "-F", form)
+    assert windows == ["0 sweep 1", "1 s 4", "2 s-2 2"]
+    terminal = Terminal(shell, 120, 40, SWEEPER, "attach", "s")
+
+    def current() -> str:
+        windows = shell.tmux("list-windows", "-t", "s", "-F", "#{window_active} #{window_index}")
+        return next(line[2:] for line in windows if line.startswith("1 "))
+
+    def press(key: str, window: str) -> None:
+        terminal.run("send-keys", key)
+        until(lambda: current() == window)
+
+    try:
+        until(lambda: len(shell.tmux("list-clients")) == 1)
+        shell.tmux("select-window", "-t", "s:1")
+        press("2", "2")
+        press("1", "1")
+        press("0", "0")
+        until(lambda: "6 running" in terminal.screen())
+        press("2", "2")
+        shell.tmux("new-window", "-t", "s:", "cat")  # a program that reads keys
+        terminal.run("send-keys", "1q")
+        until(lambda: "1q" in terminal.screen())
+        assert current() == "3"
+        shell.tmux("select-window", "-t", "s:1")
+        terminal.run("send-keys", "q")
+        until(lambda: not shell.tmux("list-clients"))
+    finally:
+        terminal.close()
+    terminal = Terminal(shell, 120, 40, SWEEPER, "attach", "s")
+    try:  # the view itself
+        shell.tmux("select-window", "-t", "s:0")
+        until(lambda: "6 running" in terminal.screen())
+        terminal.run("send-keys", "q")
+        until(lambda: not shell.tmux("list-clients"))
+        assert shell.tmux("list-panes", "-t", "s:0", "-F", "#{pane_dead}") == ["0"]
+    finally:
+        terminal.close()
+    go.touch()
+    launcher.communicate(timeout=120)
+
+
 def test_panes_keep_their_room_in_a_smaller_terminal(shell: Shell) -> None:
     grid = "name: s\ncommand: [sleep, '60']\ngrid: {a_long_name_that_all_have: [1, 2, 3, 4]}\n"
     grid += "seeds: {field: n, values: 2}\nlaunch: {backend: tmux, max_parallel: 8, window: all}\n"

@@ -87,6 +87,7 @@ def test_a_grid_with_everything():
         "warm": False,
         "requirements": "needs.txt",
         "gpus": 0,
+        "window_panes": None,
         "per_gpu": 1,
     }
     assert str(grid.base["opt.wd"].place) == "grids/w.yaml:4:40"

@@ -26,11 +26,8 @@ from sweeper.backends.tmux.server import (
     as_shown,
 )
 from sweeper.common.sweeper_argv import self_command
+from sweeper.sweep.launch import MOST_PANES
 from sweeper.sweep.states import State
-
-MOST_PANES = 12
-"""The most panes in a group's window; further ones get another window. 12 panes have 50 x 16
-characters each in a window of 200 x 50, and still fit a terminal of 80 x 24."""
 
 _LEAST_WIDTH, _LEAST_HEIGHT = 26, 5
 """The least size of a useful pane, including its border: a window of 40 x 12 holds two panes, and
@@ -199,19 +196,20 @@ def _program(job: JobSpec) -> str:
 
 def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> list[str]:
     """Return the tmux commands that open a pane for each job in windows of its group: first in
-    windows with room, then in new ones."""
+    windows with room, then in new ones. The jobs of a group want equally many panes a window."""
     lines: list[str] = []
     groups: dict[str, list[JobSpec]] = {}
     for job in jobs:
         groups.setdefault(job.window or "", []).append(job)
     for label, members in groups.items():
+        wanted = members[0].window_panes
         mark = hashlib.sha256(label.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         used: dict[str, int] = {}
         room: dict[str, int] = {}
         for pane in panes:
             if pane.group == mark:
                 used[pane.window] = used.get(pane.window, 0) + 1
-                room[pane.window] = panes_in(pane.width, pane.height)
+                room[pane.window] = panes_in(pane.width, pane.height, wanted)
         left = list(members)
         for window, count in used.items():
             free = max(0, room[window] - count)
@@ -219,7 +217,7 @@ def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> li
                 lines += _split(window, job)
             left = left[free:]
         # A new window is as large as the existing ones.
-        most = panes_in(panes[0].width, panes[0].height) if panes else MOST_PANES
+        most = panes_in(panes[0].width, panes[0].height, wanted) if panes else wanted
         number = len(used)
         while left:
             number += 1
@@ -229,9 +227,9 @@ def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> li
     return lines
 
 
-def panes_in(width: int, height: int) -> int:
-    """Return the most panes for a window of this size in characters."""
-    return max(1, min(MOST_PANES, (width // _LEAST_WIDTH) * (height // _LEAST_HEIGHT)))
+def panes_in(width: int, height: int, wanted: int = MOST_PANES) -> int:
+    """Return the most panes for a window of this size in characters, at most `wanted`."""
+    return max(1, min(wanted, (width // _LEAST_WIDTH) * (height // _LEAST_HEIGHT)))
 
 
 def _new_group(session: str, mark: str, name: str, jobs: Sequence[JobSpec]) -> list[str]:
