@@ -100,8 +100,14 @@ def _run_parsed(given: list[str]) -> int:
 def parse(given: list[str]) -> argparse.Namespace:
     """Parse the arguments. Optional and repeatable arguments may also follow flags, which argparse
     does not support in subcommands: `launch grid.yaml --wait max_steps=5`."""
+    command = None
+    if given[:1] == ["run"] and "--" in given:  # argparse would take the command's words as options
+        end = given.index("--")
+        given, command = given[:end], given[end + 1 :]
     top = parser(given)
     arguments, rest = top.parse_known_args(given)
+    if command is not None:
+        arguments.command = command
     for name in _OPTIONAL:
         if rest and not rest[0].startswith("-") and getattr(arguments, name, "") is None:
             setattr(arguments, name, rest.pop(0))
@@ -222,6 +228,8 @@ class _Parser(argparse.ArgumentParser):
         elif message.startswith("unrecognized arguments: "):
             words = [word.partition("=")[0] for word in message.split()[2:] if word[:2] == "--"]
             message += next(filter(None, (nearest(word, options) for word in words)), "")
+            if self.prog.endswith(" run"):
+                message += "; the options of the command follow --"
         super().error(message)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 GROUPS = {
-    "start": ("init", "plan", "launch"),
+    "start": ("init", "plan", "launch", "run"),
     "watch": ("status", "watch", "logs", "attach", "alarms"),
     "steer": ("pause", "resume", "parallel", "cancel", "retry", "stop"),
     "read": (
@@ -23,6 +23,7 @@ GROUPS = {
 
 VERBS = {
     "launch": "launch a grid, or continue its sweep",
+    "run": "start a command as a run, without a grid",
     "plan": "show what a launch would start",
     "status": "show the state of sweeps, or of one sweep's runs",
     "watch": "watch a sweep live, on the whole screen",
@@ -69,6 +70,7 @@ PARENTS = ("sweep", "store", "agent")
 
 EXAMPLES = {
     "launch": "sweeper launch grids/quickstart.yaml --wait",
+    "run": "sweeper run -f -- python -c 'print(1 + 1)'",
     "plan": "sweeper plan grids/quickstart.yaml max_steps=5",
     "status": "sweeper status quickstart",
     "watch": "sweeper watch quickstart",

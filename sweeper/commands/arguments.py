@@ -147,6 +147,11 @@ def grid(verb: ArgumentParser) -> None:
     grid.add_argument(
         "--no-validate", action="store_true", help="do not check configurations with the recipe"
     )
+    launch_options(verb)
+
+
+def launch_options(verb: ArgumentParser) -> _ArgumentGroup:
+    """Add how to launch, over the settings of a grid. Return the group."""
     launch = group(verb, LAUNCH)
     launch.add_argument("--backend", help="where jobs execute (default: the grid's, else tmux)")
     launch.add_argument("--max-parallel", type=int, metavar="N", help="most jobs at once")
@@ -155,6 +160,7 @@ def grid(verb: ArgumentParser) -> None:
         metavar="KEY=VALUE,...",
         help="usd, tokens, hours or on_reach, over the grid's budget: usd=20,on_reach=pause",
     )
+    return launch
 
 
 def wait(verb: ArgumentParser) -> None:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper launch`."""
     shared.grid(verb)
+    add_options(verb)
+
+
+def add_options(verb: ArgumentParser) -> None:
+    """Declare the options that do not concern the grid."""
     how = shared.group(verb, shared.LAUNCH)
     how.add_argument(
         "--smoke", action="store_true", help="start one run first, and the others if it succeeds"

@@ -1,5 +1,6 @@
 """`sweeper show`: prints everything about one run."""
 
+import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NotRequired, TypedDict
@@ -51,6 +52,7 @@ class _Document(TypedDict):
     """The `--json` output for a run, without the version and the read errors."""
 
     run: _Run
+    command: list[str] | None
     provenance: dict[str, object]
     wandb: str | None
     marks: dict[str, object]
@@ -85,6 +87,8 @@ def run(arguments: Namespace) -> int:
     reason = f" ({run.explained})" if run.explained else ""
     say(f"{run.sweep}/{run.name}  {run.id}  {record['state']}{reason}")
     say(run.path)
+    if document["command"]:
+        say(shlex.join(document["command"]))
     if document["wandb"]:
         say(document["wandb"])
     if isinstance(run, SweepRun) and run.race:
@@ -172,6 +176,7 @@ def _document(run: RecordedRun, own: Marks, of_sweep: Marks) -> _Document:
     history = run.readable_history
     return {
         "run": {**run.record(), "path": run.path},
+        "command": run.command if isinstance(run, SweepRun) else None,
         "provenance": run.provenance if isinstance(run, SweepRun) else {},
         "wandb": run.wandb if isinstance(run, SweepRun) else None,
         "marks": own.record(),

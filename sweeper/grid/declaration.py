@@ -88,7 +88,7 @@ _PROGRAM = Section(
             example="a list such as [python, train.py, '--lr={lr}']",
         ),
         "Instead of a recipe: an argv in which {key} is replaced by the value of a key, "
-        "{log_path}, {seed}, {run} or {attempt}.",
+        "{log_path}, {seed}, {run} or {attempt}; a word {key*} by the words of a list.",
     ),
     Field(
         "service",

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sweeper.backends import capabilities_at
+from sweeper.common.json_values import is_list
 from sweeper.errors import RecipeError, UsageError
 from sweeper.fields.kinds import nearest
 from sweeper.fields.nodes import Place, Problems
@@ -23,7 +24,12 @@ from sweeper.grid.used_keys import used_keys
 from sweeper.planner.points import Expanded, Point, place_of
 from sweeper.provenance.requirements import outside
 from sweeper.provenance.requirements import read as read_requirements
-from sweeper.recipe.command_template import RUN_KEYS, placeholders, render_command
+from sweeper.recipe.command_template import (
+    RUN_KEYS,
+    placeholders,
+    render_command,
+    spread_keys,
+)
 from sweeper.recipe.reference import (
     FilledFields,
     Inspected,
@@ -62,6 +68,10 @@ def check_placeholders(grid: Grid, runs: Sequence[Run], problems: Problems) -> N
         else:
             message += nearest(key, run.config)
         problems.add(grid.places["command"], message)
+    for key in spread_keys(grid.command or ()):
+        if any(not (is_list(v := run.config.get(key, [""])) and v) for run in runs):
+            message = f"command: {{{key[:60]}*}} takes a list of words, at least one"
+            problems.add(grid.places["command"], message)
     if "seed" in holes and any(run.seed is None and "seed" not in run.config for run in runs):
         problems.add(grid.places["command"], "command: {seed} needs seeds")
 

@@ -1,4 +1,5 @@
-"""Fills placeholders in commands: `{key}` is replaced by a value, `{{` and `}}` are braces.
+"""Fills placeholders in commands: `{key}` is replaced by a value, a word `{key*}` by the words of a
+list, `{{` and `}}` are braces.
 
 Every worker loads this module: standard library only.
 """
@@ -8,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sweeper.common.json_values import is_list
 from sweeper.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ RUN_KEYS = ("log_path", "seed", "run", "attempt")
 """Placeholders of a command in addition to the keys of its configuration."""
 
 HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_SPREAD = re.compile(r"\{([^{}]+)\*\}")
 
 
 def with_log_path(env: Mapping[str, str], log_path: str) -> dict[str, str]:
@@ -28,6 +31,10 @@ def placeholders(command: Sequence[str]) -> list[str]:
     """Return the keys in a command's template. Raises `RecipeError` for a stray brace."""
     keys: dict[str, None] = {}
     for element in command:
+        spread = _SPREAD.fullmatch(element)
+        if spread:
+            keys[spread.group(1)] = None
+            continue
         for match in HOLE.finditer(element):
             if match.group() in ("{", "}") or match.group() == "{}":
                 raise RecipeError(
@@ -38,23 +45,44 @@ def placeholders(command: Sequence[str]) -> list[str]:
     return list(keys)
 
 
+def spread_keys(command: Sequence[str]) -> list[str]:
+    """Return the keys whose values are lists that become several words."""
+    return [match.group(1) for match in map(_SPREAD.fullmatch, command) if match]
+
+
 def render_command(command: Sequence[str], values: Mapping[str, object]) -> list[str]:
     """Fill a template: `{key}` becomes the value of `key`, `{{` and `}}` become braces.
 
     A string is inserted unchanged, any other value as JSON (`true`, `null`, `0.0001`, `[1, 2]`).
-    Each element stays one argument whatever its value is. Raises `RecipeError` for a key without a
-    value.
+    Each element stays one argument whatever its value is, except `{key*}`, which becomes an
+    argument for each item of a list. Raises `RecipeError` for a key without a value.
     """
+    words: list[str] = []
+    for element in command:
+        spread = _SPREAD.fullmatch(element)
+        if spread is None:
+            words.append(_filled(element, values))
+            continue
+        items = values.get(spread.group(1))
+        if not is_list(items):
+            raise RecipeError("command", f"command: {element[:60]} needs a list")
+        words += map(_word, items)
+    return words
 
+
+def _filled(element: str, values: Mapping[str, object]) -> str:
     def fill(match: re.Match[str]) -> str:
         if match.group(1) is None:
             return match.group()[0]
         if match.group(1) not in values:
             raise RecipeError("command", f"command: no value for {match.group()[:60]}")
-        value = values[match.group(1)]
-        return value if isinstance(value, str) else json.dumps(value)
+        return _word(values[match.group(1)])
 
-    return [HOLE.sub(fill, element) for element in command]
+    return HOLE.sub(fill, element)
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def render_window(template: str | None, sweep: str, run: "Run", attempt: int) -> str | None:
@@ -64,4 +92,4 @@ def render_window(template: str | None, sweep: str, run: "Run", attempt: int) ->
         return None
     known = {"name": run.name, "cell": run.cell, "seed": run.seed, "run": run.id}
     values = run.config | known | {"sweep": sweep, "attempt": attempt}
-    return render_command([template], values)[0]
+    return _filled(template, values)

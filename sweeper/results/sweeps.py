@@ -10,6 +10,7 @@ from sweeper.common import codec
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.cache_folder import Folder, Index
 from sweeper.metrics.sources import Files
+from sweeper.recipe.command_template import render_command
 from sweeper.results.origins import Launches, Origin
 from sweeper.results.runs import OPEN_DAY, OnError, RecordedRun, Used
 from sweeper.sweep.event import NOTHING, Outcome
@@ -331,6 +332,16 @@ class SweepRun(RecordedRun):
         that counts; of the last launch if the run has not started."""
         origin = self.origin
         return dict(self._sweep.plan.provenance or {}) if origin is None else origin.record
+
+    @property
+    def command(self) -> list[str] | None:
+        """The command of the deciding attempt; None for a recipe that is no command."""
+        template = self._sweep.plan.recipe_of(self.stage).command
+        if template is None:
+            return None
+        given = {"log_path": self.path, "run": self.id, "attempt": self.attempts or 1}
+        seed = {} if self.seed is None else {"seed": self.seed}
+        return render_command(template, {**self.config, **given, **seed})
 
     @property
     def unseeded(self) -> bool:

@@ -1,0 +1,198 @@
+"""`sweeper run`: starts commands as runs of a sweep, without a grid in a file."""
+
+import itertools
+import os
+import re
+import secrets
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+from sweeper.commands import arguments as shared
+from sweeper.commands import launch
+from sweeper.errors import GridError, UsageError
+from sweeper.sweep.names import is_sweep_name
+
+_HOLES = re.compile(r"\{\{(log_path|run|attempt|seed)\}\}")
+_SETTING = re.compile(r"~?launch\.|seeds=")
+_GPUS = ("gpus", "num_gpus")
+_MAX_BYTES = 1_000_000
+_EXAMPLE = "sweeper run [options] -- python train.py --lr 1e-4"
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper run`. The command line cuts off the command itself."""
+    what = shared.group(verb, "what to run")
+    what.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="settings before the --: launch.retries=2, seeds=3 (as {seed} in the command)",
+    )
+    what.add_argument(
+        "--each", metavar="FILE", help="run each line of a file, or of standard input (-)"
+    )
+    what.add_argument("--name", help="the sweep's name (default: the program's, with a random end)")
+    what.add_argument(
+        "--service", choices=("local", "tinker", "none"), help="the model service (default: none)"
+    )
+    what.add_argument(
+        "--secret", action="append", metavar="VARIABLE", help="a variable to pass on; repeatable"
+    )
+    what.add_argument("--wandb", metavar="PROJECT", help="log to this project of W&B")
+    launch_options = shared.launch_options(verb)
+    launch_options.add_argument("--gpus", type=int, metavar="N", help="GPUs of each job")
+    launch.add_options(verb)
+    waiting = shared.group(verb, "waiting")
+    waiting.add_argument(
+        "-f", "--follow", action="store_true", help="print what the runs print, until they end"
+    )
+    verb.set_defaults(command=None, no_validate=False)
+    verb.usage = "sweeper run [options] [key=value ...] -- COMMAND ..."
+
+
+def run(arguments: Namespace) -> int:
+    """Start the commands; with `--follow`, print their output and return how they ended."""
+    if arguments.follow and (arguments.wait or arguments.json):
+        raise UsageError("-f goes without --wait and --json: remove one")
+    if (arguments.command is None) == (arguments.each is None):
+        message = "give either a command or --each" if arguments.command else "no command"
+        raise UsageError(f"{message}; the command follows --, as in: {_EXAMPLE}")
+    for override in arguments.overrides:
+        if not _SETTING.match(override):
+            known = "launch.KEY=VALUE and seeds=N are settings of a run"
+            raise UsageError(
+                f"{override[:80]!r}: {known}; the command follows --, as in: {_EXAMPLE}"
+            )
+    arguments.grid = _grid(arguments)
+    arguments.overrides = [*_gpus(arguments), *arguments.overrides]
+    try:
+        code = launch.run(arguments)
+    except GridError as error:
+        raise GridError([_named_by_option(problem) for problem in error.problems]) from error
+    return _followed(arguments) if arguments.follow and not code else code
+
+
+def _grid(arguments: Namespace) -> dict[str, object]:
+    """Return the grid of the commands."""
+    if arguments.each is None:
+        commands = [[_escaped(word) for word in arguments.command]]
+        grid: dict[str, object] = {"command": commands[0]}
+    else:
+        commands = _lines(arguments.each)
+        grid = {"command": ["{command*}"], "grid": {"command": commands}}
+    grid["name"] = arguments.name or _fresh_name(commands[0])
+    grid |= {"service": arguments.service} if arguments.service else {}
+    grid |= {"secrets": arguments.secret} if arguments.secret else {}
+    grid |= {"wandb": {"project": arguments.wandb}} if arguments.wandb else {}
+    return grid
+
+
+def _escaped(word: str) -> str:
+    """Return a word of a command as a grid has it: braces are literal, except `{log_path}`,
+    `{run}`, `{attempt}` and `{seed}`."""
+    return _HOLES.sub(r"{\1}", word.replace("{", "{{").replace("}", "}}"))
+
+
+def _lines(name: str) -> list[list[str]]:
+    """Return the commands in a file, one per line. Raises `GridError` with all mistakes."""
+    from sweeper.commands.shell_words import NeedsShell, lines_of, split_line
+
+    text, source = _read(name)
+    commands: dict[tuple[str, ...], int] = {}
+    problems: list[str] = []
+    for number, line in lines_of(text):
+        try:
+            words = tuple(split_line(line))
+        except NeedsShell as error:
+            problems.append(f"{source}:{number}: {error}: quote it, or write sh -c '...'")
+            continue
+        if words in commands:
+            first = commands[words]
+            problems.append(f"{source}:{number}: the same command as on line {first}; use seeds=2")
+        elif words:
+            commands[words] = number
+    if problems:
+        raise GridError(problems)
+    if not commands:
+        raise GridError([f"{source}: no command; write one per line"])
+    return [list(words) for words in commands]
+
+
+def _read(name: str) -> tuple[str, str]:
+    """Return the text of a file, or of standard input, and what messages call it."""
+    source = "standard input" if name == "-" else name
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(_MAX_BYTES + 1)
+        else:
+            with open(name, "rb") as file:
+                data = file.read(_MAX_BYTES + 1)
+        text = data.decode()
+    except OSError as error:
+        raise UsageError(f"cannot read {source}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{source}: not UTF-8 text") from error
+    if len(data) > _MAX_BYTES:
+        raise UsageError(f"{source}: more than {_MAX_BYTES} bytes")
+    return text, source
+
+
+def _fresh_name(command: Sequence[str]) -> str:
+    """Return a name that no other sweep has: that of the program or script, and a random end."""
+    scripts = [word for word in command if word.endswith((".py", ".sh"))]
+    modules = [word for flag, word in itertools.pairwise(command) if flag == "-m"]
+    word = next(iter([*scripts, *modules]), command[0] if command else "")
+    stem = os.path.splitext(os.path.basename(word))[0] if word not in modules else word
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", stem)[:60].strip("-_")
+    name = f"{stem}-{secrets.token_hex(3)}"
+    return name if is_sweep_name(name) else f"run-{secrets.token_hex(3)}"
+
+
+def _gpus(arguments: Namespace) -> list[str]:
+    """Return `--gpus` as an override of the backend's own option."""
+    if arguments.gpus is None:
+        return []
+    from sweeper.backends import backend_type
+    from sweeper.grid.launch import SECTION
+
+    backend = backend_type(arguments.backend or "tmux")
+    for option in _GPUS:
+        if option in backend.section.fields:
+            return [f"launch.{backend.key}.{option}={arguments.gpus}"]
+    if "gpus" in SECTION.fields and not backend.section.fields:
+        return [f"launch.gpus={arguments.gpus}"]
+    message = f"--gpus: {backend.name} has no such option"
+    options = ", ".join(backend.section.fields)
+    more = f"; set launch.{backend.key}.KEY=VALUE, KEY is one of {options}" if options else ""
+    raise UsageError(f"{message}{more}")
+
+
+def _named_by_option(problem: str) -> str:
+    """Return a message about the grid in the words of the command line."""
+    return re.sub(r"^(name|command): (?=\1: )", "", problem).replace("name: ", "--name: ", 1)
+
+
+def _followed(arguments: Namespace) -> int:
+    """Print the output of the runs until they have ended. Return the exit code of the sweep."""
+    from sweeper.commands import logs
+    from sweeper.commands.waiting import tell_failed
+    from sweeper.results.waiting import wait
+    from sweeper.store.opening import default_root
+    from sweeper.sweep.hint import hint
+    from sweeper.sweep.states import State
+    from sweeper.terminal import warn
+
+    root = arguments.root or default_root()
+    chosen = {"runs": [arguments.sweep], "state": None, "where": None, "root": arguments.root}
+    how = {"follow": True, "lines": None, "launcher": False, "grep": None, "json": False}
+    try:
+        logs.run(Namespace(**chosen, **how))
+        status = wait(arguments.sweep, root=root)
+    except KeyboardInterrupt:
+        cancel = hint("cancel", arguments.sweep, root=arguments.root)
+        warn(f"interrupted: {arguments.sweep} continues; `{cancel}` ends it")
+        return 130
+    tell_failed(arguments.sweep, root, status.counts.get(State.FAILED, 0))
+    return status.exit_code

@@ -1,0 +1,88 @@
+"""`sweeper run`, as typed: commands as runs of a sweep like any other."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+Shell = Any
+Shells = Any
+PROGRAM = """
+import json, os, sys
+mode, loss = sys.argv[1:3]
+print("loss is", loss, flush=True)
+with open(os.path.join(os.environ["SWEEPER_RUN_DIR"], "metrics.jsonl"), "a") as file:
+    file.write(json.dumps({"step": 0, "loss": float(loss)}) + "\\n")
+if mode != "fine" and not os.path.exists(mode):
+    sys.exit("the file is missing")
+"""
+
+
+@pytest.fixture(params=["local", "tmux"])
+def shell(
+    request: pytest.FixtureRequest, shells: Shells, tmp_path: Path, tmux_socket: str
+) -> Shell:
+    made = shells.Shell(tmp_path, request.param)
+    made.backend = ("--backend", request.param)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return made
+
+
+def test_a_command_is_followed_fails_and_is_retried(shell: Shell) -> None:
+    flag = shell.folder / "flag"
+    words = ["--name", "one", "launch.retries=0", "--", "python", "program.py", str(flag), "0.5"]
+    output = shell.run("run", *shell.backend, "-f", *words, code=3)
+    assert "loss is 0.5\n" in output
+    assert "1 failed: `sweeper logs one --state failed` shows" in output
+    flag.touch()
+    shell.run("retry", "one", "--wait")
+    (run,) = json.loads(shell.run("ls", "one", "--json"))["runs"]
+    assert (run["state"], run["attempts"]) == ("succeeded", 2)
+    assert "loss is 0.5\n" in shell.run("run", *shell.backend, "-f", *words)  # nothing runs again
+    assert (shell.folder / "flag").exists()
+    (same,) = json.loads(shell.run("ls", "one", "--json"))["runs"]
+    assert same["attempts"] == 2
+    assert f"\npython program.py {flag} 0.5\n" in shell.run("show", "one/base")
+
+
+def test_lines_become_runs_that_are_compared(shell: Shell) -> None:
+    lines = [f"python program.py fine {loss}" for loss in (0.5, 0.25, 0.75)]
+    (shell.folder / "jobs.txt").write_text("\n".join(lines))
+    shell.run("run", *shell.backend, "--name", "many", "--wait", "--each", "jobs.txt")
+    best = json.loads(shell.run("best", "many", "--metric", "loss", "--goal", "minimize", "--json"))
+    assert "fine_0.25" in json.dumps(best)
+    shell.run("analyze", "many", "--metric", "loss", "--goal", "minimize")
+    assert (
+        '"fine", "0.25"' in (shell.folder / "sweeps" / "many" / "report" / "report.md").read_text()
+    )
+
+
+def test_each_run_without_a_name_is_a_sweep_of_its_own(shell: Shell) -> None:
+    command = ("--", "python", "program.py", "fine", "1")
+    answers = [shell.run("run", *shell.backend, "--wait", "--json", *command) for _ in range(2)]
+    names = {json.loads(answer[: answer.rindex("}") + 1])["sweep"] for answer in answers}
+    assert len(names) == 2
+    assert all(name.startswith("program-") for name in names)
+
+
+def test_an_interrupted_follower_leaves_the_run_alone(shell: Shell) -> None:
+    program = "import sys, os, time\nprint('begun', flush=True)\n"
+    program += "while os.path.exists(sys.argv[1]): time.sleep(0.05)\n"
+    (shell.folder / "waits.py").write_text(program)
+    shell.hold.touch()
+    words = ["--name", "long", "-f", "--", "python", "waits.py", str(shell.hold)]
+    process = shell.start("run", *shell.backend, *words)
+    lines = iter(process.stdout.readline, "")
+    assert any("begun" in line for line in lines)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted: long continues; `sweeper cancel long` ends it" in errors
+    shell.hold.unlink()
+    shell.run("run", *shell.backend, *words[:2], "--wait", *words[3:])
+    (run,) = json.loads(shell.run("ls", "long", "--json"))["runs"]
+    assert (run["state"], run["attempts"]) == ("succeeded", 1)
