@@ -19,7 +19,7 @@ import numpy as np
 from sweeper.analysis.comparison.cells import Cell, Ranking
 from sweeper.analysis.figures.curves import POINTS, Band, band, smooth, thin, thin_rows
 from sweeper.analysis.figures.layouts import integers, layout, on_scale, plain, rounded
-from sweeper.analysis.findings.finding import cell_text
+from sweeper.analysis.findings.finding import cell_text, short_name
 from sweeper.analysis.reading.frames import RunData
 from sweeper.analysis.reading.series import Floats, Series
 
@@ -53,6 +53,14 @@ def tones(ranking: Ranking) -> dict[str, int]:
 def row_tones(ranking: Ranking) -> dict[str, int]:
     """Return the same for rows of tables, where grey is the number after the last colour."""
     return {cell: tone if tone >= 0 else COLOURED for cell, tone in tones(ranking).items()}
+
+
+def named_rows(ranking: Ranking) -> dict[str, dict[str, Any]]:
+    """Cell -> the `name` and `tone` of its row. Cells without a colour of their own share one."""
+    colours = row_tones(ranking)
+    return {
+        cell.name: {"name": short_name(cell), "tone": colours[cell.name]} for cell in ranking.cells
+    }
 
 
 def colour_of(tone: int) -> str:

@@ -13,9 +13,8 @@ import hashlib
 import importlib.util
 import json
 import os
-import shlex
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -48,13 +47,13 @@ from sweeper.analysis.page.tables import (
     heat,
     paired_about,
     paired_rows,
+    provenance,
     rate_rows,
     run_rows,
     surface_rows,
 )
 from sweeper.analysis.page.timetables import ABOUT, time_table
 from sweeper.analysis.reading.commands import listing, reading_logs, reproducing
-from sweeper.analysis.reading.frames import SweepData
 from sweeper.analysis.statistics.regression import DEALS
 from sweeper.common.sanitize import sanitize_lines
 from sweeper.errors import EnvironmentFailure
@@ -326,31 +325,3 @@ def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
         name = plural(len(muted), "other cell")
         named.append({"tone": len(PALETTE), "cells": muted, "name": name})
     return named
-
-
-def provenance(data: SweepData) -> list[tuple[str, str]]:
-    """Return the provenance of the runs, as pairs of texts: one line for each launch if several
-    started them, then all that is known of the last one."""
-    if data.plan is None:
-        return []
-    runs = [(run.origin, run) for run in data.runs if run.origin is not None]
-    origins = {id(origin): origin for origin, _ in runs}
-    used = sorted(origins.values(), key=lambda origin: origin.launched or "")
-    rows: list[tuple[str, str]] = []
-    for origin in used if len(used) > 1 else []:
-        count = sum(own is origin for own, _ in runs)
-        facts = {"commit": origin.commit, "code": origin.code, "command": origin.get("command")}
-        text = ", ".join(f"{key} {value}" for key, value in _flat(facts))
-        rows.append((f"{plural(count, 'run')} launched {origin.launched}", text))
-    rows += _flat(used[-1].record if used else data.plan.provenance or {})
-    return [*rows, *([("launched", data.plan.created)] if data.plan.created else [])]
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key} ")  # pyright: ignore[reportUnknownArgumentType]
-        elif isinstance(value, list):
-            yield f"{prefix}{key}", shlex.join(map(str, value))  # pyright: ignore[reportUnknownArgumentType]
-        elif value is not None:
-            yield f"{prefix}{key}", labels.setting(value)

@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.analysis import labels
-from sweeper.analysis.comparison.cells import Ranking
 from sweeper.analysis.comparison.items import PAIRED, Compared, Item, ItemCell, Parted
-from sweeper.analysis.figures.learning_curves import row_tones
-from sweeper.analysis.findings.finding import short_name
+from sweeper.analysis.figures.learning_curves import named_rows
 from sweeper.analysis.findings.study import Study
 from sweeper.analysis.statistics.seeds import Summary
 from sweeper.sweep.labels import plural
@@ -56,14 +54,6 @@ def task_rows(study: Study) -> list[dict[str, Any]]:
         }
         for position, own in enumerate(study.tasks.cells[:_ROWS])
     ]
-
-
-def named_rows(ranking: Ranking) -> dict[str, dict[str, Any]]:
-    """Cell -> the `name` and `tone` of its row. Cells without a colour of their own share one."""
-    colours = row_tones(ranking)
-    return {
-        cell.name: {"name": short_name(cell), "tone": colours[cell.name]} for cell in ranking.cells
-    }
 
 
 def _shown(summary: Summary) -> tuple[str, str]:

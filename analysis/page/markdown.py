@@ -17,9 +17,15 @@ from sweeper.analysis.findings.next_steps import NOTHING_NEXT
 from sweeper.analysis.findings.study import Study
 from sweeper.analysis.page.celltables import cell_table
 from sweeper.analysis.page.episodetables import episode_tables
-from sweeper.analysis.page.html import provenance
 from sweeper.analysis.page.itemtables import held_rows, item_tables
-from sweeper.analysis.page.tables import block_rows, executed, paired_about, paired_rows, rate_rows
+from sweeper.analysis.page.tables import (
+    block_rows,
+    executed,
+    paired_about,
+    paired_rows,
+    provenance,
+    rate_rows,
+)
 from sweeper.analysis.page.timetables import ABOUT, time_table
 from sweeper.analysis.reading.commands import reproducing
 from sweeper.common.sanitize import sanitize, sanitize_lines

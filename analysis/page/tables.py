@@ -1,7 +1,8 @@
 """Makes the rows of the report's tables of runs, axes and blocks: texts, and sort keys. Pure."""
 
 import math
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeper.analysis import labels
@@ -23,7 +24,7 @@ from sweeper.analysis.page.celltables import (
 from sweeper.analysis.reading.checkpoints import choose_checkpoint
 from sweeper.analysis.reading.commands import run_to_log
 from sweeper.analysis.reading.costs import dollars
-from sweeper.analysis.reading.frames import RunData
+from sweeper.analysis.reading.frames import RunData, SweepData
 from sweeper.analysis.statistics.inference import CONFIDENCE
 from sweeper.results.cells import exp
 from sweeper.store.documents import dotted
@@ -291,3 +292,31 @@ def paired_rows(study: Study) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def provenance(data: SweepData) -> list[tuple[str, str]]:
+    """Return the provenance of the runs, as pairs of texts: one line for each launch if several
+    started them, then all that is known of the last one."""
+    if data.plan is None:
+        return []
+    runs = [(run.origin, run) for run in data.runs if run.origin is not None]
+    origins = {id(origin): origin for origin, _ in runs}
+    used = sorted(origins.values(), key=lambda origin: origin.launched or "")
+    rows: list[tuple[str, str]] = []
+    for origin in used if len(used) > 1 else []:
+        count = sum(own is origin for own, _ in runs)
+        facts = {"commit": origin.commit, "code": origin.code, "command": origin.get("command")}
+        text = ", ".join(f"{key} {value}" for key, value in _flat(facts))
+        rows.append((f"{plural(count, 'run')} launched {origin.launched}", text))
+    rows += _flat(used[-1].record if used else data.plan.provenance or {})
+    return [*rows, *([("launched", data.plan.created)] if data.plan.created else [])]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key} ")  # pyright: ignore[reportUnknownArgumentType]
+        elif isinstance(value, list):
+            yield f"{prefix}{key}", shlex.join(map(str, value))  # pyright: ignore[reportUnknownArgumentType]
+        elif value is not None:
+            yield f"{prefix}{key}", labels.setting(value)

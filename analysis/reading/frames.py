@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sweeper.alarms import Alarm, alarms
-from sweeper.analysis.reading.annotations import NOBODY, Noted, read_noted
-from sweeper.analysis.reading.confirmation import Confirmed, confirmation
+from sweeper.analysis.reading.annotations import NOBODY, Confirmed, Noted, confirmation, read_noted
 from sweeper.analysis.reading.costs import (
     AtPlace,
     Cost,

@@ -178,7 +178,7 @@ def _run(host: str, port: int, home: str, settings: Settings) -> None:
 
 
 def run(host: str, port: int, home: str, settings: Settings) -> None:
-    """Serve a home until told to stop; see `foreground.serve`."""
+    """Serve a home until told to stop; see `serve` in `__main__`."""
     sys.setswitchinterval(_SWITCH_SECONDS)
     os.makedirs(paths.engine(home), exist_ok=True)
     with _locked(home):

@@ -23,7 +23,8 @@ from sweeper.results.selectors import pick
 from sweeper.results.waiting import find_sweep
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
-from sweeper.sweep.labels import held_of, plural
+from sweeper.sweep.labels import plural
+from sweeper.sweep.launcher import held_of
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.requests import Happened, Requested, asked_again, request_cancel, request_retry
 from sweeper.sweep.states import State, fold, is_finished

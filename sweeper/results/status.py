@@ -9,7 +9,7 @@ from sweeper.common.html import table, title
 from sweeper.errors import Damaged, NotFound, StoreError
 from sweeper.results.selectors import current
 from sweeper.sweep import labels
-from sweeper.sweep.launcher import NO_OBSERVATIONS, Observations
+from sweeper.sweep.launcher import NO_OBSERVATIONS, Observations, held_of
 from sweeper.sweep.observation import Kind, Observation
 from sweeper.sweep.request import Asked
 from sweeper.sweep.stage_waits import Fate, halted, told_of, waits
@@ -88,7 +88,7 @@ def read_status(sweep: "Sweep") -> Status:
     observations = _observations(sweep)
     usage = observations.usage
     reasons, observations = (
-        labels.held_of(observations),
+        held_of(observations),
         observations if launcher else NO_OBSERVATIONS,
     )
     over = {run.id for run in sweep.runs if run.state in (State.SUCCEEDED, State.CANCELLED)}
@@ -119,7 +119,7 @@ def stands_still(sweep: "Sweep") -> str | None:
     """Return why no unfinished run of a sweep is started; None if a launcher starts them."""
     from sweeper.sweep.lock import is_held
 
-    reasons = labels.held_of(_observations(sweep))
+    reasons = held_of(_observations(sweep))
     return reasons or (None if is_held(sweep.folder) else NOBODY)
 
 

@@ -1,27 +1,258 @@
 """The parts of a scheduler: each is made once, and gets the parts that it uses."""
 
+import math
+from collections import Counter
 from collections.abc import Collection, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
 
 from sweeper.alarms.actions import Watched
 from sweeper.alarms.monitor import AlarmMonitor
 from sweeper.alarms.notifier import notifier
-from sweeper.errors import NotFound, StoreError
+from sweeper.common.logs import Changes, Log
+from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.metrics.objective import sign_of
+from sweeper.results.race import contenders, level, next_round
 from sweeper.scheduler import engine_watch
 from sweeper.scheduler.budgets import AttemptUsage, Spending, SweepUsageWatch, account_budget
 from sweeper.scheduler.context import Context
+from sweeper.scheduler.engine_watch import EngineWatch
 from sweeper.scheduler.failures import FailurePolicy, Outcomes
 from sweeper.scheduler.lost_workers import LostWorkers
 from sweeper.scheduler.parallelism import Parallelism
-from sweeper.scheduler.places import Places, Withdrawals
+from sweeper.scheduler.places import Places, TryCall, Withdrawals
 from sweeper.scheduler.progress import Publisher, StatusDisplay
-from sweeper.scheduler.race import Racing
-from sweeper.scheduler.requests import Cancellations, Requests
 from sweeper.scheduler.stages import Stages
 from sweeper.scheduler.submitter import Submitter
+from sweeper.store.documents import encode, timestamp
+from sweeper.sweep import sweep_requests
+from sweeper.sweep.folder import token
 from sweeper.sweep.heartbeats import Heartbeats
 from sweeper.sweep.launcher import Service
+from sweeper.sweep.metric import Metric
+from sweeper.sweep.plan import Race, Run
+from sweeper.sweep.race import judged
+from sweeper.sweep.race_rounds import Ended, Round
+from sweeper.sweep.request import Asked, Pause
 from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import State
+
+
+class _Results(NamedTuple):
+    """The values of each cell, and the cells with a run that has diverged."""
+
+    values: dict[str, list[float]]
+    diverged: set[str]
+
+
+class Racing(Stages):
+    """The race of one sweep, as of the last `look`, in place of stages, which it has none of."""
+
+    def __init__(self, context: Context, run_table: RunTable) -> None:
+        super().__init__(context, run_table)
+        self._why_not: str | None = None
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """Return why the race does not go on, unless somebody does something."""
+        left = sum(self._plan.unknown.values())
+        return () if self._why_not is None else (f"race: {self._why_not} (up to {left} runs)",)
+
+    @property
+    def to_come(self) -> int:
+        """Return the most runs that the race may still start."""
+        return 0 if self._why_not is not None else sum(self._plan.unknown.values())
+
+    @property
+    def held_back(self) -> int:
+        """Return the most runs that the race would start if it went on."""
+        return 0 if self._why_not is None else sum(self._plan.unknown.values())
+
+    def look(self, cancelled: Asked | None = None) -> None:
+        """Record the next round once all runs of the last have ended; none if the sweep was
+        `cancelled`. Files that cannot be read are `trouble`, and are read again at the next
+        look."""
+        self._recorded, self.trouble, self._why_not = None, (), None
+        race, metric = self._plan.race, self._plan.metric
+        if race is None or metric is None or not self._plan.unknown:
+            return
+        if cancelled is not None:
+            advice = "the next launch or retry goes on with it"
+            self._why_not = f"{cancelled.by} has cancelled the sweep: {advice}"
+            return
+        fates = Counter(self._fate(run.id) for run in self._planned())
+        if fates["open"]:
+            return
+        if fates["cancelled"]:
+            self._why_not = "waits for runs that were cancelled: retry them, or launch again"
+            return
+        try:
+            decision = self._decide(race, metric)
+            if decision is not None:
+                self._record(decision)
+        except StoreError as error:
+            self.trouble = (str(error),)
+
+    def _planned(self) -> Iterator[Run]:
+        return (run for run in self._plan.runs if not run.retired)
+
+    def _decide(self, race: Race, metric: Metric) -> Round | None:
+        """Return the next round. None if too few cells have a value."""
+        results = self._results(metric)
+        if len(results.values.keys() | results.diverged) < 2 or not results.values:
+            self._why_not = f"waits for cells with a value of {metric.name}: see why runs failed"
+            return None
+        last = self._plan.rounds[-1].seeds if self._plan.rounds else race.least
+        seeds = min(max(race.least, last), race.most)
+        alive = contenders(results.values, sign_of(metric.goal), level(seeds, race.most))
+        ended: Ended | None = "identical" if alive is None else None
+        runs: tuple[str, ...] = ()
+        if alive is not None and len(alive) == 1:
+            ended = "clear"
+        elif alive is not None:
+            seeds, runs = self._next_runs(race, set(alive), seeds)
+            ended = None if runs else "spent"
+        return Round(seeds, runs, ended, judged(self._plan), timestamp())
+
+    def _next_runs(self, race: Race, alive: set[str], seeds: int) -> tuple[int, tuple[str, ...]]:
+        """Return how many seeds the cells that are `alive` go up to, and the runs that this takes:
+        a cell that was behind for a while catches up."""
+        there = Counter(run.cell for run in self._planned())
+        started = {run.id for run in self._planned()}
+        while True:
+            runs: list[str] = []
+            lacks = {cell: seeds - there[cell] for cell in alive}
+            for run in race.runs:
+                if lacks.get(run.cell, 0) > 0 and run.id not in started:
+                    lacks[run.cell] -= 1
+                    runs.append(run.id)
+            if runs or seeds >= race.most:
+                return seeds, tuple(runs)
+            seeds = next_round(seeds, race.most)
+
+    def _results(self, metric: Metric) -> _Results:
+        """Read the values of all runs that have succeeded."""
+        recorded = {run.id: run for run in self._sweep().runs}
+        values: dict[str, list[float]] = {}
+        diverged: set[str] = set()
+        for run in self._planned():
+            if self._fate(run.id) != "succeeded" or run.id not in recorded:
+                continue
+            point = recorded[run.id].value(metric._asdict())
+            if point is not None and math.isfinite(point.value):
+                values.setdefault(run.cell, []).append(point.value)
+            elif point is not None:
+                diverged.add(run.cell)
+        return _Results({c: own for c, own in values.items() if c not in diverged}, diverged)
+
+    def _record(self, decision: Round) -> None:
+        """Record a round, unless an earlier launcher has, and go on with what is on record."""
+        path = self._context.folder.race_round(len(self._plan.rounds) + 1)
+        with suppress(AlreadyExists):
+            self._context.store.create(path, encode(decision.document()))
+        self._plan = self._context.folder.with_chosen(self._plan)
+        self._run_table.grow(self._plan)
+
+
+_LOG = Log(__name__)
+
+_NAMES = ("pause", "parallel", "stop", "plan", "cancel")
+
+
+class Requests:
+    """The requests to a launcher, as of the last check. `stop`: a user wants it to end.
+    `replanned`: there is another plan. `parallel`: the requested number of jobs at once.
+    `cancel`: a user has cancelled the whole sweep."""
+
+    def __init__(self, context: Context) -> None:
+        self._folder = context.folder
+        self._stamps: dict[str, int] = {}
+        self.stop: Asked | None = None
+        self.cancel: Asked | None = None
+        self.pause: Pause | None = None
+        self._paused = Changes(_LOG, "paused", "resumed")
+        self.parallel: int | None = None
+        self.replanned = False
+
+    @property
+    def held(self) -> str | None:
+        """Why a user's request keeps runs from starting, for people; None if there is no such
+        request."""
+        return None if self.pause is None else self.pause.told(self._folder.name)
+
+    def look(self) -> None:
+        """Read what has changed since the last check. Raises `StoreError`."""
+        names = {self._folder.request(name): name for name in _NAMES}
+        listed = self._folder.store.list(self._folder.launcher)
+        stamps = {names[entry.path]: entry.stamp for entry in listed if entry.path in names}
+        if stamps == self._stamps:
+            return
+        self.pause = sweep_requests.asked_pause(self._folder) if "pause" in stamps else None
+        self._paused.see(self.held)
+        self.parallel = (
+            sweep_requests.asked_parallel(self._folder) if "parallel" in stamps else None
+        )
+        self.stop = sweep_requests.asked_stop(self._folder) if "stop" in stamps else None
+        self.cancel = sweep_requests.asked_cancel(self._folder) if "cancel" in stamps else None
+        self.replanned = "plan" in stamps
+        self._stamps = stamps
+
+
+NOT_YET_SECONDS = 5.0
+"""Wait before a backend is asked again to stop a job that it could not stop yet."""
+
+
+class Cancellations:
+    """Has jobs stopped. `stopping` has the tokens of those that their backend was asked to stop.
+    `spending` and `engine` are None if no job is stopped because of them."""
+
+    def __init__(
+        self,
+        context: Context,
+        run_table: RunTable,
+        places: Places,
+        requests: Requests,
+        spending: Spending | None,
+        engine: EngineWatch | None,
+    ) -> None:
+        self._clock = context.clock
+        self._run_table = run_table
+        self._places = places
+        self._requests = requests
+        self._spending = spending
+        self._engine = engine
+        self._not_yet: dict[str, float] = {}  # jobs to retry, and when
+        self.stopping: set[str] = set()
+
+    def look(self, try_call: TryCall, *, away: bool) -> None:
+        """Tell the backends which jobs to stop: each once, except those that they cannot stop yet.
+        Their workers check for the request as well. While the engine is `away` it is unknown
+        which jobs have lost it."""
+        opened = self._run_table.open()
+        tokens = {token(run, n) for run, n in opened.items() if self._run_table.views[run].cancel}
+        if self._engine is not None and not away:
+            tokens |= {token(run, n) for run, n in opened.items() if self._engine.orphaned(run, n)}
+        if self._spending is not None and self._spending.is_over:
+            tokens |= {token(run, n) for run, n in opened.items()}
+        if self._requests.pause is not None and self._requests.pause.runs:
+            tokens |= {token(run, n) for run, n in opened.items()}
+        self.stopping &= tokens
+        now = self._clock()
+        waiting = {job for job, due in self._not_yet.items() if now < due}
+        fresh = tokens - self.stopping - waiting
+        if not fresh:
+            return
+        self._not_yet = {job: self._not_yet[job] for job in waiting}
+        for place, jobs_there in self._places.of_each(opened).items():
+            if jobs := sorted(fresh & jobs_there.keys()):
+                try_call(partial(self._cancel, place, jobs))
+
+    def _cancel(self, place: str, jobs: list[str]) -> None:
+        """Ask one place's backend to stop jobs. Raises `Unreachable`."""
+        not_yet = set(self._places.ask(place, lambda backend: backend.cancel(jobs)) or ())
+        self._not_yet |= dict.fromkeys(not_yet, self._clock() + NOT_YET_SECONDS)
+        self.stopping |= set(jobs) - not_yet
 
 
 class Backlog:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-from sweeper.sweep.launcher import Observations
 from sweeper.sweep.observation import Kind, Observation
 
 LOWERED = {
@@ -57,13 +56,6 @@ def pause_of(reason: str | None, since: str | None) -> str:
     """Describe why the service holds a run back: `rate limit since 12:01:03Z`."""
     word = _PAUSES.get(reason or "", reason or "by the service")
     return f"{word} since {_clock(since)}" if since else word
-
-
-def held_of(observations: Observations) -> str | None:
-    """Return why no runs are started; None if they are."""
-    if observations.held is None or not observations.gave_up:
-        return observations.held
-    return f"the launcher gave up: {observations.held}"
 
 
 def shown_marks(tags: Iterable[str], *, starred: bool, archived: bool = False) -> str:

@@ -116,3 +116,10 @@ class Who(NamedTuple):
 def read_who(document: object, place: str) -> Who:
     """Read an epoch of a lease, the file `place`. Raises `StoreError`."""
     return codec.read(Who, document, place)
+
+
+def held_of(observations: Observations) -> str | None:
+    """Return why no runs are started; None if they are."""
+    if observations.held is None or not observations.gave_up:
+        return observations.held
+    return f"the launcher gave up: {observations.held}"

@@ -30,10 +30,9 @@ from sweeper.sweep.requests import Requested
 from sweeper.sweep.tracking import link
 from sweeper.tui.list_model import SORTS, groupings
 from sweeper.tui.model import SweepView, best_run, stage_of
-from sweeper.tui.page_reader import PageReader
 from sweeper.tui.panels import PageData
 from sweeper.tui.poller import Poller
-from sweeper.tui.run_page import RunPage
+from sweeper.tui.run_page import PageReader, RunPage
 from sweeper.tui.screen_model import Action, proposed
 from sweeper.tui.screens import OpenRun, Question, WatchScreen
 from sweeper.tui.sweep_screen import Leave, SweepScreen

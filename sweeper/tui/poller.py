@@ -19,11 +19,10 @@ from sweeper.results.marks import Marked, by_subject
 from sweeper.results.metrics_follower import Follower
 from sweeper.results.progress import reached
 from sweeper.results.sweeps import Sweep, SweepRun
-from sweeper.sweep import labels
 from sweeper.sweep.event import NOTHING, Outcome
 from sweeper.sweep.folder import INFORMATIVE, SweepFolder
 from sweeper.sweep.heartbeats import Heartbeats
-from sweeper.sweep.launcher import NO_OBSERVATIONS, Observations
+from sweeper.sweep.launcher import NO_OBSERVATIONS, Observations, held_of
 from sweeper.sweep.lock import is_held
 from sweeper.sweep.mark import Mark, Marks
 from sweeper.sweep.marks import read_marks
@@ -40,12 +39,13 @@ from sweeper.tui.model import (
     counts_so_far,
     ranks,
 )
-from sweeper.tui.reading import States, past_points
 from sweeper.tui.run_views import (
     Known,
+    States,
     Timing,
     by_our_clock,
     is_kind,
+    past_points,
     run_view,
     sweep_left,
     why_waits,
@@ -370,7 +370,7 @@ class Poller:
             launcher=launcher,
             parallel=self._launch.max_parallel,
             limit=limit,
-            held=by_our_clock(labels.held_of(observations) or ""),
+            held=by_our_clock(held_of(observations) or ""),
             unreachable=by_our_clock((launcher and observations.unreachable) or ""),
             loading=len(self._pending),
             race=sentence(self.sweep.plan) or "",

@@ -31,8 +31,8 @@ SERVE = (
     "for name in ('OPENBLAS_NUM_THREADS', 'OMP_NUM_THREADS'): os.environ[name] = '1'\n"
     "import sys, sweeper.engine.server as server\n"
     "server.THREADS = int(sys.argv[2])\n"
-    "from sweeper.engine import foreground\n"
-    "foreground.serve(home=sys.argv[1])\n"
+    "from sweeper.engine.__main__ import serve\n"
+    "serve(home=sys.argv[1])\n"
 )
 
 

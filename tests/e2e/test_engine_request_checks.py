@@ -10,7 +10,7 @@ import stat
 import pytest
 
 from sweeper.engine import access_token, lifecycle, wire
-from sweeper.engine.request_checks import JSON_BYTES
+from sweeper.engine.app import JSON_BYTES
 
 pytestmark = pytest.mark.e2e
 JSON = {"Content-Type": "application/json"}

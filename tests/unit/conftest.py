@@ -24,6 +24,7 @@ from sweeper.store.documents import encode, read_json
 from sweeper.store.local import LocalStore
 from sweeper.sweep import labels
 from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.launcher import held_of
 from sweeper.sweep.states import Event, State
 from sweeper.testing import FAKE, FakeBackend, FakeClock, Faults, FaultyStore
 
@@ -138,7 +139,7 @@ class Scene:
         return {
             **read_json(self.store, self.folder.observations),
             "observed": words,
-            "held": labels.held_of(seen),
+            "held": held_of(seen),
             "gave_up": False,
         }
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from sweeper.engine import meter
-from sweeper.engine.foreground import serve
+from sweeper.engine.__main__ import serve
 from sweeper.engine.lifecycle import Settings, client_key, command
 from sweeper.engine.limits import Bucket, Failures, Gate, Limits, add_limits, limits_of
 from sweeper.errors import EngineError

@@ -15,7 +15,7 @@ from tinker.lib._pydantic_conv import deserialize_json_response
 from tinker.proto import tinker_public_pb2 as pb
 from tinker.types import OptimStepResponse
 
-from sweeper.engine import app, operations, request_checks, state, wire
+from sweeper.engine import app, operations, state, wire
 from sweeper.engine.app import REFUSED
 from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import RequestError, Unknown
@@ -285,7 +285,7 @@ def test_a_number_sent_in_a_body_that_an_address_does_not_take_is_free(
 
 @pytest.mark.parametrize(("address", "status"), [("optim_step", 413), ("nowhere", 404)])
 def test_a_number_sent_in_a_body_that_is_too_large_is_free(service, monkeypatch, address, status):
-    monkeypatch.setattr(request_checks, "JSON_BYTES", 1000)
+    monkeypatch.setattr(app, "JSON_BYTES", 1000)
     client = Client(service)
     body = json.dumps(client.body(x="y" * 2000)).encode()
     assert told(service, "POST", address, body, JSON)[0] == status

@@ -8,11 +8,11 @@ import pytest
 
 from sweeper.backends.base import JobSpec, JobState, JobStatus
 from sweeper.errors import EnvironmentFailure, StoreError
+from sweeper.scheduler.components import NOT_YET_SECONDS
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import POLL_SECONDS, REMOTE_POLL_SECONDS, Scheduler
 from sweeper.scheduler.lost_workers import SETTLE_SECONDS
 from sweeper.scheduler.progress import Summary
-from sweeper.scheduler.requests import NOT_YET_SECONDS
 from sweeper.store.documents import encode, read_json
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder, token

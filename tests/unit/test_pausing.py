@@ -15,8 +15,9 @@ from sweeper.launcher import background, launching, pausing
 from sweeper.launcher.trust import sealed
 from sweeper.scheduler.loop import REPLANNED
 from sweeper.store.documents import read_json
-from sweeper.sweep import labels, lock, sweep_requests
+from sweeper.sweep import lock, sweep_requests
 from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.launcher import held_of
 from sweeper.sweep.plan_file import read
 from sweeper.sweep.states import Event, State
 from sweeper.testing import FAKE, FakeBackend, Fault, Faults, FaultyStore, Killed
@@ -80,10 +81,10 @@ def test_what_runs_can_be_stopped_and_goes_on_later(make_scene: Any) -> None:
 
 def test_a_pause_is_shown_whether_a_launcher_is_there_or_not(scene: Scene) -> None:
     sweep_requests.ask_pause(scene.folder, on=True)
-    assert "paused by" in (labels.held_of(scene.folder.read_observations()) or "")
+    assert "paused by" in (held_of(scene.folder.read_observations()) or "")
     scene.step()
     sweep_requests.ask_pause(scene.folder, on=False)
-    assert labels.held_of(scene.folder.read_observations()) is None
+    assert held_of(scene.folder.read_observations()) is None
 
 
 def test_a_sweep_that_is_over_ends_though_it_is_paused(make_scene: Any) -> None:

@@ -8,8 +8,8 @@ from sweeper.tui.model import (
     RunView,
     best_run,
 )
-from sweeper.tui.page_reader import PageReader
 from sweeper.tui.panels import PageData
+from sweeper.tui.run_page import PageReader
 
 Watched = Any
 

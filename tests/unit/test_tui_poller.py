@@ -14,9 +14,8 @@ from sweeper.store.documents import encode, read_json
 from sweeper.sweep.lock import holding_sweep
 from sweeper.sweep.states import Event
 from sweeper.tui.model import RunView
-from sweeper.tui.reading import past_points
 from sweeper.tui.render import head_lines
-from sweeper.tui.run_views import by_our_clock
+from sweeper.tui.run_views import by_our_clock, past_points
 from sweeper.tui.text import UNICODE, joined
 
 Watched = Any
