@@ -1,14 +1,5 @@
-"""Tracks how much agents may launch in a root, and how much they have launched.
-
-    .agents/<nanoseconds since 1970>-<random>.json     a launch, recorded before it starts
-
-The person who starts the server sets the limits. Everything that agents have ever launched in the
-root counts, through any server: killing and restarting a server gives them nothing more. An
-unfinished sweep counts with what it may use, a finished one with what it has used. A sweep that
-was removed counts like an unfinished one for ever, and one that is launched under its name later
-counts beside it: records have the identity of their sweep. Of two concurrent launches, each records
-itself first and then checks: at worst both are refused.
-"""
+"""Tracks how much agents may launch in a root, and how much they have launched. Each launch is
+recorded in `.agents/` before it starts, so restarting a server gives agents nothing more."""
 
 import os
 import time

@@ -1,12 +1,6 @@
-"""Training sessions. Each is a run of a sweep `agent-NAME` that executes one order after the
-other.
-
-An order is a file in the sweep's folder, and the run answers it with another file
-(`recipes/session.py` documents the layout). The next order is created, exclusively, once the last
-is answered. This serves as the session's lock, and no process that may die holds it. Everything
-else is an ordinary sweep: its launcher keeps the run alive and within its budget, and whatever
-reads sweeps reads sessions.
-"""
+"""Training sessions: each is a run of a sweep `agent-NAME` that executes orders one after the
+other. An order is a file, created exclusively, and the run answers it with another file
+(`recipes/session.py`)."""
 
 import hashlib
 import json
@@ -243,7 +237,7 @@ class Sessions:
         return max((int(name.rpartition("/")[2][:6]) for name in names), default=0)
 
     def order(self, session: Session, order: Mapping[str, object]) -> int | None:
-        """Create an order and return its number; None while another one is at work."""
+        """Create an order and return its number; None while another order is being executed."""
         last = self.last(session)
         if last and self.answer(session, last) is None:
             return None

@@ -317,7 +317,7 @@ class Training:
         busy_seconds: float,
         only: Kind | None = None,
     ) -> dict[str, object]:
-        """Create an order once no other is at work, and wait for its result."""
+        """Create an order once no other is being executed, and wait for its result."""
         live = await asyncio.to_thread(self._sessions.find, session)
         if only is not None and live.kind != only:
             raise UsageError(f"{live.name} is a session of {live.kind}: train_{live.kind}_step")
@@ -390,7 +390,7 @@ def _plain(problems: Sequence[Problem]) -> list[dict[str, str]]:
 
 
 def _shown(answer: Mapping[str, object]) -> dict[str, object]:
-    """Return an answer, with the texts of the model as data in any case."""
+    """Return an answer, with the model's texts always marked as data."""
     if "samples" not in answer:
         return dict(answer)
     samples: list[list[dict[str, object]]] = [

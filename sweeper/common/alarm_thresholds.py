@@ -1,20 +1,20 @@
-"""What alarms watch for, and from which value on: the table that the grid, the rules and the
-documentation share. Pure, and no imports of ours: the grid reads it, and so does the launcher.
-"""
+"""The alarm rules and their thresholds, shared by the grid, the rules and the documentation. Pure,
+without imports of ours."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 WINDOW = 60
-"""Steps that are remembered of each key: a rule that compares two stretches takes half at most."""
+"""The number of steps that are remembered of each key. A rule that compares two periods uses at
+most half of them."""
 
 Limits = dict[str, dict[str, float]]
 """Rule -> threshold -> value, for the rules that are on. Durations are in seconds."""
 
 
 class Threshold(NamedTuple):
-    """One number that a grid may change: its default, what it may be, what it means. `kind` says
-    how it is written: a number, a count of steps, a duration (`90s`, `1h30m`; kept in seconds)."""
+    """A number that a grid may change: its default, its bounds, its meaning. `kind` is how it is
+    written: a number, a count of steps, or a duration (`90s`, `1h30m`; stored in seconds)."""
 
     default: float
     least: float
@@ -24,7 +24,7 @@ class Threshold(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What a rule says is wrong, and its thresholds."""
+    """A rule: the fault that it detects, and its thresholds."""
 
     meaning: str
     thresholds: Mapping[str, Threshold]
@@ -128,14 +128,14 @@ RULES: dict[str, Rule] = {
         {"below": Threshold(0.03, 0.0, 1.0, "share of all memory that is free")},
     ),
 }
-"""By name, in the order in which they are told."""
+"""The rules by name, in the order in which they are shown."""
 
 
 def resolve(given: Mapping[str, Mapping[str, float] | None] | None = None) -> Limits:
-    """Return the thresholds in force: the defaults, changed by what a grid has `given` (as
-    `sweep.json` has it: rule -> thresholds, or None for one that is off). What is not known here is
-    passed over: a newer version's. What is above the most that may be said now, as an older version
-    allowed it, counts as the most: a rule over more steps than are remembered would never speak."""
+    """Return the thresholds in force: the defaults, changed by those `given` in a grid (as in
+    `sweep.json`: rule -> thresholds, or None for a rule that is off). Unknown rules and thresholds,
+    of a newer version, are ignored. Values above the present maximum, from an older version, are
+    lowered to it: a rule over more steps than are remembered would never raise an alarm."""
     limits: Limits = {}
     for name, rule in RULES.items():
         changed = (given or {}).get(name, {})

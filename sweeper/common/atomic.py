@@ -1,11 +1,6 @@
-"""Files that are whole or not there, whenever their writer is killed.
-
-A file is written under another name in the same folder, and then takes its own. A writer that is
-killed may leave one called `.tmp-<pid>-...` behind: nothing reads it, and `sweeper store gc`
-removes it.
-
-Standard library only, and little of it: a worker loads this for every job.
-"""
+"""Files that are complete or absent, whenever their writer is killed: each is written as
+`.tmp-<pid>-...` and renamed. `sweeper store gc` removes leftovers. Workers load this: few
+imports."""
 
 import errno
 import os
@@ -13,29 +8,29 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 
 TEMPORARY = ".tmp-"
-"""What the names of files begin with that are still being written."""
+"""The prefix of the names of files that are being written."""
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _AT_ONCE = 500
-"""Parts that are written in one call; the system takes 1,024 at most."""
+"""The number of parts written in one call; the system allows at most 1,024."""
 
 Parts = bytes | Sequence[bytes | memoryview]
 
 
 def atomic_write(path: str, data: Parts, *, mode: int = 0o644, durable: bool = False) -> None:
-    """Write a file, new or not: a reader sees the old or the new content, never a mixture. A link
-    of its name is replaced, not followed. `durable`: on the disk when this returns. Raises
-    `OSError`, and nothing has changed."""
+    """Write a file, new or existing: readers see the old or the new content, never a mixture. A
+    link of this name is replaced, not followed. `durable`: the content is on the disk on return.
+    Raises `OSError`, without any change."""
     with replacing(path, durable=durable) as temporary:
         _write(temporary, data, mode, durable)
 
 
 def atomic_create(path: str, data: Parts, *, mode: int = 0o644) -> None:
-    """Write a new file, durably. Raises `FileExistsError` when there is one, however close the
-    race, and `OSError`."""
+    """Write a new file, durably. Raises `FileExistsError` if the name exists, even in a close race,
+    and `OSError`."""
     temporary = _beside(path)
     try:
         _write(temporary, data, mode, durable=True)
-        os.link(temporary, path)  # it fails when the name is taken, and never shows half a file
+        os.link(temporary, path)  # fails if the name exists, and never shows an incomplete file
     finally:
         with suppress(OSError):
             os.unlink(temporary)
@@ -44,8 +39,8 @@ def atomic_create(path: str, data: Parts, *, mode: int = 0o644) -> None:
 
 @contextmanager
 def replacing(path: str, *, durable: bool = False) -> Generator[str]:
-    """Yield a name to make a file or a link under, which takes the place of `path` when the block
-    ends well, and is removed when it does not."""
+    """Yield a name under which to make a file or link. It replaces `path` if the block succeeds,
+    and is removed otherwise."""
     temporary = _beside(path)
     try:
         yield temporary
@@ -59,7 +54,7 @@ def replacing(path: str, *, durable: bool = False) -> Generator[str]:
 
 
 def sync_folder(folder: str) -> None:
-    """See that the names in a folder are on the disk."""
+    """Ensure that the names in a folder are on the disk."""
     descriptor = os.open(folder or ".", os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -93,15 +88,15 @@ def _write(path: str, data: Parts, mode: int, durable: bool) -> None:
 
 
 def nearest_folder(folder: str) -> str:
-    """Return the folder, or where it would be made."""
+    """Return the folder, or the nearest existing one above it."""
     while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
     return folder
 
 
 def try_to_write(folder: str) -> None:
-    """See that something can be written in a folder: a file without a name, of a byte, where the
-    file system has those; else a folder, for an instant. Raises `OSError`."""
+    """Check that a folder is writable: write one byte to a file without a name if the file system
+    supports that, else make and remove a folder. Raises `OSError`."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -114,6 +109,6 @@ def try_to_write(folder: str) -> None:
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-    import tempfile  # a worker does without it
+    import tempfile  # workers avoid this import
 
     os.rmdir(tempfile.mkdtemp(prefix=TEMPORARY, dir=folder))

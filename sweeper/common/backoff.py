@@ -1,5 +1,5 @@
-"""Backoff: how long to leave alone what has failed, and retries that wait longer each time. Workers
-load this module, so it imports the standard library only, and little of that."""
+"""Backoff: pauses after failures, and retries that wait longer each time. Workers load this, so it
+imports only the standard library."""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -15,7 +15,7 @@ _LOG = Log(__name__)
 T = TypeVar("T")
 
 _FRESH_SECONDS, _FRESH_SHARE = 1.0, 20.0
-_DOUBLINGS = 30  # more would only make the number overflow
+_DOUBLINGS = 30  # larger exponents would only overflow
 
 
 def delay(first: float, doublings: int, most: float = float("inf")) -> float:
@@ -24,15 +24,15 @@ def delay(first: float, doublings: int, most: float = float("inf")) -> float:
 
 
 def delays(first: float, most: float = float("inf"), times: int | None = None) -> Iterator[float]:
-    """Yield the waits between tries: `first` seconds, then twice as long each time up to `most`;
-    `times` of them, or without end."""
+    """Yield the waits between tries: `first` seconds, doubled each time up to `most`; `times` of
+    them, or endlessly."""
     numbers = count() if times is None else iter(range(times))
     return (delay(first, number, most) for number in numbers)
 
 
 def spread(waits: Iterable[float]) -> Iterator[float]:
-    """Yield each wait shortened at random by up to half, so that processes that failed together do
-    not come back together."""
+    """Yield each wait, shortened at random by up to half, so that processes that failed together do
+    not retry together."""
     import random
 
     return (wait * random.uniform(0.5, 1.0) for wait in waits)  # noqa: S311 - not for secrets
@@ -47,9 +47,9 @@ def retried(
     note: Callable[[Exception, float], None] | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> T:
-    """Return what `action` returns. After an error for which `passing` is true, wait for the next
-    of `waits`, or `at_least` the seconds that the error itself asks for, and try again; raise other
-    errors, and the one after the last wait. `note` is called with each error that is retried and
+    """Return the result of `action`. After an error for which `passing` is true, wait for the next
+    of `waits`, or `at_least` the seconds that the error asks for, and try again. Other errors, and
+    the error after the last wait, are raised. `note` is called with each error that is retried and
     the seconds until then."""
     for wait in waits:
         try:
@@ -81,7 +81,8 @@ class Backoff:
     def check(self) -> None:
         """Raise the last failure again if it is too early for another try."""
         if self._failure is not None and self._clock() < self._until:
-            raise self._failure.with_traceback(None)  # else the traceback grows with every call
+            # otherwise the traceback would grow with every call
+            raise self._failure.with_traceback(None)
 
     @contextmanager
     def tried(self, *failures: type[Unreachable]) -> Generator[None]:

@@ -1,16 +1,5 @@
-"""Read and write the documents of sweeper by the types of their fields, which are declared as
-`NamedTuple`s.
-
-    class Share(NamedTuple):
-        backend: str
-        max_parallel: Annotated[int, AtLeast(1)] | None = None
-
-    read(Share, document, "sweep.json")  # or: sweep.json: max_parallel: should be 1 or more, not 0
-    written(share)
-
-A null counts as a missing key. A missing key gets the field's default, or None if its type allows
-that. Unknown keys are ignored: a newer version may have written them.
-"""
+"""Reads and writes sweeper's documents by the types of their fields, declared as `NamedTuple`s. A
+null counts as a missing key; unknown keys, of a newer version, are ignored."""
 
 import json
 import re
@@ -66,7 +55,7 @@ class Key(NamedTuple):
 
 
 class Default(NamedTuple):
-    """The value of a field whose key is missing, in `Annotated`, for fields that code must give."""
+    """The value of a field whose key is missing, in `Annotated`, for fields that code must pass."""
 
     value: object
 
@@ -80,20 +69,20 @@ class Clamp(NamedTuple):
 _SPARSE, _REST, _WHOLE, _UNSTORED = object(), object(), object(), object()
 
 Sparse = Annotated[T, _SPARSE]
-"""A field that is not written if it has its default."""
+"""Marks a field that is not written if it has its default."""
 
 Rest = Annotated[T, _REST]
-"""A field with all objects under other keys, by their keys."""
+"""Marks a field that holds all objects under other keys, by their keys."""
 
 Whole = Annotated[T, _WHOLE]
-"""A field with the whole document as it was read. It is not written."""
+"""Marks a field that holds the whole document as it was read. It is not written."""
 
 Unstored = Annotated[T, _UNSTORED]
-"""A field that documents do not have: it gets its default."""
+"""Marks a field that documents do not have: it gets its default."""
 
 
 def _is_time(text: str) -> bool:
-    from datetime import datetime  # few workers read a time
+    from datetime import datetime  # workers rarely read a time
 
     try:
         return bool(_TIME.fullmatch(text) and datetime.fromisoformat(text))
@@ -106,7 +95,7 @@ Time = Annotated[str, Check(_is_time, "a time such as 2026-01-31T12:00:00Z")]
 
 
 class Wrong(Exception):
-    """Raised for a value that is not as `expected`. `path` leads to it, the outermost part last."""
+    """A value is not as `expected`. `path` leads to it, with the outermost part last."""
 
     def __init__(self, expected: str, value: object, path: str = "", *, missing: bool = False):
         super().__init__(expected)
@@ -370,8 +359,8 @@ def _missing(read_field: Read) -> object:
 
 
 def _writer(hint: Any) -> Read | None:  # noqa: PLR0911
-    """Return the function that turns a value of the type `hint` into JSON; None for one that
-    already is."""
+    """Return the function that turns a value of the type `hint` into JSON; None if the value is
+    JSON already."""
     origin, args = origin_of(hint), args_of(hint)
     if origin is Annotated:
         return _writer(args[0])
@@ -409,7 +398,7 @@ def _write_fields(value: Any) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """Return a value for messages. It may be of any size."""
+    """Return a value for messages, shortened."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):

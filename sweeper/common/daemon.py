@@ -1,5 +1,5 @@
-"""A process of this user that serves others on this machine by a socket, and starts when it is
-needed. It holds a lock while it lives. Uses only the standard library, imported on demand."""
+"""A background process that serves this user's other processes through a socket. It starts on
+demand and holds a lock while it lives. Uses only the standard library, imported on demand."""
 
 import json
 import os

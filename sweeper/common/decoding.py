@@ -1,5 +1,5 @@
-"""Decodes JSON from a store, which anybody may have written. Removes what would break later code
-that prints or walks through the values."""
+"""Decodes JSON from a store, which anybody may have written, and removes what would break printing
+or recursion."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def decode(data: bytes) -> object:
         raise ValueError(f"nested more than {MOST_LEVELS} levels deep") from None
     if is_deep(data) and _has_levels(value, MOST_LEVELS):
         raise ValueError(f"nested more than {MOST_LEVELS} levels deep")
-    strange = b"\0" in data[:4] or data[:1] in b"\xfe\xff"  # UTF-16 and the like
+    strange = b"\0" in data[:4] or data[:1] in b"\xfe\xff"  # UTF-16 and other encodings
     return mended(value) if strange or _MAY_BE_HALF.search(data) else value
 
 

@@ -20,8 +20,8 @@ _TAKES_NOTHING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def lacking(error: BaseException | None) -> str | None:
-    """Return what this machine has too little of, where an error (or what it came from) says so:
-    `this machine has no more memory`."""
+    """Return the resource that this machine lacks, if an error or its cause shows that: `this
+    machine has no more memory`."""
     while error is not None:
         lack: str | None = None
         if isinstance(error, OSError):
@@ -35,8 +35,8 @@ def lacking(error: BaseException | None) -> str | None:
 
 
 def crowding(error: BaseException | None) -> str | None:
-    """Return the same, or that a disk is full or takes nothing any more: in the error's own words,
-    which say where that is."""
+    """Return the same, or the error's own words for a disk that is full or read-only, which name
+    the file."""
     lack, at = lacking(error), error
     while lack is None and at is not None:
         if isinstance(at, OSError) and at.errno in _TAKES_NOTHING:
@@ -46,8 +46,8 @@ def crowding(error: BaseException | None) -> str | None:
 
 
 def when_there_is_room(start: Callable[[], T], sleep: Callable[[float], None] | None = None) -> T:
-    """Return what `start` returns. Calls it again, up to five times within 3 seconds, while it
-    fails for want of room: what takes the room is often about to end."""
+    """Return the result of `start`. Retry it up to five times within 3 seconds while resources are
+    lacking: the processes that use them may end soon."""
     return retried(
         start, delays(0.1, times=5), lambda error: lacking(error) is not None, sleep=sleep
     )

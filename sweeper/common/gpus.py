@@ -1,6 +1,5 @@
-"""Divides the GPUs of this machine among runs, whoever launched them. A run locks its devices for
-as long as one of its processes lives, so nothing has to be given back after a kill. Uses only the
-standard library, because workers load it."""
+"""Divides this machine's GPUs among runs. A run locks its devices while any of its processes lives,
+so a kill releases them. Standard library only, because workers load it."""
 
 import fcntl
 import os

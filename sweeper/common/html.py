@@ -1,4 +1,4 @@
-"""Makes small HTML tables for notebooks. All contents are escaped. Imports are lazy."""
+"""Makes small HTML tables for notebooks, with all contents escaped. Imports are lazy."""
 
 from collections.abc import Iterable, Sequence
 

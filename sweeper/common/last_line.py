@@ -1,4 +1,4 @@
-"""Why a program failed, from the last that it printed. Pure."""
+"""Finds the reason of a program's failure in its last output. Pure."""
 
 import re
 
@@ -7,14 +7,15 @@ from sweeper.common.sanitize import sanitize
 _SHOWN = 200
 _TRACEBACK = "Traceback (most recent call last):"
 _LABEL = re.compile(r"error: +(?=\S)")
-"""What a program writes before its message. Whoever shows the line says that the run failed."""
+"""Prefixes of messages, which are removed: the text around the line already says that the run
+failed."""
 _EXCEPTION = r"[A-Za-z_][\w.]*(?::.*)?\Z"
-"""What ends a traceback: the exception's class, and its message where there is one."""
+"""The end of a traceback: the exception's class, and its message if it has one."""
 
 
 def cause(data: bytes) -> str:
-    """Return the last line of the last traceback in a log's end, and the last line of all where
-    there is none: programs go on printing while they end. For people, at most 200 characters."""
+    """Return the last line of the last traceback in the end of a log, else the last line: programs
+    may print more while they end. For people, at most 200 characters."""
     lines = data.decode("utf-8", "replace").splitlines()
     starts = [number for number, line in enumerate(lines) if line.strip() == _TRACEBACK]
     for line in lines[starts[-1] + 1 :] if starts else ():

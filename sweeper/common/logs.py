@@ -1,8 +1,5 @@
-"""What launchers and workers log: loggers that cost nothing until logging is set up, and their
-bounded file. `logging` is imported only then, because the command line and workers start often.
-
-The level is $SWEEPER_LOG: debug, info (the default of a launcher's file), warning or error.
-"""
+"""Logging of launchers and workers, into a bounded file. Loggers cost nothing until logging is set
+up, because the command line starts often. $SWEEPER_LOG sets the level."""
 
 import os
 import sys
@@ -43,19 +40,20 @@ class Log:
     def _log(self, level: int, message: str, values: tuple[object, ...]) -> None:
         if (logging := sys.modules.get("logging")) is not None:
             logger = logging.getLogger(self._name)
-            if logger.hasHandlers():  # else Python would print warnings of a library
+            if logger.hasHandlers():  # otherwise Python prints the warnings of a library
                 logger.log(level, message, *values)
 
 
 class Changes:
-    """Logs a condition when it changes, not once per round. `name` says what it is about."""
+    """Logs a condition when it changes, not in each round. `name` is the condition's name in
+    messages."""
 
     def __init__(self, log: Log, name: str, gone: str) -> None:
         self._log, self._name, self._gone = log, name, gone
         self._last: str | None = None
 
     def see(self, value: str | None) -> None:
-        """Log the value if it differs from the last one; None means that all is well again."""
+        """Log the value if it differs from the last one. None means that all is well again."""
         if value == self._last:
             return
         self._last = value
@@ -75,8 +73,8 @@ def level() -> int:
 
 @contextmanager
 def logging_to(path: str, redact: Callable[[str], str]) -> Generator[None]:
-    """Log to the file at `path` meanwhile, without what `redact` removes; also to standard error
-    if $SWEEPER_LOG_SHOWN is set. A file that cannot be written is no error."""
+    """Log to the file at `path` while the block runs, with secrets removed by `redact`; also to
+    standard error if $SWEEPER_LOG_SHOWN is set. A file that cannot be written is ignored."""
     import logging
     from logging.handlers import RotatingFileHandler
 
@@ -126,7 +124,7 @@ def _formatter(redact: Callable[[str], str]) -> "logging.Formatter":
     import time
 
     class Redacted(logging.Formatter):
-        """Makes one line of a record, in UTC, without secrets."""
+        """Formats a record as one line, in UTC, without secrets."""
 
         converter = time.gmtime
 

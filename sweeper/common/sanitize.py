@@ -1,14 +1,6 @@
-"""Makes untrusted text harmless for a terminal. No other module does this.
-
-Run names, metric keys, log lines and reasons in a store come from anybody. Some characters in them
-are commands to a terminal: set the title, fill the clipboard, hide earlier output, reverse the
-writing direction. `guarded` wraps standard output and standard error in writers that let no
-command pass, whoever prints. Code that prints untrusted text within a line of ours also calls
-`sanitize`, so that it stays one line. Our own commands (colours, redrawn screens) go to the
-wrapped stream, which `raw` returns.
-
-Uses only a small part of the standard library: a worker loads this for every job.
-"""
+"""Makes untrusted text harmless for a terminal: text from a store may contain control sequences.
+`guarded` wraps the standard streams; `sanitize` also keeps a text on one line. Workers load this:
+few imports."""
 
 import os
 import re

@@ -1,5 +1,5 @@
-"""How sweeper starts its own programs: with this interpreter, and nothing of the current folder on
-the module path, where a `json.py` or a `sweeper/` of the user's may lie."""
+"""Command lines that start sweeper's own programs with this interpreter. The current folder is not
+on their module path, since it may have a `json.py` or a `sweeper/`."""
 
 import os
 import sys
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 _WORKER, _ARRAY = "sweeper.worker.main", "sweeper.worker.array"
 
-# What runs in a recipe's interpreter: by path, since that one may have no sweeper.
+# A module in a recipe's interpreter is started by its path, since sweeper may not be installed
+# there.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BOOTSTRAP = os.path.join(_PACKAGE, "recipe", "bootstrap.py")
 
@@ -28,11 +29,11 @@ def worker_command(  # noqa: PLR0913
     shared_store: bool = False,
 ) -> list[str]:
     """Return the argv of the worker for one attempt of a run of the sweep at `folder`. Backends
-    find their jobs by its last two elements. `env_file`: where the environment lies without which
-    the store cannot be reached; `python`: the interpreter, where it is not this one; `restarts`:
-    the variable in which the backend counts how often it has started the job again, and what that
-    says the first time; `bare`: what starts a module of sweeper's where there is no sweeper yet;
-    `shared_store`: whether it reaches the store through a process that workers share."""
+    identify their jobs by its last two elements. `env_file`: the file with the environment needed
+    to reach the store. `python`: another interpreter than this one. `restarts`: the variable in
+    which the backend counts restarts of the job, and its first value. `bare`: the start of a
+    command that runs a module of sweeper before sweeper is installed. `shared_store`: the worker
+    reaches the store through a process that workers share."""
     options = [] if env_file is None else ["--env", env_file]
     if restarts is not None:
         variable, first = restarts
@@ -44,9 +45,9 @@ def worker_command(  # noqa: PLR0913
 
 
 def array_command(command: Sequence[str], root: str, table: str) -> list[str]:
-    """Return the argv of a child of an array job that finds out by its index and the `table` below
-    `root` which token goes to the end of `command`."""
+    """Return the argv of a child of an array job. It finds its token by its index in the `table`
+    below `root`, and appends the token to `command`."""
     at = command.index(_WORKER) if _WORKER in command else 0
-    if at and command[at - 1] != "-m":  # where there is no sweeper yet: that is made once
+    if at and command[at - 1] != "-m":  # sweeper is not installed there yet
         return [*command[:at], _ARRAY, root, table, "-P", "-m", *command[at:]]
     return [command[0], "-P", "-m", _ARRAY, root, table, *command]

@@ -1,8 +1,5 @@
-"""Isolated environments in which a model's commands are executed, behind one small protocol.
-
-`open_environment("bubblewrap", Made(...))` returns one that is not started yet. Uses only the
-standard library, because recipes load this in their own interpreter.
-"""
+"""Isolated environments in which a model's commands are executed, with one small protocol:
+`open_environment("bubblewrap", Made(...))`. Standard library only, because recipes load this."""
 
 from sweeper.environments.base import (
     Died,

@@ -1,11 +1,5 @@
-"""An environment in its own namespaces, by bubblewrap. Needs neither a daemon nor root.
-
-It has no network, no capabilities, and no further namespaces. Of this machine's files it sees only
-the programs (`/usr`, read-only), or those of a given root. Its file system is in memory, and
-nothing of it stays. The environment ends with its first process, which ends with ours, however
-ours ends. If we are root, bubblewrap is started as an unprivileged user, because the kernel does
-not count root's processes.
-"""
+"""An environment in its own namespaces, by bubblewrap, without a daemon or root. It has no network
+and no capabilities, sees only `/usr` or a given root, and keeps its files in memory."""
 
 import itertools
 import json
@@ -111,7 +105,7 @@ def watch(one: Watched) -> None:
 
 
 def unwatch(one: Watched) -> None:
-    """Stop to monitor an environment."""
+    """Stop monitoring an environment."""
     with _lock:
         _watched.discard(one)
 

@@ -1,9 +1,5 @@
-"""A container as an environment, with the command of podman or docker. Its image is built from the
-task's Dockerfile, or named by the task. With podman it can also use a prepared root.
-
-It has no network, whatever the task asks for. It ends with its first process, the supervisor of
-its shell, which ends when the pipe to it is closed. The image needs bash and tar.
-"""
+"""A container as an environment, with the command of podman or docker and no network. Its image is
+built from the task's Dockerfile, or named by the task. The image needs bash and tar."""
 
 import hashlib
 import os

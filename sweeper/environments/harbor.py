@@ -1,11 +1,7 @@
 # pyright: basic, reportMissingImports=false
-"""An environment of the package `harbor` (docker, daytona, e2b, modal ..., or a class by its
-import path), adapted to our protocol. Only for an interpreter that has the package.
-
-harbor executes each command in a new process. To keep the shell's state, each command's folder,
-variables and functions are saved in the environment, and loaded before the next command.
-Background programs are left alone until `reset`.
-"""
+"""An environment of the package `harbor` (docker, daytona, e2b, ..., or a class by its import
+path), adapted to our protocol. harbor executes each command in a new process, so the shell's state
+is saved and loaded around it. Only for an interpreter that has the package."""
 
 import asyncio
 import importlib.util

@@ -1,8 +1,5 @@
-"""A temporary folder in place of an environment, without isolation. For machines that support
-nothing better, and trusted tasks.
-
-Paths of the environment (`/app/x`) are below that folder. Commands find it in `SWEEPER_TASK_ROOT`.
-"""
+"""A temporary folder in place of an environment, without isolation, for trusted tasks. Paths
+(`/app/x`) are below that folder, which commands find in `SWEEPER_TASK_ROOT`."""
 
 import os
 import secrets

@@ -1,10 +1,5 @@
-"""A shell that keeps its state between commands, controlled through two pipes.
-
-In the environment a supervisor (bash) runs one shell at a time (also bash), and starts the next
-one when it has ended. The shell reads commands from standard input, each with a new random word,
-and writes that word after the command's output. So the end of the output is recognized, whatever
-the command has written. The end of a shell is reported with words that only the supervisor knows.
-"""
+"""A shell that keeps its state between commands, controlled through two pipes. A supervisor (bash)
+in the environment starts one shell at a time. Random words mark the end of each output."""
 
 import os
 import secrets
@@ -26,8 +21,8 @@ _PATIENCE = (0.5, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds before the supervisor is signalled again."""
 _START_SECONDS = 30.0
 _LOOKS, _LOOKS_IN_SESSION = 100, 10
-"""How often the supervisor looks whether killed processes are gone, 10 ms apart. Fewer looks
-outside a namespace: the machine's first process may be slow to reap them, or never do it."""
+"""The number of checks, 10 ms apart, whether killed processes are gone. Outside a namespace there
+are fewer checks: the machine's first process may be slow to reap them, or never do it."""
 
 _LOOP = r"""
 while IFS= read -r -d '' n && IFS= read -r -d '' k && IFS= read -r -d '' c; do

@@ -1,8 +1,5 @@
-"""The types of fields. A kind reads a node, with a message for each mistake, and makes the
-matching JSON Schema. `sections` allows null in addition everywhere.
-
-`where` is the field's path (`launch.max_parallel`), with which every message begins.
-"""
+"""The types of fields. A kind reads a node, with a message for each mistake, and makes the matching
+JSON Schema. `where` is the field's path (`launch.max_parallel`), with which messages begin."""
 
 import math
 import re

@@ -1,9 +1,5 @@
-"""Reads YAML text into nodes that know their position, and enforces all limits.
-
-YAML is read as version 1.2 with the core schema: `1e-4` is a float, `no` and `on` are strings,
-`010` is 10. Events are pulled from the parser one at a time, so a hostile file is refused as soon
-as it crosses a limit, before it is expanded.
-"""
+"""Reads YAML 1.2 (core schema) into nodes that know their position, and enforces all limits. Events
+are pulled one at a time, so that a hostile file is refused as soon as it crosses a limit."""
 
 import re
 from collections.abc import Iterable, Iterator

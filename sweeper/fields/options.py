@@ -1,12 +1,6 @@
-"""The options of a backend, declared once. Types, defaults and kinds stand together:
-
-    class Options(NamedTuple):
-        partition: Annotated[str | None, Option(Text(), "The partition.", "gpu")] = None
-        time_s: Annotated[float | None, Option(Duration(60), "The time limit.", "2h")] = None
-
-`section_of` makes the section of a grid, and `read_options` reads the options of a plan. The name
-of a duration in a grid has no `_s`.
-"""
+"""The options of a backend, declared once as a `NamedTuple` of annotated fields. `section_of` makes
+the section of a grid, and `read_options` reads a plan's options. Durations (`time_s`) have no `_s`
+in grids."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints

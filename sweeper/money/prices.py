@@ -1,8 +1,5 @@
-"""The prices of tokens by model, from the package's table and the user's: the newer price counts.
-
-The format is that of Tinker's `models.json`: rows with `tinker_id`, `prefill`, `cached_prefill`,
-`sample`, `train` (`"$1.87"` or a number per million tokens), and `date` if not that of the table.
-"""
+"""The prices of tokens by model, from the package's table and the user's, in the format of Tinker's
+`models.json`. The newer price counts."""
 
 import json
 import os
@@ -17,8 +14,8 @@ from sweeper.errors import StoreError, UsageError
 from sweeper.sweep.usage import KINDS, Usage
 
 CACHED_SHARE = 0.2
-"""What a token of a prompt that was read before costs, where the table does not say: a share of
-the price of one that was not. Tinker's discount of October 2026, by third parties."""
+"""The price of a cached prompt token, where the table has none, as a share of the price of an
+uncached one. Tinker's discount of October 2026, by third parties."""
 
 _MILLION = 1e6
 _NO_DATE = "an unknown date"
@@ -40,7 +37,7 @@ class Price(NamedTuple):
         """`2026-10`, or `2026-06 (train), 2026-10` if not all prices are of one date."""
         kinds: dict[str, list[str]] = {}
         for kind, date in self.dates.items():
-            if kind != "cached":  # it is of the date of `prefill`, or computed from that
+            if kind != "cached":  # it has the date of `prefill`, or is computed from it
                 kinds.setdefault(date, []).append(kind)
         newest = _sorted(kinds)[-1:]
         older = (f"{date} ({', '.join(kinds[date])})" for date in _sorted(kinds)[:-1])
@@ -98,7 +95,7 @@ def basis(*amounts: Amount) -> str:
 
 
 def amount(usage: Usage, prices: Prices) -> Amount:
-    """Return what a usage costs by these prices."""
+    """Return the cost of a usage by these prices."""
     usd, unpriced, dates = 0.0, list[str](), set[str]()
     for model, counts in usage.models.items():
         price = prices.models.get(model, Price())

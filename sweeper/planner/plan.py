@@ -1,10 +1,5 @@
-"""Makes the plan of a grid: the runs of a sweep, checked, each with its configuration, name and
-id.
-
-    plan = sweeper.plan("grids/quickstart.yaml", overrides={"max_steps": 5})
-
-Starts nothing and writes nothing. All mistakes are reported in one `GridError`, a line each.
-"""
+"""Makes the plan of a grid: the runs of a sweep, checked, each with its configuration, name and id.
+Starts and writes nothing. All mistakes are reported in one `GridError`."""
 
 import os
 from collections import Counter

@@ -1,10 +1,6 @@
 """Makes the points of a grid lazily: the product of the blocks, extended by `when`, reduced by
-`exclude`, and followed by `include`.
-
-A point is a cell's configuration: the base, overridden by its rows, overridden by the command
-line. References are resolved last. Values that depend on the seed are resolved for each run
-(`pending`).
-"""
+`exclude`, followed by `include`. A point is a cell's configuration, with references resolved
+last."""
 
 import itertools
 import math

@@ -1,5 +1,5 @@
-"""Lists the files of a git checkout that belong in a copy of its code: those of the checkout, of
-its submodules, and of other repositories inside it. Standard library only."""
+"""Lists the files of a git checkout that belong in a copy of its code, including submodules and
+other repositories inside it. Standard library only."""
 
 import hashlib
 import os

@@ -1,11 +1,5 @@
-"""Prepares jobs for machines that have Python and nothing else (`launch.requirements`): uploads
-sweeper's source, and lists the packages that workers need to reach the store.
-`sweeper/worker/bare_machine.py` installs them on the machine.
-
-The source is that of the launcher's own sweeper, stored as `<sweep>/code/sweeper-<hash>.zip`. The
-packages are pinned to the versions installed here. The recipe's requirements are a file of the
-checkout, which is part of the copy of the code.
-"""
+"""Prepares jobs for machines that have only Python (`launch.requirements`): uploads sweeper's
+source and lists the packages that workers need. `sweeper/worker/bare_machine.py` installs them."""
 
 import ast
 import base64

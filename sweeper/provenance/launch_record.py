@@ -1,12 +1,6 @@
-"""Records what the attempts of a launch run, so that runs of different launches can be compared.
-
-The record is the provenance of the launch with the service, the variables of the grid, digests of
-the data files that configurations name, and the digest of the program (`program`). It is stored
-once, as `<sweep>/code/<id>.launch.json`. The events of attempts name its id.
-
-The program is the copy of the code without files that no run executes: grids, and documentation
-(Markdown, reStructuredText). `files` is the path of a list of its files with their digests.
-"""
+"""Records what the attempts of a launch run, as `<sweep>/code/<id>.launch.json`: provenance,
+service, variables, and digests of data and of the program. So runs of different launches can be
+compared."""
 
 import hashlib
 import os

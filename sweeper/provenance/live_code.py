@@ -1,10 +1,5 @@
 """Finds the source files of a recipe that runs in place, without a copy, and makes a digest of
-them. So runs of different code can be told apart outside of git, and with `--live`.
-
-The files are those that a command names, and the Python modules in the folder of the program and
-below. Packages that are installed are not part of it. Used by the launch and by workers. Standard
-library only.
-"""
+them, so that runs of different code can be told apart. Standard library only."""
 
 import hashlib
 import os

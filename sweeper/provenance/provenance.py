@@ -1,9 +1,5 @@
-"""Collects the provenance of a sweep: enough to know later what ran, and to run it again.
-
-`collect` makes the `provenance` of `sweep.json`. The long parts, which are the diff against the
-commit and the list of all packages, are files in `<sweep>/code/` named by their hashes. Secrets are
-removed by their values, and on the command line also by the names of their options.
-"""
+"""Collects the provenance of a sweep: enough to know later what ran, and to run it again. Long
+parts are files in `<sweep>/code/`. Secrets are removed."""
 
 import hashlib
 import json

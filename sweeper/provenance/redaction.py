@@ -1,9 +1,5 @@
-"""Removes the values of secrets from output. Standard library only.
-
-A value is replaced as it is, and in the forms that JSON, `repr` and percent-encoding give it. A
-value that a recipe prints in pieces, reversed or in base64 is not recognised. Short values are not
-replaced either, because they occur in logs by chance.
-"""
+"""Removes the values of secrets from output, also as JSON, `repr` and percent-encoding write them.
+Values in pieces, reversed or in base64 are not recognised. Standard library only."""
 
 import json
 import re

@@ -1,5 +1,5 @@
 """Reads the requirements file that jobs use on other machines (`launch.requirements`): finds lines
-that do not work there, and the options that say where packages come from."""
+that do not work there, and the options that name package sources."""
 
 import os
 import re

@@ -1,28 +1,6 @@
-"""Copies the checkout at launch, so that runs execute the code of that time.
-
-The copy has every file that git tracks, as in the working tree, and untracked files that git does
-not ignore. The same holds for submodules and other repositories inside the checkout, up to 20 MB
-each. It is stored as `<sweep>/code/<hash>.tar.gz`; the same tree has the same hash. The user's
-index and the refs and objects of their repository are not changed.
-
-Other files are reached in the checkout through symbolic links: files that git ignores (`.venv`,
-data), virtual environments, large files (over 10 MB, untracked ones over 1 MB), files that contain
-a secret's value, links that lead out of the checkout, and untracked files beyond 2,000 (files of
-code come first). The links are made when a host first extracts the snapshot; a later launch of the
-same code adds links to new files. `__pycache__` is left out. The copy has its own `.git`, at the
-commit of the launch and with the checkout's objects, so that recipes can ask git for their commit.
-Relative paths thus lead to the same files. But a run that writes by a relative path into a tracked
-or new folder writes into the snapshot, which all runs of the same code share: results belong in
-`log_path`.
-
-A recipe's imports are redirected to the copy (`bootstrap.py`). Those of a `command:` are not, so it
-finds packages that are installed in place (`pip install -e`) in the checkout.
-
-Recipes are checked in the checkout itself, moments before it is copied. Changes made in between are
-copied without a check.
-
-Used by the launch (`make`) and by the worker (`extract`). Standard library only.
-"""
+"""Copies the checkout at launch (`make`) to `<sweep>/code/<hash>.tar.gz`, and extracts it for jobs
+(`extract`). docs/reliability.md says which files are copied, and which are linked. Standard library
+only."""
 
 import hashlib
 import os

@@ -1,10 +1,7 @@
 # pyright: basic, reportMissingImports=false
-"""Our environments for the package `harbor`: an environment class that it loads by import path.
-
-    harbor run -p TASKS --environment-import-path sweeper.tasks.for_harbor:Bubblewrap
-
-Only for an interpreter that has `harbor`; no other module here imports this.
-"""
+"""Our environments for the package `harbor`, loaded by their import path (`harbor run
+--environment-import-path sweeper.tasks.for_harbor:Bubblewrap`). Only for an interpreter that has
+`harbor`."""
 
 import asyncio
 import io

@@ -42,7 +42,8 @@ class Judged(NamedTuple):
 
     @property
     def reward(self) -> float:
-        """A single number: the reward named `reward`, else the mean of all; 0 if there are none."""
+        """The single reward: the number called `reward`, else the mean of all; 0 if there are
+        none."""
         if not self.rewards or "reward" in self.rewards:
             return self.rewards.get("reward", 0.0)
         return sum(self.rewards.values()) / len(self.rewards)

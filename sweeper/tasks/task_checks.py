@@ -126,7 +126,7 @@ def _attempt(
 
 
 def notes_of(task: Task, kind: str) -> list[str]:
-    """Return notes on what a task asks for and does not get here, which are not mistakes of the
+    """Return notes on requests of a task that are not supported here, which are not mistakes of the
     task."""
     place, notes = task.environment, list[str]()
     ours = kind in ("bubblewrap", "process")

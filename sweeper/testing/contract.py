@@ -1,18 +1,6 @@
-"""Contract tests that every backend must pass, also those of other packages.
-
-    from sweeper.testing.contract import BackendContract, Site
-
-    class TestMyCluster(BackendContract):
-        @pytest.fixture
-        def site(self, tmp_path):
-            with Site("my-cluster", tmp_path, options={"queue": "long"}, parallel=4) as site:
-                yield site
-
-It needs pytest. `tests/contract/test_backends.py` has sweeper's own sites. Tests of events that a
-site cannot cause (a lost node, say) are skipped, and pytest reports it. For failure messages that
-show values, have pytest rewrite this module:
-`pytest.register_assert_rewrite("sweeper.testing.contract")` in a conftest.py.
-"""
+"""Contract tests for backends, also of other packages: subclass `BackendContract` and define a
+fixture `site` that yields a `Site`. Needs pytest. Tests of events that a site cannot cause are
+skipped."""
 
 import json
 import signal
@@ -321,8 +309,9 @@ class BackendContract:
         assert _status(backend, token).state is JobState.RUNNING
 
     def test_what_is_submitted_twice(self, site: Site) -> None:
-        """The same job, by a launcher that did not hear that the first was accepted. Whether that
-        makes one job or two, the token is at work while one of them is, and can be stopped."""
+        """The same job is submitted by a launcher that did not learn that the first was accepted.
+        Whether that makes one job or two, the token is reported while one of them exists, and can
+        be stopped."""
         backend, token = site.open(), "adadadadadad-a1"
         backend.submit([site.job(token)])
         site.await_start(token)
@@ -380,7 +369,7 @@ class BackendContract:
         self, site: Site, token: str, take: Callable[[str], AbstractContextManager[object]]
     ) -> None:
         backend = site.open()
-        # The worker must not end and report by itself: then the backend would not be asked.
+        # The worker must not end and report by itself, or the backend would not be queried.
         backend.submit([site.job(token, saves=3600.0, resources=site.fragile)])
         site.await_start(token)
         with take(backend.find([token])[token]):

@@ -1,8 +1,5 @@
-"""Stores and backends that fail at chosen calls.
-
-A `Faults` counts the calls, from 1, of all stores and backends that share it, and decides which of
-them fail and how. `FaultyStore` and `FaultyBackend` wrap a real one and apply the faults.
-"""
+"""Stores and backends that fail at chosen calls. A `Faults` counts the calls, from 1, of all
+wrapped stores and backends that share it, and decides which fail and how."""
 
 import errno
 import os
@@ -104,7 +101,7 @@ class Faults:
 
 class FaultyStore:
     """A store that fails as `faults` decides and otherwise behaves like `store`. With `remote` it
-    says of itself that it is elsewhere, and its files have no paths on this machine."""
+    reports itself as a remote store, and its files have no paths on this machine."""
 
     def __init__(self, store: Store, faults: Faults, *, remote: bool = False) -> None:
         self.root = store.root
