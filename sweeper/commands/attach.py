@@ -3,6 +3,8 @@
 import os
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import NoReturn
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import newest, open_registry
@@ -25,18 +27,24 @@ def _why_none(sweep: Sweep) -> str:
     return f"{sweep.name} has no tmux windows here: they were closed, or are on another machine"
 
 
-def run(arguments: Namespace) -> int:
+def run(arguments: Namespace) -> NoReturn:
     """Become a tmux client that shows a sweep's windows."""
-    from sweeper.backends.tmux.server import TmuxServer, socket_name
-
     registry = open_registry(arguments)
     name = arguments.sweep or newest(registry)
     sweep = registry.sweep(name)
+    go(sweep.root, sweep.name, lambda: _why_none(sweep))
+
+
+def go(root: str, name: str, why_none: Callable[[], str] = str) -> NoReturn:
+    """Become a tmux client that shows the windows of a sweep. `why_none` returns why it has none.
+    Raises `NotFound` then, and `UsageError` without a terminal."""
+    from sweeper.backends.tmux.server import TmuxServer, socket_name
+
     server = TmuxServer()
     server.check()
-    session = server.session(f"{sweep.root}/{sweep.name}")
+    session = server.session(f"{root}/{name}")
     if session is None:
-        raise NotFound(f"{_why_none(sweep)}; `{hint('watch', name, root=sweep.root)}` shows it")
+        raise NotFound(f"{why_none()}; `{hint('watch', name, root=root)}` shows it")
     if not sys.stdout.isatty():
         raise UsageError("attach needs a terminal")
     sys.stdout.flush()

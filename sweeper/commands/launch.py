@@ -5,16 +5,17 @@ from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import with_status
-from sweeper.errors import NotFound, SweeperError
+from sweeper.errors import EnvironmentFailure, NotFound, SweeperError, UsageError
 from sweeper.store.opening import default_root, open_store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural
 from sweeper.sweep.states import State, fold, is_finished
-from sweeper.terminal import say, shortened, warn
+from sweeper.terminal import is_screen, say, shortened, warn
 
 if TYPE_CHECKING:
     from sweeper.launcher.launching import LaunchRequest, User
+    from sweeper.store.base import Store
     from sweeper.sweep.plan import Plan
 
 
@@ -34,6 +35,11 @@ def add_options(verb: ArgumentParser) -> None:
         "--drop",
         action="store_true",
         help="let finished runs that are no longer in the grid leave the sweep",
+    )
+    how.add_argument(
+        "--debug",
+        metavar="RUN",
+        help="run only this run, under pdb in a tmux pane, as a sweep NAME-debug",
     )
     how.add_argument("--live", action="store_true", help="run the checkout itself, not a copy")
     shared.wait(verb)
@@ -55,6 +61,8 @@ def _run(arguments: Namespace) -> int:
     from sweeper.planner.arguments import planned_by
 
     planned, store = planned_by(arguments), open_store(arguments.root or default_root())
+    if arguments.debug is not None:
+        return _debug(planned, store, arguments)
     arguments.sweep = planned.name
     planned = SweepFolder(store, planned.name).with_chosen(planned)
     service = [] if planned.service == "local" else service_warnings(planned)
@@ -74,6 +82,28 @@ def _run(arguments: Namespace) -> int:
     if arguments.wait:
         return _launch_here(request, user, plain=arguments.plain or arguments.json)
     return _launch_detached(request, user, idle=idle)
+
+
+def _debug(planned: "Plan", store: "Store", arguments: Namespace) -> int:
+    """Launch one run under pdb, and go to its pane."""
+    from sweeper.commands.attach import go
+    from sweeper.launcher.debugging import alone, show_pane
+    from sweeper.launcher.launching import LaunchRequest, User, launch_plan
+
+    if arguments.wait or arguments.smoke or arguments.json:
+        raise UsageError("--debug goes with neither --wait, --smoke nor --json")
+    planned = alone(planned, arguments.debug, store)
+    request = LaunchRequest(planned, arguments.root, wait=False, live=arguments.live)
+    launched = launch_plan(request, User(tell=warn))
+    (run,) = planned.runs
+    folder = SweepFolder(store, planned.name)
+    if not show_pane(folder, run.id):
+        show = hint("show", f"{planned.name}/{run.name}", root=arguments.root)
+        raise EnvironmentFailure(f"{run.name} has no pane: `{show}` and its log say why")
+    if is_screen():
+        go(launched.root, planned.name)
+    say(f"{run.name} runs under pdb: `{hint('attach', planned.name, root=arguments.root)}`")
+    return 0
 
 
 def _launch_detached(request: "LaunchRequest", user: "User", *, idle: bool) -> int:

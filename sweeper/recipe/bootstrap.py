@@ -268,6 +268,9 @@ def run(path: str) -> None:
     set_path(recipe)
     count_usage(child.get("modules"))
     sys.argv[1:] = to_argv(child["config"], recipe.get("forms") or {})
+    if child.get("debug"):  # its user answers prompts
+        _beside("debugging").run(recipe, _beside)
+        return
     answer_prompts()
     function = recipe.get("function")
     if function:

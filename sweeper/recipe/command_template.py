@@ -5,6 +5,7 @@ Every worker loads this module: standard library only.
 """
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -83,6 +84,24 @@ def _filled(element: str, values: Mapping[str, object]) -> str:
 
 def _word(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+_OPTION = re.compile(r"-[^mc-].*")
+"""An option of Python's that does not name the program."""
+
+
+def with_pdb(command: Sequence[str]) -> list[str]:
+    """Return a command that runs a Python program under pdb. Raises `RecipeError` for others."""
+    name, *rest = command
+    if re.fullmatch(r"python[0-9.]*", os.path.basename(name)):
+        options = next((n for n, word in enumerate(rest) if not _OPTION.fullmatch(word)), len(rest))
+        if rest[options:] and not rest[options].startswith("-c"):
+            return [name, *rest[:options], "-m", "pdb", *rest[options:]]
+    raise RecipeError(
+        "command",
+        f"--debug runs Python programs under pdb, and this command is {' '.join(command)[:80]!r}: "
+        "use `python FILE ...` or `python -m MODULE ...`",
+    )
 
 
 def render_window(template: str | None, sweep: str, run: "Run", attempt: int) -> str | None:

@@ -104,6 +104,7 @@ class Child(TypedDict):
     config: dict[str, object]
     snapshot: NotRequired[Copied | None]
     modules: NotRequired[str | None]
+    debug: NotRequired[bool]
 
 
 class Begin(TypedDict):

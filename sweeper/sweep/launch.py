@@ -81,8 +81,9 @@ class Launch(NamedTuple):
     run `sweeper launch`, not at the grid's. `requirements` is a file with the recipe's packages for
     machines that do not see this machine's folders (None: their image has them). `gpus` is the
     number of devices of each run (0: none are pinned); `per_gpu` runs share one. `warm` says
-    whether a recipe may be forked from a process that has already imported its packages. `options`
-    are those of backends, by the key of their section (`aws_batch`).
+    whether a recipe may be forked from a process that has already imported its packages. `debug`:
+    it runs under pdb, on the terminal of its job (`launch --debug`, no setting). `options` are
+    those of backends, by the key of their section (`aws_batch`).
     """
 
     backend: Annotated[str, Setting("Where jobs execute.")] = "tmux"
@@ -118,6 +119,7 @@ class Launch(NamedTuple):
     ] = None
     gpus: Annotated[int, AtLeast(0), Setting(_GPUS_DOC, 1)] = 0
     per_gpu: Annotated[int, AtLeast(1), Setting("How many runs may share a GPU, with gpus: 1.")] = 1
+    debug: Sparse[bool] = False
     options: Rest[Mapping[str, Mapping[str, object]]] = _NOTHING
     backends: Sparse[tuple[Share, ...]] = ()
 

@@ -91,13 +91,21 @@ class Child:
         return self._reaped
 
 
-def spawn(command: Sequence[str], cwd: str, environment: Mapping[str, str], guard: Guard) -> Child:
-    """Start `command`. Call it while there is only one thread, because it forks. Raises
+def spawn(
+    command: Sequence[str],
+    cwd: str,
+    environment: Mapping[str, str],
+    guard: Guard,
+    *,
+    terminal: bool = False,
+) -> Child:
+    """Start `command`; with `terminal`, on a terminal of its own, whose other side is `output`.
+    Call it while there is only one thread, because it forks. Raises
     `EnvironmentFailure` if the program or folder does not exist, and `OSError` if no process can
     be created."""
     pipes: list[int] = []
     try:
-        pipes += os.pipe()
+        pipes += os.openpty() if terminal else os.pipe()
         pipes += os.pipe()
         pid = os.fork()
     except OSError:
@@ -119,6 +127,14 @@ def spawn(command: Sequence[str], cwd: str, environment: Mapping[str, str], guar
     return Child(pid, output)
 
 
+def _take_terminal(descriptor: int) -> None:
+    """Make a terminal the controlling one of this session."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)
+
+
 def _become(
     command: Sequence[str],
     cwd: str,
@@ -134,8 +150,11 @@ def _become(
         for number in CHANGED_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         os.chdir(cwd)
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
+        if os.isatty(writing):
+            _take_terminal(writing)
+            os.dup2(writing, 0)
+        else:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(writing, 1)
         os.dup2(writing, 2)
         what = command[0]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sweeper.common.codec import SCHEMA
 from sweeper.common.sweeper_argv import BOOTSTRAP
 from sweeper.errors import EnvironmentFailure, StoreError
-from sweeper.recipe.command_template import render_command, with_log_path
+from sweeper.recipe.command_template import render_command, with_log_path, with_pdb
 from sweeper.store.base import Store
 from sweeper.store.documents import encode
 from sweeper.store.local import refuse_links
@@ -75,8 +75,8 @@ def prepare(
 
 
 def _is_warm(settings: Launch) -> bool:
-    """Return whether a recipe may be forked. A fork does not hold the locks of its GPUs."""
-    return settings.warm and not settings.gpus
+    """Return whether a recipe may be forked. A fork has no locks of GPUs and no terminal."""
+    return settings.warm and not (settings.gpus or settings.debug)
 
 
 def _interpreter(
@@ -211,7 +211,8 @@ def _command(job: Job, log_path: str) -> list[str]:
     values = {**job.config, "log_path": log_path, "run": job.run, "attempt": job.attempt}
     if job.seed is not None:
         values["seed"] = job.seed
-    return render_command(job.recipe.command or [], values)
+    command = render_command(job.recipe.command or [], values)
+    return with_pdb(command) if job.settings.debug else command
 
 
 def _bootstrap(
@@ -235,5 +236,6 @@ def _bootstrap(
         "snapshot": copy,
     }
     document |= {} if modules is None else {"modules": modules}
+    document |= {"debug": True} if job.settings.debug else {}
     folder.store.replace(child, encode(document), durable=False)
     return [recipe.python, BOOTSTRAP, "run", str(folder.store.local_path(child))]

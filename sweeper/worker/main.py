@@ -41,13 +41,14 @@ from sweeper.worker.claim import claim, reopen, restarts, with_retries
 from sweeper.worker.heartbeat import BEAT_SECONDS, Heartbeat, Requests
 from sweeper.worker.job import Prepared, backend_variables, origin_of, prepare, usage_folder
 from sweeper.worker.outcome import Ending, Judged, MemoryKills, blame, crowded_out, failure, judge
-from sweeper.worker.output import Output, last_word, say, set_blocking
+from sweeper.worker.output import Output, last_word, say, set_blocking, sync_files
 from sweeper.worker.rate_limits import Pauses
 from sweeper.worker.usage import UsageFiles
 
 if TYPE_CHECKING:
     from sweeper.common.gpus import Taken
     from sweeper.worker.syncing import Syncing
+    from sweeper.worker.terminal import Terminal
 
 SIGNAL_SECONDS = 1.0
 KILL_SECONDS = 10.0
@@ -74,6 +75,7 @@ class Worker:
         self.run = run
         self.attempt = attempt
         self._gpus: Taken | None = None
+        self._terminal: Terminal | None = None
         self._child: Child | fork_client.ForkedChild | None = None
         self._heartbeat = Heartbeat(folder, run, attempt)
         self._requests = Requests(folder, run, attempt)
@@ -202,18 +204,18 @@ class Worker:
         if modules is not None and self._has_failed_before():
             modules = None  # the failure may be caused by forking, so do not fork again
         try:
-            forked = fork_client.fork(modules, job, guard, program, self._waits_on)
+            if job.settings.debug:
+                from sweeper.worker.terminal import Terminal
+
+                self._terminal = Terminal()
+                self._child = self._terminal.spawn(program, guard)
+                return guard
+            forked = fork_client.fork(modules, job, guard, program, self._beats_on)
             self._child = forked or when_there_is_room(partial(spawn, *program, guard))
         except (OSError, SweeperError):
             guard.dismiss()
             raise
         return guard
-
-    def _waits_on(self) -> bool:
-        """Write a heartbeat before the recipe has started. Returns False if the worker is to
-        stop."""
-        self._beat()
-        return not self._stopped_at
 
     def _rest(self, seconds: float) -> bool:
         """Wait before the recipe has started. Returns False if the worker is to stop."""
@@ -296,6 +298,8 @@ class Worker:
         code, memory = child.reap()
         os.close(ending)
         self._await_copy(copying, job.settings.grace_s)
+        if self._terminal is not None:
+            self._terminal.restore()
         return output, code, memory
 
     def _await_copy(self, copying: threading.Thread, grace_s: float) -> None:
@@ -449,18 +453,6 @@ class Worker:
             self._killed |= number is signal.SIGKILL
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, number)
-
-
-def sync_files(folder: str) -> None:
-    """Flush the files directly in `folder`, and the folder itself, to disk."""
-    with os.scandir(folder) as entries:
-        paths = [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
-    for path in [*paths, folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _open(address: str, *, shared: bool) -> SweepFolder:

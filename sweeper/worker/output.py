@@ -1,6 +1,7 @@
 """Copies the recipe's output to the log, to the terminal, and to the detection of pauses. Makes
 one pass in bounded memory, and masks secrets before anything else sees them."""
 
+import errno
 import os
 import select
 import sys
@@ -44,7 +45,7 @@ class Output:
         is_over = False
         while not is_over:
             is_over = over in select.select([source, over], [], [])[0]
-            chunk = os.read(source, _bytes_in(source) if is_over else _CHUNK)
+            chunk = _read(source, _bytes_in(source) if is_over else _CHUNK)
             if not chunk:
                 break
             self._take(self._redactor.feed(chunk))
@@ -71,6 +72,15 @@ class Output:
                 say(f"sweeper: cannot write the log: {error}")
             self._missing += len(data)
             self.lost += len(data)
+
+
+def _read(source: int, most: int) -> bytes:
+    try:
+        return os.read(source, most)
+    except OSError as error:
+        if error.errno != errno.EIO:  # the other side of a terminal was closed
+            raise
+        return b""
 
 
 def _bytes_in(pipe: int) -> int:
@@ -137,3 +147,15 @@ def set_blocking(blocking: bool) -> None:
     which other programs may use afterwards."""
     with suppress(OSError, ValueError, AttributeError):
         os.set_blocking(sys.stdout.fileno(), blocking)
+
+
+def sync_files(folder: str) -> None:
+    """Flush the files directly in `folder`, and the folder itself, to disk."""
+    with os.scandir(folder) as entries:
+        paths = [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
+    for path in [*paths, folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

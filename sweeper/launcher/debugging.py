@@ -1,0 +1,88 @@
+"""`sweeper launch --debug RUN`: one run of a grid under pdb, as a sweep of its own in tmux, so that
+a run that was stopped is never one of the grid's results."""
+
+import time
+
+from sweeper.common.alarm_thresholds import RULES
+from sweeper.errors import NotFound, UsageError
+from sweeper.store.base import Store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.labels import first_of
+from sweeper.sweep.notify import Notify
+from sweeper.sweep.plan import Plan, Run
+from sweeper.sweep.states import OPEN
+
+_PANE_SECONDS = 60.0
+
+
+def alone(plan: Plan, name: str, store: Store) -> Plan:
+    """Return the plan of a sweep with only the run `name` of this plan, to be debugged. Raises
+    `NotFound` and `UsageError`."""
+    run = _run_of(plan, name)
+    if run.parents:
+        raise UsageError(f"{run.name} starts from another run: --debug takes runs that do not")
+    part = plan.of(run.stage)
+    launch = part.launch._replace(
+        backend="tmux", backends=(), max_parallel=1, retries=0, timeout_s=None, window=None,
+        window_panes=None, resume="never", warm=False, debug=True,
+    )  # fmt: skip
+    if part.recipe.kind == "command":
+        from sweeper.recipe.command_template import with_pdb
+
+        with_pdb(part.recipe.command or [""])
+    return part._replace(
+        name=_free_name(f"{plan.name}-debug", store),
+        launch=launch,
+        runs=(run._replace(stage=None),),
+        stages=(),
+        axes={},
+        alarms=dict.fromkeys(RULES),
+        on_alarm=None,
+        notify=Notify(on=()),
+        race=None,
+        wandb=None,
+        baseline=None,
+        unknown={},
+        choices=(),
+        expected=(),
+    )
+
+
+def _run_of(plan: Plan, name: str) -> Run:
+    """Return the run with this name or id, or the only one whose name begins so."""
+    exact = [run for run in plan.runs if name in (run.name, run.id)]
+    matches = exact or [run for run in plan.runs if run.name.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    names = first_of([run.name for run in matches or plan.runs], 4)
+    if matches:
+        raise UsageError(f"--debug {name!r} matches {len(matches)} runs: name one of {names}")
+    raise NotFound(f"--debug {name!r}: {plan.name} has no such run, only {names}")
+
+
+def _free_name(name: str, store: Store) -> str:
+    number = 1
+    while store.exists(SweepFolder(store, name if number == 1 else f"{name}-{number}").plan):
+        number += 1
+    return name if number == 1 else f"{name}-{number}"
+
+
+def show_pane(folder: SweepFolder, run: str) -> bool:
+    """Bring the pane of the run to the front of its session. Return whether it has one: the run may
+    have ended before."""
+    from sweeper.backends.tmux.server import TmuxServer
+
+    server, deadline = TmuxServer(), time.monotonic() + _PANE_SECONDS
+    while time.monotonic() < deadline:
+        session = server.session(folder.address)
+        for pane in server.panes(session) if session is not None else ():
+            if f"{run}-a" in pane.command and pane.command.endswith("-a1"):
+                # All keys go to the debugger: see tmux.conf.
+                typed = f"set-option -p -t {pane.id} @sweeper_keys typed"
+                server.source([typed, f"select-window -t {pane.window}"])
+                return True
+        state = folder.read_states().get(run)
+        if state is not None and state.state not in OPEN and state.opened:
+            return False
+        time.sleep(0.1)
+    return False
