@@ -328,16 +328,10 @@ def compare(
     and each run to the score of each item; more is better. None for fewer than two common items,
     or without a run."""
     runs = [run for own in cells.values() for run in own]
-    if not runs:
-        return None
-    shared = sorted(set(runs[0]).intersection(*runs[1:]))
+    shared = sorted(set(runs[0]).intersection(*runs[1:])) if runs else []
     if len(shared) < 2:
         return None
-    tables = {
-        cell: np.array([[run[item] for item in shared] for run in own], dtype=float)
-        for cell, own in cells.items()
-        if own
-    }
+    tables = _tables(cells, shared)
     groups, luck = _groups(shared, clusters or {}), lucks(tables)
     least = min(float(table.min()) for table in tables.values())
     most = max(float(table.max()) for table in tables.values())
@@ -377,6 +371,17 @@ def compare(
         shares=shares,
         alone=tuple(_alone(order[:PAIRED], means, shared)) if shares else (),
     )
+
+
+def _tables(
+    cells: Mapping[str, Sequence[Mapping[str, float]]], items: Sequence[str]
+) -> dict[str, Floats]:
+    """Return the scores of each cell that has runs: a row for each run, a column for each item."""
+    return {
+        cell: np.array([[run[item] for item in items] for run in runs], dtype=float)
+        for cell, runs in cells.items()
+        if runs
+    }
 
 
 def _alone(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sweeper.analysis.reading.sources import Placed, Source
 from sweeper.results.marks import marked
-from sweeper.sweep.mark import Marks
+from sweeper.sweep.marks import Marks
 
 
 class Confirmed(NamedTuple):

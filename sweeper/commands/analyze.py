@@ -46,6 +46,13 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="compare within each value of a setting, such as each model (default: the grid's, or "
         "a setting on which the best value of another depends)",
     )
+    _add_output_arguments(verb)
+    shared.roots(verb)
+    shared.json(verb)
+
+
+def _add_output_arguments(verb: ArgumentParser) -> None:
+    """Declare what a report reads beside its sweeps, and what is written."""
     folders = shared.group(verb, "runs in plain folders")
     folders.add_argument(
         "--ignore",
@@ -80,8 +87,6 @@ def add_arguments(verb: ArgumentParser) -> None:
     report.add_argument(
         "--no-pictures", action="store_true", help="do not write report.md and its PNGs"
     )
-    shared.roots(verb)
-    shared.json(verb)
 
 
 class _OneSetting(shared.Once):

@@ -24,7 +24,7 @@ from sweeper.results.sweeps import SweepRun
 from sweeper.results.where import check_keys, keyed
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural, shown_marks
-from sweeper.sweep.mark import Marks
+from sweeper.sweep.marks import Marks
 from sweeper.sweep.metric import value_text
 from sweeper.sweep.run_record import RunRecord
 from sweeper.sweep.states import State

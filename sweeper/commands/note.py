@@ -12,7 +12,7 @@ from sweeper.commands import arguments as shared
 from sweeper.common.sanitize import sanitize_lines
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.launcher.annotations import MOST_CHARACTERS, find_subject, note
-from sweeper.sweep.mark import Marks
+from sweeper.sweep.marks import Marks
 from sweeper.terminal import print_json, say
 
 _HINT = "\n# A note about {}. Lines that begin with # are left out; an empty note is not saved.\n"

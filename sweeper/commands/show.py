@@ -17,7 +17,7 @@ from sweeper.results.step_times import TIMELINES, StepTimes, of_rows
 from sweeper.results.sweeps import SweepRun
 from sweeper.store.documents import dotted
 from sweeper.sweep.labels import plural
-from sweeper.sweep.mark import Marks
+from sweeper.sweep.marks import Marks
 from sweeper.sweep.run_record import RunRecord, Times
 from sweeper.terminal import duration, measurement, number, print_table, say, setting
 
@@ -120,13 +120,7 @@ def run(arguments: Namespace) -> int:
     checkpoints = [(c.get("name"), _step_of(c), c.get("sampler_path") or c.get("state_path"))
                    for c in document["checkpoints"]]  # fmt: skip
     _section("checkpoints", ("name", "step", "path"), checkpoints)
-    files = document["files"]
-    _section("files", ("file", "bytes"), [(f["path"], f["size"]) for f in files[:_FILES]])
-    if len(files) > _FILES:
-        print(f"... and {len(files) - _FILES} more")
-    timelines = [f for f in files if f["path"].rpartition("/")[2].startswith(TIMELINES)]
-    if timelines and len(files) > _FILES:
-        _section("timelines", ("file", "bytes"), [(f["path"], f["size"]) for f in timelines[-3:]])
+    _tell_files(document["files"])
     _section("provenance", ("", ""), _facts(document["provenance"]))
     for name, marks in ((f"{run.sweep}/{run.name}", noted[0]), (run.sweep, noted[1])):
         if marks.notes or marks.tags or marks.starred:
@@ -137,6 +131,16 @@ def run(arguments: Namespace) -> int:
             lines = plural(count, what.removesuffix("s"))
             print(f"\n{lines} of its metrics files could not be read")
     return tell_problems(registry.problems)
+
+
+def _tell_files(files: Sequence[_File]) -> None:
+    """Print the first files, and the newest timelines, which would be left out."""
+    _section("files", ("file", "bytes"), [(f["path"], f["size"]) for f in files[:_FILES]])
+    if len(files) > _FILES:
+        print(f"... and {len(files) - _FILES} more")
+    timelines = [f for f in files if f["path"].rpartition("/")[2].startswith(TIMELINES)]
+    if timelines and len(files) > _FILES:
+        _section("timelines", ("file", "bytes"), [(f["path"], f["size"]) for f in timelines[-3:]])
 
 
 def _parts(times: StepTimes) -> Iterator[tuple[str, str, str]]:

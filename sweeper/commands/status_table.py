@@ -12,7 +12,7 @@ from sweeper.results.progress import Reached, reached
 from sweeper.results.selectors import pick
 from sweeper.results.stage_graph import of_stage
 from sweeper.results.status import NOBODY, Status, alarms_of
-from sweeper.sweep.heartbeat import SILENT, Heartbeat
+from sweeper.sweep.heartbeats import SILENT, Heartbeat
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural
 from sweeper.sweep.race import sentence as race_sentence

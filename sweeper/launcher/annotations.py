@@ -14,8 +14,7 @@ from sweeper.sweep.folder import SweepFolder, find_sweeps
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural
 from sweeper.sweep.lock import holding_sweep, is_of_lock
-from sweeper.sweep.mark import Kind, Marks, fold, is_tag
-from sweeper.sweep.marks import put_mark, read_marks
+from sweeper.sweep.marks import Kind, Marks, fold, is_tag, put_mark, read_marks
 from sweeper.sweep.states import fold as fold_events
 
 MOST_CHARACTERS = 100_000

@@ -8,8 +8,7 @@ from sweeper.errors import StoreError
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.mark import NO_MARKS, Mark, Marks, fold
-from sweeper.sweep.marks import is_archived, read_marks
+from sweeper.sweep.marks import NO_MARKS, Mark, Marks, fold, is_archived, read_marks
 
 
 class Marked(NamedTuple):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sweeper.results.catalog import Runs
     from sweeper.results.metrics_follower import Follower
     from sweeper.results.metrics_reader import Tabulator
-    from sweeper.sweep.mark import Marks
+    from sweeper.sweep.marks import Marks
 
 RUN_COLUMNS = (
     *("run", "sweep", "name", "cell", "seed", "state", "attempts", "reason"),
@@ -91,7 +91,7 @@ class Registry(Catalog):
 
     def _marks(self, sweep: Sweep) -> "Marks":
         from sweeper.results.marks import marked
-        from sweeper.sweep.mark import NO_MARKS
+        from sweeper.sweep.marks import NO_MARKS
 
         try:
             return marked(sweep.folder, self._report).sweep

@@ -20,8 +20,7 @@ from sweeper.store.documents import encode, read_as, timestamp
 from sweeper.store.opening import open_store
 from sweeper.sweep import daily_spending
 from sweeper.sweep.daily_spending import NOTHING, Spent, SweepSpent
-from sweeper.sweep.heartbeat import Heartbeat
-from sweeper.sweep.heartbeats import Heartbeats, read_heartbeat
+from sweeper.sweep.heartbeats import Heartbeat, Heartbeats, read_heartbeat
 from sweeper.sweep.launcher import Service
 from sweeper.sweep.plan import Budget, Plan
 from sweeper.sweep.run_table import RunTable

@@ -360,15 +360,7 @@ class Components:
         self.notifier = (
             notifier(context.folder, context.plan, service.env_file, clock) if starting else None
         )
-        self.alarm_monitor: AlarmMonitor | None = None
-        if starting:
-            self.alarm_monitor = AlarmMonitor(
-                Watched(context.folder, context.plan, self.run_table, clock),
-                self.heartbeats,
-                last_words=self.outcomes.last_words,
-                env_file=service.env_file,
-                raised=None if self.notifier is None else self.notifier.raised,
-            )
+        self.alarm_monitor = self._alarm_monitor(context, service) if starting else None
         self.lost_workers = LostWorkers(
             context,
             self.run_table,
@@ -376,6 +368,15 @@ class Components:
             withdrawn=self.withdrawals.start_elsewhere,
             stalled=None if self.alarm_monitor is None else self.alarm_monitor.is_stalled,
             starting=starting,
+        )
+
+    def _alarm_monitor(self, context: Context, service: Service) -> AlarmMonitor:
+        return AlarmMonitor(
+            Watched(context.folder, context.plan, self.run_table, context.clock),
+            self.heartbeats,
+            last_words=self.outcomes.last_words,
+            env_file=service.env_file,
+            raised=None if self.notifier is None else self.notifier.raised,
         )
 
 

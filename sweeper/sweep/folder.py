@@ -155,10 +155,10 @@ class SweepFolder:
         """Read the plan as launched, with the runs that stages have chosen since. Raises
         `NotFound` with a hint, or `StoreError` if it is damaged or a dangling link."""
         from sweeper.store.documents import read_as
-        from sweeper.sweep import plan_file
+        from sweeper.sweep.plan import read
 
         try:
-            return self.with_chosen(read_as(self.store, self.plan, plan_file.read))
+            return self.with_chosen(read_as(self.store, self.plan, read))
         except NotFound as error:
             raise self._missing() from error
 

@@ -1,16 +1,45 @@
-"""Polls workers' heartbeats, reading only those that have changed."""
+"""Workers' heartbeats, and how they are polled: only those that have changed are read."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Annotated, NamedTuple
 
+from sweeper.common import codec
+from sweeper.common.codec import Clamp, Default, Time, Whole
 from sweeper.errors import NotFound, StoreError
 from sweeper.store.base import Store
 from sweeper.store.documents import read_as
-from sweeper.sweep import heartbeat
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.heartbeat import SILENT, Heartbeat, Paused
+from sweeper.sweep.usage import NO_USAGE, Usage
+
+
+class Paused(NamedTuple):
+    """Why the service holds a run back (`rate_limit`, `capacity`, `quota`), and since when."""
+
+    reason: str
+    since: Annotated[str, Default("")]
+
+
+class Heartbeat(NamedTuple):
+    """A heartbeat. `time` is the worker's clock, `up_s` the seconds since it began the attempt,
+    `paused_s` those during which the service held it back. `usage` is the recipe's use of its
+    service in this attempt. `gpus` are the devices that it has (`0,1`), or `waiting`. `document`
+    is the whole document, with the machine's free disk space and memory."""
+
+    time: Time | None = None
+    up_s: float | None = None
+    paused: Paused | None = None
+    paused_s: Annotated[float, Clamp(0.0)] = 0.0
+    usage: Usage = NO_USAGE
+    gpus: str | None = None
+    document: Whole[Mapping[str, object]] = MappingProxyType({})
+
+
+SILENT = Heartbeat()
+"""The heartbeat of a worker that has not sent any."""
+
 
 _DOUBT_SECONDS = 15.0
 """As long as a few beats of a worker's take."""
@@ -120,9 +149,14 @@ def _stamp(path: str) -> int:
     return status.st_mtime_ns ^ status.st_ino
 
 
+def _read(document: object, place: str) -> Heartbeat:
+    """Read the heartbeat in the file `place`. Raises `StoreError`."""
+    return codec.read(Heartbeat, document, place)
+
+
 def read_heartbeat(store: Store, path: str) -> Heartbeat:
     """Read the heartbeat in a file. An unreadable one still counts as a heartbeat."""
     try:
-        return read_as(store, path, heartbeat.read)
+        return read_as(store, path, _read)
     except (NotFound, StoreError):
         return SILENT

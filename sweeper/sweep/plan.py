@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple, Never
 
+from sweeper.common import codec
 from sweeper.common.codec import (
     SCHEMA,
     AtLeast,
@@ -17,6 +18,8 @@ from sweeper.common.codec import (
     written,
 )
 from sweeper.common.html import table, title
+from sweeper.common.json_values import is_table, table_of
+from sweeper.errors import Damaged
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.metric import Metric
 from sweeper.sweep.notify import Notify
@@ -345,3 +348,32 @@ def launch_id(provenance: Mapping[str, object] | None) -> str | None:
     """Return the id of the launch with this provenance; None if an older version recorded it."""
     identity = (provenance or {}).get("launch")
     return identity if isinstance(identity, str) else None
+
+
+def read(document: object, place: str) -> Plan:
+    """Read the plan in the file `place`. Values that an older version did not write get defaults.
+    Raises `StoreError`."""
+    plan = codec.read(Plan, document, place)
+    key = plan.launch.backend.replace("-", "_")
+    options = table_of(table_of(document).get("launch")).get(key)
+    if key not in Launch._fields and options is not None and not is_table(options):
+        raise Damaged(f"{place}: launch.{key}: should be an object")
+    _check_ids(plan.runs, place, "runs")
+    stages: list[Stage] = []
+    for number, stage in enumerate(plan.stages):
+        inside = f"stages[{number}]"
+        _check_ids(stage.runs, place, f"{inside}.runs")
+        given = dict(stage.launch)
+        launch = codec.read(Launch, given, place, f"{inside}.launch").document()
+        stages.append(stage._replace(launch={key: launch[key] for key in given if key in launch}))
+    return plan._replace(stages=tuple(stages))
+
+
+def _check_ids(runs: tuple[Run, ...], place: str, inside: str) -> None:
+    """Raise `Damaged` if two runs have the same id."""
+    seen: set[str] = set()
+    for number, run in enumerate(runs):
+        if run.id in seen:
+            path = f"{inside}[{number}].id"
+            raise Damaged(f"{place}: {path}: should be unique")
+        seen.add(run.id)

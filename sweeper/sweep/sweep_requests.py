@@ -4,9 +4,8 @@ reads them in every round, and the next one when it starts."""
 import os
 
 from sweeper.store.documents import encode, timestamp
-from sweeper.sweep import plan_file
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.plan import Plan
+from sweeper.sweep.plan import Plan, read
 from sweeper.sweep.request import Asked, Pause, read_asked, read_parallel, read_pause
 
 
@@ -76,7 +75,7 @@ def asked_cancel(folder: SweepFolder) -> Asked | None:
 
 def asked_plan(folder: SweepFolder) -> Plan | None:
     """Return the new plan, if there is one. Raises `StoreError`."""
-    return folder.read_request("plan", plan_file.read)
+    return folder.read_request("plan", read)
 
 
 def forget(folder: SweepFolder, *names: str) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sweeper.metrics.objective import sign_of
 from sweeper.results.cells import counts
-from sweeper.sweep.mark import NO_MARKS, Marks
+from sweeper.sweep.marks import NO_MARKS, Marks
 from sweeper.sweep.states import OPEN
 
 

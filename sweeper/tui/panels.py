@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sweeper.common.sanitize import sanitize
 from sweeper.store.documents import dotted
 from sweeper.sweep.labels import shown_marks
-from sweeper.sweep.mark import Mark
+from sweeper.sweep.marks import Mark
 from sweeper.terminal import setting
 from sweeper.tui.charts import plot, sparkline
 from sweeper.tui.model import RunView, SweepView, best_run

@@ -24,8 +24,7 @@ from sweeper.sweep.folder import INFORMATIVE, SweepFolder
 from sweeper.sweep.heartbeats import Heartbeats
 from sweeper.sweep.launcher import NO_OBSERVATIONS, Observations, held_of
 from sweeper.sweep.lock import is_held
-from sweeper.sweep.mark import Mark, Marks
-from sweeper.sweep.marks import read_marks
+from sweeper.sweep.marks import Mark, Marks, read_marks
 from sweeper.sweep.metric import Metric
 from sweeper.sweep.observation import Kind, Observation
 from sweeper.sweep.plan import Run

@@ -18,7 +18,7 @@ from sweeper.sweep import labels
 from sweeper.sweep.event import Outcome
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.heartbeats import Beat
-from sweeper.sweep.mark import Marks
+from sweeper.sweep.marks import Marks
 from sweeper.sweep.observation import Kind, Observation
 from sweeper.sweep.plan import Plan, Run
 from sweeper.sweep.states import (

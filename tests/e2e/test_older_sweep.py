@@ -16,7 +16,7 @@ import sweeper
 from sweeper.results.registry import Registry
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.plan_file import read
+from sweeper.sweep.plan import read
 
 pytestmark = pytest.mark.e2e
 

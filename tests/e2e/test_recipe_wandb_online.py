@@ -10,8 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from sweeper.sweep.plan import Run
-from sweeper.sweep.plan_file import read
+from sweeper.sweep.plan import Run, read
 from sweeper.sweep.tracking import run_id, variables
 
 pytestmark = pytest.mark.e2e

@@ -14,8 +14,7 @@ from sweeper.analysis.reading.frames import load
 from sweeper.analysis.reading.last_values import settle
 from sweeper.planner.plan import plan
 from sweeper.results.registry import Registry
-from sweeper.sweep.plan import Baseline
-from sweeper.sweep.plan_file import read
+from sweeper.sweep.plan import Baseline, read
 
 _METRIC = {"name": "test/nll", "goal": "minimize", "at": "last"}
 

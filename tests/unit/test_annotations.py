@@ -20,8 +20,7 @@ from sweeper.results.registry import Registry
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.lock import holding_sweep
-from sweeper.sweep.mark import Kind
-from sweeper.sweep.marks import put_mark, read_marks
+from sweeper.sweep.marks import Kind, put_mark, read_marks
 
 
 @pytest.fixture

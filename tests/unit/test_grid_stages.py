@@ -12,8 +12,7 @@ from sweeper.launcher import preview
 from sweeper.planner.plan import plan
 from sweeper.scheduler.submitter import asked_by
 from sweeper.store.local import LocalStore
-from sweeper.sweep.plan import Plan
-from sweeper.sweep.plan_file import read
+from sweeper.sweep.plan import Plan, read
 from sweeper.sweep.stage_runs import depths, grown
 
 _SFT = (

@@ -16,8 +16,7 @@ from sweeper.scheduler.submitter import asked_by
 from sweeper.store.documents import encode, strict
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.plan import Plan
-from sweeper.sweep.plan_file import read
+from sweeper.sweep.plan import Plan, read
 from sweeper.sweep.states import Event
 from sweeper.terminal import display_width
 

@@ -21,8 +21,7 @@ from sweeper.store.local import LocalStore
 from sweeper.sweep import environment_file, lock
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.launch import Launch, Share
-from sweeper.sweep.plan import Plan
-from sweeper.sweep.plan_file import read
+from sweeper.sweep.plan import Plan, read
 from sweeper.sweep.recipe import Snapshot
 from sweeper.sweep.states import Event, State
 from sweeper.terminal import duration, number, print_table
@@ -48,6 +47,7 @@ def test_a_field_of_launch_is_kept_in_the_plan_and_read_back() -> None:
         log_path_field="a.b",
         metrics_dir="{log_path}/m",
         window="w",
+        window_panes=2,
         gpus=1,
         per_gpu=2,
         sync_s=2.0,

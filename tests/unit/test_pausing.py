@@ -18,7 +18,7 @@ from sweeper.store.documents import read_json
 from sweeper.sweep import lock, sweep_requests
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.launcher import held_of
-from sweeper.sweep.plan_file import read
+from sweeper.sweep.plan import read
 from sweeper.sweep.states import Event, State
 from sweeper.testing import FAKE, FakeBackend, Fault, Faults, FaultyStore, Killed
 

@@ -9,8 +9,7 @@ import pytest
 from sweeper.errors import GridError
 from sweeper.grid import parse_grid
 from sweeper.planner.plan import plan
-from sweeper.sweep.plan import Plan, Run, Wandb
-from sweeper.sweep.plan_file import read
+from sweeper.sweep.plan import Plan, Run, Wandb, read
 from sweeper.sweep.tracking import fields, keyless, link, recorded, run_id, variables
 
 RUN = Run("0123456789ab", "lr=1,seed=0", "lr=1", 0, {"lr": 1})
