@@ -357,6 +357,10 @@ def _drive_plan(
         with suppress(StoreError):
             forget(folder, "stop")
         return summary
+    if folder.store.is_remote:
+        from sweeper.launcher.packing import pack_results
+
+        pack_results(folder)
     with suppress(StoreError, NotFound):  # `gc` removes what is left here
         if not kept_environments.is_needed_later(folder):
             environment_file.forget(env_file, folder.address)

@@ -2,7 +2,8 @@
 
 A folder below the root (a sweep) is listed once; what the listing tells is not asked again. Files
 are read ahead: after a read of one run's file, those of the same name of other runs follow, and
-twice as many each time, all at once. Contents are remembered by the stamp in the listing.
+twice as many each time, all at once. Small files may lie packed in one (`packed.py`). Contents are
+remembered by the stamp in the listing.
 """
 
 import posixpath
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from sweeper.errors import NotFound
+from sweeper.store import packed
 from sweeper.store.base import Entry, FarStore
 
 _LARGEST = 1 << 20
@@ -53,6 +55,7 @@ class Snapshot:
         self._bytes = 0
         self._done: set[str] = set()
         self._changed: set[str] = set()
+        self._packs: dict[str, dict[str, packed.Packed]] = {}
 
     def create(self, path: str, data: bytes) -> None:
         self._forget(path)
@@ -130,9 +133,26 @@ class Snapshot:
         return data
 
     def _remembered(self, entry: Entry) -> bytes | None:
-        if self._contents is None:
-            return None
-        return self._contents.get(entry.path, (entry.size, entry.stamp))
+        stamp = entry.size, entry.stamp
+        data = None if self._contents is None else self._contents.get(entry.path, stamp)
+        if data is None:
+            copy = self._packs.get(entry.path.partition("/")[0], {}).get(entry.path)
+            if copy is not None and (copy.size, copy.stamp) == stamp:
+                data = copy.data
+                self._remember(entry, data)
+        return data
+
+    def _remember(self, entry: Entry, data: bytes) -> None:
+        if self._contents is not None:
+            self._contents.put(entry.path, (entry.size, entry.stamp), data)
+
+    def _unpack(self, top: str, listing: dict[str, Entry]) -> bool:
+        """Read the packed files of a sweep. Return whether there are any that were not read."""
+        if top in self._packs:
+            return False
+        has = f"{top}/{packed.NAME}" in listing
+        self._packs[top] = packed.read_packed(self._store, top) if has else {}
+        return has
 
     def _read_ahead(self, entry: Entry, listing: dict[str, Entry]) -> None:
         """Read a file and the next ones of its kind into memory. A file that cannot be read is
@@ -141,6 +161,12 @@ class Snapshot:
         kind = folder.rpartition("/")[0], name
         window = self._windows.get(kind, 1)
         self._windows[kind] = min(2 * window, _WINDOW)
+        top = entry.path.partition("/")[0]
+        if window > 1 and entry.size <= packed.LARGEST and self._unpack(top, listing):
+            data = self._remembered(entry)
+            if data is not None:
+                self._add_ahead(entry, data)
+                return
         batch, size = {entry.path: entry}, entry.size
         self._done.add(entry.path)
         waiting = self._kinds.get(kind, deque())
@@ -156,10 +182,12 @@ class Snapshot:
         for path, data in self._store.read_many(batch).items():
             if len(data) != batch[path].size:
                 continue  # it has changed since the listing
-            self._ahead[path] = data
-            self._bytes += len(data)
-            if self._contents is not None:
-                self._contents.put(path, (batch[path].size, batch[path].stamp), data)
+            self._add_ahead(batch[path], data)
+            self._remember(batch[path], data)
+
+    def _add_ahead(self, entry: Entry, data: bytes) -> None:
+        self._ahead[entry.path] = data
+        self._bytes += len(data)
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         with self._lock:

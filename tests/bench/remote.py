@@ -5,8 +5,10 @@ objects and one concurrent `cat` of the same objects by s3fs.
 
 The store is moto's S3 on this machine, behind a proxy that adds a delay to each request. Each of
 the finished runs has four events, a small `metrics.jsonl` of 10 rows, and its outcome. Every verb
-is a process of its own. "First" starts with an empty cache, "again" with the one that it left;
-"local" is the same verb on a copy of the sweep on this disk, with an empty cache.
+is a process of its own. "First" starts with an empty cache and without the shared process, "again"
+with those that it left, "packed" like the first, on a sweep whose launcher packed it at its end.
+"Local" is the same verb, first and again, on a copy of the sweep on this disk; "listing" is one
+listing by s3fs alone. MB are the most memory of the verb and of the shared process.
 """
 
 import argparse
@@ -19,10 +21,15 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from sync import BUCKET, EVENTS, Server, s3
+
+from sweeper.launcher.packing import pack_results
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
 
 NAME = "s"
 VERBS = {
@@ -101,37 +108,75 @@ def delayed(address: str, milliseconds: float) -> Iterator[str]:
             process.terminate()
 
 
-def minimum(root: str) -> float:
-    """Return the seconds of one listing and one `cat` of all outcomes and metrics by s3fs."""
+def minimum(root: str) -> tuple[float, float]:
+    """Return the seconds of one listing by s3fs, and of that and one `cat` of all outcomes and
+    metrics."""
     program = (
         "import s3fs, sys, time\n"
         "fs = s3fs.S3FileSystem(config_kwargs={'max_pool_connections': 32})\n"
         "begun = time.perf_counter()\n"
         "names = fs.find(sys.argv[1])\n"
+        "print(time.perf_counter() - begun)\n"
         "wanted = [n for n in names if n.endswith(('.succeeded.json', '.jsonl', 'sweep.json'))]\n"
         "fs.cat(wanted, batch_size=32)\n"
         "print(time.perf_counter() - begun)\n"
     )
     command = [sys.executable, "-c", program, root.removeprefix("s3://")]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    listing, both = map(float, printed.split())
+    return listing, both
 
 
-def run(verb: list[str], root: str, cache: str) -> float:
-    """Return the seconds that a verb takes as a process of its own."""
+class Run(NamedTuple):
+    """Seconds of a verb as a process of its own, its most memory in MB, and its requests."""
+
+    seconds: float
+    memory: float
+    requests: int = 0
+
+
+def run(verb: list[str], root: str, cache: str) -> Run:
+    """Run a verb."""
     environment = os.environ | {"XDG_CACHE_HOME": cache, "SWEEPER_ROOT": root}
     begun = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "sweeper", *verb],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"{' '.join(verb)}: {done.stderr or done.stdout}")
-    return time.perf_counter() - begun
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sweeper", *verb],
+            env=environment, stdout=output, stderr=output,
+        )  # fmt: skip
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - begun
+        if process.returncode:
+            output.seek(0)
+            raise SystemExit(f"{' '.join(verb)}: {output.read().decode()}")
+    return Run(seconds, usage.ru_maxrss / 1e3)
+
+
+def counted(server: Server, verb: list[str], root: str, cache: str) -> Run:
+    """Run a verb and count its requests."""
+    results: list[Run] = []
+    requests, _ = server.during(lambda: results.append(run(verb, root, cache)))
+    return results[0]._replace(requests=sum(requests.values()))
+
+
+def shared_memory(root: str) -> float:
+    """Return the most memory in MB of a process through which this root is reached."""
+    most = 0.0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (folder / "cmdline").read_bytes().decode().split("\0")
+            if words[-3:-1] == ["sweeper.store.serving", root]:
+                lines = (folder / "status").read_text().splitlines()
+                peak = next(line for line in lines if line.startswith("VmHWM"))
+                most = max(most, int(peak.split()[1]) / 1e3)
+    return most
 
 
 def measure(server: Server, count: int, milliseconds: float, verbs: list[str]) -> None:
     """Print a line for each verb."""
     made = files(count)
+    pack = f"{BUCKET}/{count}/{NAME}/packed.jsonl"
     with tempfile.TemporaryDirectory() as folder:
         local, root = f"{folder}/local", f"s3://{BUCKET}/{count}"
         for path, data in made.items():
@@ -140,29 +185,58 @@ def measure(server: Server, count: int, milliseconds: float, verbs: list[str]) -
             file.write_bytes(data)
         import s3fs
 
-        near = s3fs.S3FileSystem(skip_instance_cache=True, endpoint_url=server.address)
+        os.environ["AWS_ENDPOINT_URL"] = server.address
+        near = s3fs.S3FileSystem(
+            skip_instance_cache=True, use_listings_cache=False, endpoint_url=server.address
+        )
         if not near.exists(f"{BUCKET}/{count}/{NAME}/sweep.json"):
             with ThreadPoolExecutor(8) as pool:
                 where = f"{BUCKET}/{count}"
                 list(pool.map(lambda path: near.pipe_file(f"{where}/{path}", made[path]), made))
+            pack_results(SweepFolder(open_store(root), NAME))
+            PACKS[count] = near.cat_file(pack)
         with delayed(server.address, milliseconds) as address:
             os.environ["AWS_ENDPOINT_URL"] = address
-            floor = minimum(root)
-            print(f"{count} runs, {milliseconds:g} ms a request: the minimum {floor:.2f} s")
+            near.rm_file(pack)
+            listing, floor = minimum(root)
+            print(
+                f"{count} runs, {milliseconds:g} ms a request: the minimum {floor:.2f} s, "
+                f"of which the listing {listing:.2f} s; load {os.getloadavg()[0]:.0f}"
+            )
+            print("verb | local | first | above | requests | again | above | requests | packed"
+                  " | above | requests | MB")  # fmt: skip
             for verb in verbs:
-                print(f"  {verb:8} {timed(server, VERBS[verb], local, root, floor)}", flush=True)
+                cells = timed(server, VERBS[verb], local, root)
+                near.pipe_file(pack, PACKS[count])
+                with tempfile.TemporaryDirectory() as cache:
+                    packed = counted(server, VERBS[verb], root, cache)
+                near.rm_file(pack)
+                above = (packed.seconds - cells[0].seconds) / floor
+                print(f"{verb} | {told(cells, floor)} | {packed.seconds:.2f} s | {above:.1f} times"
+                      f" | {packed.requests} | {packed.memory:.0f} and {shared_memory(root):.0f}",
+                      flush=True)  # fmt: skip
+            near.pipe_file(pack, PACKS[count])
 
 
-def timed(server: Server, verb: list[str], local: str, root: str, floor: float) -> str:
-    """Describe the seconds and requests of a verb."""
+PACKS: dict[int, bytes] = {}
+
+
+def timed(server: Server, verb: list[str], local: str, root: str) -> list[Run]:
+    """Run a verb on the copy on this disk, first and again, and on the store, first and again."""
     with tempfile.TemporaryDirectory() as cache:
-        here = run(verb, local, f"{cache}/local")
-        requests, first = server.during(lambda: run(verb, root, f"{cache}/remote"))
-        again_requests, again = server.during(lambda: run(verb, root, f"{cache}/remote"))
+        here = [run(verb, local, f"{cache}/local") for _ in range(2)]
+        return [*here, *(counted(server, verb, root, f"{cache}/remote") for _ in range(2))]
+
+
+def told(cells: list[Run], floor: float) -> str:
+    """Describe the result of `timed`: the first above local in times of the minimum, the second
+    in seconds."""
+    local, local_again, first, again = cells
+    times = (first.seconds - local.seconds) / floor
+    later = again.seconds - local_again.seconds
     return (
-        f"local {here:5.2f} s; first {first:6.2f} s, {max(0.0, first - here) / floor:4.1f} times "
-        f"the minimum above local, {sum(requests.values())} requests; again {again:5.2f} s, "
-        f"{sum(again_requests.values())} requests"
+        f"{local.seconds:.2f}, {local_again.seconds:.2f} s | {first.seconds:.2f} s | {times:.1f} "
+        f"times | {first.requests} | {again.seconds:.2f} s | {later:+.2f} s | {again.requests}"
     )
 
 

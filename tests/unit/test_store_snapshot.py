@@ -3,17 +3,21 @@
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from sweeper.errors import NotFound, StoreError
+from sweeper.launcher.packing import pack_results
 from sweeper.metrics.cache_folder import Contents, Folder
 from sweeper.results.registry import Registry
 from sweeper.store.base import Entry
 from sweeper.store.opening import open_store
 from sweeper.store.remote import RemoteStore
 from sweeper.store.snapshot import Snapshot
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 
 RUNS = [f"{number:04x}" for number in range(300)]
 
@@ -143,7 +147,9 @@ def test_contents_are_remembered_until_the_file_changes(
     assert store.requests == {"list": 1, "round": 1, "read": 1}
 
 
-def test_a_registry_by_snapshot_shows_the_same(store: Counted) -> None:
+@pytest.fixture
+def sweep(store: Counted) -> SweepFolder:
+    """A sweep of finished runs."""
     plan = (
         b'{"schema": 1, "name": "s", "metric": {"name": "x", "goal": "minimize"}, "recipe": {}, '
         b'"launch": {}, "axes": {}, "runs": [%s]}'
@@ -157,6 +163,75 @@ def test_a_registry_by_snapshot_shows_the_same(store: Counted) -> None:
     for run in RUNS:
         store.replace(f"s/state/{run}/1.succeeded.json", b'{"schema": 1, "wall_s": 2.0}')
         store.replace(f"s/runs/{run}.1/metrics.jsonl", b'{"step": 0, "x": 1.5}\n')
-    by_snapshot = Registry(store.root, cache=False, snapshot=True).records("s")
-    assert by_snapshot == Registry(store.root, cache=False).records("s")
+    store.requests.clear()
+    return SweepFolder(store, "s")
+
+
+def test_a_registry_by_snapshot_shows_the_same(sweep: SweepFolder) -> None:
+    root = sweep.store.root
+    by_snapshot = Registry(root, cache=False, snapshot=True).records("s")
+    assert by_snapshot == Registry(root, cache=False).records("s")
     assert {record["value"] for record in by_snapshot} == {1.5}
+
+
+def _read(store: Counted, folder: SweepFolder) -> set[bytes]:
+    """Read the outcomes and metrics of all runs by a new snapshot."""
+    store.requests.clear()
+    snapshot = Snapshot(store)
+    paths = [folder.event(run, 1, Event.SUCCEEDED) for run in RUNS]
+    paths += [f"{folder.log_path(run, 1)}/metrics.jsonl" for run in RUNS]
+    return {snapshot.read(path) for path in paths}
+
+
+def test_a_finished_sweep_is_opened_by_few_requests(store: Counted, sweep: SweepFolder) -> None:
+    before = _read(store, sweep)
+    assert store.requests["read"] == 2 * len(RUNS)
+    pack_results(sweep)
+    assert _read(store, sweep) == before
+    assert sum(store.requests.values()) <= 5
+
+
+def test_a_packed_file_that_changed_is_read_anew(store: Counted, sweep: SweepFolder) -> None:
+    pack_results(sweep)
+    path = sweep.event(RUNS[5], 1, Event.SUCCEEDED)
+    store.replace(path, b'{"schema": 1, "wall_s": 3.0}')
+    assert b'{"schema": 1, "wall_s": 3.0}' in _read(store, sweep)
+    store.remove([path])
+    with pytest.raises(NotFound):
+        Snapshot(store).read(path)
+
+
+def test_a_second_launcher_packs_only_what_is_new(store: Counted, sweep: SweepFolder) -> None:
+    pack_results(sweep)
+    store.replace(sweep.event(RUNS[5], 1, Event.SUCCEEDED), b"else")
+    store.requests.clear()
+    pack_results(sweep)
+    assert store.requests["read"] <= 4
+    assert b"else" in _read(store, sweep)
+    assert store.requests["read"] <= 3
+
+
+@pytest.mark.parametrize("data", [b"", b"[1, 2]\n", b'["state/x", 1', b"\xff\xfe", b"null\n"])
+def test_a_damaged_pack_costs_requests_alone(
+    store: Counted, sweep: SweepFolder, data: bytes
+) -> None:
+    before = _read(store, sweep)
+    store.replace("s/packed.jsonl", data)
+    assert _read(store, sweep) == before
+
+
+def test_a_store_that_fails_is_not_packed_and_harms_nothing(
+    store: Counted, sweep: SweepFolder
+) -> None:
+    store.broken = {sweep.event(RUNS[9], 1, Event.SUCCEEDED)}
+    pack_results(sweep)
+    assert not store.exists("s/packed.jsonl")
+
+
+def test_few_files_and_local_ones_are_not_packed(store: Counted, tmp_path: Path) -> None:
+    local = open_store(str(tmp_path))
+    for place in (local, store):
+        for run in RUNS[:20]:
+            place.replace(f"few/state/{run}/1.succeeded.json", b"{}")
+        pack_results(SweepFolder(place, "few"))
+        assert not place.exists("few/packed.jsonl")

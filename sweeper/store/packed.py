@@ -1,0 +1,58 @@
+"""The small files of a finished sweep once more, in one file: a reader of a remote store gets them
+by one request.
+
+It is derived and never needed. Each line has a file's path in the sweep's folder, its size and its
+stamp in a listing. A line counts only if a new listing shows the same.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.store.base import Entry, Store
+
+NAME = "packed.jsonl"
+LARGEST = 4096
+"""Bytes of the largest file in it."""
+_FEWEST = 32
+"""Fewer files are not packed: reading them takes hardly more requests."""
+_MOST_BYTES = 32 << 20
+
+
+class Packed(NamedTuple):
+    """A file's content, and its size and stamp at that time."""
+
+    size: int
+    stamp: int
+    data: bytes
+
+
+def read_packed(store: Store, top: str) -> dict[str, Packed]:
+    """Return the packed files of the sweep `top` by their paths; empty if they cannot be read."""
+    files: dict[str, Packed] = {}
+    try:
+        for line in store.read(f"{top}/{NAME}").splitlines():
+            path, size, stamp, text = json.loads(line)
+            files[f"{top}/{path}"] = Packed(size, stamp, str(text).encode())
+    except (NotFound, StoreError, ValueError, TypeError, RecursionError):
+        return {}
+    return files
+
+
+def pack(store: Store, top: str, entries: Iterable[Entry], read: Callable[[str], bytes]) -> None:
+    """Pack these files of the sweep `top`, unless they are packed already. `entries` are of a
+    listing from before `read` reads them. Raises `StoreError`."""
+    chosen = [entry for entry in entries if entry.size <= LARGEST]
+    if len(chosen) < _FEWEST or sum(entry.size for entry in chosen) > _MOST_BYTES:
+        return
+    lines: list[str] = []
+    for path, size, stamp in chosen:
+        try:
+            data = read(path)
+            if len(data) == size:
+                line = [path.removeprefix(f"{top}/"), size, stamp, data.decode()]
+                lines.append(json.dumps(line, separators=(",", ":")))
+        except (NotFound, UnicodeDecodeError):
+            continue  # it was removed, or is no text
+    store.replace(f"{top}/{NAME}", "".join(f"{line}\n" for line in lines).encode())
