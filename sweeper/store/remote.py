@@ -140,8 +140,9 @@ class RemoteStore:
         try:
             fsspec = import_module("fsspec")  # fsspec has no types
             # Do not use fsspec's cached instance: it may have another endpoint or a closed session.
+            session = {"session": _session()} if kind is _S3 else {}
             self._fs = fsspec.filesystem(
-                scheme, skip_instance_cache=scheme != "memory", **kind.options
+                scheme, skip_instance_cache=scheme != "memory", **kind.options, **session
             )
         except ImportError as error:
             raise StoreError(
@@ -349,6 +350,15 @@ class RemoteStore:
         if isinstance(error, FileNotFoundError | IsADirectoryError):
             raise NotFound(f"{self._shown(path)}: no such file") from error
         raise StoreError(f"{self._shown(path)}: {_reason(error)}") from error
+
+
+def _session() -> object:
+    """Return a session of the S3 client that leaves times as they were sent: parsing them takes
+    half the time of a listing."""
+    session = import_module("aiobotocore.session").AioSession()
+    factory = session.get_component("response_parser_factory")
+    factory.set_parser_defaults(timestamp_parser=lambda value: value)  # as AWS's command does
+    return session
 
 
 def _code(error: BaseException) -> str:
