@@ -41,6 +41,7 @@ class _Attempt(Times):
     launch: dict[str, object]
     backend: NotRequired[str]
     gpus: NotRequired[str | None]
+    sessions: NotRequired[list[str]]
 
 
 class _File(TypedDict):
@@ -110,6 +111,8 @@ def run(arguments: Namespace) -> int:
         for a in attempts
     ]
     _section("attempts", ("attempt", "events", "time", "reason", "host", "code", *more), rows)
+    sessions = [(a["attempt"], id_) for a in attempts for id_ in a.get("sessions", ())]
+    _section("sessions at the service", ("attempt", "session"), sessions)
     metrics = document["last_metrics"]
     _section("last metrics", ("key", "step", "value"),
              [(key, p["step"], p["value"] if not key.endswith("_at")
@@ -220,6 +223,8 @@ def _attempts(run: RecordedRun) -> list[_Attempt]:
             known["backend"] = run.backend_of(attempt)
         if run.launch.gpus:
             known["gpus"] = ended.gpus
+        if sessions := ended.sessions or run.heartbeat(attempt).sessions:
+            known["sessions"] = list(sessions)
         attempts.append(known)
     return attempts
 

@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 
 GIVEN = (
     *("PYTHONUNBUFFERED", "SWEEPER_ATTEMPT", "SWEEPER_FOLDER", "SWEEPER_KEPT", "SWEEPER_ROOT"),
-    *("SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_SEED", "SWEEPER_SWEEP", "TINKER_TAGS"),
+    *(
+        "SWEEPER_RUN",
+        "SWEEPER_NAME",
+        "SWEEPER_RUN_DIR",
+        "SWEEPER_SEED",
+        "SWEEPER_SWEEP",
+        "TINKER_TAGS",
+    ),
 )
 """Variables that every run gets in addition to the environment of `launch`."""
 

@@ -9,7 +9,7 @@ nothing. Each process writes its counts to its own file `<pid>.json`, about once
 they change, and at its end:
 
     {"schema": 1, "unknown": "what of the SDK is not as expected" or null,
-     "paused": "rate_limit" or "capacity" or null,
+     "paused": "rate_limit" or "capacity" or null, "sessions": ["ids of the service"],
      "models": {"Qwen/Qwen3-8B": {"prefill": 0, "cached": 0, "sample": 0, "train": 0,
                                   "requests": 0, "steps": 0}}}
 
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 import json
 import os
 import sys
@@ -114,6 +115,7 @@ class Meter:
         # Counts of clients whose model is unknown.
         self._nameless: list[tuple[Client, dict[str, int]]] = []
         self._pauses: dict[int, tuple[str, float]] = {}  # by observer: why, and when
+        self._sessions: dict[str, None] = {}
         self._changed = threading.Event()
         self._writer: threading.Thread | None = None
 
@@ -126,6 +128,14 @@ class Meter:
             else:
                 self._add(model, counts)
         self._wake()
+
+    def session(self, identity: str) -> None:
+        """Record a session at the service."""
+        with self._lock:
+            new = identity not in self._sessions
+            self._sessions[identity] = None
+        if new:
+            self._wake()
 
     def pause(self, who: object, why: str | None) -> None:
         """Record that the service holds a client back, or no longer does."""
@@ -157,6 +167,7 @@ class Meter:
                     "schema": 1,
                     "unknown": self.unknown,
                     "paused": paused,
+                    "sessions": list(self._sessions),
                     "models": self._counts,
                 }
                 text = json.dumps(document)
@@ -304,6 +315,8 @@ def _wrap_sampling(client: type[Client], meter: Meter) -> None:
 
 def _wrap_service(client: type[Service], meter: Meter, labels: dict[str, str]) -> None:
     original, create = client.__init__, client.create_lora_training_client
+    is_named = "display_name" in inspect.signature(original).parameters
+    shown = os.environ.get("SWEEPER_NAME")
 
     @functools.wraps(original)
     def begin(
@@ -312,6 +325,8 @@ def _wrap_service(client: type[Service], meter: Meter, labels: dict[str, str]) -
         *given: object,
         **named: object,
     ) -> None:
+        if is_named and named.get("display_name") is None and shown:
+            named["display_name"] = shown
         original(self, {**labels, **(user_metadata or {})}, *given, **named)
 
     @functools.wraps(create)
@@ -320,8 +335,25 @@ def _wrap_service(client: type[Service], meter: Meter, labels: dict[str, str]) -
         _safely(meter, lambda: _remember(client, base_model))
         return client
 
+    # The SDK's own method for its session. Without it, sessions are not recorded.
+    holder = getattr(client, "_get_session_holder", None)
+    if holder is not None:
+
+        @functools.wraps(holder)
+        def held(self: object) -> object:
+            answer = holder(self)
+            _safely(meter, lambda: _note_session(meter, answer))
+            return answer
+
+        setattr(client, "_get_session_holder", held)  # noqa: B010 - the protocol has no such method
     client.__init__ = begin
     client.create_lora_training_client = created
+
+
+def _note_session(meter: Meter, holder: object) -> None:
+    identity = getattr(holder, "_session_id", None)
+    if isinstance(identity, str):
+        meter.session(identity)
 
 
 def _remember(client: object, model: str) -> None:

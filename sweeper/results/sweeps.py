@@ -15,7 +15,7 @@ from sweeper.results.origins import Launches, Origin
 from sweeper.results.runs import OPEN_DAY, OnError, RecordedRun, Used
 from sweeper.sweep.event import NOTHING, Outcome
 from sweeper.sweep.folder import INFORMATIVE, SweepFolder
-from sweeper.sweep.heartbeats import read_heartbeat
+from sweeper.sweep.heartbeats import Heartbeat, read_heartbeat
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.plan import Run
 from sweeper.sweep.race import sentence
@@ -286,8 +286,11 @@ class SweepRun(RecordedRun):
             return Used(codec.read(Usage, recalled[0], "cache"), recalled[1])
         if used_of[0].usage != NO_USAGE:
             return used_of[0]
-        beat = read_heartbeat(self.store, self.sweep_folder.heartbeat(self.id, attempt))
-        return used_of[0]._replace(usage=beat.usage)
+        return used_of[0]._replace(usage=self.heartbeat(attempt).usage)
+
+    def heartbeat(self, attempt: int) -> Heartbeat:
+        """Return the last heartbeat of an attempt's worker."""
+        return read_heartbeat(self.store, self.sweep_folder.heartbeat(self.id, attempt))
 
     def ended(self, attempt: int) -> Outcome:
         """Return the body of the most informative event of an attempt; empty without one."""

@@ -17,7 +17,7 @@ from sweeper.errors import EnvironmentFailure, StoreError
 from sweeper.paths import environments
 
 _NOT_OURS = (
-    *("TMUX", "TMUX_PANE", "SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_ATTEMPT"),
+    *("TMUX", "TMUX_PANE", "SWEEPER_RUN", "SWEEPER_NAME", "SWEEPER_RUN_DIR", "SWEEPER_ATTEMPT"),
     "SWEEPER_IDENTITY",  # recorded in each plan; runs do not need it
 )
 

@@ -16,7 +16,8 @@ class Outcome(NamedTuple):
     `submitted` is the attempt whose job made the claim. `place` is the backend that an attempt is
     submitted to (only in an intent). `launch` is the id of the launch whose code and packages the
     attempt ran, and `program` the digest of its source files if it ran them in place, without a
-    copy. `gpus` are the devices that it had (`0,1`). `usage` is the recipe's use of its service.
+    copy. `gpus` are the devices that it had (`0,1`). `usage` is the recipe's use of its service,
+    and `sessions` are the ids of its sessions there.
     """
 
     time: Sparse[Time | None] = None
@@ -37,6 +38,7 @@ class Outcome(NamedTuple):
     launch: Sparse[str | None] = None
     program: Sparse[str | None] = None
     gpus: Sparse[str | None] = None
+    sessions: Sparse[tuple[str, ...]] = ()
     usage: Sparse[Usage] = NO_USAGE
 
     def document(self) -> dict[str, object]:

@@ -25,7 +25,8 @@ class Paused(NamedTuple):
 class Heartbeat(NamedTuple):
     """A heartbeat. `time` is the worker's clock, `up_s` the seconds since it began the attempt,
     `paused_s` those during which the service held it back. `usage` is the recipe's use of its
-    service in this attempt. `gpus` are the devices that it has (`0,1`), or `waiting`. `document`
+    service in this attempt. `gpus` are the devices that it has (`0,1`), or `waiting`. `sessions`
+    are the ids of its sessions at the service. `document`
     is the whole document, with the machine's free disk space and memory."""
 
     time: Time | None = None
@@ -34,6 +35,7 @@ class Heartbeat(NamedTuple):
     paused_s: Annotated[float, Clamp(0.0)] = 0.0
     usage: Usage = NO_USAGE
     gpus: str | None = None
+    sessions: tuple[str, ...] = ()
     document: Whole[Mapping[str, object]] = MappingProxyType({})
 
 

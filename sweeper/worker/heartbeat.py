@@ -207,8 +207,11 @@ class Heartbeat:
         return round(self.pauses.seconds(), 3) if self.pauses else 0.0
 
     def used(self) -> dict[str, object]:
-        """Return the recipe's usage of its service so far; an empty dict if there is none."""
+        """Return the recipe's usage of its service so far, and its sessions there; an empty dict if
+        there is none."""
         usage = NO_USAGE if self.usage is None else self.usage.read()
         if self.usage is not None and self.pauses is not None:
             self.pauses.hear(self.usage.paused)
-        return {} if usage == NO_USAGE else {"usage": usage.document()}
+        sessions = () if self.usage is None else self.usage.sessions
+        used: dict[str, object] = {} if usage == NO_USAGE else {"usage": usage.document()}
+        return used | ({"sessions": list(sessions)} if sessions else {})

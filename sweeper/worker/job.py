@@ -128,6 +128,7 @@ def _environment(
         "SWEEPER_ROOT": folder.store.root,
         "SWEEPER_SWEEP": folder.name,
         "SWEEPER_RUN": run,
+        "SWEEPER_NAME": f"{folder.name}/{job.name}" + (f" ({attempt})" if attempt > 1 else ""),
         "SWEEPER_RUN_DIR": log_path,
         "SWEEPER_ATTEMPT": str(attempt),
         "SWEEPER_SEED": "" if job.seed is None else str(job.seed),

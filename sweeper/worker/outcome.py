@@ -109,7 +109,10 @@ def _failed(ending: Ending) -> Judged:
         return _outcome(Event.FAILED, code, "oom", "killed by the kernel: out of memory")
     if code is not None and code < 0:
         return _outcome(Event.FAILED, code, "killed")
-    details = [cause(ending.tail)]
+    from sweeper.worker.service_errors import meaning  # not needed by most workers
+
+    error = cause(ending.tail)
+    details = [f"{error}: {advice}" if (advice := meaning(error)) else error]
     if ending.memory_kills:  # perhaps a process of the recipe, or of another run
         details.append("the kernel also killed a process of this cgroup: out of memory")
     reason = "quota" if is_quota_error(ending.tail) else "error"

@@ -23,6 +23,7 @@ class _ProcessUsage(NamedTuple):
     models: Mapping[str, Counts] = MappingProxyType({})
     unknown: str | None = None
     paused: str | None = None
+    sessions: tuple[str, ...] = ()
 
 
 class UsageFiles:
@@ -32,6 +33,7 @@ class UsageFiles:
     def __init__(self, folder: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
         self._paused: dict[str, tuple[str, float]] = {}
+        self._sessions: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, tuple[tuple[int, int], Usage]] = {}
 
     def read(self) -> Usage:
@@ -44,6 +46,11 @@ class UsageFiles:
         except OSError:
             pass
         return total(usage for _, usage in self._known.values())
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """The ids of the sessions at the service, at the last read."""
+        return tuple(dict.fromkeys(i for each in self._sessions.values() for i in each))
 
     @property
     def paused(self) -> str | None:
@@ -64,6 +71,7 @@ class UsageFiles:
         except (OSError, ValueError, RecursionError, StoreError):
             return
         self._known[entry.name] = (stamp, usage)
+        self._sessions[entry.name] = process.sessions
         self._paused.pop(entry.name, None)
         if paused is not None:
             self._paused[entry.name] = (paused, self._clock())

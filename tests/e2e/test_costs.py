@@ -88,6 +88,13 @@ def test_the_meter_says_what_the_service_says(
     assert {line["user_metadata"]["mine"] for line in ours} == {"kept"}
     runs = {run["id"] for run in json.loads(shell.run("ls", "whole", "--json"))["runs"]}
     assert {line["user_metadata"]["sweeper_run"] for line in ours} == runs
+    # The service shows sweeper's names, and `show` has the service's sessions.
+    assert {line["display_name"] for line in ours} == {"whole/seed=0", "whole/seed=1"}
+    for seed in (0, 1):
+        attempt = json.loads(shell.run("show", f"whole/seed={seed}", "--json"))["attempts"][0]
+        named = [line for line in ours if line["display_name"] == f"whole/seed={seed}"]
+        assert sorted(attempt["sessions"]) == sorted(line["session_id"] for line in named)
+    assert "sessions at the service" in shell.run("show", "whole/seed=0")
     told = {key: sum(line[key] for line in ours) for key in ours[0] if key.endswith("tokens")}
     found = total(shell, "whole")
     assert found["counted"] == "meter" and found["unknown"] is None
