@@ -176,7 +176,7 @@ def _task(task: str, played: Mapping[str, Sequence[Sequence[_Played]]], tasks: i
         if any(one.episode.solved for run in own for one in run):
             solved.append(cell)
     means = [one.reward for one in cells.values()]
-    p = _f_test(levels)
+    p = f_test(levels)
     return TaskEpisodes(
         task=task,
         cells=cells,
@@ -186,7 +186,7 @@ def _task(task: str, played: Mapping[str, Sequence[Sequence[_Played]]], tasks: i
     )
 
 
-def _f_test(groups: Sequence[Sequence[float]]) -> float | None:
+def f_test(groups: Sequence[Sequence[float]]) -> float | None:
     """Return the one-way analysis of variance. None if there is one group, or no group of two."""
     count = sum(map(len, groups))
     df, below = len(groups) - 1, count - len(groups)

@@ -26,16 +26,23 @@ _AGAIN_SECONDS = 2.0, 30.0
 
 class Helper:
     """The process that executes `module`. The first request starts it; a missing answer ends it.
-    `what` is the platform's name, `opening` the content of the first request."""
+    `what` is the platform's name, `opening` the content of the first request. `seconds` is the
+    timeout of an answer."""
 
     def __init__(
-        self, what: str, module: str, opening: Mapping[str, object], environment: Mapping[str, str]
+        self,
+        what: str,
+        module: str,
+        opening: Mapping[str, object],
+        environment: Mapping[str, str],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.seconds = _SECONDS
         self._what, self._opening = what, {"do": "open", **opening}
         self._argv = [sys.executable, "-P", "-m", module]
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
-        self._backoff = Backoff(*_AGAIN_SECONDS)
+        self._backoff = Backoff(*_AGAIN_SECONDS, clock)
         self._rest = b""
 
     def ask(self, do: str, **about: object) -> object:
@@ -95,12 +102,12 @@ class Helper:
         assert process and process.stdin and process.stdout  # noqa: S101 - it was started
         process.stdin.write(line)
         process.stdin.flush()
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + self.seconds
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._rest:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise TimeoutError(f"no answer within {_SECONDS:g} s")
+                    raise TimeoutError(f"no answer within {self.seconds:g} s")
                 chunk = os.read(process.stdout.fileno(), 1 << 20)
                 if not chunk:
                     raise ConnectionError("its client was disconnected and has ended")

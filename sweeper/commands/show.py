@@ -124,7 +124,7 @@ def run(arguments: Namespace) -> int:
                    for c in document["checkpoints"]]  # fmt: skip
     _section("checkpoints", ("name", "step", "path"), checkpoints)
     _tell_files(document["files"])
-    _section("provenance", ("", ""), _facts(document["provenance"]))
+    _section("provenance", ("", ""), facts(document["provenance"]))
     for name, marks in ((f"{run.sweep}/{run.name}", noted[0]), (run.sweep, noted[1])):
         if marks.notes or marks.tags or marks.starred:
             print()
@@ -170,7 +170,7 @@ def _section(title: str, columns: tuple[str, ...], rows: Iterable[Sequence[objec
         print_table(columns, shown)
 
 
-def _facts(provenance: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+def facts(provenance: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield the provenance of a run, one fact per line, shortened; `--json` has it in full."""
     for key, value in dotted(provenance):
         if value is None or value in ([], {}):

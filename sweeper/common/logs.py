@@ -16,7 +16,7 @@ LEVEL = "SWEEPER_LOG"
 SHOWN = "SWEEPER_LOG_SHOWN"
 """If this is set, the messages are also printed on standard error."""
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-_MOST_BYTES = 1_000_000
+MOST_BYTES = 1_000_000
 """Size of the file; when it is full, it replaces the one that was full before."""
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -79,7 +79,7 @@ def logging_to(path: str, redact: Callable[[str], str]) -> Generator[None]:
     from logging.handlers import RotatingFileHandler
 
     file = RotatingFileHandler(
-        path, maxBytes=_MOST_BYTES, backupCount=1, delay=True, encoding="utf-8", errors="replace"
+        path, maxBytes=MOST_BYTES, backupCount=1, delay=True, encoding="utf-8", errors="replace"
     )
     handlers: list[logging.Handler] = [file]
     if os.environ.get(SHOWN):

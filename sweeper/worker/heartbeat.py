@@ -91,7 +91,7 @@ def facts(folder: str) -> dict[str, int]:
         amounts["disk_total_bytes"] = disk.f_blocks * disk.f_frsize
     except OSError:
         amounts = {}
-    free, total = min(filter(None, (_machine(), _container())), default=(0, 0))
+    free, total = min(filter(None, (_machine(), container_memory())), default=(0, 0))
     if total:
         amounts |= {"memory_free_bytes": free, "memory_total_bytes": total}
     return amounts
@@ -106,7 +106,7 @@ def _machine(path: str = "/proc/meminfo") -> tuple[int, int] | None:
         return None
 
 
-def _container(
+def container_memory(
     top: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup"
 ) -> tuple[int, int] | None:
     """Return available and total memory of the tightest control group (version 2) around this

@@ -39,13 +39,13 @@ def _backend(batch: Any) -> AwsBatchBackend:
 
 def _jobs(batch: Any) -> list[Any]:
     """The jobs of the test's own sweep, arrays' children and not arrays."""
-    prefix = _backend(batch)._names.prefix
+    prefix = _backend(batch).names.prefix
     return [j for j in batch.jobs() if j.job_name.startswith(prefix) and not j._child_jobs]
 
 
 def _jobs_by_run(batch: Any) -> dict[str, Any]:
     """Of each run the first."""
-    names = _backend(batch)._names
+    names = _backend(batch).names
     found: dict[str, Any] = {}
     for job in _jobs(batch):
         token = names.tokens(job.job_name)[job.array_properties.get("index", 0)]

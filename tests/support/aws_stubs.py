@@ -72,7 +72,7 @@ class Stubbed:
     def listed(
         self, backend: AwsBatchBackend, *jobs: tuple[str, str], status: str = "RUNNING"
     ) -> None:
-        prefix = backend._names.prefix
+        prefix = backend.names.prefix
         found = [{"jobId": job, "jobName": prefix + rest, "status": status} for job, rest in jobs]
         asked: dict[str, Any] = {
             "jobQueue": "q",

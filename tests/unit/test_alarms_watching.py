@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sweeper.alarms import names, read
-from sweeper.alarms.watcher import Criteria, Seen, Watcher
+from sweeper.alarms.watcher import MOST_BYTES, Criteria, Seen, Watcher
 from sweeper.common.alarm_thresholds import resolve
 from sweeper.metrics.attempt_rows import Tail
 from sweeper.store.local import LocalStore
@@ -185,9 +185,9 @@ def test_an_end_is_judged_when_it_is_read(folder: Folder) -> None:
     assert watcher.look([Seen("none", 1, False)]) == ([], {("none", 1)})
 
 
-def test_a_look_reads_no_more_than_it_may(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeper.alarms.watcher.MOST_BYTES", 2000)
-    folder.write(rows(*range(200)) + NAN)
+def test_a_look_reads_no_more_than_it_may(folder: Folder) -> None:
+    row = json.dumps({"step": 0, "note": "x" * 10_000}) + "\n"
+    folder.write(row * (3 * MOST_BYTES // len(row)) + NAN)
     watcher, looks, over = folder.watcher(), 0, set[tuple[str, int]]()
     found: list[str] = []
     while not over:
@@ -327,9 +327,9 @@ def test_what_is_left_of_a_machine(tmp_path: Path) -> None:
         (tmp_path / name / "memory.max").write_text(limit + "\n")
         (tmp_path / name / "memory.current").write_text(used + "\n")
         (tmp_path / name / "memory.stat").write_text("anon 5\ninactive_file 50\n")
-    assert heartbeat._container(str(tmp_path), str(tmp_path / "own")) == (350, 1000)
+    assert heartbeat.container_memory(str(tmp_path), str(tmp_path / "own")) == (350, 1000)
     (tmp_path / "own").write_text("0::/elsewhere\n")
-    assert heartbeat._container(str(tmp_path), str(tmp_path / "own")) is None
+    assert heartbeat.container_memory(str(tmp_path), str(tmp_path / "own")) is None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from sweeper import analysis
-from sweeper.analysis.comparison.episodes import _f_test
+from sweeper.analysis.comparison.episodes import f_test
 from sweeper.analysis.reading.rollouts import parse_rollouts
 
 
@@ -42,11 +42,11 @@ def test_what_is_known_of_an_episode():
 
 def test_the_p_of_a_task_is_that_of_an_analysis_of_variance():
     groups = [[0.1, 0.2, 0.35], [0.5, 0.55], [0.3, 0.1, 0.2, 0.4]]
-    assert _f_test(groups) == pytest.approx(stats.f_oneway(*groups).pvalue, abs=1e-12)
-    assert _f_test([[1.0, 1.0], [0.0, 0.0]]) == 0.0
-    assert _f_test([[1.0, 1.0], [1.0, 1.0]]) == 1.0
-    assert _f_test([[1.0], [0.0]]) is None
-    assert _f_test([[1.0, 0.5]]) is None
+    assert f_test(groups) == pytest.approx(stats.f_oneway(*groups).pvalue, abs=1e-12)
+    assert f_test([[1.0, 1.0], [0.0, 0.0]]) == 0.0
+    assert f_test([[1.0, 1.0], [1.0, 1.0]]) == 1.0
+    assert f_test([[1.0], [0.0]]) is None
+    assert f_test([[1.0, 0.5]]) is None
 
 
 @pytest.fixture

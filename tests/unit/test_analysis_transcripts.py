@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from sweeper.analysis.comparison.items import Compared, compare
-from sweeper.analysis.findings import transcripts
 from sweeper.analysis.findings.transcripts import Ends, transcripts_of
 from sweeper.results.items import Answer
 
@@ -29,7 +28,7 @@ def study() -> Callable[..., Any]:
     """As much of a study as names cells."""
 
     def make(*cells: str) -> Any:
-        named = [SimpleNamespace(name=cell, settings={}) for cell in cells]
+        named = [SimpleNamespace(name=cell, settings={}, baseline=False) for cell in cells]
         return SimpleNamespace(ranking=SimpleNamespace(cells=named))
 
     return make
@@ -54,10 +53,7 @@ def test_of_rewards_that_are_no_shares_nobody_says_what_is_solved() -> None:
     assert _compared({"a": [{"x": 3.0, "y": 1.0}], "b": [{"x": 0.0, "y": 1.0}]}).alone == ()
 
 
-def test_a_right_answer_stands_beside_a_wrong_one(
-    study: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transcripts, "short_name", lambda cell: cell.name)
+def test_a_right_answer_stands_beside_a_wrong_one(study: Callable[..., Any]) -> None:
     found = _compared({"a": [{"x": 1.0, "y": 1.0}], "b": [{"x": 0.0, "y": 1.0}]})
     ends = {
         ("a", "x"): Ends(_answer("x", 1, "a long way" * 1000), _answer("x", 1, "other")),
@@ -71,9 +67,8 @@ def test_a_right_answer_stands_beside_a_wrong_one(
 
 
 def test_where_the_room_is_spent_the_rest_is_counted_and_not_shown(
-    study: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    study: Callable[..., Any],
 ) -> None:
-    monkeypatch.setattr(transcripts, "short_name", lambda cell: cell.name)
     items = [f"q{number}" for number in range(5)]
     found = _compared({
         "a": [dict.fromkeys(items, 1.0) | {"z": 0.0}],

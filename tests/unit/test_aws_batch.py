@@ -19,13 +19,13 @@ def test_a_job_is_submitted_as_this(stubbed: Any) -> None:
     backend = stubbed.backend(
         vcpus=2.0, memory=4096, gpus=1, timeout_s=7200.0, tags={"team": "x"}, region="eu-central-1"
     )
-    identity = backend._names.identity.ensure()
+    identity = backend.names.identity.ensure()
     stubbed.defined()
     stubbed.answer(
         "submit_job",
         {"jobName": "n", "jobId": "1"},
         {
-            "jobName": f"{backend._names.prefix}{identity}-{stubbed.TOKEN}",
+            "jobName": f"{backend.names.prefix}{identity}-{stubbed.TOKEN}",
             "jobQueue": "q",
             "jobDefinition": "d:4",
             "containerOverrides": {

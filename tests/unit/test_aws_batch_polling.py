@@ -7,9 +7,8 @@ from typing import Any, cast
 import pytest
 from botocore.stub import ANY
 
-from sweeper.backends.aws_batch import jobs as jobs_module
 from sweeper.backends.aws_batch.client import Refused, Throttled
-from sweeper.backends.aws_batch.jobs import Jobs
+from sweeper.backends.aws_batch.jobs import A_CALL, MOST_CALLS, Jobs
 from sweeper.backends.base import JobState, JobStatus
 
 ENDED = JobState.ENDED
@@ -51,27 +50,24 @@ def test_an_array_that_waits_takes_one_call(stubbed: Any) -> None:
     assert stubbed.aws.calls == {"describe_jobs": 2}
 
 
-def test_a_poll_makes_twenty_calls_and_another_goes_on(
-    stubbed: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs_module, "MOST_CALLS", 2)
-    monkeypatch.setattr(jobs_module, "A_CALL", 2)
-    backend, tokens = stubbed.array(8)
-    stubbed.parent("PENDING", RUNNABLE=8)
+def test_a_poll_makes_twenty_calls_and_another_goes_on(stubbed: Any) -> None:
+    turn = MOST_CALLS * A_CALL
+    backend, tokens = stubbed.array(2 * turn)
+    stubbed.parent("PENDING", RUNNABLE=2 * turn)
     backend.poll(tokens)
-    running = [{"jobId": f"9:{index}", "status": "RUNNING"} for index in range(8)]
-    stubbed.parent("PENDING", RUNNING=7, FAILED=1)
-    stubbed.described(*running[:2])
-    stubbed.described(*running[2:4])
+    running = [{"jobId": f"9:{index}", "status": "RUNNING"} for index in range(2 * turn)]
+    running[-1] |= {"status": "FAILED", "container": {"exitCode": 3}}
+    stubbed.parent("PENDING", RUNNING=2 * turn - 1, FAILED=1)
+    for begin in range(0, turn, A_CALL):
+        stubbed.described(*running[begin : begin + A_CALL])
     states = [status.state for status in backend.poll(tokens).values()]
-    assert states == [JobState.RUNNING] * 4 + [JobState.PENDING] * 4
-    failed = {"jobId": "9:7", "status": "FAILED", "container": {"exitCode": 3}}
-    stubbed.parent("PENDING", RUNNING=7, FAILED=1)
-    stubbed.described(*running[4:6])
-    stubbed.described(running[6], failed)
+    assert states == [JobState.RUNNING] * turn + [JobState.PENDING] * turn
+    stubbed.parent("PENDING", RUNNING=2 * turn - 1, FAILED=1)
+    for begin in range(turn, 2 * turn, A_CALL):
+        stubbed.described(*running[begin : begin + A_CALL])
     statuses = list(backend.poll(tokens).values())
-    assert statuses == [JobStatus(JobState.RUNNING)] * 7 + [JobStatus(ENDED, 3)]
-    stubbed.parent("PENDING", RUNNING=7, FAILED=1)
+    assert statuses == [JobStatus(JobState.RUNNING)] * (2 * turn - 1) + [JobStatus(ENDED, 3)]
+    stubbed.parent("PENDING", RUNNING=2 * turn - 1, FAILED=1)
     assert list(backend.poll(tokens).values()) == statuses  # nothing has changed: one call
 
 
@@ -214,26 +210,25 @@ def test_an_array_that_succeeded_had_children_that_were_started_again(stubbed: A
     assert [status.state for status in backend.poll(again).values()] == states[3:]
 
 
-def test_a_child_that_nobody_asked_about_is_not_absent(
-    stubbed: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_that_nobody_asked_about_is_not_absent(stubbed: Any) -> None:
     """Its turn comes while another job is asked about: only with its array is it known whether one
     that Batch does not describe is gone, or was not made yet."""
-    backend, tokens = stubbed.array(4)
+    turn = MOST_CALLS * A_CALL
+    backend, tokens = stubbed.array(turn + 2)
     stubbed.known(backend, ("1", stubbed.TOKEN))
-    monkeypatch.setattr(jobs_module, "MOST_CALLS", 1)
-    monkeypatch.setattr(jobs_module, "A_CALL", 2)
-    stubbed.parent("PENDING", RUNNABLE=4)
+    stubbed.parent("PENDING", RUNNABLE=turn + 2)
     backend.poll(tokens)
-    stubbed.parent("PENDING", RUNNABLE=2, RUNNING=2)
-    stubbed.described({"jobId": "9:0", "status": "RUNNING"}, {"jobId": "9:1", "status": "RUNNING"})
+    stubbed.parent("PENDING", RUNNABLE=2, RUNNING=turn)
+    running = [{"jobId": f"9:{index}", "status": "RUNNING"} for index in range(turn)]
+    for begin in range(0, turn, A_CALL):
+        stubbed.described(*running[begin : begin + A_CALL])
     backend.poll(tokens)  # the other two wait for their turn
     stubbed.described({"jobId": "1", "status": "RUNNING"})
     backend.poll([stubbed.TOKEN])
-    stubbed.parent("PENDING", RUNNABLE=2, RUNNING=2)
+    stubbed.parent("PENDING", RUNNABLE=2, RUNNING=turn)
     stubbed.described()
     states = [status.state for status in backend.poll(tokens).values()]
-    assert states == [JobState.RUNNING] * 2 + [JobState.PENDING] * 2
+    assert states == [JobState.RUNNING] * turn + [JobState.PENDING] * 2
 
 
 def test_ten_thousand_single_jobs_take_a_hundred_requests_and_then_twenty() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import sweeper
 from sweeper.cli import main
-from sweeper.commands.show import _facts
+from sweeper.commands.show import facts
 from sweeper.results.conversations import groups_of, turns_logged
 
 
@@ -139,7 +139,7 @@ def test_what_show_prints_of_a_configuration_is_a_condition(
 
 def test_what_is_false_is_a_fact():
     known = {"git": {"dirty": False, "commit": None}, "live": False, "patches": [], "n": 0}
-    assert dict(_facts(known)) == {"git.dirty": "False", "live": "False", "n": "0"}
+    assert dict(facts(known)) == {"git.dirty": "False", "live": "False", "n": "0"}
 
 
 @pytest.mark.usefixtures("root")

@@ -15,13 +15,13 @@ from tinker.lib._pydantic_conv import deserialize_json_response
 from tinker.proto import tinker_public_pb2 as pb
 from tinker.types import OptimStepResponse
 
-from sweeper.engine import app, operations, state, wire
+from sweeper.engine import app, operations, wire
 from sweeper.engine.app import REFUSED
 from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.models import Models
 from sweeper.engine.service import Service
-from sweeper.engine.state import SAMPLERS_IN_MEMORY
+from sweeper.engine.state import SAMPLERS, SAMPLERS_IN_MEMORY
 from sweeper.testing import FakeClock
 
 DONE = 10
@@ -284,10 +284,9 @@ def test_a_number_sent_in_a_body_that_an_address_does_not_take_is_free(
 
 
 @pytest.mark.parametrize(("address", "status"), [("optim_step", 413), ("nowhere", 404)])
-def test_a_number_sent_in_a_body_that_is_too_large_is_free(service, monkeypatch, address, status):
-    monkeypatch.setattr(app, "JSON_BYTES", 1000)
+def test_a_number_sent_in_a_body_that_is_too_large_is_free(service, address, status):
     client = Client(service)
-    body = json.dumps(client.body(x="y" * 2000)).encode()
+    body = json.dumps(client.body(x="y" * app.JSON_BYTES)).encode()
     assert told(service, "POST", address, body, JSON)[0] == status
     assert client.train(0)
 
@@ -364,17 +363,16 @@ def test_samplers_not_in_use_go_to_disk_and_come_back_the_same(service, tmp_path
     assert list((tmp_path / "spill").rglob("*.npz")) == []
 
 
-def test_samplers_beyond_the_limit_are_the_ones_not_used(service, tmp_path, monkeypatch):
-    monkeypatch.setattr(state, "SAMPLERS", 20)
+def test_samplers_beyond_the_limit_are_the_ones_not_used(service, tmp_path):
     client = Client(service)
-    samplers = [client.snapshot() for _ in range(20)]
+    samplers = [client.snapshot() for _ in range(SAMPLERS)]
     client.sample(samplers[0])
     samplers.append(client.snapshot())
     assert client.sample(samplers[0], 1)
     assert client.sample(samplers[-1])
-    with pytest.raises(Unknown, match="the 20 it used last"):
+    with pytest.raises(Unknown, match=f"the {SAMPLERS} it used last"):
         client.sample(samplers[1])
-    assert len(list((tmp_path / "spill").rglob("*.npz"))) <= 20 - SAMPLERS_IN_MEMORY + 2
+    assert len(list((tmp_path / "spill").rglob("*.npz"))) <= SAMPLERS - SAMPLERS_IN_MEMORY + 2
 
 
 def test_an_ended_session_leaves_its_checkpoints_only(service):

@@ -1,21 +1,25 @@
 """Ray, as far as it needs none: what a grid may say, what a job's status means, and a driver that
 does not answer."""
 
-import sys
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sweeper.backends import backend_type, capabilities_of, helper
-from sweeper.backends.base import JobSpec, JobState, JobStatus
+from sweeper.backends import backend_type, capabilities_of
+from sweeper.backends.base import JobState, JobStatus
+from sweeper.backends.helper import Helper
 from sweeper.backends.ray.actor import ENDS, resolved
 from sweeper.backends.ray.backend import RayBackend, lacking, status_of
 from sweeper.backends.ray.driver import Cluster
 from sweeper.backends.ray.messages import About, Node
 from sweeper.errors import EnvironmentFailure, GridError, Unreachable, UsageError
 from sweeper.grid import parse_grid
+from sweeper.sweep.process import began
+from sweeper.testing import FakeClock
 
 ENDED = JobState.ENDED
 STATUSES: list[tuple[About, JobStatus]] = [
@@ -160,7 +164,9 @@ def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 DRIVER = """
-import json, sys, time
+import json, os, sys, time
+with open(os.environ["PID"], "w") as file:
+    file.write(str(os.getpid()))
 for line in sys.stdin:
     do = json.loads(line)["do"]
     said = {"answer": {"address": "h:1", "version": "2"}}
@@ -177,40 +183,39 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A backend whose driver is a stand-in."""
-    (tmp_path / "driver.py").write_text(DRIVER)
-    true_popen = helper.subprocess.Popen
+def clock() -> FakeClock:
+    return FakeClock()
 
-    def popen(argv: list[str], **options: Any) -> Any:
-        return true_popen([sys.executable, str(tmp_path / "driver.py")], **options)
 
-    monkeypatch.setattr(helper.subprocess, "Popen", popen)
-    backend = RayBackend(str(tmp_path), {"address": "h:1"})
-    yield backend
-    backend.driver.end()
+@pytest.fixture
+def driven(tmp_path: Path, clock: FakeClock) -> Iterator[Helper]:
+    """A stand-in for the driver, in its process."""
+    (tmp_path / "stand_in.py").write_text(DRIVER)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PID": str(tmp_path / "pid")}
+    helper = Helper("ray", "stand_in", {"address": "h:1"}, environment, clock)
+    yield helper
+    helper.end()
 
 
 def test_a_driver_that_is_silent_is_ended_and_left_alone(
-    driven: Any, monkeypatch: pytest.MonkeyPatch
+    driven: Helper, clock: FakeClock, tmp_path: Path
 ) -> None:
-    token = "aaaaaaaaaaaa-a1"
-    assert driven.location() == {"address": "h:1"}
-    monkeypatch.setattr(helper, "_SECONDS", 0.2)
-    process = driven.driver._process
-    for _ in range(2):  # the second time no runs are started
+    pid = tmp_path / "pid"
+    assert driven.ask("location") == {"address": "h:1", "version": "2"}
+    process = int(pid.read_text())
+    driven.seconds = 0.2
+    for _ in range(2):  # the second time nothing is started
         with pytest.raises(Unreachable, match=r"no answer within 0\.2 s"):
-            driven.poll([token])
-    assert process.poll() is not None and driven.driver._process is None
-    driven.driver._backoff.succeeded()
-    monkeypatch.setattr(helper, "_SECONDS", 60.0)
+            driven.ask("poll")
+    assert not began(process) and int(pid.read_text()) == process
+    clock.sleep(60)
+    driven.seconds = 60.0
     with pytest.raises(EnvironmentFailure, match="ray: no such thing"):
-        driven.submit([JobSpec(token, "t", ["true"], "/", {})])
+        driven.ask("submit")
     with pytest.raises(Unreachable, match="ray: who knows"):
-        driven.cancel([token])
-    driven.driver._backoff.succeeded()
+        driven.ask("cancel")
     with pytest.raises(Unreachable, match="disconnected"):
-        driven.driver.ask("find")
+        driven.ask("find")
 
 
 class Table:

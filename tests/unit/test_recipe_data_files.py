@@ -68,15 +68,15 @@ def test_a_plan_says_which_keys_are_not_used_and_which_folders_are_missing(tmp_p
     )
 
 
-def test_of_a_large_file_only_the_beginning_is_checked_and_the_plan_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(data_files, "MOST_LINES", 5)
-    path = write(tmp_path / "data.jsonl", *[ROW] * 5, {"prompt": 3})
+def test_of_a_large_file_only_the_beginning_is_checked_and_the_plan_says_so(tmp_path):
+    most = data_files.MOST_LINES
+    path = write(tmp_path / "data.jsonl", *[ROW] * most, {"prompt": 3})
     assert data_files.check(path, tasks.conversation) == (
         None,
-        (f"{path}: large, so only its first 5 lines were checked",),
+        (f"{path}: large, so only its first {most:,} lines were checked",),
     )
     rows, more = data_files.sample(path, tasks.conversation)
-    assert len(rows) == 5
+    assert len(rows) == most
     assert 1 < more < 1.3
 
 

@@ -108,13 +108,20 @@ def test_a_bug_keeps_its_traceback():
         print(1 / 0)
 
 
-def test_being_turned_away_is_told_now_and_then(monkeypatch, capsys):
-    logger, clock = logging.getLogger("httpx"), FakeClock()
-    manager: Any = logger.manager
-    monkeypatch.setattr(logger, "handlers", [])
-    monkeypatch.setattr(logger, "level", logging.WARNING)
-    monkeypatch.setattr(logger, "propagate", True)
-    manager._clear_cache()
+@pytest.fixture
+def http_logger():
+    """The logger of the client, as it is before anybody has asked it for anything."""
+    logger = logging.getLogger("httpx")
+    before = logger.handlers, logger.level, logger.propagate
+    logger.handlers, logger.propagate = [], True
+    logger.setLevel(logging.WARNING)
+    yield logger
+    logger.handlers, level, logger.propagate = before
+    logger.setLevel(level)
+
+
+def test_being_turned_away_is_told_now_and_then(http_logger, capsys):
+    logger, clock = http_logger, FakeClock()
     service.tell_of_waits(clock)
     service.tell_of_waits(clock)
     for seconds, status in ((1, "200 OK"), (1, "429 Too Many Requests")) * 2 + ((9, "429"),):
@@ -124,4 +131,3 @@ def test_being_turned_away_is_told_now_and_then(monkeypatch, capsys):
     logger.info('HTTP Request: "HTTP/1.1 429 Too Many Requests"')
     waiting = "waiting: the service answers 429 Too Many Requests\n"
     assert capsys.readouterr().out == waiting * 2
-    manager._clear_cache()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.backends import Capabilities, backend_names, capabilities_of
+from sweeper.backends import Capabilities, backend_names, capabilities_of, registered
 from sweeper.backends.base import Counter
 from sweeper.errors import UsageError
 from sweeper.launcher import preflight
@@ -18,6 +18,7 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.job import read
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.states import Event, State, fold
+from sweeper.testing import FAKE
 from sweeper.worker.claim import reopen, restarts
 
 RUN = "aaaaaaaaaaaa"
@@ -124,12 +125,11 @@ class _S3:
         return None
 
 
-def _admit(store: Any, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Capabilities:
-    for name in ("capabilities_at", "capabilities_together"):
-        monkeypatch.setattr(preflight, name, lambda *_: ELSEWHERE)
+def _admit(store: Any, **more: Any) -> Capabilities:
     given: dict[str, Any] = {"service": "none", "secrets": [], "live": False} | more
     service, secrets = given.pop("service"), given.pop("secrets")
-    return preflight.admit(Launch("aws-batch"), store, service, secrets, **given)
+    with registered(FAKE._replace(capabilities=lambda _: ELSEWHERE)):
+        return preflight.admit(Launch("fake"), store, service, secrets, **given)
 
 
 def test_what_jobs_elsewhere_cannot_reach(
@@ -137,21 +137,21 @@ def test_what_jobs_elsewhere_cannot_reach(
 ) -> None:
     for name in ("SWEEPER_ENGINE_URL", "SWEEPER_ENGINE_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    assert _admit(_S3(), monkeypatch, secrets=["KEY"]) == ELSEWHERE
+    assert _admit(_S3(), secrets=["KEY"]) == ELSEWHERE
     with pytest.raises(UsageError, match="cannot read the folder"):
-        _admit(folder.store, monkeypatch)
+        _admit(folder.store)
     with pytest.raises(UsageError, match="--live"):
-        _admit(_S3(), monkeypatch, live=True)
-    with pytest.raises(UsageError, match=r"launch\.aws_batch\.secrets: \{OTHER: arn:aws:ssm"):
-        _admit(_S3(), monkeypatch, secrets=["KEY", "OTHER"])
+        _admit(_S3(), live=True)
+    with pytest.raises(UsageError, match="say where the job finds OTHER"):
+        _admit(_S3(), secrets=["KEY", "OTHER"])
     with pytest.raises(UsageError, match="SWEEPER_ENGINE_URL"):
-        _admit(_S3(), monkeypatch, service="local")
+        _admit(_S3(), service="local")
     monkeypatch.setenv("SWEEPER_ENGINE_URL", "http://10.0.0.1:8000/")
     with pytest.raises(UsageError, match="SWEEPER_ENGINE_TOKEN to its token"):
-        _admit(_S3(), monkeypatch, service="local")
+        _admit(_S3(), service="local")
     monkeypatch.setenv("SWEEPER_ENGINE_TOKEN", "tml-x")
     with pytest.raises(UsageError, match="TINKER_API_KEY"):
-        _admit(_S3(), monkeypatch, service="local")
+        _admit(_S3(), service="local")
     assert preflight.engine_url(ELSEWHERE) == "http://10.0.0.1:8000"
     assert preflight.engine_url(Capabilities()) is None
 

@@ -16,7 +16,6 @@ from sweeper.launcher.control import cancel_runs, request_retries
 from sweeper.launcher.preview import gone_baselines
 from sweeper.planner.plan import plan
 from sweeper.results import kept_checkpoints
-from sweeper.results import sweeps as recorded
 from sweeper.results.kept_checkpoints import Kept
 from sweeper.results.registry import Registry
 from sweeper.results.service_requests import Service
@@ -105,7 +104,7 @@ def _chain(grid: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_what_hangs_on_a_run_without_a_checkpoint_is_held_back_with_its_children(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make,
 ) -> None:
     made = make(_chain(stages()))
     made.bare = {"dpo/beta=1"}
@@ -116,13 +115,10 @@ def test_what_hangs_on_a_run_without_a_checkpoint_is_held_back_with_its_children
         " dpo/beta=1, which has recorded no state_path",
     )
     assert (summary.held_back, exit_code(summary)) == (3, 4)
-    monkeypatch.delattr(recorded, "Sweep")  # it is not read again for what is known
     assert scheduler.step() == summary
 
 
-def test_a_metric_that_nobody_recorded_holds_back_all_that_comes_of_it(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_metric_that_nobody_recorded_holds_back_all_that_comes_of_it(make: Make) -> None:
     grid = _chain(stages())
     grid["sft"]["metric"] = {**_METRIC, "name": "reward"}
     made = make(grid)
@@ -132,7 +128,6 @@ def test_a_metric_that_nobody_recorded_holds_back_all_that_comes_of_it(
         "held back (2 of dpo, 2 of eval, 2 of third, 2 of fourth): they wait for the best of sft,"
         " but none has recorded reward",
     )
-    monkeypatch.delattr(recorded, "Sweep")
     assert scheduler.step() == summary
 
 

@@ -74,9 +74,9 @@ class AwsBatchBackend(Backend):
     ) -> None:
         self.aws = aws
         self._options = options
-        self._names = Names(SweepFolder.at_address(folder))
-        self._submissions = Submissions(options, sweep, folder, self._names)
-        self._jobs = Jobs(aws, self._names, options.queue)
+        self.names = Names(SweepFolder.at_address(folder))
+        self._submissions = Submissions(options, sweep, folder, self.names)
+        self._jobs = Jobs(aws, self.names, options.queue)
         self._definition: str | None = None
         self._others = Backoff(*_OTHER_SWEEP_SECONDS, clock)
         self._clock = clock
@@ -136,7 +136,7 @@ class AwsBatchBackend(Backend):
             return
         by = self._definition or self._prepare()
         self._others.check()
-        self._names.identity.ensure()
+        self.names.identity.ensure()
         others = self._jobs.others([job.token for job in jobs])
         free = [job for job in jobs if job.token not in others]
         for group in self._submissions.together(free):
@@ -240,7 +240,7 @@ class AwsBatchBackend(Backend):
         """Make one submission with the job definition `by`: an array or a single job."""
         tokens = [job.token for job in jobs]
         if len(jobs) > 1:
-            self._names.keep(tokens)
+            self.names.keep(tokens)
         request = self._submissions.request(jobs, by, self.aws.region)
         try:
             answer = self.aws.submit("batch", "submit_job", **request)
