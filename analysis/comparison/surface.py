@@ -22,7 +22,7 @@ from sweeper.analysis.reading.series import Floats
 from sweeper.analysis.reading.settings import level
 from sweeper.analysis.statistics.distributions import noncentrality, student_quantile, student_tail
 from sweeper.analysis.statistics.inference import CONFIDENCE, holm
-from sweeper.analysis.statistics.regression import Column, Fit, bent, column, fit
+from sweeper.analysis.statistics.regression import Column, Fit, bent, column, fit, one_more_knot
 from sweeper.metrics.rows import as_float
 
 _FEWEST = 12
@@ -242,7 +242,14 @@ def _effect(scene: _Scene, index: int, p: float) -> AxisEffect:
     means, errors = scene.drawn.part(index, at)
     reach = student_quantile((1 + CONFIDENCE) / 2, scene.drawn.df) * errors
     xs: tuple[Any, ...] = tuple(own.value(at).tolist()) if own.numeric else own.names
-    lines = [scene.back(line) for line in (means, means - reach, means + reach)]
+    low, high = means - reach, means + reach
+    other = one_more_knot(scene.drawn, index)
+    if other is not None:
+        # One more kink was not found, but is possible.
+        middle, errors = other.part(index, at)
+        reach = student_quantile((1 + CONFIDENCE) / 2, other.df) * errors
+        low, high = np.minimum(low, middle - reach), np.maximum(high, middle + reach)
+    lines = [scene.back(line) for line in (means, low, high)]
     side = _side(model, index, straight, sign) if own.numeric else ""
     return AxisEffect(
         key=own.key,

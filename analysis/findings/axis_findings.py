@@ -42,7 +42,7 @@ def tell_axes(axes: AxesTold) -> Iterator[Finding]:
     if axes.surface is not None:
         yield from _modelled(axes.surface, {trend.axis for trend in axes.trends})
     yield from map(_place, axes.places)
-    yield from map(_trend, axes.trends)
+    yield from (_trend(trend, bool(axes.left_out)) for trend in axes.trends)
     yield from map(_crossing, axes.crossings)
     yield from _flat(axes.axes)
     if axes.left_out and (axes.axes or axes.surface is not None):
@@ -151,9 +151,12 @@ def _rows(place: Place) -> str:
     return "combinations of the other settings" if place.rows == "row" else f"{place.rows} values"
 
 
-def _trend(trend: Trend) -> Finding:
+def _trend(trend: Trend, left_out: bool) -> Finding:
     how = "every step differs" if trend.every else "the ends differ"
-    text = f"{trend.axis}: better toward the {trend.side} value; {how} beyond the noise."
+    end = f"{trend.side} value"
+    if left_out:
+        end = f"{trend.side} of the values whose cells count"
+    text = f"{trend.axis}: better toward the {end}; {how} beyond the noise."
     evidence = {"axis": trend.axis, "side": trend.side, "every": trend.every}
     return Finding("trend", "note", text, (), {**evidence, **trend.effect._asdict()})
 

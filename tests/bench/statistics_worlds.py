@@ -22,6 +22,7 @@ import numpy as np
 import statistics_axes
 from numpy.typing import NDArray
 
+from sweeper.analysis.comparison.contrasts import usable
 from sweeper.analysis.findings.study import Study, study
 from sweeper.analysis.reading.frames import SweepData
 
@@ -224,13 +225,13 @@ def count(found: Study, truth: Floats, counts: Counts, usual: Floats | None = No
     """Count the sentences of a report, and the false ones among them. A sentence that says that
     runs which collapse may not have been seen is about the `usual` runs."""
     ranking, tied = found.ranking, found.ranking.tied
-    chosen = ranking.best
+    chosen, compared = ranking.best, _compared(found)
     counts.told["reports"] += 1
     lone = {f.kind for f in found.findings} & {"separated"} and not tied
     warned = any(f.kind == "few_runs" for f in found.findings)
     if chosen is not None:
         best = int(chosen.name)
-        wrong = bool(truth[best] > truth.min() or (truth == truth.min()).sum() > 1)
+        wrong = bool((truth[compared] <= truth[best]).any())
         counts.told["lone"] += bool(lone) and not warned
         counts.false["lone"] += bool(lone) and not warned and wrong
         counts.told["right"] += bool(lone) and not warned and not wrong
@@ -251,15 +252,22 @@ def count(found: Study, truth: Floats, counts: Counts, usual: Floats | None = No
         counts.add(f"said: {kind}", wrong=wrong)
 
 
+def _compared(found: Study) -> list[int]:
+    """Return the cells that were compared with the best. One with a run that diverged was not, and
+    is never the best."""
+    ranking = found.ranking
+    return [int(cell.name) for cell in ranking.others if cell.name in ranking.comparisons]
+
+
 def sentences(found: Study, truth: Floats, usual: Floats) -> Iterator[tuple[str, bool]]:
     """Yield the kinds of the sentences of a report, and whether each is false."""
     ranking = found.ranking
-    settings = {int(cell.name): cell.settings for cell in ranking.cells}
+    settings = {int(cell.name): cell.settings for cell in usable(ranking)}
     for one in found.findings:
         evidence: Mapping[str, Any] = one.evidence or {}
         if one.kind == "separated":
             means = usual if evidence["may_hide_collapse"] else truth
-            others = np.delete(means, int(one.cells[0]))
+            others = means[_compared(found)]
             yield "separated", bool((others <= means[int(one.cells[0])]).any())
         elif one.kind == "tied":
             yield "tied", False
