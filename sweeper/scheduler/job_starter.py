@@ -141,8 +141,7 @@ class JobStarter:
     def _acknowledge_at(self, place: str, opened: Mapping[str, str]) -> None:
         """Submit these jobs (token -> run) again at one place. Raises `Unreachable`."""
         jobs = self._places.ask(place, lambda backend: backend.find(list(opened)))
-        for job in jobs:
-            self._run_table.add(*attempt_of(job), Event.SUBMITTED)
+        self._run_table.add_each(Event.SUBMITTED, {attempt_of(job): {} for job in jobs})
         missing = [run for job, run in opened.items() if job not in jobs]
         self.unsubmitted |= set(missing)
         again: list[str] = []
@@ -158,11 +157,8 @@ class JobStarter:
             elif stage_room.take(self._run_table.runs[run]):
                 again.append(run)
         self.unsubmitted -= set(again)
-        for run in again:
-            # The files next to the intent may belong to another plan, be damaged, or come from
-            # anybody.
-            attempt = self._run_table.views[run].state.opened
-            self._submitter.describe(run, attempt, place, again=True)
+        # Files next to an intent may belong to another plan, be damaged, or come from anybody.
+        self._submitter.describe_again(place, again)
         self._submit(place, again)
 
     def _end_cancelled(self, run: str, attempt: int) -> None:
@@ -205,15 +201,15 @@ class JobStarter:
     def _open(self, runs: Iterable[str], try_call: TryCall) -> None:
         """Open the next attempt of each of these runs at a place with room, and submit them."""
         rooms = self._places.room(self.unsubmitted)
-        opened: dict[str, list[str]] = {}
+        places: dict[tuple[str, int], str] = {}
         for run in runs:
             place = self._places.choose(run, rooms)
             if place is not None:
                 rooms[place] -= 1
-                attempt = self._run_table.views[run].state.opened + 1
-                recorded = self._submitter.open(run, attempt, place)
-                if recorded is not None:
-                    opened.setdefault(recorded, []).append(run)
+                places[run, self._run_table.views[run].state.opened + 1] = place
+        opened: dict[str, list[str]] = {}
+        for run, place in self._submitter.open(places).items():
+            opened.setdefault(place, []).append(run)
         for place, jobs in opened.items():
             try_call(partial(self._submit, place, jobs))
 

@@ -1,7 +1,7 @@
 """Submits runs as jobs: builds the job descriptions for backend and worker, records what an
 attempt is to do, then passes it to the backend."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from sweeper.backends import Capabilities, backend_type, capabilities_at, options_of
@@ -15,6 +15,7 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
 from sweeper.scheduler.places import Places
 from sweeper.scheduler.stages import Stages
+from sweeper.store.at_once import each
 from sweeper.store.base import Store
 from sweeper.store.documents import encode
 from sweeper.sweep.folder import SweepFolder, token
@@ -27,6 +28,9 @@ from sweeper.sweep.states import Event, begun_anew
 from sweeper.sweep.tracking import fields, variables
 
 _LOG = Log(__name__)
+
+Attempt = tuple[str, int]
+"""A run's id and the number of its attempt."""
 
 
 def asked_by(launch: Launch, place: str, config: Mapping[str, object]) -> Mapping[str, object]:
@@ -147,23 +151,45 @@ class Submitter:
         self._engine = engine
         self._builder = JobBuilder(context.plan, context.folder, service.env_file)
         self._diff: bytes | None = None
-        self._described: dict[str, bytes] = {}  # documents known to be recorded, by path
+        self._described: dict[Attempt, bytes] = {}  # jobs known to be recorded
 
-    def open(self, run: str, attempt: int, place: str) -> str | None:
-        """Record what the attempt is to do, then that it is about to be submitted to `place`.
-        Return the recorded place, since another launcher may have opened it. None if the record is
-        damaged."""
-        self.describe(run, attempt, place)
-        if self._run_table.add(run, attempt, Event.INTENT, {"place": place} | self._launch()):
-            return place
-        there = self._places.at(run, attempt)
-        if there not in (None, place):
-            self.describe(run, attempt, there)
-        return there
+    def open(self, places: Mapping[Attempt, str]) -> dict[str, str]:
+        """Record what each attempt is to do, then that it is about to be submitted to its place.
+        Return the recorded place of each run, since another launcher may have opened its attempt.
+        Runs whose record is damaged are left out."""
+        self._write({key: self._job(*key, place) for key, place in places.items()})
+        launch = self._launch()
+        intents = {key: {"place": place} | launch for key, place in places.items()}
+        fresh = self._run_table.add_each(Event.INTENT, intents)
+        recorded: dict[str, str] = {}
+        for key, place in places.items():
+            there = place if key in fresh else self._places.at(*key)
+            if there not in (None, place):
+                self._write({key: self._job(*key, there)})
+            if there is not None:
+                recorded[key[0]] = there
+        return recorded
 
-    def describe(self, run: str, attempt: int, place: str, *, again: bool = False) -> None:
-        """Record what the attempt is to do at its place, from the plan. `again`: an equal record is
-        left alone, since a job may be reading it."""
+    def describe_again(self, place: str, runs: Iterable[str]) -> None:
+        """Record from the plan what the newest opened attempt of each run is to do at its place.
+        An equal record is left alone, since a job may be reading it."""
+        attempts = [(run, self._run_table.views[run].state.opened) for run in runs]
+        jobs = {key: self._job(*key, place) for key in attempts}
+        # While a queue is closed this happens in every round.
+        new = {key: data for key, data in jobs.items() if self._described.get(key) != data}
+        folder = self._context.folder
+
+        def is_recorded(key: Attempt) -> bool:
+            with suppress(NotFound, StoreError):
+                return folder.store.read(folder.job(*key)) == new[key]
+            return False
+
+        equal = each(folder.store, is_recorded, new)
+        self._write({key: new[key] for key, same in zip(new, equal, strict=True) if not same})
+        self._described |= new
+
+    def _job(self, run: str, attempt: int, place: str) -> bytes:
+        """Return the document that says what an attempt is to do at a place."""
         planned = self._run_table.runs[run]
         planned = planned._replace(config=self._stages.config(planned))
         plan = self._context.plan.of(planned.stage)
@@ -185,23 +211,19 @@ class Submitter:
             launch=launch_id(plan.provenance),
             first=begun_anew(self._run_table.events(run), attempt),
         )
-        folder = self._context.folder
-        path = folder.job(run, attempt)
         described = job_for(self._builder.capabilities[place], job, self._service.engine)
-        data = encode(described.document())
-        if again:
-            if self._described.get(path) == data:
-                return  # while a queue is closed this happens in every round
-            with suppress(NotFound, StoreError):
-                if folder.store.read(path) == data:
-                    self._described[path] = data
-                    return
-        if self._code_diff():
-            diff = f"{folder.log_path(run, attempt)}/code.diff"
-            folder.store.replace(diff, self._code_diff(), durable=False)
-        folder.store.replace(path, data)
-        if again:
-            self._described[path] = data
+        return encode(described.document())
+
+    def _write(self, jobs: Mapping[Attempt, bytes]) -> None:
+        """Write the job of each attempt, after the difference of its code."""
+        folder, diff = self._context.folder, self._code_diff()
+
+        def write(key: Attempt) -> None:
+            if diff:
+                folder.store.replace(f"{folder.log_path(*key)}/code.diff", diff, durable=False)
+            folder.store.replace(folder.job(*key), jobs[key])
+
+        each(folder.store, write, jobs)
 
     def _launch(self) -> dict[str, object]:
         """Return the entry of an intent that names the launch of the attempt."""
@@ -225,8 +247,7 @@ class Submitter:
         specs = [self._builder.spec(self._run_table.runs[r], n, place) for r, n in attempts.items()]
         self._places.submit(place, specs)
         _LOG.info("submitted to %s: %s", place, ", ".join(spec.token for spec in specs))
-        for run, attempt in attempts.items():
-            self._run_table.add(run, attempt, Event.SUBMITTED)
+        self._run_table.add_each(Event.SUBMITTED, {key: {} for key in attempts.items()})
 
 
 def _requirements(plan: Plan) -> str | None:

@@ -25,6 +25,7 @@ class LocalStore:
     """
 
     is_remote = False
+    at_once = 1
 
     def __init__(self, root: str) -> None:
         self.root = os.path.realpath(root)  # one place gets one name, whatever links lead to it

@@ -14,17 +14,16 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import NamedTuple, NoReturn, Required, TypedDict, TypeVar
 
 from sweeper.common.logs import Log
 from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.store.at_once import AT_ONCE, each
 from sweeper.store.base import Entry
 
 _LOG = Log(__name__)
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -58,7 +57,7 @@ _S3 = _Kind(
             "retries": {"mode": "standard", "max_attempts": 2},
             "request_checksum_calculation": "when_required",
             "response_checksum_validation": "when_required",
-            "max_pool_connections": 32,
+            "max_pool_connections": AT_ONCE,
         },
     },
     prefixed=True,
@@ -81,8 +80,6 @@ _LOGGERS = ("adlfs", "aiobotocore", "azure", "botocore", "fsspec", "gcsfs", "goo
 """Loggers of the clients. Those that have no handler would print tracebacks on standard error,
 beside the line in which we report the same error."""
 _SKEWED = ("RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture")
-_AT_ONCE = 32
-"""Requests at once, as many as the S3 client has connections."""
 _CONFLICTS = 5
 _BUSY = ("SlowDown", "503", "ServiceUnavailable", "RequestLimitExceeded", "429")
 _PAUSES = (0.5, 1.0, 2.0)
@@ -130,6 +127,7 @@ class RemoteStore:
     """A store behind fsspec (see `sweeper.store.base.Store`). Threads may share it."""
 
     is_remote = True
+    at_once = AT_ONCE
 
     def __init__(self, scheme: str, rest: str, kind: _Kind) -> None:
         self.root = f"{scheme}://{rest}"
@@ -198,7 +196,7 @@ class RemoteStore:
             with contextlib.suppress(NotFound):
                 self._do(path, lambda: self._fs.rm_file(self._full(path)))
 
-        self._each(one, paths)
+        each(self, one, paths)
 
     def read(self, path: str) -> bytes:
         full = self._full(path)
@@ -233,12 +231,12 @@ class RemoteStore:
             except Exception as error:  # noqa: BLE001 - each kind of store has its own tree
                 return error
 
-        return self._each(one, files)
+        return each(self, one, files)
 
     async def _gather(self, files: list[str]) -> list[bytes | BaseException]:
         import asyncio
 
-        room = asyncio.Semaphore(_AT_ONCE)
+        room = asyncio.Semaphore(self.at_once)
 
         async def one(file: str) -> bytes:
             async with room:
@@ -305,7 +303,7 @@ class RemoteStore:
             for about in listed
             if about.get("type") == "directory"
         ]
-        held = self._each(lambda folder: self.exists(f"{folder}/{name}"), folders)
+        held = each(self, lambda folder: self.exists(f"{folder}/{name}"), folders)
         return (folder for folder, has in zip(folders, held, strict=True) if has)
 
     def local_path(self, path: str) -> str | None:
@@ -325,13 +323,6 @@ class RemoteStore:
 
     def _fresh(self) -> dict[str, bool]:
         return {"refresh": True} if self._bucketed else {}
-
-    def _each(self, action: Callable[[S], T], over: Iterable[S]) -> "list[T]":
-        chosen = list(over)
-        if len(chosen) < 2:
-            return [action(one) for one in chosen]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return list(pool.map(action, chosen))
 
     def _do(self, path: str, action: Callable[[], T], *, writing: bool = False) -> T:
         try:

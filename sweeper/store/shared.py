@@ -22,6 +22,7 @@ from sweeper.common.daemon import (
     private_folder,
 )
 from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.store.at_once import AT_ONCE
 from sweeper.store.base import Entry, Store
 from sweeper.store.opening import open_store
 from sweeper.store.serving import direct, receive, send
@@ -71,6 +72,7 @@ class SharedStore:
     """A store (see `sweeper.store.base.Store`) behind a shared process. Threads may use it."""
 
     is_remote = True
+    at_once = AT_ONCE
 
     def __init__(self, root: str, daemon: Daemon) -> None:
         self._daemon = daemon

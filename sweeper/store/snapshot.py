@@ -14,6 +14,7 @@ from typing import Protocol
 
 from sweeper.errors import NotFound
 from sweeper.store import packed
+from sweeper.store.at_once import AT_ONCE
 from sweeper.store.base import Entry, FarStore
 
 _LARGEST = 1 << 20
@@ -42,6 +43,7 @@ class Snapshot:
     sweep. Writes go to the store, and are seen. Threads may share it."""
 
     is_remote = True
+    at_once = AT_ONCE
 
     def __init__(self, store: FarStore, contents: Contents | None = None) -> None:
         self.root = store.root

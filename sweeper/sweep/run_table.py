@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from sweeper.common.codec import SCHEMA
 from sweeper.errors import AlreadyExists, Damaged, NotFound, StoreError
+from sweeper.store.at_once import each
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.folder import Events, SweepFolder
 from sweeper.sweep.plan import Plan, Run
@@ -109,16 +110,28 @@ class RunTable:
     ) -> bool:
         """Record an event. An event that is already recorded is no error. Return whether it was
         new."""
-        document = {"schema": SCHEMA, "time": timestamp()} | dict(body or {})
-        fresh = False
-        with suppress(
-            AlreadyExists
-        ):  # recorded by an earlier launcher, or by us when the reply was lost
-            self._store.create(self._folder.event(run, attempt, event), encode(document))
-            fresh = True
-        self._events.setdefault(run, set()).add((attempt, event))
-        self._look(run)
-        return fresh
+        return bool(self.add_each(event, {(run, attempt): body or {}}))
+
+    def add_each(
+        self, event: Event, bodies: Mapping[tuple[str, int], Mapping[str, object]]
+    ) -> set[tuple[str, int]]:
+        """Record an event of several attempts (run, attempt) at once. Return those for which it was
+        new."""
+        now = {"schema": SCHEMA, "time": timestamp()}
+
+        def create(key: tuple[str, int]) -> bool:
+            # Recorded by an earlier launcher, or by us when the reply was lost.
+            with suppress(AlreadyExists):
+                document = encode(now | dict(bodies[key]))
+                self._store.create(self._folder.event(*key, event), document)
+                return True
+            return False
+
+        fresh = each(self._store, create, bodies)
+        for run, attempt in bodies:
+            self._events.setdefault(run, set()).add((attempt, event))
+            self._look(run)
+        return {key for key, new in zip(bodies, fresh, strict=True) if new}
 
     def end(
         self,

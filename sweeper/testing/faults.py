@@ -114,6 +114,10 @@ class FaultyStore:
     def is_remote(self) -> bool:
         return self._remote or self._store.is_remote
 
+    @property
+    def at_once(self) -> int:
+        return self._store.at_once
+
     def create(self, path: str, data: bytes) -> None:
         self._call("create", path, lambda: self._store.create(path, data))
         self._durable.pop(path, None)
