@@ -17,8 +17,9 @@ from sweeper.alarms.rules import JUDGE_FAILED, judge, judge_clock
 from sweeper.common.alarm_thresholds import Limits
 from sweeper.common.json_values import table_of
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics.attempt_rows import Tail
+from sweeper.metrics.attempt_rows import Fresh, Tail
 from sweeper.metrics.rows import Row, as_float, parse
+from sweeper.store.at_once import each
 from sweeper.sweep.folder import SweepFolder
 
 _ERROR = re.compile(r'\{"error": ("(?:[^"\\]|\\.)*")')
@@ -104,8 +105,9 @@ MOST_BYTES = 1_000_000
 milliseconds."""
 _ROW_BYTES = 200
 """What judging a row costs, in bytes that could be read meanwhile."""
-_MOST_REMOTE = 20
-"""Attempts whose metrics are read in one look, on a store that is elsewhere."""
+_MOST_REMOTE = 64
+_REMOTE_BYTES = 100_000
+"""Attempts whose metrics are read in one look on a remote store, and the bytes of each."""
 _ROLLOUT_BYTES = 262_144
 _ERROR_BYTES = 16_384
 _MOST_ROLLOUTS = 20
@@ -218,22 +220,27 @@ class Watcher:
         keys = {(seen.run, seen.attempt) for seen in attempts}
         self._watches = {key: watch for key, watch in self._watches.items() if key in keys}
         self._left = MOST_BYTES
-        remote = self._folder.store.is_remote
         alarms: list[Found] = []
         over: set[tuple[str, int]] = set()
         self.stalled = set()
         # Each check begins with another attempt, so that all get their turn if there is much to
         # read.
         start = self._turn % len(attempts) if attempts else 0
-        for seen in (*attempts[start:], *attempts[:start]):
+        in_turn = (*attempts[start:], *attempts[:start])
+        for seen in in_turn:
             key = (seen.run, seen.attempt)
             if key not in self._watches:
                 tail = Tail(self._folder, *key)
                 self._watches[key] = _Watch(tail, self._metric(seen), now)
+        ahead = self._read_ahead(in_turn)
+        for seen in in_turn:
+            key = (seen.run, seen.attempt)
             watch = self._watches[key]
-            more = self._read(watch, seen, alarms, now) if self._left > 0 else True
-            if remote:  # on such a store each file takes a request or two
-                self._left -= MOST_BYTES // _MOST_REMOTE
+            if ahead is None:
+                more = self._read(watch, seen, alarms, now) if self._left > 0 else True
+            else:
+                fresh = ahead.get(key)
+                more = True if fresh is None else self._take(fresh, watch, seen, alarms, now)
             watch.looked = watch.looked or not more
             if seen.running:
                 watch.history.vitals = self._vitals(watch, seen, now)
@@ -249,8 +256,22 @@ class Watcher:
                 if _STALLED in judged:
                     self.stalled.add(key)
                 self._note(seen, judged, alarms)
-        self._turn += 1
+        self._turn += 1 if ahead is None else len(ahead)
         return alarms, over
+
+    def _read_ahead(self, attempts: Sequence[Seen]) -> dict[tuple[str, int], Fresh | None] | None:
+        """Read the next attempts' new data at once; None for those whose store did not answer.
+        Return None if the store is on this machine, where each is read in its turn."""
+        if not self._folder.store.is_remote:
+            return None
+
+        def read(key: tuple[str, int]) -> Fresh | None:
+            with suppress(StoreError):
+                return self._watches[key].tail.read(_REMOTE_BYTES)
+            return None
+
+        keys = [(seen.run, seen.attempt) for seen in attempts[:_MOST_REMOTE]]
+        return dict(zip(keys, each(self._folder.store, read, keys), strict=True))
 
     def _read(self, watch: _Watch, seen: Seen, alarms: list[Found], now: float) -> bool:
         """Read an attempt's new data and judge it. Return whether there is more to read."""
@@ -259,12 +280,18 @@ class Watcher:
         except StoreError:
             self._left = 0  # do not query the store for other attempts in this check
             return True
+        self._left -= fresh.size + _ROW_BYTES * len(fresh.rows)
+        return self._take(fresh, watch, seen, alarms, now)
+
+    def _take(
+        self, fresh: Fresh, watch: _Watch, seen: Seen, alarms: list[Found], now: float
+    ) -> bool:
+        """Judge an attempt's new data. Return whether there is more to read."""
         watch.read_at = now
         if fresh.again:
             watch.history = History(self._metric(seen))
         watch.history.malformed += fresh.malformed
         watch.history.unlike = watch.history.unlike or fresh.unlike
-        self._left -= fresh.size + _ROW_BYTES * len(fresh.rows)
         recent = len(fresh.rows) - min(len(fresh.rows), _MOST_ROLLOUTS)
         for number, (row, copied) in enumerate(fresh.rows):
             if copied:

@@ -192,7 +192,7 @@ def _tell_other_code(planned: "Plan", root: str) -> None:
     from sweeper.results.selectors import current
 
     try:
-        sweep = Registry(root).sweep(planned.name)
+        sweep = Registry(root, snapshot=True).sweep(planned.name)
     except SweeperError:
         return  # a launcher that is at work reports it
     latest = sweep.launches.latest

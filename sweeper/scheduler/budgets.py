@@ -15,6 +15,7 @@ from sweeper.results.forecast import Going, forecast, not_known_yet, settings_of
 from sweeper.scheduler.account import account_of, quota_settings
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.parallelism import name_of
+from sweeper.store.at_once import each
 from sweeper.store.base import Store
 from sweeper.store.documents import encode, read_as, timestamp
 from sweeper.store.opening import open_store
@@ -30,7 +31,7 @@ from sweeper.worker.usage import FOLDER, UsageFiles
 
 _SUM_SECONDS = 10.0
 """The interval between two sums of a sweep's usage."""
-_REMOTE_LOOKS = 10
+_REMOTE_LOOKS = 100
 """The most outcomes that are read for one sum, where each read is slow."""
 
 Attempt = tuple[str, int]
@@ -58,18 +59,21 @@ class AttemptUsage:
     def look(self, most: int | None = None) -> Mapping[Attempt, Used]:
         """Return the current usage of each attempt. Reads at most `most` new attempts; the others
         are missing from the result."""
+        keys: list[Attempt] = []
         for run, view in self._run_table.views.items():
             for attempt in range(1, view.state.opened + 1):
                 key = run, attempt
                 if key in self._final or (most == 0 and key not in self._seen):
                     continue
                 most = most if most is None or key in self._seen else most - 1
-                self._look_at(run, attempt)
+                keys.append(key)
+        each(self._context.store, self._look_at, keys)
         return self._seen
 
-    def _look_at(self, run: str, attempt: int) -> None:
-        """Record the current usage of an attempt, unless a larger usage is known."""
-        key = run, attempt
+    def _look_at(self, key: Attempt) -> None:
+        """Record the current usage of an attempt, unless a larger usage is known. Threads may do
+        this for several attempts."""
+        run, attempt = key
         happened = self._run_table.events(run)
         event = next((event for event in OUTCOMES if (attempt, event) in happened), None)
         used = self._ended(key, event) if event is not None else self._at_work(key)

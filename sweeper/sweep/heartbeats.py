@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 from sweeper.common import codec
 from sweeper.common.codec import Clamp, Default, Time, Whole
 from sweeper.errors import NotFound, StoreError
+from sweeper.store.at_once import each
 from sweeper.store.base import Store
 from sweeper.store.documents import read_as
 from sweeper.sweep.folder import SweepFolder
@@ -88,17 +89,21 @@ class Heartbeats:
         """Poll these attempts, and forget all others. Raises `StoreError`."""
         now, wanted = self._clock(), list(attempts)
         stamps = self._stamps(wanted)
-        reads = self._most if self._top is None else None
+        left = self._most if self._top is None else None
         beats: dict[Attempt, Beat] = {}
+        changed: list[Attempt] = []
         for attempt in wanted:
             known, stamp = self.known.get(attempt), stamps.get(attempt, 0)
             if not stamp or (known is not None and known.stamp == stamp):
                 beats[attempt] = Beat(0, now) if known is None else self._doubted(known, now)
-            elif reads is None or reads > 0:
-                beats[attempt] = self._read(attempt, stamp, known, now)
-                reads = None if reads is None else reads - 1
+            elif left is None or len(changed) < left:
+                changed.append(attempt)
             elif known is not None:
                 beats[attempt] = known._replace(stamp=stamp, seen=now, older=0.0)
+        paths = [self._folder.heartbeat(*attempt) for attempt in changed]
+        bodies = each(self._store, lambda path: read_heartbeat(self._store, path), paths)
+        for attempt, body in zip(changed, bodies, strict=True):
+            beats[attempt] = self._beat(body, stamps[attempt], self.known.get(attempt), now)
         self.known = beats
 
     def quiet(self, run: str, attempt: int) -> float:
@@ -124,8 +129,7 @@ class Heartbeats:
         self._store.exists(folder)  # raises if the whole store is missing
         return {one: _stamp(f"{self._top}/{one[0]}.{one[1]}") for one in attempts}
 
-    def _read(self, attempt: Attempt, stamp: int, known: Beat | None, now: float) -> Beat:
-        body = read_heartbeat(self._store, self._folder.heartbeat(*attempt))
+    def _beat(self, body: Heartbeat, stamp: int, known: Beat | None, now: float) -> Beat:
         began = None if body.up_s is None else now - body.up_s
         return Beat(stamp, now, body, began, 0.0 if known else self._since(body.time))
 
