@@ -8,6 +8,7 @@ import sys
 import tempfile
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,6 +34,14 @@ if TYPE_CHECKING:
     from sweeper.launcher.backend_trial import Step, TrialRequest
 
 _TRIAL_SECONDS = 600.0
+_DISTRIBUTION = "tinker-sweeper"
+_KNOWN_BAD = {
+    "s3fs": " (0.4.2, which pip takes beside boto3, creates no file exclusively)",
+    "tinker": " (every release changes what its requests look like)",
+    "kubernetes": " (37 wants a python-dateutil that botocore does not take)",
+    "beaker-py": " (3 wants another protobuf)",
+}
+"""What is known of versions beyond those that the package's requirements name."""
 
 
 class Check(NamedTuple):
@@ -50,6 +59,7 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
     `UsageError` for an unknown backend."""
     looks = [
         Look("python", True, _python),
+        Look("packages", True, _packages),
         Look("tinker SDK", True, lambda: f"tinker {version('tinker')}, chz {version('chz')}"),
         Look("git", False, lambda: _output("git", "--version")),
         Look("store", True, lambda: _store(root)),
@@ -134,6 +144,29 @@ def _check(look: Look) -> Check:
 
 def _python() -> str:
     return f"{sys.version.split()[0]} at {sys.executable}"
+
+
+def _packages() -> str:
+    """Check that the installed packages are of the versions that sweeper works with."""
+    from importlib.metadata import requires
+
+    from packaging.requirements import Requirement
+
+    checked, wrong = 0, list[str]()
+    for line in requires(_DISTRIBUTION) or ():
+        requirement = Requirement(line)
+        if "dev" in str(requirement.marker):
+            continue
+        with suppress(PackageNotFoundError):
+            installed = version(requirement.name)
+            checked += 1
+            if not requirement.specifier.contains(installed, prereleases=True):
+                why = _KNOWN_BAD.get(requirement.name, "")
+                wanted = f"{requirement.name}{requirement.specifier}"
+                wrong.append(f"{requirement.name} {installed}{why}: `pip install '{wanted}'`")
+    if wrong:
+        raise LookupError("; ".join(wrong))
+    return f"{checked} of the versions that sweeper is tested with"
 
 
 def _store(root: str) -> str:
@@ -283,6 +316,14 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="try the backend with a job of one second, and remove the job",
     )
     check.add_argument(
+        "--service",
+        nargs="?",
+        const="auto",
+        choices=("auto", "tinker", "local"),
+        help="measure the model service, list its models, train a step and sample on the smallest "
+        "(auto: that of the grid, else tinker with a key, else the engine)",
+    )
+    check.add_argument(
         "--timeout",
         type=_seconds,
         default=_TRIAL_SECONDS,
@@ -294,6 +335,10 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print whether a sweep's requirements are met."""
+    if arguments.service is not None:
+        from sweeper.commands.doctor_service import run as run_service
+
+        return run_service(arguments)
     root, name = arguments.root or default_root(), arguments.backend
     if arguments.tried and name is None:
         name = load_grid(arguments.grid).launch.places[0] if arguments.grid else Launch().backend

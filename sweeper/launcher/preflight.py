@@ -12,7 +12,7 @@ from sweeper.backends.base import Backend
 from sweeper.backends.secret_references import where_to_say
 from sweeper.engine.access_token import TOKEN
 from sweeper.engine.model_aliases import STAND_INS, TEACHER, TINY
-from sweeper.errors import EnvironmentFailure, GridError, UsageError, is_silence
+from sweeper.errors import EnvironmentFailure, GridError, NotFound, UsageError, is_silence
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
@@ -163,6 +163,7 @@ def environment_in_store(folder: SweepFolder) -> str | None:
 
 
 _ENGINE_SECONDS = 60.0
+_MODELS_SECONDS = 10.0
 _MODEL_KEYS = ("model_name", "base_model")  # the names in tinker-cookbook and in the SDK
 _PATH = re.compile(r"://|\$\{|^[./~]")
 """Marks of a checkpoint, a folder, or a value that is not known yet, in place of a model's name."""
@@ -189,6 +190,8 @@ def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], Non
 def service_warnings(plan: Plan) -> list[str]:
     """Return warnings about the model service of a plan: that it is missing, or that this
     machine's engine does not have a model. Starts no engine."""
+    if plan.service == "tinker":
+        return _unknown_models(plan)
     if not capabilities_together(plan.launch).here:
         return []
     if plan.service == "local":
@@ -218,13 +221,37 @@ def _needs_service(plan: Plan) -> bool:
 def _missing_models(plan: Plan, offered: Collection[str]) -> list[str]:
     """Return a line for each model of a plan that an engine with these models does not have."""
     own = [model for model in offered if model not in STAND_INS]
-    models = {text for key, text in _texts(plan) if key in _MODEL_KEYS and not _PATH.search(text)}
     return [
         f"the engine has no model {name}, only {', '.join(own)} and stand-ins for Qwen "
         "models: use one of these, or `sweeper engine stop`, then "
         f"`{hint('engine', 'start', '--alias', f'{name}={own[0]}')}`"
-        for name in sorted(models - set(offered))
+        for name in sorted(models_of(plan) - set(offered))
         if own
+    ]
+
+
+def models_of(plan: Plan) -> set[str]:
+    """Return the names of the models that a plan's runs ask a service for."""
+    return {text for key, text in _texts(plan) if key in _MODEL_KEYS and not _PATH.search(text)}
+
+
+def _unknown_models(plan: Plan) -> list[str]:
+    """Return a line for each model of a plan that the hosted service does not list."""
+    from sweeper.fields.kinds import nearest
+    from sweeper.results.service_models import offered
+    from sweeper.results.service_requests import hosted
+
+    models = models_of(plan)
+    if not models or not os.environ.get(_SERVICE_KEY):
+        return []  # a launch asks for the key
+    try:
+        names = [model.model_name for model in offered(hosted(), _MODELS_SECONDS)]
+    except (EnvironmentFailure, NotFound) as error:
+        return [f"the models of this grid are not checked: {error}"]
+    return [
+        f"the service has no model {name} (`sweeper doctor --service` lists its models)"
+        f"{nearest(name, names)}"
+        for name in sorted(models - set(names))
     ]
 
 

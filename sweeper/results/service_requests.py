@@ -35,6 +35,7 @@ class Service(NamedTuple):
         *,
         method: str = "GET",
         body: dict[str, object] | None = None,
+        seconds: float | None = None,
         **query: str,
     ) -> dict[str, object]:
         """Return the answer to a request for `what` (a word for people). Raises `NotFound` if it
@@ -52,7 +53,7 @@ class Service(NamedTuple):
         here = urlsplit(self.url).hostname in ("127.0.0.1", "::1", "localhost")
         opener = build_opener(*([ProxyHandler({})] if here else []))
         try:
-            with opener.open(request, timeout=_SECONDS) as answer:
+            with opener.open(request, timeout=seconds or _SECONDS) as answer:
                 document: object = json.loads(answer.read(_LARGEST) or b"{}")
         except HTTPError as error:
             raise self._refusal(error.code, what, _detail(error.read(_LARGEST))) from error
