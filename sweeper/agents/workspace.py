@@ -46,7 +46,7 @@ class Workspace:
     @property
     def registry(self) -> Registry:
         """A registry of the root as it is now."""
-        return Registry(self.root)
+        return Registry(self.root, snapshot=True)
 
     def left(self) -> dict[str, float]:
         """Return what is left of the allowance."""
@@ -154,7 +154,7 @@ class Workspace:
         self.require_ours(sweep)
         if not self.limits.allows_any:
             raise UsageError("nothing may be started: this server was started without --budget")
-        opened = self.registry.sweep(sweep)
+        opened = Registry(self.root).sweep(sweep)  # a snapshot would not show what happens
         chosen = [run.id for run in to_retry(opened, runs)]
         with self._lock:
             left = self.left()

@@ -29,7 +29,7 @@ def _why_none(sweep: Sweep) -> str:
 
 def run(arguments: Namespace) -> NoReturn:
     """Become a tmux client that shows a sweep's windows."""
-    registry = open_registry(arguments)
+    registry = open_registry(arguments, snapshot=True)
     name = arguments.sweep or newest(registry)
     sweep = registry.sweep(name)
     go(sweep.root, sweep.name, lambda: _why_none(sweep))

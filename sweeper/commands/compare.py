@@ -94,7 +94,7 @@ def _named(arguments: Namespace, name: str) -> _Side:
         return _Side(name, None, name)
     if os.path.isfile(os.path.join(name, "checkpoints.jsonl")):
         return _Side(name, None, os.path.abspath(name))
-    run = open_registry(arguments).run(name)
+    run = open_registry(arguments, snapshot=True).run(name)
     records = [row for row in run.checkpoint_records() if _address(row)]
     if not records:
         raise NotFound(f"{run.sweep}/{run.name} has recorded no checkpoint")

@@ -47,7 +47,7 @@ def run(arguments: Namespace) -> int:
         from sweeper.analysis.page.verdict_line import verdict_line
 
         try:
-            return verdict_line(Registry(root), sweep.name)
+            return verdict_line(Registry(root, snapshot=True), sweep.name)
         except Exception:  # noqa: BLE001 - the message goes out without it
             return None
 

@@ -66,7 +66,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print the output of runs; with `--follow`, continue until all have ended."""
     if not (arguments.runs or arguments.state or arguments.where):
-        arguments.runs = [newest(open_registry(arguments))]
+        arguments.runs = [newest(open_registry(arguments, snapshot=True))]
     check_states(arguments.state)
     pattern = None
     if arguments.grep is not None:
@@ -93,7 +93,7 @@ class _Reader:
     def __init__(self, arguments: Namespace, printer: LinePrinter) -> None:
         self._arguments = arguments
         self._printer = printer
-        self._registry = open_registry(arguments, cache=False)
+        self._registry = open_registry(arguments, cache=False, snapshot=not arguments.follow)
         self._tails: dict[RunKey, Tail] = {}
         self._candidates: list[RecordedRun] = []
         self._removed: set[tuple[str, str]] = set()

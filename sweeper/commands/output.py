@@ -37,7 +37,7 @@ def with_status(run: Callable[[Namespace], int], arguments: Namespace) -> int:
 
     with redirect_stdout(sys.stderr):
         code = run(arguments)
-    registry = Registry(arguments.root or default_root(), cache=False)
+    registry = Registry(arguments.root or default_root(), cache=False, snapshot=True)
     sweep = registry.sweep(arguments.sweep)
     every = Namespace(json=True, state=None, where=None)
     print_status(sweep, read_status(sweep), every, problems=registry.problems)

@@ -67,7 +67,7 @@ def _power(preview: "LaunchPreview", root: str) -> str | None:
     from sweeper.results.registry import Registry
 
     with suppress(SweeperError):
-        return before_launch(Registry(root), preview.plan)
+        return before_launch(Registry(root, snapshot=True), preview.plan)
     return None
 
 

@@ -13,6 +13,7 @@ from sweeper.launcher.control import cancel_runs, request_retries, take_up, to_r
 from sweeper.results.selectors import pick
 from sweeper.results.status import read_status
 from sweeper.results.sweeps import Sweep
+from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural
 from sweeper.sweep.states import OPEN, State, fold
@@ -33,7 +34,7 @@ def _add_pause(verb: ArgumentParser) -> None:
 
 def _pause(arguments: Namespace) -> int:
     """Request the pause."""
-    name = arguments.sweep or only(open_registry(arguments), at_work=True)
+    name = arguments.sweep or only(open_registry(arguments, snapshot=True), at_work=True)
     done = pausing.pause(name, root=arguments.root, runs=arguments.runs)
     if arguments.json:
         return print_steered(done, runs=arguments.runs)
@@ -56,7 +57,7 @@ def _resume(arguments: Namespace) -> int:
     """Request that the sweep continue, and start a launcher if none is at work."""
     from sweeper.commands.output import agreeing
 
-    name = arguments.sweep or only(open_registry(arguments))
+    name = arguments.sweep or only(open_registry(arguments, snapshot=True))
     done = pausing.resume(name, root=arguments.root, agree=agreeing(arguments), tell=warn)
     if arguments.json:
         return print_steered(done)
@@ -155,7 +156,7 @@ def _start_again(arguments: Namespace) -> int:
     from sweeper.launcher.launching import resume
     from sweeper.scheduler.progress import exit_code
 
-    registry = open_registry(arguments)
+    registry = open_registry(arguments, snapshot=True)
     name, names = split_sweep(arguments)
     sweep = registry.sweep(name or only(registry))
     arguments.sweep = sweep.name
@@ -179,7 +180,8 @@ def _start_again(arguments: Namespace) -> int:
     try:
         with showing(sweep.name, sweep.root, plain=arguments.plain or arguments.json) as notify:
             wait, known = arguments.wait, requests.ready
-            launched = resume(sweep.folder, wait=wait, notify=notify, known=known, tell=warn)
+            folder = SweepFolder.open(sweep.root, sweep.name)  # not as of the past
+            launched = resume(folder, wait=wait, notify=notify, known=known, tell=warn)
     except KeyboardInterrupt:
         return tell_interrupted(sweep.name, sweep.root)
     if launched.summary is None:
@@ -207,7 +209,7 @@ def _add_stop(verb: ArgumentParser) -> None:
 
 def _stop(arguments: Namespace) -> int:
     """Ask the launcher to end, and wait until it has ended."""
-    name = arguments.sweep or only(open_registry(arguments), at_work=True)
+    name = arguments.sweep or only(open_registry(arguments, snapshot=True), at_work=True)
     done = pausing.stop(name, root=arguments.root, tell=warn)
     if arguments.json:
         return print_steered(done)

@@ -155,7 +155,7 @@ def tell_end(plan: "Plan", root: str, failed: int) -> None:
     from sweeper.analysis.page.verdict_line import verdict_line
     from sweeper.results.registry import Registry
 
-    line = verdict_line(Registry(root), plan.name)
+    line = verdict_line(Registry(root, snapshot=True), plan.name)
     if line is not None:
         say(f"{plan.name}: {line}")
         say(f"`{hint('analyze', plan.name, root=root)}` writes the report")

@@ -45,7 +45,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _newest(root: str) -> str:
-    registry = Registry(root)
+    registry = Registry(root, snapshot=True)
     try:
         return newest(registry)
     finally:

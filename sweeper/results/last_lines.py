@@ -23,6 +23,6 @@ def logs(
     of those that match `runs`, `state` and `where`. Raises `NotFound`, `UsageError`."""
     if not 1 <= lines <= _MOST:
         raise UsageError(f"{lines} lines: use a number from 1 to {_MOST}")
-    selected = Registry(root or default_root()).sweep(sweep)
+    selected = Registry(root or default_root(), snapshot=True).sweep(sweep)
     chosen = pick(selected.runs, runs, state, where)
     return {run.name: run.log_tail(lines, limit=lines * 4096) for run in chosen}

@@ -106,7 +106,7 @@ def _live_status(sweep: str, root: str | None) -> Live[Status]:
 
 def status(sweep: str, *, root: str | None = None) -> Status:
     """Read the status of a sweep. Raises `NotFound`, `StoreError`."""
-    return read_status(find_sweep(sweep, root))
+    return read_status(Registry(root or default_root(), snapshot=True).sweep(sweep))
 
 
 def find_sweep(name: str, root: str | None) -> Sweep:
