@@ -6,18 +6,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sweeper.errors import EnvironmentFailure
+from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.launcher import backend_trial as trial
 from sweeper.store.opening import open_store
-from sweeper.sweep.folder import SweepFolder, find_sweeps
+from sweeper.sweep.folder import find_sweeps
 from sweeper.sweep.launch import Launch
-from sweeper.sweep.states import State
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 CANARY = "tml-canary-5f0c1d2e3b4a"
@@ -110,29 +108,6 @@ def on_kube(shells: Any, tmp_path: Path, kube: Any, s3_root: str) -> Any:
     return _elsewhere(shells, tmp_path, "kubernetes", kube, s3_root, **more)
 
 
-class Late:
-    """The time of a job that is tried in this process is over when `when` says so. `launch` is how
-    it is executed."""
-
-    launch: Launch
-    when: Callable[[Any], bool]
-
-
-@pytest.fixture
-def late(on_kube: Any, kube: Any, monkeypatch: pytest.MonkeyPatch) -> Late:
-    made, limit = Late(), trial._Trial._limit
-    made.launch = Launch("kubernetes", grace_s=0.0, options={"kubernetes": kube.options()})
-
-    def waits(tried: Any) -> None:
-        on_kube.until(lambda: made.when(tried))
-        limit(tried)
-
-    monkeypatch.setattr(trial._Trial, "_limit", waits)
-    monkeypatch.setenv("SWEEPER_HOME", str(on_kube.folder / "home"))
-    monkeypatch.chdir(on_kube.folder)
-    return made
-
-
 def _nothing_is_left(shell: Any, kube: Any) -> None:
     assert not list(open_store(shell.root).names(""))
     shell.until(lambda: not kube.things["jobs"])  # their deletion is answered before it is done
@@ -166,15 +141,11 @@ def test_an_image_without_sweeper(on_kube: Any, kube: Any, tmp_path: Path) -> No
     _nothing_is_left(on_kube, kube)
 
 
-def test_a_job_that_never_begins(on_kube: Any, kube: Any, late: Late) -> None:
+def test_a_job_that_never_begins(on_kube: Any, kube: Any) -> None:
     kube.held = True
-    asked = trial.TrialRequest("kubernetes", late.launch, "none", ())
-    late.when = lambda tried: "Unschedulable" in tried._waits_for()
-    with pytest.raises(EnvironmentFailure, match="has not begun after 0 s: Unschedulable: "):
-        trial.try_out(asked, on_kube.root, 0.0, lambda _: None)
-    _nothing_is_left(on_kube, kube)
-    found = _tried(on_kube, "--grid", "mine.yaml", "--timeout", "1s", code=6)
-    assert found["error"].startswith("kubernetes: the job has not begun after 1 s")
+    found = _tried(on_kube, "--grid", "mine.yaml", "--timeout", "20s", code=6)
+    told = "kubernetes: the job has not begun after 20 s: Unschedulable: "
+    assert found["error"].startswith(told)
     _nothing_is_left(on_kube, kube)
 
 
@@ -232,34 +203,35 @@ def test_what_a_killed_one_left_goes_with_the_next(shells: Any, tmp_path: Path) 
     assert os.listdir(tmp_path / "sweeps") == [".gitignore"]
 
 
-def test_one_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+def test_one_that_is_refused_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its lock was taken, and its plan not written."""
-    launch = Launch("local")
-    plan = trial._plan(trial.TrialRequest("local", launch, "none", ()))
-    store = open_store(str(tmp_path))
-    store.create(f"{plan.name}/launcher.lock", b"")
-    trial._Trial(SweepFolder(store, plan.name), plan, 0.0, lambda _: None).remove()
-    assert os.listdir(tmp_path) == []
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MY_KEY", "sys.argv")  # which the trial's command has
+    asked = trial.TrialRequest("local", Launch("local"), "none", ("MY_KEY",))
+    with pytest.raises(UsageError, match="the value of the secret MY_KEY is in the grid"):
+        trial.try_out(asked, str(tmp_path / "root"), 60.0, lambda _: None)
+    assert not list(open_store(str(tmp_path / "root")).folders_with("launcher.lock"))
+    assert [path.name for path in (tmp_path / "root").iterdir()] == [".gitignore"]
 
 
 def test_one_that_cannot_be_stopped_is_left(
-    on_kube: Any, kube: Any, late: Late, monkeypatch: pytest.MonkeyPatch
+    on_kube: Any, kube: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cluster does not answer from when the job is there: what is left is told, by name, and
     goes by the usual verbs."""
     monkeypatch.setattr("sweeper.launcher.backend_trial._STOP_SECONDS", 0.0)
     monkeypatch.setattr("sweeper.launcher.control._STOP_SECONDS", 0.0)
-    kube.held = True
-
-    def silent(tried: Any) -> bool:
-        kube.silent = bool(kube.things["jobs"]) and State.SUBMITTED in tried._seen
-        return kube.silent and "does not answer" in tried._waits_for()
-
-    asked, late.when = trial.TrialRequest("kubernetes", late.launch, "none", ()), silent
+    monkeypatch.setenv("SWEEPER_HOME", str(on_kube.folder / "home"))
+    monkeypatch.chdir(on_kube.folder)
+    kube.held = kube.mute_with_a_job = True
+    launch = Launch("kubernetes", grace_s=0.0, options={"kubernetes": kube.options()})
+    asked = trial.TrialRequest("kubernetes", launch, "none", ())
     with pytest.raises(EnvironmentFailure, match=r"does not answer.*its remains stay") as told:
-        trial.try_out(asked, on_kube.root, 0.0, lambda _: None)
+        trial.try_out(asked, on_kube.root, 20.0, lambda _: None)
     assert "\n" not in str(told.value)
-    kube.silent = False
+    kube.mute_with_a_job = kube.silent = False
     (name,) = find_sweeps(open_store(on_kube.root))
     assert name in str(told.value)
     on_kube.run("cancel", name)

@@ -112,6 +112,7 @@ class Kubernetes:
             self.lost_seconds = 0  # how much earlier the pods of a lost node were to end
             self.environment: dict[str, str] = {}  # variables that nodes give to their containers
             self.silent = self.held = self.restricted = False
+            self.mute_with_a_job = False  # silent once there is a job
             self.denied: set[tuple[str, str]] = set()  # (verb, resource)
             self.images = {"sweeper"}
             self.quota: int | None = None  # of pods
@@ -664,6 +665,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         length = int(self.headers.get("content-length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
+        if self.cluster.mute_with_a_job and self.cluster.things["jobs"]:
+            self.cluster.silent = True
         if self.cluster.silent:
             self.close_connection = True
             return

@@ -21,6 +21,7 @@ from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.lock import holding_sweep
 from sweeper.sweep.marks import Kind, put_mark, read_marks
+from sweeper.testing import Fault, Faults, FaultyStore, Killed
 
 
 @pytest.fixture
@@ -192,22 +193,16 @@ def test_a_sweep_is_renamed_while_nothing_is_at_work_on_it(sweep: Any, written: 
 
 
 def test_a_deletion_asks_first_and_goes_on_where_one_was_killed(
-    sweep: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sweep: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sweep", "delete", "s"]) == 2
     assert "Then say --yes" in capsys.readouterr().err
-    removed: list[str] = []
-    remove = LocalStore.remove
-
-    def killed(self: LocalStore, paths: Any) -> None:
-        removed.extend(paths)
-        remove(self, removed)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(LocalStore, "remove", killed)
-    assert main(["sweep", "delete", "s", "--yes"]) == 130
+    before = {path for path in sweep.root.rglob("*") if path.is_file()}
+    killed = Faults(lambda _, call: Fault.KILL_AFTER if call.startswith("store.remove") else None)
+    with pytest.raises(Killed):
+        annotations.clear(SweepFolder(FaultyStore(LocalStore(str(sweep.root)), killed), "s"))
+    removed = [str(path) for path in before if not path.exists()]
     assert removed and not any("/state/" in path or "sweep.json" in path for path in removed)
-    monkeypatch.setattr(LocalStore, "remove", remove)
     states = {run.state.value for run in Registry(str(sweep.root)).sweep("s").runs}
     assert states == {"succeeded"}  # until the end it shows what it was
     assert main(["sweep", "delete", "s", "--yes"]) == 0
