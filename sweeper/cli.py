@@ -87,7 +87,7 @@ def _run(given: list[str]) -> int:
 
     # Start the recipe's interpreter while the other modules load, and load the plan's output
     # module while it answers.
-    with ahead(meanwhile=lambda: import_module("sweeper.commands.plan_text")):
+    with ahead(given, meanwhile=lambda: import_module("sweeper.commands.plan_text")):
         return _run_parsed(given)
 
 

@@ -149,19 +149,19 @@ def _is_there(module: str) -> bool:
         return False
 
 
-def check(waits: int | None) -> None:
+def check(waits: int | None, recipes: tuple[str, ...] = ()) -> None:
     """Answer the request on stdin, which is a file. Output of the recipe's import goes to stderr,
     and its standard input is empty.
 
     With `waits` the request is ready once that descriptor has a byte, and never comes if it is
-    closed. Until then, modules that will be needed are loaded.
+    closed. Until then, modules that will be needed are loaded, `recipes` as well.
     """
     import json
 
     inspection = _beside("inspection")
     early: set[str] = set()
     if waits is not None:
-        early = load_early()
+        early = load_early(recipes)
         if not os.read(waits, 1):
             os._exit(0)
         os.close(waits)
@@ -212,14 +212,14 @@ def count_usage(modules: str | None) -> None:
         _beside("meter").install(folder, labels, reported)
 
 
-def load_early() -> set[str]:
-    """Load the modules for checking a recipe, if they exist, and modules that many recipes
-    import. Return the names of their packages for `forget_shadowed`, without the modules of the
+def load_early(recipes: tuple[str, ...] = ()) -> set[str]:
+    """Load the modules for checking a recipe, if they exist, modules that many recipes import, and
+    `recipes`. Return the names of their packages for `forget_shadowed`, without the modules of the
     standard library that checking needs."""
     before = set(sys.modules)
     _load(("ast", "chz"))
     needed = sys.stdlib_module_names & set(map(_package, sys.modules))
-    _load(_USUAL)
+    _load((*_USUAL, *recipes))
     return set(map(_package, set(sys.modules) - before)) - needed
 
 
@@ -330,8 +330,8 @@ def die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["check"] and len(sys.argv) <= 3:
-        check(int(sys.argv[2]) if sys.argv[2:] else None)
+    if sys.argv[1:2] == ["check"]:
+        check(int(sys.argv[2]) if sys.argv[2:] else None, (*sys.argv[3:],))
     elif len(sys.argv) == 3 and sys.argv[1] == "run":
         run(sys.argv[2])
     elif len(sys.argv) == 3 and sys.argv[1] == "serve":

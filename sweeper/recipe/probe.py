@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from sweeper.common.sweeper_argv import BOOTSTRAP
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import IO
 
+_GLANCE = 4096
 _ready: "list[Probe]" = []
 """The process started ahead, until it is used."""
 
@@ -43,7 +44,9 @@ class Probe:
     meanwhile: "Callable[[], object] | None" = None
     """Called while the process answers."""
 
-    def __init__(self, python: str, cwd: str, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, python: str, cwd: str, env: Mapping[str, str], early: Sequence[str] = ()
+    ) -> None:
         self.key = python, os.path.realpath(cwd), dict(env)
         # Files instead of pipes: processes that the import starts may hold a pipe open forever,
         # and a reader that does not read must not block us.
@@ -51,7 +54,7 @@ class Probe:
         waits, self._go = os.pipe()
         try:
             self._child = subprocess.Popen(
-                [python, BOOTSTRAP, "check", str(waits)],
+                [python, BOOTSTRAP, "check", str(waits), *early],
                 stdin=self._files[0],
                 stdout=self._files[1],
                 stderr=self._files[2],
@@ -109,11 +112,13 @@ class Probe:
 
 
 @contextmanager
-def ahead(meanwhile: "Callable[[], object] | None" = None) -> Generator[None]:
-    """Start the most likely process in advance, and end it with the block. `meanwhile` is called
-    while it answers."""
+def ahead(
+    words: Sequence[str] = (), meanwhile: "Callable[[], object] | None" = None
+) -> Generator[None]:
+    """Start the most likely process for a command line in advance, and end it with the block.
+    `meanwhile` is called while it answers."""
     with suppress(OSError, ValueError):  # the code that needs it reports the error
-        started = Probe(sys.executable, os.getcwd(), os.environ)
+        started = Probe(sys.executable, os.getcwd(), os.environ, _early(words))
         started.meanwhile = meanwhile
         _ready.append(started)
     try:
@@ -121,6 +126,21 @@ def ahead(meanwhile: "Callable[[], object] | None" = None) -> Generator[None]:
     finally:
         while _ready:
             _ready.pop().close()
+
+
+def _early(words: Sequence[str]) -> list[str]:
+    """Return which recipe of ours a grid among these words names, if a glance shows it: that one
+    may be imported before the grid has been checked."""
+    recipes = os.path.join(os.path.dirname(os.path.dirname(BOOTSTRAP)), "recipes")
+    names: list[str] = []
+    for grid in filter(os.path.isfile, words):
+        with open(grid, errors="replace") as file:
+            names += [line[7:].strip() for line in file.readlines(_GLANCE) if line[:7] == "recipe:"]
+    return [
+        f"sweeper.recipes.{name}"
+        for name in names
+        if name.isidentifier() and os.path.isfile(os.path.join(recipes, f"{name}.py"))
+    ]
 
 
 def probe(python: str, cwd: str, env: Mapping[str, str]) -> Probe:
