@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from harness.ledger import Verdict, judge, read_ledger
@@ -13,11 +14,17 @@ from harness.s3_world import NAME, STEPS, Trial, trials
 from harness.small_disk import can_mount, small_disk
 
 from sweeper.errors import StoreError
+from sweeper.launcher.packing import pack_results
+from sweeper.results.sweeps import Sweep
+from sweeper.store.base import FarStore
 from sweeper.store.opening import open_store
+from sweeper.store.snapshot import Snapshot
 from sweeper.store.writable import probe
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import State
 
+_APART = 7
+"""Of so many requests of a finished sweep's readers one is struck first; 1 takes minutes."""
 SOME = (
     Fault("cut", 29, 4, 97),
     Fault("late", 23, 1, 61),
@@ -60,6 +67,54 @@ def test_a_probe_that_goes_wrong_blames_no_store(
             proxy.close()
         struck = any(request.struck for request in proxy.requests)
     assert index > 6
+
+
+def _read(root: str) -> tuple[list[object], list[str]]:
+    """Read the runs of the finished sweep by a snapshot. Return what is shown, and what could not
+    be read."""
+    errors: list[str] = []
+    try:
+        folder = SweepFolder(Snapshot(cast(FarStore, open_store(root))), NAME)
+        sweep = Sweep(folder, None, lambda error: errors.append(str(error)))
+        return [run.record() for run in sweep.runs], errors
+    except StoreError as error:
+        return [], [str(error)]
+
+
+@pytest.mark.parametrize("kind", ["cut", "drop", "error", "slowdown", "late"])
+def test_results_are_packed_and_read_right_or_not_at_all(
+    s3_root: str, kind: str, moto: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever request of the packing or of a reader is lost, refused or late: what a reader shows
+    without an error is what was recorded."""
+    store = open_store(s3_root)
+    ids = [f"{number:012x}" for number in range(17)]
+    runs = [{"id": run, "name": run, "cell": run, "seed": None, "config": {}} for run in ids]
+    plan = {"schema": 1, "name": NAME, "metric": {"name": "x", "goal": "minimize"}}
+    plan |= {"recipe": {}, "launch": {}, "axes": {}, "runs": runs}
+    store.replace(f"{NAME}/sweep.json", json.dumps(plan).encode())
+    for number, run in enumerate(ids):
+        outcome = {"schema": 1, "wall_s": float(number)}
+        store.replace(f"{NAME}/state/{run}/1.succeeded.json", json.dumps(outcome).encode())
+        row = {"step": 0, "x": number}
+        store.replace(f"{NAME}/runs/{run}.1/metrics.jsonl", json.dumps(row).encode() + b"\n")
+    recorded, _ = _read(s3_root)
+    index, packed, struck = 1, 0, True
+    while struck:
+        store.remove([f"{NAME}/packed.jsonl"])
+        proxy = Proxy(moto, Fault(kind, index, 4, 31))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+        pack_results(SweepFolder(open_store(s3_root), NAME))
+        shown, errors = _read(s3_root)
+        proxy.close()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", moto)
+        assert errors or shown == recorded, index
+        assert _read(s3_root) == (recorded, []), index
+        packed += store.exists(f"{NAME}/packed.jsonl")
+        struck = any(request.struck for request in proxy.requests)
+        index += _APART
+    assert packed
+    assert index > 34
 
 
 def test_an_s3_that_refuses_is_told_by_its_own_word(
