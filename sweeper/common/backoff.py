@@ -112,12 +112,13 @@ class Freshness:
     """Tells whether a cached listing may be used again: for one second or twenty times as long as
     it took to make, whichever is longer."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._until = float("-inf")
 
     def is_over(self) -> bool:
         """Return whether the listing is too old or missing."""
-        return time.monotonic() > self._until
+        return self._clock() > self._until
 
     def end(self) -> None:
         """Mark the listing as outdated."""
@@ -126,7 +127,7 @@ class Freshness:
     @contextmanager
     def renewed(self) -> Generator[None]:
         """Wrap the making of a new listing."""
-        begun = time.monotonic()
+        begun = self._clock()
         yield
-        now = time.monotonic()
+        now = self._clock()
         self._until = now + max(_FRESH_SECONDS, _FRESH_SHARE * (now - begun))

@@ -97,10 +97,15 @@ def install(folder: str, labels: dict[str, str], then: Callable[[], None] | None
 
 
 class Meter:
-    """The counts, by model. Thread-safe."""
+    """The counts, by model. Thread-safe. `clock` gives monotonic seconds."""
 
-    def __init__(self, folder: str, then: Callable[[], None] | None = None) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: str,
+        then: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._clock = folder, clock
         self._then = then
         self.unknown: str | None = None
         self._begin()
@@ -142,13 +147,13 @@ class Meter:
         with self._lock:
             before = self._pauses.pop(id(who), None)
             if why is not None:
-                self._pauses[id(who)] = (why, time.monotonic())
+                self._pauses[id(who)] = (why, self._clock())
         if why is not None or before is not None:
             self._wake()
 
     def _paused(self) -> str | None:
         """Return why a client is held back now."""
-        since = time.monotonic() - _VOUCHED_SECONDS
+        since = self._clock() - _VOUCHED_SECONDS
         with self._lock:
             return next((why for why, when in self._pauses.values() if when > since), None)
 

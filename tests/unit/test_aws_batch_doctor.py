@@ -42,7 +42,7 @@ def environments(stubbed: Any) -> Callable[..., str]:
         ]
         answer = {"computeEnvironments": found}
         stubbed.answer("describe_compute_environments", answer, {"computeEnvironments": []})
-        return aws_batch_doctor._environments(stubbed.aws, Options("q", **options))
+        return aws_batch_doctor.environments_of(stubbed.aws, Options("q", **options))
 
     return said
 

@@ -75,14 +75,21 @@ def test_what_no_answer_to_a_submission_means(stubbed: Any, error: Exception, ki
     assert stubbed.aws.calls == {"submit_job": 1}
 
 
-def test_no_client_sends_a_submission_again_by_itself(botocore_session: Any) -> None:
+def test_no_client_sends_a_submission_again_by_itself(
+    receiver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """botocore would: on a time-out too, after which it may have been done."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", receiver.url)
+    receiver.faults.extend([500] * 20)
     aws = Aws("eu-central-1")
-    aws._session = botocore_session
-    clients: list[Any] = [aws._client("batch", again) for again in (False, True)]
-    once, often = (client.meta.config.retries for client in clients)
-    assert once["total_max_attempts"] == 1
-    assert often["total_max_attempts"] > 1
+    with pytest.raises(Unreachable):
+        aws.submit("batch", "submit_job", **JOB)
+    assert receiver.asked == 1
+    with pytest.raises(Unreachable):
+        aws.call("batch", "describe_job_queues")
+    assert receiver.asked > 2
 
 
 def test_what_is_throttled_is_sent_again_later_and_later(stubbed: Any) -> None:

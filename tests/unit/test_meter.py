@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sweeper.common.sweeper_argv import BOOTSTRAP
+from sweeper.testing import FakeClock
 from sweeper.worker.usage import UsageFiles
 
 
@@ -228,7 +229,8 @@ def test_a_pause_is_known_before_the_sdk_prints_it(
     meter: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what it tells its own clients and loggers, which hear of it as before."""
-    tinker, made, files = sdk(), meter.Meter(str(tmp_path)), UsageFiles(str(tmp_path))
+    tinker, clock, files = sdk(), FakeClock(), UsageFiles(str(tmp_path))
+    made = meter.Meter(str(tmp_path), clock=clock)
     heard: list[tuple[str, object]] = []
 
     class Observer:
@@ -255,7 +257,7 @@ def test_a_pause_is_known_before_the_sdk_prints_it(
     assert tell(sampling, "active") is None
     assert heard[1] == ("paused_rate_limit", "because")
     tell(training, "paused_rate_limit")
-    monkeypatch.setattr(meter.time, "monotonic", lambda: 1e9)
+    clock.sleep(1000.0)
     assert tell(sampling, "active") is None  # nobody has repeated the other one
 
 

@@ -13,8 +13,8 @@ from sweeper.backends.slurm import commands as slurm_commands
 from sweeper.backends.slurm.accounting import Accounting
 from sweeper.backends.slurm.backend import SlurmBackend
 from sweeper.backends.slurm.tables import Tables
-from sweeper.common.backoff import Backoff
 from sweeper.errors import EnvironmentFailure, Unreachable
+from sweeper.testing import FakeClock
 
 MARK = "0123456789abcdef"
 TABLE = "aaaaaaaaaaaa"
@@ -207,18 +207,24 @@ def test_what_was_accepted_without_an_answer_is_not_handed_in_again(tmp_path: Pa
     one, two = _tokens(2)
     mark = Tables(str(tmp_path)).mark
 
+    clock = FakeClock()
+
     class Slow(FakeSlurm):
+        def call(self, *argv: str, text: str | None = None) -> str:
+            clock.sleep(60.0 if argv[0] == "squeue" else 0.0)
+            return super().call(*argv, text=text)
+
         def submit(self, options: object, script: str) -> str:
-            self.answer = _line("7", "PENDING", known=one, mark=mark)
             self.submit = super().submit  # type: ignore[method-assign]
             raise Unreachable("slurm: sbatch: no answer in 60 s")
 
     slurm = Slow()
-    backend = SlurmBackend(slurm, "sweep", str(tmp_path))
-    backend._backoff = Backoff(0.0, 0.0)
+    backend = SlurmBackend(slurm, "sweep", str(tmp_path), clock=clock)
     with pytest.raises(Unreachable, match="no answer"):
         backend.submit([_job(one)])
-    backend._queue, backend._freshness._until = [], float("inf")
+    assert backend.find([one]) == {}
+    slurm.answer = _line("7", "PENDING", known=one, mark=mark)
+    clock.sleep(60.0)  # sbatch is tried again
     assert backend.find([one]) == {}
     backend.submit([_job(one), _job(two)])
     assert [call[2] for call in slurm.sent("sbatch")] == [f"--job-name={two}"]

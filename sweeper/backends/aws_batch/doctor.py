@@ -48,7 +48,7 @@ def checks(given: Mapping[str, object]) -> list[Check]:
     steps = [
         identity,
         Check("job queue", True, lambda: _queue(aws, options)),
-        Check("compute environments", True, lambda: _environments(aws, options)),
+        Check("compute environments", True, lambda: environments_of(aws, options)),
         Check("job definition", True, lambda: _definition(aws, options)),
     ]
     if options.image is not None:
@@ -88,7 +88,7 @@ def _described_environments(aws: Aws, options: Options) -> list[ComputeEnvironme
     return answer["computeEnvironments"]
 
 
-def _environments(aws: Aws, options: Options) -> str:
+def environments_of(aws: Aws, options: Options) -> str:
     """Check the queue's environments. One suitable environment is enough, since Batch tries them
     in turn."""
     sentences: list[str] = []

@@ -9,7 +9,8 @@ system, including sweeper's Python.
 
 import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
@@ -51,16 +52,21 @@ class SlurmBackend(Backend):
     name = "slurm"
 
     def __init__(
-        self, slurm: Slurm, sweep: str, folder: str, defaults: Mapping[str, object] | None = None
+        self,
+        slurm: Slurm,
+        sweep: str,
+        folder: str,
+        defaults: Mapping[str, object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slurm = slurm
         self._sweep = sweep
         self._tables = Tables(folder)
         self._defaults = defaults or {}
         self._queue: list[Job] | None = None
-        self._freshness = Freshness()
+        self._clock, self._freshness = clock, Freshness(clock)
         self._accounting = Accounting(slurm, self._tables.mark)
-        self._backoff = Backoff(*_ROOM_SECONDS)
+        self._backoff = Backoff(*_ROOM_SECONDS, clock)
         self._rooms: dict[str, Backoff] = {}  # by the jobs' resources
         self._doubted: set[str] = set()  # tokens that sbatch accepted or not: no answer
 
@@ -78,7 +84,7 @@ class SlurmBackend(Backend):
         self._queue = None
         refused: Closed | None = None
         for key, group in groups.items():
-            room = self._rooms.setdefault(key, Backoff(*_ROOM_SECONDS))
+            room = self._rooms.setdefault(key, Backoff(*_ROOM_SECONDS, self._clock))
             try:
                 room.check()
                 self._submit_alike(group, room)
