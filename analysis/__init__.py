@@ -1,16 +1,5 @@
-"""From a sweep's records to a report that says what won, and whether that can be believed.
-
-    from sweeper import analysis
-    report = analysis.analyze("sweeps", "quickstart")
-    print(report.verdict)
-    report.cells          # a DataFrame, a row a cell
-
-    runs = sweeper.Registry("sweeps").runs(sweep="quickstart")
-    analysis.compare(runs, metric="value", goal="minimize").pairs
-    analysis.best("sweeps", "quickstart").cells[0]
-
-Read through `sweeper.results.registry`; what is heavy is loaded when it is first used.
-"""
+"""From a sweep's records to a report that says what won, and whether that can be believed:
+`analyze("sweeps", "quickstart").verdict`, `compare(runs, ...)`, `best(...)`. Imports are lazy."""
 
 import importlib
 from typing import TYPE_CHECKING

@@ -1,10 +1,5 @@
-"""Comparisons asked for: of two sweeps, of two cells, of the rows of a DataFrame.
-
-runs = sweeper.Registry("sweeps").runs(sweep="sft-*", state="succeeded")
-found = analysis.compare(runs, metric="value", goal="minimize")
-found.cells, found.pairs          # DataFrames
-plotly.graph_objects.Figure(found.figure)
-"""
+"""Comparisons of two sweeps, of two cells, or of the rows of a DataFrame: `compare(runs,
+metric="value", goal="minimize").pairs`."""
 
 import html
 import itertools

@@ -1,10 +1,5 @@
-"""tinker-cookbook's benchmarks as items of an evaluation: `suite=cookbook:gsm8k`. It needs
-tinker-cookbook in the same interpreter.
-
-Its environments make the prompts and grade the answers; eval.py asks, records, resumes and counts.
-An item is identified by the benchmark's name and the example's `example_id`, which is a hash of
-its content. As in tinker-cookbook's own results, an example is right if its reward is above zero.
-"""
+"""tinker-cookbook's benchmarks as items of an evaluation: `suite=cookbook:gsm8k`. Its environments
+make the prompts and grade the answers. Needs tinker-cookbook in the same interpreter."""
 
 import asyncio
 import hashlib

@@ -1,9 +1,5 @@
-"""Reads JSONL data files. Nothing in a line is ignored silently.
-
-A mistake is a RecipeError with file and line. In a message, every key must be one that the recipes
-use. Other keys of a line are printed if they are not used; those that would change what is trained
-are refused.
-"""
+"""Reads JSONL data files. Nothing in a line is ignored silently: a mistake is a RecipeError with
+file and line, and keys that are not used are refused or printed."""
 
 import json
 import os

@@ -1,21 +1,19 @@
-"""Distillation: learn from a teacher, which is another model or a trained checkpoint.
+"""Distillation: learn from a teacher, which is another model or a trained checkpoint: `python -m
+sweeper.recipes.distill teacher=tiny/teacher mode=on_policy log_path=/tmp/distill`."""
 
-    python -m sweeper.recipes.distill teacher=tiny/teacher mode=on_policy log_path=/tmp/distill
-
-`on_policy`: the student answers, and the teacher computes the logprob of each token. A token's
-advantage is log teacher - log student. Its mean is minus the reverse KL divergence, which training
-reduces (Agarwal et al. 2023, arXiv:2306.13649). Rewards are not used for training; those in the
-metrics are for readers. With `kl_top_k` the divergence is taken over each token's likeliest values
-instead of the sampled one alone (top_k.py).
-
-`off_policy`: the teacher answers, and the student is trained on the answers as in sft.py (Kim and
-Rush 2016, arXiv:1606.07947). The teacher's answers to the training questions are sampled at the
-start.
-
-Several teachers have weights: `teacher=0.7*tiny/teacher,0.3*/runs/sft`. On-policy their logprobs
-are averaged, so that each pulls the student by its weight; off-policy each answers its share of the
-questions.
-"""
+# `on_policy`: the student answers, and the teacher computes the logprob of each token. A token's
+# advantage is log teacher - log student. Its mean is minus the reverse KL divergence, which
+# training reduces (Agarwal et al. 2023, arXiv:2306.13649). Rewards are not used for training; those
+# in the metrics are for readers. With `kl_top_k` the divergence is taken over each token's
+# likeliest values instead of the sampled one alone (top_k.py).
+#
+# `off_policy`: the teacher answers, and the student is trained on the answers as in sft.py (Kim and
+# Rush 2016, arXiv:1606.07947). The teacher's answers to the training questions are sampled at the
+# start.
+#
+# Several teachers have weights: `teacher=0.7*tiny/teacher,0.3*/runs/sft`. On-policy their logprobs
+# are averaged, so that each pulls the student by its weight; off-policy each answers its share of
+# the questions.
 
 import math
 import random

@@ -1,22 +1,17 @@
-"""Direct preference optimization: make preferred answers likelier than rejected ones.
+"""Direct preference optimization: make preferred answers likelier than rejected ones: `python -m
+sweeper.recipes.dpo task=sorting load_checkpoint_path=/tmp/sft log_path=/tmp/dpo`."""
 
-    python -m sweeper.recipes.dpo task=sorting load_checkpoint_path=/tmp/sft log_path=/tmp/dpo
-
-The pairs come from a JSONL file (pairs.py describes the formats), or are made from generated
-problems: the right answer against one with a mistake in it. The loss is that of Rafailov et al.
-2023 (arXiv:2305.18290); the reference is the weights that the run starts from:
-
-    -log sigmoid(margin)    margin = dpo_beta (log p/ref of the chosen - log p/ref of the rejected)
-
-The service has no such loss and does not need one. The derivative of the loss by a token's logprob
-depends only on the pair's margin, so a step takes two passes. A forward pass computes the margins.
-The second pass uses cross_entropy, which is linear in the logprobs, with the derivatives as
-weights: positive for chosen answers, negative for rejected ones. That gives the exact gradient of
-the loss, without torch.
-
-A run that is stopped (SIGTERM, Ctrl-C) and started again with the same log_path resumes from its
-last checkpoint as if nothing had happened; its reference stays the same.
-"""
+# The pairs come from a JSONL file (pairs.py describes the formats), or are made from generated
+# problems: the right answer against one with a mistake in it. The loss is that of Rafailov et al.
+# 2023 (arXiv:2305.18290); the reference is the weights that the run starts from:
+#
+# -log sigmoid(margin)    margin = dpo_beta (log p/ref of the chosen - log p/ref of the rejected)
+#
+# The service has no such loss and does not need one. The derivative of the loss by a token's
+# logprob depends only on the pair's margin, so a step takes two passes. A forward pass computes the
+# margins. The second pass uses cross_entropy, which is linear in the logprobs, with the derivatives
+# as weights: positive for chosen answers, negative for rejected ones. That gives the exact gradient
+# of the loss, without torch.
 
 import math
 from abc import abstractmethod

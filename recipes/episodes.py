@@ -1,8 +1,5 @@
-"""Episodes of many turns: a model works in a shell until it is done or reaches a limit.
-
-Sampled tokens are kept unchanged: the next prompt is the last one, followed by those tokens and
-the tokens of the environment's output. No text is tokenised twice.
-"""
+"""Episodes of many turns: a model works in a shell until it is done or reaches a limit. Sampled
+tokens are kept unchanged, and no text is tokenised twice."""
 
 import json
 from collections.abc import Callable

@@ -1,14 +1,8 @@
-"""Estimates the tokens that a run will use, from its settings alone, before any has run.
+"""Estimates the tokens that a run will use, by model and kind, from its settings alone. Tokens are
+counted without the model's tokenizer, which planning does not download."""
 
-A recipe's `estimate(values)` gets the values of a grid's cell and returns counts by model:
-
-    {"tiny/qwen3": {"prefill": 20_000, "sample": 4_000, "train": 150_000}}
-
-The texts are those that the run itself would read. Their tokens are counted without the model's
-tokenizer, which planning does not download: the engine's models have a token per byte, and for
-others each word counts one token per four letters. A sampled answer is assumed to be as long as the
-right one.
-"""
+# The engine's models have one token per byte; for others each word counts one token per four
+# letters. A sampled answer is assumed to be as long as the right one.
 
 import re
 from collections.abc import Callable, Sequence

@@ -1,22 +1,20 @@
-"""Evaluation: ask a model the questions of a suite, and grade its answers.
+"""Evaluation: ask a model the questions of a suite, and grade its answers: `python -m
+sweeper.recipes.eval suite=questions.jsonl load_checkpoint_path=/tmp/sft`."""
 
-    python -m sweeper.recipes.eval suite=questions.jsonl load_checkpoint_path=/tmp/sft
-
-A suite is a task (the problems that training holds out), a JSONL file, or several of both separated
-by commas. suites.py describes the lines of a file, graders.py the ways to judge an answer.
-`cookbook:gsm8k` is a benchmark of tinker-cookbook (benchmarks.py). Each item gets `samples`
-answers.
-
-Answers are recorded in `items.jsonl`, one line per sample: {"item", "sample", "score", "text",
-"task", "prompt", "answer", ...}. An item is identified by a hash of its content. So a stopped
-evaluation continues with the items that have no answer, one with a larger suite asks only the new
-items, and one with another grader grades the recorded answers again. The seed of each sample
-depends only on the run's seed and the item. On SIGTERM or Ctrl-C the evaluation waits for pending
-answers; if it is killed, it asks those again, at most `in_flight`.
-
-`metrics.jsonl` has a line for each tenth of the items: `test/accuracy` is the mean score of the
-items so far, `eval/<suite>/pass@k` the chance that one of k samples is right.
-"""
+# A suite is a task (the problems that training holds out), a JSONL file, or several of both
+# separated by commas. suites.py describes the lines of a file, graders.py the ways to judge an
+# answer. `cookbook:gsm8k` is a benchmark of tinker-cookbook (benchmarks.py). Each item gets
+# `samples` answers.
+#
+# Answers are recorded in `items.jsonl`, one line per sample: {"item", "sample", "score", "text",
+# "task", "prompt", "answer", ...}. An item is identified by a hash of its content. So a stopped
+# evaluation continues with the items that have no answer, one with a larger suite asks only the new
+# items, and one with another grader grades the recorded answers again. The seed of each sample
+# depends only on the run's seed and the item. On SIGTERM or Ctrl-C the evaluation waits for pending
+# answers; if it is killed, it asks those again, at most `in_flight`.
+#
+# `metrics.jsonl` has a line for each tenth of the items: `test/accuracy` is the mean score of the
+# items so far, `eval/<suite>/pass@k` the chance that one of k samples is right.
 
 import math
 from collections import deque

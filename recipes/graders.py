@@ -1,13 +1,11 @@
-"""Graders of answers, by name or as user functions.
+"""Graders of answers, by name or as user functions. Each returns 1.0 or 0.0, except user functions,
+which may return any number."""
 
-    exact     the text is the answer, apart from surrounding space
-    numeric   the last number in the text equals the answer's
-    regex     the answer, a regular expression, is found in the text
-    choice    the text chooses the right option, by its letter or by naming it
-    file.py:f a user function; see sandbox.py
-
-Each returns 1.0 or 0.0, except user functions, which may return any number.
-"""
+# exact     the text is the answer, apart from surrounding space
+# numeric   the last number in the text equals the answer's
+# regex     the answer, a regular expression, is found in the text
+# choice    the text chooses the right option, by its letter or by naming it
+# file.py:f a user function; see sandbox.py
 
 import hashlib
 import re

@@ -1,21 +1,18 @@
 # pyright: reportMissingImports=false
-"""Evaluation of agents on terminal tasks with the package `harbor`: its trials, agents and
-environments. It needs an interpreter that has the package.
+"""Evaluation of agents on terminal tasks with the package `harbor`, in an interpreter that has it:
+`python -m sweeper.recipes.harbor tasks=grids/terminal agent=oracle log_path=/tmp/trials`."""
 
-    python -m sweeper.recipes.harbor tasks=grids/terminal agent=oracle log_path=/tmp/trials
-
-Each task is tried `attempts` times, `n_parallel_envs` at once. `agent` is one of harbor's agents or
-the import path of a class. `terminus-2` samples from the service through harbor's own Tinker model,
-and records the exact tokens and logprobs of each turn unless it summarises. `environment` is
-`bubblewrap` (sweeper's, without Docker), one of harbor's (docker, podman, daytona, e2b, modal ...),
-or the import path of a class.
-
-A finished trial is a line of `episodes.jsonl` and is not run again: a run that was stopped or
-killed resumes with the missing trials. At the end the run writes summaries and trajectories like
-any evaluation of episodes, so that cells can be compared task by task, and metrics with pass@k. A
-trial whose environment died is run again, `environment_retries` times, and then left out; it does
-not count as a reward of 0.
-"""
+# Each task is tried `attempts` times, `n_parallel_envs` at once. `agent` is one of harbor's agents
+# or the import path of a class. `terminus-2` samples from the service through harbor's own Tinker
+# model, and records the exact tokens and logprobs of each turn unless it summarises. `environment`
+# is `bubblewrap` (sweeper's, without Docker), one of harbor's (docker, podman, daytona, e2b, modal
+# ...), or the import path of a class.
+#
+# A finished trial is a line of `episodes.jsonl` and is not run again: a run that was stopped or
+# killed resumes with the missing trials. At the end the run writes summaries and trajectories like
+# any evaluation of episodes, so that cells can be compared task by task, and metrics with pass@k. A
+# trial whose environment died is run again, `environment_retries` times, and then left out; it does
+# not count as a reward of 0.
 
 import asyncio
 import importlib.util

@@ -1,8 +1,5 @@
-"""Reads trials of the package `harbor` as episodes: rewards, turns and trajectories. Turns have
-the exact tokens and logprobs if the agent has collected them.
-
-This module does not need the package: it reads the files of a trial.
-"""
+"""Reads the files of trials of the package `harbor` as episodes: rewards, turns and trajectories,
+with exact tokens and logprobs if the agent has recorded them. Does not need the package."""
 
 import json
 import math

@@ -1,18 +1,19 @@
-"""Finds learning rates and LoRA ranks for `learning_rate=auto` and `lora_rank=auto`.
+"""Finds learning rates and LoRA ranks for `learning_rate=auto` and `lora_rank=auto`."""
 
-The rate is tinker-cookbook's formula (`tinker_cookbook.hyperparam_utils.get_lr`, 0.6.1), which its
-authors fitted to sweeps of SFT over Llama and Qwen models; they found it independent of the rank:
-
-    5e-5 x 10 (LoRA's, against training all weights) x (2000 / width) ^ (0.781 Llama, 0.0775 Qwen)
-
-DPO should move the model little, and uses tinker-cookbook's initial value, 1e-5. The recipes'
-defaults are for the engine's tiny models, and are used for those.
-
-The rank is the smallest power of two, from 8 to 128, whose adapter has a weight for each unit of
-information to learn. "LoRA Without Regret" (Schulman et al. 2025, thinkingmachines.ai/blog/lora)
-finds LoRA as good as training all weights as long as the data do not exceed its capacity. The data
-hold about a bit per token of shown answers, or a bit per answer that is rewarded or compared.
-"""
+# The rate is tinker-cookbook's formula (`tinker_cookbook.hyperparam_utils.get_lr`, 0.6.1), which
+# its authors fitted to sweeps of SFT over Llama and Qwen models; they found it independent of the
+# rank:
+#
+# 5e-5 x 10 (LoRA's, against training all weights) x (2000 / width) ^ (0.781 Llama, 0.0775 Qwen)
+#
+# DPO should move the model little, and uses tinker-cookbook's initial value, 1e-5. The recipes'
+# defaults are for the engine's tiny models, and are used for those.
+#
+# The rank is the smallest power of two, from 8 to 128, whose adapter has a weight for each unit of
+# information to learn. "LoRA Without Regret" (Schulman et al. 2025, thinkingmachines.ai/blog/lora)
+# finds LoRA as good as training all weights as long as the data do not exceed its capacity. The
+# data hold about a bit per token of shown answers, or a bit per answer that is rewarded or
+# compared.
 
 from collections.abc import Mapping
 from functools import cache

@@ -1,12 +1,5 @@
-"""Calls a function of a file in an isolated environment.
-
-sandbox.py protects a run from functions that hang or grow; this module also protects the machine.
-The function is called in bubblewrap's namespaces, like the commands of terminal tasks. There it
-sees only its own file, no network and no other process. The machine's own Python
-(`/usr/bin/python3`) calls it, with the standard library.
-
-    python -m sweeper.recipes.isolated path/to/file.py:score    tries it on the file's EXAMPLES
-"""
+"""Calls a function of a file in bubblewrap's isolation, where it sees only its own file. `python -m
+sweeper.recipes.isolated path/to/file.py:score` tries it on the file's EXAMPLES."""
 
 import json
 import os

@@ -1,14 +1,11 @@
-"""Preferences: pairs of answers to a question, one of them preferred.
+"""Preferences: pairs of answers to a question, one of them preferred, read from JSONL or made from
+generated problems. The held-out part is the same for every seed."""
 
-They are read from JSONL or made from generated problems, and split like conversations: a training
-part, and a held-out part that is the same for every seed. A line of a file is one of
-
-    {"prompt": "..." or [messages], "chosen": "...", "rejected": "..."}
-    {"chosen": [messages], "rejected": [messages]}, which differ only in the last message
-    {"comparison": {"prompt_conversation", "completion_A", "completion_B"}, "label": "A" or "B"}
-
-The last is tinker-cookbook's format; its ties are left out.
-"""
+# A line of a file is one of these. The last is tinker-cookbook's format; its ties are left out.
+#
+# {"prompt": "..." or [messages], "chosen": "...", "rejected": "..."}
+# {"chosen": [messages], "rejected": [messages]}, which differ only in the last message
+# {"comparison": {"prompt_conversation", "completion_A", "completion_B"}, "label": "A" or "B"}
 
 import random
 from collections.abc import Callable, Mapping, Sequence

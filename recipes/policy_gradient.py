@@ -1,8 +1,5 @@
 """Computes a policy-gradient step: token advantages, training data, and the divergence of the
-trainer from the sampler.
-
-Functions are pure; an `Update` waits for the service.
-"""
+trainer from the sampler. Functions are pure; an `Update` waits for the service."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

@@ -1,8 +1,5 @@
-"""Rewards of answers: by comparing texts, by a user function, or by a preference model.
-
-Judging begins for every answer of a batch before the first result is waited for, so that a model
-gets all requests at once.
-"""
+"""Rewards of answers: by comparing texts, by a user function, or by a preference model. All answers
+of a batch are submitted before the first result is awaited."""
 
 import json
 import math

@@ -1,23 +1,22 @@
-"""Reinforcement learning with GRPO: sample groups of answers and reinforce those above the mean.
+"""Reinforcement learning with GRPO: sample groups of answers and reinforce those above the mean:
+`python -m sweeper.recipes.rl task=sorting length=2 letters=2 log_path=/tmp/rl`."""
 
-    python -m sweeper.recipes.rl task=sorting length=2 letters=2 log_path=/tmp/rl
-
-Each step asks `groups_per_batch` questions, `group_size` times each. The advantage of an answer is
-its reward minus the mean reward of its group; all tokens of the answer share it. Groups with equal
-rewards carry no signal and are dropped, unless `entropy_coef` or `kl_penalty_coef` is set. The
-questions are problems generated for a task, or come from a JSONL file. `load_checkpoint_path`
-starts from trained weights: to learn from a sparse reward, a model must already be right now and
-then. The reward comes from the answer's text, from a user function (`reward_function`, see
-sandbox.py, isolated.py) or from a preference model (`reward_model`, reward.py).
-
-With `max_steps_off_policy` above 0, batches are sampled ahead: while the run trains on one batch,
-it samples the next ones from weights that are at most that many steps old. Sampling starts afresh
-from the saved weights at each checkpoint, also in a run that is not stopped. So a resumed run
-reaches the same values.
-
-A run that is stopped (SIGTERM, Ctrl-C) and started again with the same log_path resumes from its
-last checkpoint: the seed of each sample depends only on the run's seed, the step and the question.
-"""
+# Each step asks `groups_per_batch` questions, `group_size` times each. The advantage of an answer
+# is its reward minus the mean reward of its group; all tokens of the answer share it. Groups with
+# equal rewards carry no signal and are dropped, unless `entropy_coef` or `kl_penalty_coef` is set.
+# The questions are problems generated for a task, or come from a JSONL file. `load_checkpoint_path`
+# starts from trained weights: to learn from a sparse reward, a model must already be right now and
+# then. The reward comes from the answer's text, from a user function (`reward_function`, see
+# sandbox.py, isolated.py) or from a preference model (`reward_model`, reward.py).
+#
+# With `max_steps_off_policy` above 0, batches are sampled ahead: while the run trains on one batch,
+# it samples the next ones from weights that are at most that many steps old. Sampling starts afresh
+# from the saved weights at each checkpoint, also in a run that is not stopped. So a resumed run
+# reaches the same values.
+#
+# A run that is stopped (SIGTERM, Ctrl-C) and started again with the same log_path resumes from its
+# last checkpoint: the seed of each sample depends only on the run's seed, the step and the
+# question.
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime

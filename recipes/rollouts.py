@@ -1,9 +1,5 @@
-"""Sampled episodes and their rewards, metrics and transcripts.
-
-The metrics, the `*_rollout_summaries.jsonl` and the `*_logtree.json` have tinker-cookbook's names
-and shapes, so that tools that read its runs also read these. An episode has one turn (a question,
-an answer, a reward) or several, with outputs of an environment between them.
-"""
+"""Sampled episodes and their rewards, metrics and transcripts, in tinker-cookbook's names and
+shapes. An episode has one turn, or several with outputs of an environment between them."""
 
 import html
 import json

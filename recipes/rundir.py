@@ -1,16 +1,14 @@
-"""The files of a run in its `log_path`, with tinker-cookbook's names and formats.
+"""The files of a run in its `log_path`, with tinker-cookbook's names and formats. Any of them may
+end in an incomplete line after a crash; `open_run` removes it."""
 
-    config.json        the configuration, written at the start
-    metrics.jsonl      {"step": n, ...}: one line per step, each line one write
-    checkpoints.jsonl  {"name", "batch", "state_path", "sampler_path", "final"}: saved checkpoints;
-                       `batch` is the number of steps trained by then
-    items.jsonl        answers of an evaluation, one line per sample; see eval.py
-    episodes.jsonl     episodes since the last checkpoint, one per line, so that a resumed run does
-                       not run them again; see terminal.py
-    iteration_000000/  files with the samples of a step; see rollouts.py
-
-Any of them may end in a torn line after a crash; `open_run` removes it.
-"""
+# config.json        the configuration, written at the start
+# metrics.jsonl      {"step": n, ...}: one line per step, each line one write
+# checkpoints.jsonl  {"name", "batch", "state_path", "sampler_path", "final"}: saved checkpoints;
+#                    `batch` is the number of steps trained by then
+# items.jsonl        answers of an evaluation, one line per sample; see eval.py
+# episodes.jsonl     episodes since the last checkpoint, one per line, so that a resumed run does
+#                    not run them again; see terminal.py
+# iteration_000000/  files with the samples of a step; see rollouts.py
 
 import json
 import os

@@ -1,9 +1,5 @@
-"""Opens models that are sampled but not trained: a reference, a teacher, a judge, a model to
-evaluate.
-
-Each is a base model or a trained checkpoint: an address of the service, or the `log_path` of a
-run, which means its last checkpoint.
-"""
+"""Opens models that are sampled but not trained (a reference, a teacher, a judge, a model to
+evaluate): base models or checkpoints, by address or by a run's `log_path`."""
 
 import random
 from collections.abc import Callable, Sequence

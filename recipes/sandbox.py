@@ -1,12 +1,5 @@
-"""Calls a user function of a file in a separate process with limits.
-
-    score(question: str, response: str, answer: str) -> float
-
-It gets texts and returns a finite number. It runs without the environment's secrets, cannot write
-files, has a memory limit and a time limit per call, and has no network where the kernel allows
-that. This protects a run from a function that hangs, fails or grows. It does not stop a malicious
-function, which can read what its user can.
-"""
+"""Calls a user function, such as `score(question: str, response: str, answer: str) -> float`, in a
+separate process with limits. This does not stop a malicious function (isolated.py does)."""
 
 import ast
 import json

@@ -1,13 +1,9 @@
-"""The child process of sandbox.py: calls one function of a file for requests on standard input.
+"""The child process of sandbox.py: `python -I sandboxed.py score.py name megabytes [seconds]` calls
+one function for requests on standard input. Standard library only, executed by path."""
 
-    python -I sandboxed.py score.py name megabytes [seconds]
-
-It uses only the standard library and is executed by path: the limits hold before any user code is
-loaded. Each input line is a JSON list of arguments, each output line {"value": ...} or
-{"error": "..."}. The first output line says whether the file could be loaded, with its EXAMPLES.
-Output of the function is dropped. With `seconds` a longer call fails; a caller that sends requests
-one by one has its own limit.
-"""
+# Each input line is a JSON list of arguments, each output line {"value": ...} or {"error": "..."}.
+# The first output line says whether the file could be loaded, with its EXAMPLES. Output of the
+# function is dropped.
 
 import contextlib
 import ctypes

@@ -1,21 +1,17 @@
-"""Training by order: a run whose steps a client requests one after the other.
+"""Training by order: a run whose steps a client requests one after the other. An order is a file
+that is created once, and the run answers it with another file."""
 
-    <root>/<sweep>/session/<run>/orders/000001.json    written by the client: what to do
-                                 answers/000001.json   written by the run: the result
-                                 progress.json         the run's current state
-
-An order is a file that is created once. A client creates the next one when the last is answered, so
-there is one at a time, even with several clients. A step is exactly the step of the recipe (rl.py,
-sft.py): a session that is ordered to train all its steps reaches the values of the recipe.
-
-A checkpoint's record names the order during which it was made. A run that was stopped or killed
-resumes from its last checkpoint and repeats the orders since then: answered orders keep their
-answers, and refused ones are skipped. So no order is lost or applied twice.
-
-    {"kind": "train", "steps": 3, "data": [...]}    steps, on the session's data if none are given
-    {"kind": "sample", "prompts", "count", "max_tokens", "temperature", "seed"}
-    {"kind": "save", "name"}    {"kind": "load", "path"}    {"kind": "finish"}
-"""
+# <root>/<sweep>/session/<run>/orders/000001.json    written by the client: what to do
+#                              answers/000001.json   written by the run: the result
+#                              progress.json         the run's current state
+#
+# A checkpoint's record names the order during which it was made. A run that was stopped or killed
+# resumes from its last checkpoint and repeats the orders since then: answered orders keep their
+# answers, and refused ones are skipped. So no order is lost or applied twice.
+#
+# {"kind": "train", "steps": 3, "data": [...]}    steps, on the session's data if none are given
+# {"kind": "sample", "prompts", "count", "max_tokens", "temperature", "seed"}
+# {"kind": "save", "name"}    {"kind": "load", "path"}    {"kind": "finish"}
 
 import json
 import os

@@ -1,13 +1,6 @@
-"""The settings that recipes share, and functions of them.
-
-`Place` holds the model and where a run writes, `Problems` adds the generated problems, `Training`
-how to train, `Settings` the training data, `ByOrder` the settings of sessions. A recipe's own
-`Config` begins with one of these:
-
-    @chz.chz
-    class Config(settings.Settings):
-        group_size: int = chz.field(default=16, doc="answers sampled to each question")
-"""
+"""The settings that recipes share, and functions of them. `Place` has the model and the folder,
+`Problems` the generated problems, `Training` how to train, `Settings` the data, `ByOrder`
+sessions."""
 
 import math
 import os

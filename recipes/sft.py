@@ -1,12 +1,10 @@
-"""Supervised fine-tuning: train the model on questions with their answers.
+"""Supervised fine-tuning: train the model on questions with their answers: `python -m
+sweeper.recipes.sft task=sorting learning_rate=8e-3 lora_rank=16 log_path=/tmp/sft`."""
 
-    python -m sweeper.recipes.sft task=sorting learning_rate=8e-3 lora_rank=16 log_path=/tmp/sft
-
-The data are problems generated for a task, or conversations from a JSONL file. Requests are
-pipelined: a step is submitted before the previous one's results are read, so that the service
-always has work. A run that is stopped (SIGTERM, Ctrl-C) and started again with the same log_path
-resumes from its last checkpoint as if nothing had happened.
-"""
+# The data are problems generated for a task, or conversations from a JSONL file. Requests are
+# pipelined: a step is submitted before the previous one's results are read, so that the service
+# always has work. A run that is stopped (SIGTERM, Ctrl-C) and started again with the same log_path
+# resumes from its last checkpoint as if nothing had happened.
 
 import math
 from collections.abc import Mapping

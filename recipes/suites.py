@@ -1,14 +1,14 @@
-"""The questions of an evaluation: the held-out problems of a task, or the lines of a JSONL file.
+"""The questions of an evaluation: the held-out problems of a task, or the lines of a JSONL file. An
+item is identified by a hash of its question, answer and choices."""
 
-    {"prompt": "2+2=", "answer": "4"}
-    {"question": "Which is a fruit?", "choices": ["apple", "car"], "answer": "A"}
-    {"messages": [{"role": "user", "content": "Say hi"}], "answer": "(?i)hi", "grader": "regex"}
-
-A line may also have `id`, `cluster` (what several questions have in common: a page, a template) and
-`task`. A question without an answer is asked but not graded, unless a function grades it. An item
-is identified by a hash of its content: the same question, answer and choices are the same item in
-any file and at any place in it, and are asked once.
-"""
+# {"prompt": "2+2=", "answer": "4"}
+# {"question": "Which is a fruit?", "choices": ["apple", "car"], "answer": "A"}
+# {"messages": [{"role": "user", "content": "Say hi"}], "answer": "(?i)hi", "grader": "regex"}
+#
+# A line may also have `id`, `cluster` (what several questions have in common: a page, a template)
+# and `task`. A question without an answer is asked but not graded, unless a function grades it. An
+# item is identified by a hash of its content: the same question, answer and choices are the same
+# item in any file and at any place in it, and are asked once.
 
 import hashlib
 import json

@@ -1,11 +1,6 @@
-"""Training data: generated problems with exact answers, or conversations from a file.
-
-Both are conversations, lists of `{"role": ..., "content": ...}`, in two parts: training and held
-out. The held-out part depends on everything but the seed, so that the scores of several seeds can
-be compared, and it shares no conversation with the training part.
-
-An answer in a conversation may be marked `"trainable": false`: it is shown, but not learned.
-"""
+"""Training data: generated problems with exact answers, or conversations from a file, with a
+held-out part that is the same for every seed. `"trainable": false` marks an answer that is not
+learned."""
 
 import json
 import random

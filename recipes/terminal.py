@@ -1,21 +1,19 @@
-"""Reinforcement learning in a shell: GRPO over episodes of many turns.
+"""Reinforcement learning in a shell: GRPO over episodes of many turns: `python -m
+sweeper.recipes.terminal tasks=grids/terminal log_path=/tmp/terminal`."""
 
-    python -m sweeper.recipes.terminal tasks=grids/terminal log_path=/tmp/terminal
-
-Each step plays `groups_per_batch` tasks, `group_size` times each, `n_parallel_envs` at once. Each
-episode has its own environment (sweeper.environments). In a turn the model answers with a command
-(`agent: command`) or with Terminus's JSON (`agent: terminus`), and gets the output. When the model
-is done or reaches a limit, the task's verifier computes the reward of the episode. The rest is as
-in rl.py: advantages within a group, losses, penalties, checkpoints.
-
-An environment that dies says nothing about the model: the episode is played again from its
-beginning, with the same seeds, and given up after `environment_retries`. It never counts as a
-reward of 0. An episode that the task's verifier cannot judge does count as 0. Such failures are
-counted and printed, and a run ends at a step in which no episode could be judged.
-
-Every episode is kept in `episodes.jsonl` until the next checkpoint: a run that is stopped or killed
-in the middle of a step resumes without playing finished episodes again.
-"""
+# Each step plays `groups_per_batch` tasks, `group_size` times each, `n_parallel_envs` at once. Each
+# episode has its own environment (sweeper.environments). In a turn the model answers with a command
+# (`agent: command`) or with Terminus's JSON (`agent: terminus`), and gets the output. When the
+# model is done or reaches a limit, the task's verifier computes the reward of the episode. The rest
+# is as in rl.py: advantages within a group, losses, penalties, checkpoints.
+#
+# An environment that dies says nothing about the model: the episode is played again from its
+# beginning, with the same seeds, and given up after `environment_retries`. It never counts as a
+# reward of 0. An episode that the task's verifier cannot judge does count as 0. Such failures are
+# counted and printed, and a run ends at a step in which no episode could be judged.
+#
+# Every episode is kept in `episodes.jsonl` until the next checkpoint: a run that is stopped or
+# killed in the middle of a step resumes without playing finished episodes again.
 
 import json
 import os

@@ -1,21 +1,19 @@
-"""Computes the reverse KL divergence from a teacher over the likeliest values of each token.
+"""Computes the reverse KL divergence from a teacher over the student's k likeliest values of each
+token, with all other values joined as "the rest"."""
 
-The divergence covers the student's k likeliest values, with all other values joined as "the rest":
-
-    KL = sum over k of p log(p / q) + p_rest log(p_rest / q_rest)
-
-That is at most the whole divergence, and equal to it if k is the vocabulary size. Its derivative by
-the logprob of a value is
-
-    p (log(p / q) - log(p_rest / q_rest))
-
-where the rest has the remaining probability. `cross_entropy` with k targets per place and minus
-these derivatives as weights therefore has the divergence's exact gradient at the sampled places.
-This gives directly what a sampled value gives only on average. It costs one more pass of the
-teacher and none of the student: the service returns the student's k likeliest values when it
-samples (`topk_sample_logprobs`), and the teacher's logprobs of these values
-(`target_prompt_logprobs`).
-"""
+# KL = sum over k of p log(p / q) + p_rest log(p_rest / q_rest)
+#
+# That is at most the whole divergence, and equal to it if k is the vocabulary size. Its derivative
+# by the logprob of a value is
+#
+# p (log(p / q) - log(p_rest / q_rest))
+#
+# where the rest has the remaining probability. `cross_entropy` with k targets per place and minus
+# these derivatives as weights therefore has the divergence's exact gradient at the sampled places.
+# This gives directly what a sampled value gives only on average. It costs one more pass of the
+# teacher and none of the student: the service returns the student's k likeliest values when it
+# samples (`topk_sample_logprobs`), and the teacher's logprobs of these values
+# (`target_prompt_logprobs`).
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple

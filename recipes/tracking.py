@@ -1,14 +1,5 @@
-"""Logs a run's metrics to Weights & Biases too, if a project is given.
-
-W&B may slow a run down but never ends it. If W&B is unreachable or has no key, the data are kept
-in `log_path/wandb`, to be sent by `wandb sync`; if it fails later, the run continues without it.
-W&B's own variables (WANDB_MODE, WANDB_RUN_GROUP, WANDB_TAGS, ...) keep their meaning; for project
-and name the configuration takes precedence.
-
-A run resumed from a checkpoint resumes the W&B run recorded with it: W&B gets the steps that it
-has missed, and ignores those that it has. A run that starts over is a new W&B run, unless
-WANDB_RUN_ID is set.
-"""
+"""Logs a run's metrics to Weights & Biases too, if a project is given. W&B may slow a run down but
+never ends it. A resumed run resumes its W&B run."""
 
 import os
 import sys

@@ -1,9 +1,8 @@
-"""The common parts of every recipe's run: start, resumption, checkpoints and end.
+"""The common parts of every recipe's run: start, resumption, checkpoints and end. A recipe is a
+`Trainer` with two methods, `train_steps` and `begin_evaluation`."""
 
-A recipe is a `Trainer` with two methods, `train_steps` and `begin_evaluation`; `run` does the
-rest. Line n of the metrics has step n's own results, and the evaluation of the weights that step n
-began with; the last line, at max_steps, has only an evaluation.
-"""
+# Line n of the metrics has step n's own results, and the evaluation of the weights that step n
+# began with; the last line, at max_steps, has only an evaluation.
 
 import math
 import time

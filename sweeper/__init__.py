@@ -1,14 +1,5 @@
-"""Launches a grid of runs, loses none of them, and compares their results.
-
-    plan = sweeper.plan("grids/quickstart.yaml", overrides={"max_steps": 5})
-    sweeper.launch(plan, root="sweeps", wait=False)
-    sweeper.cancel("quickstart", ["lr=3e-2*"], root="sweeps")
-    sweeper.wait("quickstart", root="sweeps").counts
-    sweeper.note("quickstart", "why", tag=["paper"], root="sweeps")
-    registry = sweeper.Registry("sweeps")
-
-Names are loaded at their first use, so that the command line and the workers start quickly.
-"""
+"""Launches a grid of runs, loses none of them, and compares their results: `sweeper.plan`,
+`launch`, `wait`, `cancel`, `note`, `Registry` and others. Names are loaded at their first use."""
 
 import importlib
 

@@ -1,20 +1,19 @@
-"""The errors that sweeper reports to users.
-    SweeperError                 1    (never raised itself)
-     ├─ UsageError               2    the command line or an argument from Python
-     │   └─ GridError            2    one or more problems in a grid, each with its place
-     │       └─ RecipeError           its recipe cannot be found, imported or used
-     ├─ NotFound                 5    no such sweep, run, file
-     └─ EnvironmentFailure       6    something that sweeper needs is missing
-         ├─ StoreError                the store refuses or cannot be reached
-         │   ├─ AlreadyExists         an exclusive create lost the race
-         │   └─ Damaged               a document is damaged, though the store answers
-         ├─ Unreachable               a backend does not answer: says nothing about its jobs
-         │   └─ NoRoom                it cannot start more jobs now: running jobs continue
-         ├─ EngineError               the local engine does not start or does not answer
-         └─ AnotherLauncher           a sweep has its launcher already
-The number is the exit code of a command that ends with the error. A message is one line that
-says where, what, and how to fix it; only `GridError` has a line for each problem.
-"""
+"""The errors that sweeper reports to users. The number is the exit code of a command that ends with
+the error. A message is one line: where, what, and how to fix it."""
+
+# SweeperError                 1    (never raised itself)
+# ├─ UsageError               2    the command line or an argument from Python
+# │   └─ GridError            2    one or more problems in a grid, one line each, with places
+# │       └─ RecipeError           its recipe cannot be found, imported or used
+# ├─ NotFound                 5    no such sweep, run, file
+# └─ EnvironmentFailure       6    something that sweeper needs is missing
+#     ├─ StoreError                the store refuses or cannot be reached
+#     │   ├─ AlreadyExists         an exclusive create lost the race
+#     │   └─ Damaged               a document is damaged, though the store answers
+#     ├─ Unreachable               a backend does not answer: says nothing about its jobs
+#     │   └─ NoRoom                it cannot start more jobs now: running jobs continue
+#     ├─ EngineError               the local engine does not start or does not answer
+#     └─ AnotherLauncher           a sweep has its launcher already
 
 from collections.abc import Sequence
 

@@ -1,15 +1,13 @@
-"""What each axis does: means by value with intervals, trends, and pairs of axes. Pure.
+"""The effect of each axis: means by value with intervals, trends, and pairs of axes. Pure."""
 
-The marginal mean of a value is the plain mean, over the combinations of the other settings, of the
-cells' means: each combination counts once, however many seeds it has. Only combinations that were
-measured at every value of the axis count, so that a hole elsewhere moves no mean. Its interval is
-of the noise between seeds, at the combinations that were tried (`contrasts.weigh`). Where no
-combination was measured at every value, as in a random search, means of values mix the others'
-effects: then nothing is claimed of them, and `surface` has what the axis does.
-
-What is said has a test: a trend, that the ends differ; "the best x depends on y", that of two
-values of x each is the better one somewhere. Each answers for all axes, or pairs of them, at once.
-"""
+# The marginal mean of a value is the plain mean, over the combinations of the other settings, of
+# the cells' means, whatever their numbers of seeds. Only combinations that were measured at every
+# value of the axis count, so a hole elsewhere does not move it. Its interval reflects the noise
+# between seeds (`contrasts.weigh`). If no combination was measured at every value, as in a random
+# search, nothing is claimed about means, and `surface` has the axis' effect.
+#
+# Each claim has a test. A trend: the ends differ. "The best x depends on y": each of two values of
+# x is better somewhere. A test covers all axes, or all pairs of them, together.
 
 import math
 from collections.abc import Mapping, Sequence

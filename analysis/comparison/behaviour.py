@@ -1,9 +1,5 @@
-"""Judges what the models wrote: rewards, pass@k, signal, truncation, examples, suspicions. Pure.
-
-If several splits were recorded, the training split counts, since rewards are what a run is
-trained on; otherwise the first. Figures of a cell are means over its runs, so that each seed
-counts once.
-"""
+"""Judges what the models wrote: rewards, pass@k, signal, truncation, examples, suspicions. The
+training split counts if there are several. A cell's figures are means over its runs. Pure."""
 
 import math
 import zlib

@@ -1,10 +1,5 @@
-"""Parts of a sweep that are judged each by itself: one model each, say. Pure.
-
-Blocks are asked for (`by`), or found: an axis of texts on whose value the best value of another
-depends, beyond the noise (`axes.find_crossings`). Within a block the best cell, what cannot be told
-from it, the ends of what was tried that it lies at, and the holes: combinations that other blocks
-have a result of, of values that this block has tried, and that have none here.
-"""
+"""Parts of a sweep that are judged separately, such as one block per model: the requested ones
+(`by`), or an axis of texts on which the best value of another axis depends. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,5 @@
-"""Computes differences between sums of cells, with their noise. Pure.
-
-The noise is that of the ranking (`noise`): shared between cells if allowed, else each cell's own.
-If it is unknown for a cell (one run each), only differences that repeat over the combinations of
-the other settings can be shown: the rows of a grid are then the sample (`over_rows`).
-"""
+"""Computes differences between sums of cells, with the noise of the ranking (`noise`). If the noise
+is unknown (one run each), the rows of a grid are the sample (`over_rows`). Pure."""
 
 import functools
 import math

@@ -1,12 +1,12 @@
-"""Is the best cell at the edge of what was tried, and is it still getting better there? Pure.
+"""Finds axes on which the best cell is at the edge of the tried values, and tests whether the
+metric still improves there. Pure."""
 
-An edge is a fact: with the other settings as they are, nothing was tried further out. That more
-lies beyond it is a claim, and has a test: the end is better than the value before it, over all
-combinations of the other settings that have both, or in a single one of them, which pays for their
-number; and for the number of axes, and of blocks that have each a best (Bonferroni). If the cells
-at the end and beside it are noisier than the others, their own noise counts too, since noise often
-grows along an axis. Of equal cells it is said in at most 5 % of sweeps.
-"""
+# An edge is a fact: with the other settings unchanged, nothing was tried beyond it. That the metric
+# improves beyond it is a claim with a test: the end is better than the value before it, over all
+# combinations of the other settings that have both, or in a single combination, corrected for their
+# number; and corrected for the number of axes and of blocks (Bonferroni). If the cells at the end
+# and beside it are noisier than the others, their own noise counts too, since noise often grows
+# along an axis. With equal cells the claim is made in at most 5 % of sweeps.
 
 import itertools
 import math

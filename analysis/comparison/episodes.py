@@ -1,10 +1,9 @@
-"""Episodes of several turns on named tasks, by cell and by task: what they earned, what ended them,
-what their environments cost. Pure.
+"""Episodes of several turns on named tasks, by cell and by task: rewards, reasons for the end, and
+the cost of environments. Pure."""
 
-Figures of a cell are means over its runs, so that each seed counts once, at the last iteration that
-was read; failures are counted over all that were read. Whether a task tells cells apart is an F
-test of the runs' mean rewards on it, which pays for the number of tasks (Bonferroni).
-"""
+# Figures of a cell are means over its runs, at the last iteration that was read; failures are
+# counted over all iterations that were read. Whether a task distinguishes the cells is an F test of
+# the runs' mean rewards on it, corrected for the number of tasks (Bonferroni).
 
 import math
 from collections import Counter

@@ -1,23 +1,18 @@
-"""Cells compared item by item: paired differences, with errors clustered by item and run. Pure.
+"""Cells compared item by item: paired differences, with errors clustered by item and run (Miller,
+"Adding Error Bars to Evals", 2024, arXiv:2411.00640). Pure."""
 
-After Miller, "Adding Error Bars to Evals" (2024, arXiv:2411.00640): the questions of an evaluation
-are a sample, two models are compared on the differences of the same questions, and questions that
-belong together (`cluster`) count together. Where a cell has several runs they are a sample too, and
-the two add up: the variance of a mean over I items and R runs is
-
-    V_items - V_rest + V_runs
-
-with V_items the variance of the items' means over I, V_runs that of the runs' means over R, V_rest
-the mean square of the rest over R I, which is in both (the two-way analysis of variance with
-random effects). Each part has degrees of freedom of its own, so the interval reaches
-
-    sqrt(t(I - 1)^2 max(V_items - V_rest, 0) + t(d)^2 V_runs)
-
-to either side (Graybill and Wang, *JASA* 75, 1980, 869-873). What runs add is taken from all cells
-that have several, so that d is the sum of their R - 1; a cell whose own is larger by an F test at
-5 % shared by the cells keeps its own. Where no cell has two runs there is the first part alone: the
-interval is one over items, and says nothing of another seed.
-"""
+# Items are a sample, and items with the same `cluster` count together. If a cell has several runs,
+# they are a sample too. The variance of a mean over I items and R runs is
+#
+# V_items - V_rest + V_runs
+#
+# V_items is the variance of the items' means over I, V_runs that of the runs' means over R, and
+# V_rest, which is in both, the mean square of the rest over R I (two-way analysis of variance with
+# random effects). The parts have different degrees of freedom, so the half-width of the interval is
+# sqrt(t(I - 1)^2 max(V_items - V_rest, 0) + t(d)^2 V_runs) (Graybill and Wang, *JASA* 75, 1980,
+# 869-873). V_runs is estimated from all cells with several runs, so d is the sum of their R - 1. A
+# cell whose own V_runs is larger by an F test at 5 %, shared by the cells, keeps its own. If no
+# cell has two runs, the interval is one over items alone, and says nothing about other seeds.
 
 import itertools
 import math

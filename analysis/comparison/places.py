@@ -1,10 +1,5 @@
-"""Where the best values of an axis lie, as a count of what was measured. Pure.
-
-No curve is fitted: a loss against a learning rate bends and then breaks off, and the lowest point
-of a fitted curve lies elsewhere. If several blocks (or rows: the combinations of the other
-settings) each have tried three values or more, the values that are best there are counted. In a
-random search, the range of the few best cells is given.
-"""
+"""Counts which values of an axis are best, over blocks or rows with three values or more; in a
+random search, the range of the few best cells. No curve is fitted. Pure."""
 
 import math
 from collections import Counter

@@ -1,10 +1,5 @@
-"""Which leads a number of seeds finds.
-
-A lead is found if the best cell is named alone, ahead of all others by the two-sided test that the
-report uses. How large it has to be, for four sweeps of five to find it, is drawn: the means of the
-other cells, which are equal, the mean of the best, and the estimate of the noise. Only
-`before_launch` reads anything.
-"""
+"""Simulates which leads a number of seeds detects: how large a lead must be so that four sweeps of
+five name the best cell alone. Only `before_launch` reads anything."""
 
 import functools
 import math

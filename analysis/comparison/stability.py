@@ -1,16 +1,14 @@
-"""Runs that went wrong without failing: diverged, or worse at the end than they had been. Pure.
+"""Runs that went wrong without failing: they diverged (their last value is NaN or infinite), or are
+unstable. Pure."""
 
-A run *diverged* when the last value of its metric is NaN or infinite. It is *unstable* when it is
-finite there but lost what it had learned: it gave back more than half of its own gain, from its
-first value to its best, where that gain is at least a tenth of the largest gain of any run; or it
-ended worse than it began by more than that tenth. Either has to be beyond the noise of single
-recorded values, for all runs and all their values at once (Bonferroni): the best of many noisy
-values is always better than the last.
-
-That noise is the larger of two: between seeds of one cell at the same step (the middle one of the
-cells), and what a run's own values scatter about a straight line through their neighbours (second
-differences, their median).
-"""
+# A run is *unstable* if its last value is finite but it lost what it had learned. Either it gave
+# back more than half of its gain, from its first value to its best, where that gain is at least a
+# tenth of the largest gain of any run; or it ended worse than it began by more than that tenth.
+# Both must exceed the noise of single recorded values, for all runs and all their values together
+# (Bonferroni), because the best of many noisy values is always better than the last. That noise is
+# the larger of two: between the seeds of a cell at the same step (the median of the cells), and the
+# scatter of a run's values about a straight line through their neighbours (second differences,
+# their median).
 
 import math
 from collections.abc import Sequence

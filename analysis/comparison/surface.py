@@ -1,12 +1,10 @@
-"""What axes do where no grid tells it: a model over all cells, with how sure it is of each axis.
+"""Models all axes at once for sweeps that are not a grid, such as a random search: the importance
+of each axis, its curve with a 95 % band, and which axes matter. Pure."""
 
-For sweeps whose cells are no product of their axes (a random search, values by the dozen), means of
-values mix what all axes do. Here a model of all axes at once (`regression`) says what each adds:
-its importance as a share of the variance between cells (functional ANOVA of an additive model, and
-by permutation), and its curve with a 95 % band that holds the scatter of the other axes. An axis is
-said to matter only where a test of its own says so, at 5 % for all axes together (Holm); pairs of
-axes, at 2.5 % for all pairs together. Pure.
-"""
+# The model (`regression`) gives the importance of an axis as a share of the variance between cells
+# (functional ANOVA of an additive model, and by permutation). An axis is said to matter only if its
+# test shows it, at 5 % for all axes together (Holm); pairs of axes are tested at 2.5 % for all
+# pairs together.
 
 import math
 from collections.abc import Mapping, Sequence

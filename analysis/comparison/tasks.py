@@ -1,13 +1,11 @@
-"""Cells over several tasks at once, as rliable has it: interquartile means, performance profiles,
-the chance of an improvement. Pure.
+"""Cells over several tasks: interquartile means, performance profiles and the chance of an
+improvement, as in rliable (Agarwal et al. 2021, arXiv:2108.13264). No tests. Pure."""
 
-After Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (2021,
-arXiv:2108.13264). Of a cell's table of scores, a row a run and a column a task: the interquartile
-mean is that of the middle half of all its scores (a quarter is cut off at either end); its interval
-is the percentile interval of a bootstrap that draws runs within each task; a profile has the share
-of scores above each level; and the chance that one cell improves on another is that of a run of the
-one beating a run of the other, ties counting half, averaged over tasks. Nothing here is a test.
-"""
+# The interquartile mean is that of the middle half of all scores (a table with a row per run and a
+# column per task). Its interval is the percentile interval of a bootstrap that draws runs within
+# each task. A profile has the share of scores above each level. The chance that one cell improves
+# on another is the chance that a run of the one beats a run of the other, with ties counting half,
+# averaged over tasks.
 
 from collections.abc import Sequence
 from dataclasses import dataclass

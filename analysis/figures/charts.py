@@ -1,8 +1,5 @@
 """Makes the figures other than curves, as plain dicts for plotly: axes, trade-offs, rollouts.
-Pure.
-
-`meta` of a trace is that of `sweeper.analysis.figures.learning_curves`.
-"""
+`meta` of a trace is as in `figures.learning_curves`. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence

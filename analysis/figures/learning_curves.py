@@ -1,14 +1,13 @@
-"""Learning curves as plotly figures, built as plain dicts: plotly's own trace objects cost more
-than all the rest. `plotly.graph_objects.Figure(figure)` shows one in a notebook.
+"""Learning curves as plotly figures, built as plain dicts, because plotly's own trace objects are
+slow. `plotly.graph_objects.Figure(figure)` shows one in a notebook."""
 
-Each trace has `meta`: `cell` (its position in the ranking), `tone` (an index into `PALETTE`, or -1
-for the muted colour) and `role` ("run", "band", "mean", "end" or "best"), by which the page picks
-colours for a light or a dark screen and switches cells on and off. The lines of a cell's runs are
-one trace with gaps, `meta.runs` says whose they are; `meta.x` has what may stand below a curve
-instead of the step, `meta.smooth` the values as moving means, one for each of `WINDOWS`, where that
-changes anything. Of many cells those without a colour of their own are one trace, in which
-`meta.cells` has their positions in the order of `meta.runs`.
-"""
+# Each trace has `meta`: `cell` (its position in the ranking), `tone` (an index into `PALETTE`, or
+# -1 for the muted colour) and `role` ("run", "band", "mean", "end" or "best"). The page uses them
+# to choose colours for light and dark screens, and to show and hide cells. The lines of a cell's
+# runs are one trace with gaps, and `meta.runs` has their runs. `meta.x` has alternatives to the
+# step for the x axis; `meta.smooth` has moving means, one for each of `WINDOWS` that changes
+# anything. If there are many cells, those without a colour of their own are one trace, in which
+# `meta.cells` has their positions in the order of `meta.runs`.
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,5 @@
-"""Draws the report's figures as PNGs with matplotlib, from the same dicts that the page uses.
-
-matplotlib takes about as long to load as a small report takes to make, so this module is imported
-only to write `report.md`.
-"""
+"""Draws the report's figures as PNGs with matplotlib, from the dicts that the page uses. Imported
+only to write `report.md`, because matplotlib is slow to load."""
 
 import html
 import io

@@ -1,8 +1,5 @@
-"""Where an axis is marked, and with which text. Pure.
-
-On a logarithmic axis plotly writes 2 both for 0.2 and for 20: whoever reads a value off a curve has
-to count decades. So these marks are ours.
-"""
+"""Chooses the marks of an axis and their texts. On a logarithmic axis plotly writes 2 both for 0.2
+and for 20, so these marks are our own. Pure."""
 
 import itertools
 import math

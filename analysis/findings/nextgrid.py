@@ -1,12 +1,10 @@
-"""Makes the grid to run next, as YAML that can be launched. Pure.
+"""Makes the grid to run next, as YAML: the launched grid with the few changes that the findings
+suggest. Comments are kept, and `extends` is written out. Pure."""
 
-It is the launched grid with the few changes that the findings ask for; comments are kept. The
-changes are: one more value on an axis whose end is best; or the combinations that blocks lack
-(under the same name, so that finished runs stay); or only the cells at the top (of each block, if
-blocks are judged separately) on unused seeds. The last has a name of its own, because fresh seeds
-measure a winner without the advantage of having been chosen. What the grid extends is written
-out.
-"""
+# The changes are one of: another value on an axis whose end is best; the combinations that blocks
+# lack (under the same name, so that finished runs stay); only the best cells (of each block) with
+# unused seeds. The last has a name of its own, because new seeds measure a winner without the
+# advantage of having been chosen.
 
 import io
 import math

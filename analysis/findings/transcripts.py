@@ -1,9 +1,5 @@
-"""Finds answers to items that one cell solves and another does not: a correct answer of one
-beside a wrong answer of the other.
-
-Answers are long, and there may be millions. They are read only when it is known which are shown,
-and only as many as a page can hold.
-"""
+"""Finds items that one cell solves and another does not, with the answers of both. Only the answers
+that are shown are read, since there may be millions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

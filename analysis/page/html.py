@@ -1,11 +1,5 @@
-"""Writes the report as one self-contained HTML file in which no value can run code.
-
-Names, values, logs and sampled texts come from elsewhere: jinja2 escapes all of them, and scripts
-insert them as text. The page's content security policy allows only its own two scripts, by their
-hashes. (Styles may be inline, because plotly sets them and a style cannot run anything.)
-plotly.js and the data of the figures are compressed; the browser unpacks them to three times
-their size.
-"""
+"""Writes the report as one self-contained HTML file in which no value can run code: jinja2 escapes
+all texts, and the content security policy allows only two scripts, by their hashes."""
 
 import base64
 import functools

@@ -1,10 +1,5 @@
-"""Makes commands that work wherever on this machine they are pasted.
-
-Paths in a grid (a recipe's, `launch.python`, `launch.cwd`) are relative to the folder in which
-`sweeper launch` was typed. So a launch command first changes to that folder, in a subshell, which
-leaves the reader's folder unchanged. Roots and grids are written in full, or relative to that
-folder if they are in it.
-"""
+"""Makes commands that work wherever on this machine they are pasted: a launch command first changes
+to the folder of the original launch, in a subshell."""
 
 import os
 import shlex

@@ -1,11 +1,5 @@
-"""What a study was to show, written down before it ran (`notes/plan.md`), and whether it did.
-
-A plan is Markdown with a section each for the question, the hypothesis, the baseline and the
-success criterion. In the last stands one line that can be judged:
-
-    criterion: test/nll <= 0.3
-    criterion: beats baseline
-"""
+"""The plan of a study (`notes/plan.md`): its sections, and whether its criterion is met. The
+criterion is one line, such as `criterion: test/nll <= 0.3` or `criterion: beats baseline`."""
 
 import operator
 import re

@@ -1,8 +1,5 @@
-"""Reads what the runs of a sweep recorded, as columns, in one read through the registry.
-
-Most runs of a sweep record the same keys at the same steps. Equal columns are one object here, so
-that code that compares runs can test identity instead of every number.
-"""
+"""Reads the metrics of a sweep's runs as columns, in one read through the registry. Equal columns
+are one object, so that code can compare runs by identity."""
 
 import functools
 from collections import Counter

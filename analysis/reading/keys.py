@@ -1,8 +1,5 @@
-"""Assigns roles to recorded keys: the training curve, the reward, the entropy. Pure.
-
-Keys are recognised by the names that tinker-cookbook and the recipes here use. A sweep without
-such names has no such figures.
-"""
+"""Assigns roles to recorded keys, by the names of tinker-cookbook and our recipes: the training
+curve, the reward, the entropy. Pure."""
 
 import functools
 import math

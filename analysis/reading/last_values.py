@@ -1,20 +1,20 @@
-"""Which value of a run counts where the grid does not say (`at: auto`): the last, or a mean. Pure.
+"""Chooses between the last value and a mean of the last values of a sweep's runs, if the grid does
+not say (`at: auto`). Pure."""
 
-An evaluation has noise of its own: a batch of prompts, some questions. Where that is most of what
-the runs of a cell differ by, a mean of the last few values tells cells apart that the last ones do
-not; but where runs still learn, it tells where they were. So the last `OF` values are averaged, in
-all runs of a sweep alike, if over the last two times `OF` values
-
-- single values scatter: the variance from one to the next, by second differences, which a straight
-  trend leaves at 0, is at least half of that between the last values of the runs of a cell (of
-  all runs where no cell was repeated), and
-- runs go nowhere: the mean of the later half differs from that of the earlier by less than a single
-  value scatters (root mean square over the runs).
-
-A few values far from all others decide nothing: the scatter comes from the median of the squared
-differences, and for the rest each value counts as at most `_FAR` scatters from the median of its
-run. Both look at all runs that count and at no cell's standing: the choice favours none.
-"""
+# An evaluation is noisy. If its noise dominates the differences between a cell's runs, a mean of
+# the last few values distinguishes cells better; but while runs still learn, a mean shows where
+# they were. So the last `OF` values are averaged, in all runs of a sweep, if over the last two
+# times `OF` values
+#
+# - single values scatter: the variance from one to the next, by second differences, which a
+#   straight trend leaves at 0, is at least half of that between the last values of the runs of a
+#   cell (of all runs where no cell was repeated), and
+# - runs go nowhere: the mean of the later half differs from that of the earlier by less than a
+#   single value scatters (root mean square over the runs).
+#
+# A few outliers must not decide: the scatter comes from the median of the squared differences, and
+# otherwise a value counts as at most `_FAR` scatters from the median of its run. Both tests use all
+# runs that count and no ranking of cells, so the choice favours none.
 
 import math
 from collections.abc import Sequence

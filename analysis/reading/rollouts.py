@@ -1,9 +1,5 @@
-"""Reads a sample of the rollout summaries of a run, as plain values.
-
-The files are tinker-cookbook's, `iteration_000012/train_rollout_summaries.jsonl`, with one line
-of JSON per trajectory. A sweep may have gigabytes of them. So the report reads the first
-iteration of each run, the last, and some between, and of each only its share of a budget.
-"""
+"""Reads a sample of the rollout summaries of a run, as plain values: of the first iteration, the
+last, and some between, within a budget of bytes."""
 
 import json
 import math

@@ -1,10 +1,5 @@
-"""Which configuration keys belong to a run and not to a setting: its names, its place, its time and
-its seed. Pure.
-
-Nothing declares the axes of runs in plain folders: each key that differs would make another cell.
-So a key is left out if its name says that it is a place, a time or a seed, or that it is a label
-and its values label single runs. The report names what was left out.
-"""
+"""Decides which configuration keys belong to a run and not to a setting (names, places, times,
+seeds), for runs in plain folders, where no axes are declared. Pure."""
 
 import json
 import re

@@ -1,8 +1,5 @@
-"""Finds the configuration keys that differ between cells. Pure.
-
-The declared axes are not enough: an included cell may set other keys, and an axis of mappings
-sets several.
-"""
+"""Finds the configuration keys that differ between cells. Declared axes do not suffice: included
+cells and axes of mappings may set other keys. Pure."""
 
 import json
 import math

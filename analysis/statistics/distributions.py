@@ -1,13 +1,12 @@
-"""Distributions that `scipy.special` lacks, and names for those that it has. Pure.
+"""Distributions that `scipy.special` lacks (studentized range and maximum), and names for those
+that it has. Pure."""
 
-`scipy.stats` has the studentized range too, and agrees to 9 digits, but it takes
-0.4 s to load and 0.35 s for a quantile, twenty times as long as here. It has no studentized
-maximum. The noncentrality of F in `scipy.special` ends at 10,000 and is right to 3 digits only.
-
-The studentized range of `k` means with `df` degrees of freedom is integrated as Lund and Lund have
-it (Applied Statistics 32(2), 1983, 204-210), over the chi distribution of the estimate of the noise
-and, for each of its values, over the largest of the means; here by Gauss and Legendre's rule.
-"""
+# `scipy.stats` has the studentized range too, and agrees to 9 digits, but it takes 0.4 s to load
+# and 0.35 s for a quantile, twenty times as long as here. It has no studentized maximum. The
+# noncentrality of F in `scipy.special` ends at 10,000 and is accurate to 3 digits only. The
+# studentized range of `k` means with `df` degrees of freedom is integrated as by Lund and Lund
+# (Applied Statistics 32(2), 1983, 204-210), over the chi distribution of the noise estimate and,
+# for each of its values, over the largest mean; here by Gauss-Legendre quadrature.
 
 import functools
 import importlib

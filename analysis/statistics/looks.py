@@ -1,12 +1,11 @@
-"""How much surer a verdict has to be because the data were, or will be, looked at again. Pure.
+"""Stricter levels for verdicts on data that were, or will be, looked at repeatedly: while runs are
+open, after seeds were added, and in later rounds on new seeds. Pure."""
 
-Whoever looks after each run, or adds seeds until something shows, gives chance many tries. So a
-lead counts at a stricter level while runs are open (O'Brien and Fleming, *Biometrics* 35(3), 1979:
-the bound falls with the square root of what has been done), and after seeds were added to a sweep
-that had been complete. The last look at a sweep as it was planned has the usual level: that the
-looks before it err too is what its test leaves room for (measured in `tests/bench`). A second or
-third round on fresh seeds has half of the level of the round before.
-"""
+# While runs are open the bound falls with the square root of the share done (O'Brien and Fleming,
+# *Biometrics* 35(3), 1979). The same applies after seeds were added to a complete sweep. The last
+# look at a sweep as planned has the usual level: its test has room for the errors of earlier looks
+# (measured in `tests/bench`). A second or third round on new seeds has half the level of the round
+# before.
 
 import math
 from collections import Counter

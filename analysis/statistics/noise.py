@@ -1,23 +1,19 @@
-"""The noise between seeds: how much runs of one cell differ. Pure.
+"""The noise between seeds: how much runs of one cell differ, as one shared variance, moderated
+variances, or one for each cell. docs/statistics.md describes the method. Pure."""
 
-With three seeds a cell's own standard deviation is hardly known; that of twelve such cells together
-is. So cells share their noise where they may: Bartlett's test (Proceedings of the Royal Society A
-160, 1937, 268-282), at `LEVEL`, asks whether their variances differ, or the noise is far from
-normal, to which the test answers as well. Where it finds nothing, fewer than `MANY` cells share one
-variance, and more are moderated: each cell's variance is drawn toward what all have in common, as
-far as the spread of the variances says (the empirical Bayes of limma: Smyth, Statistical
-Applications in Genetics and Molecular Biology 3(1), 2004, article 3). Where it finds something, and
-where fewer than `FEW` cells were repeated, so that the test would find next to nothing, each cell
-has its own; the interval of the best then rests on the larger of its own noise and that of all, as
-a few runs that were lucky look alike. Neither finds a single cell that is noisier than the rest, of
-two or three seeds each: such cells are listed (`Noise.noisier`), as one of them may be named best.
-
-Two kinds of noise that differ between cells are modelled first. Shares of some questions have the
-variance p(1 - p) times a factor that all cells share. Elsewhere a trend along one ordered axis is
-taken off, if a test finds it (`_trend`): noise often grows with the learning rate. If all cells had
-the same seeds, `paired` may take off what a seed adds to all cells alike. All values here are on
-the scale of the comparison.
-"""
+# Bartlett's test (Proceedings of the Royal Society A 160, 1937, 268-282) at `LEVEL` checks whether
+# the variances of cells differ. If not, fewer than `MANY` cells share one variance, and more are
+# moderated: each cell's variance is drawn toward the common one (limma's empirical Bayes: Smyth,
+# Statistical Applications in Genetics and Molecular Biology 3(1), 2004, article 3). If they differ,
+# or if fewer than `FEW` cells were repeated, each cell has its own, and the interval of the best
+# uses the larger of its own noise and that of all cells. A single noisier cell of two or three
+# seeds is not detected; such cells are listed (`Noise.noisier`).
+#
+# Two kinds of noise that differ between cells are modelled first. Shares of some questions have the
+# variance p(1 - p) times a common factor. Otherwise a trend along one ordered axis is removed if a
+# test finds it (`_trend`): noise often grows with the learning rate. If all cells had the same
+# seeds, `paired` may remove the effect of a seed on all cells. All values are on the scale of the
+# comparison.
 
 import math
 from collections.abc import Mapping, Sequence

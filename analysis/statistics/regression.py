@@ -1,14 +1,12 @@
-"""An additive model of cells' means over their axes, in plain numpy. Pure.
+"""An additive model of cells' means over their axes, fitted by least squares in plain numpy, with
+permutation tests. Pure."""
 
-Each numeric axis has a straight and a curved term, on a log scale where its values lie so, each
-other axis a mean a value; all are fitted together by least squares, so that what one axis does is
-not mistaken for another's. For its figure, an axis also has
-kinks where the residuals bend (`bent`). What is left over is the noise: of the seeds, and of all
-that the model does not know. Tests do not trust its shape: they compare with what comes out when an
-axis's values are dealt to the cells at random (Draper and Stoneman, Technometrics 8(4), 1966), or
-the remainders (Freedman and Lane, JBES 1(4), 1983), which for a random search is exact, whatever
-the noise.
-"""
+# A numeric axis has a straight and a curved term, on a log scale if its values suggest that; any
+# other axis has a mean for each value. For its figure an axis also has kinks where the residuals
+# bend (`bent`). The residual is the noise of the seeds and everything that the model lacks. Tests
+# do not assume its distribution: they deal the axis' values to the cells at random (Draper and
+# Stoneman, Technometrics 8(4), 1966), or the residuals (Freedman and Lane, JBES 1(4), 1983). For a
+# random search that is exact, whatever the noise.
 
 import math
 from collections.abc import Sequence

@@ -1,27 +1,22 @@
-"""Statistics over seeds. Pure.
+"""Statistics over seeds: Student t intervals, and comparisons with the best that allow for its
+having been chosen from the data. docs/statistics.md describes them. Pure."""
 
-Intervals are Student t intervals of a mean, by the noise that `noise` finds. Which cells "cannot be
-told apart from the best" is answered by comparisons with the best, so that picking it after seeing
-the data is paid for, at any number of cells and at 1 - `CONFIDENCE`:
-
-- Each cell is asked whether it may be the best, and is left out where it cannot be as good as all
-  others: the means that lie above it are moved onto it as little as that takes, and what they have
-  to move is more than noise explains. Where cells share their noise, that is an F test with as many
-  degrees of freedom as means had to be moved (Al Mohamad, van Zwet, Cator and Goeman, Biometrika
-  107(3), 2020, 677-688; Cox and Shi, Review of Economic Studies 90(1), 2023, 201-228): what is far
-  behind costs nothing. Where each has its own, the distance behind the best is Welch's, and
-  Bonferroni's inequality pays for the number of cells.
-- The bounds of the differences from the best hold for all cells at once, though the data chose it:
-  Tukey's for all pairs of cells (Kramer's for cells of different sizes), or Bonferroni's for them.
-- The best alone is left where it is ahead of every other, the second too, as in a two-sided test of
-  those two: whatever the number of cells, that errs most often with two (Gutmann and Maymin,
-  Annals of Statistics 15(1), 1987, 456-461). Where an F test says that its runs differ more than
-  those of the others, which makes a lead by chance, it is asked with its own noise; what it is not
-  ahead of then stays beside it.
-
-Both happen on a scale that the data choose (`choose_scale`): as they are, or as logarithms, where
-means become geometric means and differences become ratios.
-"""
+# Which cells may be the best: a cell is excluded if it cannot be as good as all others. The means
+# above it are moved onto it by as little as possible, and the movement is more than noise explains.
+# With shared noise this is an F test with as many degrees of freedom as means were moved (Al
+# Mohamad, van Zwet, Cator and Goeman, Biometrika 107(3), 2020, 677-688; Cox and Shi, Review of
+# Economic Studies 90(1), 2023, 201-228). With separate noise it is Welch's test of the distance to
+# the best, corrected by Bonferroni for the number of cells.
+#
+# The bounds of the differences from the best hold for all cells at once: Tukey's for all pairs
+# (Kramer's for cells of different sizes), or Bonferroni's. The best is named alone if it leads
+# every other cell in a two-sided test of the two. Whatever the number of cells, that errs most
+# often with two (Gutmann and Maymin, Annals of Statistics 15(1), 1987, 456-461). If an F test shows
+# that its runs differ more than those of the others, its own noise is used, and cells that it then
+# does not lead stay beside it.
+#
+# The data choose the scale (`choose_scale`): the values, or their logarithms, where means become
+# geometric means and differences become ratios.
 
 import functools
 import math

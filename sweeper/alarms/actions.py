@@ -1,9 +1,5 @@
-"""Carries out the actions of `on_alarm` in a grid, once per alarm.
-
-The recorded alarm names its actions; their result is a record next to it, created exclusively. If a
-launcher is killed between the two, the next one carries out the actions. Stopping a run is a
-request that may be repeated; the command is started after its record was created, so at most once.
-"""
+"""Carries out the actions of `on_alarm`, once per alarm. Each result is a record, created
+exclusively, so that the next launcher continues after a kill."""
 
 import json
 import os

@@ -1,9 +1,5 @@
 """The launcher's part of alarms: it checks running attempts periodically, and records each alarm
-once.
-
-Errors here never stop the launcher: a store that does not answer is asked again the next time, and
-any other error is reported once. The cost of a check is bounded (see `sweeper.alarms.watcher`).
-"""
+once. Errors here never stop the launcher, and the cost of a check is bounded."""
 
 from collections import deque
 from collections.abc import Callable

@@ -1,9 +1,5 @@
 """Records the messages of a sweep, once each, and starts the program that sends them (`sweeper
-notify`), without waiting for it.
-
-Nothing here stops or delays the launcher. A store that does not answer is asked again in the next
-round, and a receiver that does not answer concerns only the sending program.
-"""
+doctor notify`). Nothing here stops or delays the launcher."""
 
 import hashlib
 import json

@@ -1,9 +1,5 @@
-"""The rules that detect problems of a run, and advice for each.
-
-Each rule is a pure function of the history so far, evaluated after every row that holds a value
-that it watches; the rules over the clock read the times in the vitals. It returns its evidence, or
-None. How the defaults were chosen, and how well they work, is in docs/alarms.md.
-"""
+"""The rules that detect problems of a run, and advice for each. A rule is a pure function of the
+history so far, and returns its evidence or None. docs/alarms.md has the measurements."""
 
 import math
 import re

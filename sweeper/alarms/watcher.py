@@ -1,9 +1,5 @@
-"""Applies the rules to the running attempts of a sweep, and reports what is new.
-
-It stores little about each attempt, and reads a bounded number of bytes per check, so that a check
-takes about as long at the start of a sweep as for a launcher that sees a million rows. An error in
-a rule is reported once, and the other rules continue.
-"""
+"""Applies the rules to the running attempts of a sweep, and reports new alarms. It stores little
+about each attempt, and reads a bounded number of bytes per check."""
 
 import json
 import re

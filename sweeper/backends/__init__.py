@@ -1,9 +1,5 @@
-"""Looks up backends by name and loads them on demand.
-
-A name is a row of the table of built-in backends, or an entry point of the group `sweeper.backends`
-in any installed package. Both lead to a `BackendType`, the only part of a backend that the rest of
-sweeper knows.
-"""
+"""Looks up backends by name and loads them on demand: the built-in ones, and entry points of the
+group `sweeper.backends`. Each leads to a `BackendType`."""
 
 import functools
 import importlib

@@ -1,11 +1,5 @@
-"""Defines what a backend is and how it describes itself. The rest of sweeper knows nothing else
-about where jobs execute.
-
-`BackendType` is the description: its fields, the capabilities of its jobs, how to open and check
-it. Loading it loads nothing else. `Backend` is an open backend for one sweep. It starts jobs,
-reports their status and stops them. It holds no state of its own: after a restart it finds its jobs
-by their tokens, where the platform itself records jobs (the process table, a tmux server, a
-scheduler's queue)."""
+"""Defines what a backend is (`Backend`, open for one sweep) and how it describes itself
+(`BackendType`). A backend holds no state: it finds its jobs by their tokens."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set

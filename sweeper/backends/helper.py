@@ -1,11 +1,5 @@
-"""Runs a platform's client in a separate process, for clients that load slowly or end their
-process when they are disconnected.
-
-The process reads requests, one line of JSON each, and answers each with a line: `{"answer": ...}`,
-`{"refused": why}` for a permanent refusal, `{"silent": why}` if the platform did not answer. The
-first request opens the client (`{"do": "open", ...}`). The process ends when its input does.
-`serve` runs in the process, `Helper` in the launcher.
-"""
+"""Runs a platform's client in a separate process, for clients that load slowly or may end their
+process. Requests and answers are lines of JSON."""
 
 import json
 import os

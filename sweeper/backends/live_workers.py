@@ -1,11 +1,5 @@
-"""Finds the live workers of one sweep on this machine, for any user, launcher and path to the
-sweep's folder. A backend checks this before it reports that a job does not exist.
-
-A worker is recognized by its command line, which ends in `<folder> <token>`. Folders are compared
-by identity, since a link, another mount or another working folder may change the path. A worker
-that our process table does not show (it runs in another container) is recognized by the lock that
-it holds; see `sweeper.sweep.worker_lock`.
-"""
+"""Finds the live workers of one sweep on this machine, by their command lines and locks, for any
+user, launcher and path. Backends check this before they report that a job does not exist."""
 
 import os
 from collections.abc import Iterable

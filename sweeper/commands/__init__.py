@@ -1,7 +1,5 @@
-"""The verbs of the command line. Most have a file: `sweeper store gc` is in `store_gc.py`, with
-`add_arguments`, and `run`, which does the work and returns the exit code. Short verbs of one kind
-share a file, which has them in `VERBS`. A file is loaded when its verb is typed, so that it does
-not slow down other verbs."""
+"""The verbs of the command line. A verb's file has `add_arguments`, and `run`, which returns the
+exit code; short verbs of one kind share a file (`VERBS`). Files are loaded on demand."""
 
 import importlib
 from argparse import ArgumentParser, Namespace

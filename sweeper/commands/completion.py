@@ -1,8 +1,5 @@
-"""Shell completion. argcomplete takes verbs and flags from the parser; grids, keys, sweeps and
-runs come from this file. Loaded only when a shell asks, and by `--completion`.
-
-    eval "$(sweeper --completion bash)"
-"""
+"""Shell completion by argcomplete (`eval "$(sweeper --completion bash)"`). Verbs and flags come
+from the parser; grids, keys, sweeps and runs from this file."""
 
 import argparse
 from argparse import Namespace

@@ -1,9 +1,5 @@
-"""`sweeper init`: writes a commented grid for a recipe, to start from.
-
-The grid can be planned unchanged, unless the recipe needs values, which are marked. The recipe's
-own interpreter reports its fields with their types, defaults and docs. For a script that is no
-recipe, the grid has a command with the options that its source declares.
-"""
+"""`sweeper init`: writes a commented grid for a recipe, from the fields that the recipe's
+interpreter reports, or for a script, from the options that its source declares."""
 
 import argparse
 import ast

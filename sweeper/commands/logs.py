@@ -1,10 +1,5 @@
-"""`sweeper logs`: shows the output of one or many runs, from any backend.
-
-The lines come from the store. If a run has left none there, because its job waits or never started
-it, the backend is asked for its own copy. Following many runs costs one look at each log's stamp,
-twice a second on a disk. The list of runs and their states is read less often, and takes at most a
-twentieth of the time.
-"""
+"""`sweeper logs`: shows the output of one or many runs. It comes from the store, or from the
+backend if a run has left none there."""
 
 import re
 import sys

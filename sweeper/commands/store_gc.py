@@ -1,23 +1,5 @@
-"""`sweeper store gc`: lists what can be removed, and with `--delete` removes it.
-
-    caches that nobody has used lately
-    copies of code on this machine (`<home>/snapshots`) that no sweep of this root names
-    builds of `launch.requirements` by jobs on this machine (`<home>/built`, `<home>/sources`) that
-      were not used lately
-    temporary files of dead writers
-    on a remote store, parts of files that are also there as a whole
-    copies on this machine (`<home>/spool`) of files in such a store; files not uploaded yet stay
-    files that a backend has kept for jobs of runs that are over
-    files of dead launchers on this machine: environments (`<home>/environments`) of sweeps with
-      nothing running, and logs (`<home>/launchers`)
-    with `--attempts`: rollouts and transcripts of succeeded runs, of iterations that a later
-      attempt has written again, so that no reader uses them any more
-
-Nothing else is removed: no plan, event, metric, checkpoint or log. Files that were used on this
-machine in the last `--days` stay, since their user may be unknown here. Whatever `--days` says,
-code, builds and logs stay while a living process on this machine uses them, in whatever root its
-sweep is: it holds a lock on them, which ends with the process.
-"""
+"""`sweeper store gc`: lists what can be removed, and with `--delete` removes it; docs/registry.md
+has the list. Files that a living process on this machine has locked are kept."""
 
 import contextlib
 import fcntl

@@ -1,10 +1,5 @@
-"""Shows a sweep during `launch --wait` and `retry --wait`, follows it to its end, also if another
-launcher drives it, and says how it has ended.
-
-On a terminal the view is a process of its own (`sweeper watch`) that reads the store, so it never
-holds up the launcher. When it is closed or breaks, the launcher continues with a progress bar
-instead. Ctrl-C in the view interrupts the launcher.
-"""
+"""Shows a sweep during `launch --wait` and `retry --wait`, follows it to its end, and says how it
+ended. The view is a separate process, so it never delays the launcher."""
 
 import os
 import signal

@@ -1,9 +1,5 @@
-"""The token that an engine requires from its clients. Uses only the standard library, because the
-command line imports it.
-
-The token is in the home folder, in a file that only its user can read. It stays the same from one
-engine to the next, so programs that were running when the engine went away can use the next one.
-"""
+"""The token that an engine requires from its clients: a private file in the home folder, which
+stays the same when the engine is restarted. Standard library only."""
 
 import os
 

@@ -1,9 +1,5 @@
-"""Type names for the engine's arrays.
-
-An array's shape is given in the docstring of the function that returns it. B is sequences, T
-positions, N = B*T rows, d hidden size, H heads, KV key/value heads, h the size of a head, f the
-width of the MLP, V tokens.
-"""
+"""Type names for the engine's arrays. Docstrings give shapes: B sequences, T positions, N = B*T
+rows, d hidden size, H heads, KV key/value heads, h head size, f MLP width, V tokens."""
 
 from typing import TypeAlias
 

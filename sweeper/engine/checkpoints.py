@@ -1,12 +1,9 @@
-"""Checkpoints on disk: an .npz file with the arrays, and a .json file that refers to it.
+"""Checkpoints on disk: an .npz file with the arrays, and a .json file that names it. The .json is
+written last and atomically, so a checkpoint is complete or does not exist."""
 
-    <root>/<run>/weights/<name>.json              by `save_state`: with the optimizer
-    <root>/<run>/sampler_weights/<name>.json      by `save_weights_for_sampler`
-    <root>/<run>/external_weights/<name>.json     by `save_weights_external`
-
-The .json names its .npz, and is written last and atomically. So a checkpoint is complete or does
-not exist, and overwriting one replaces it in one step.
-"""
+# <root>/<run>/weights/<name>.json              by `save_state`: with the optimizer
+# <root>/<run>/sampler_weights/<name>.json      by `save_weights_for_sampler`
+# <root>/<run>/external_weights/<name>.json     by `save_weights_external`
 
 import contextlib
 import json

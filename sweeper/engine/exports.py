@@ -1,10 +1,5 @@
-"""Adapters for other programs: the files of an external checkpoint, and addresses to download
-them.
-
-The files have PEFT's format, which `peft.PeftModel.from_pretrained`, vLLM and others read. Their
-addresses contain a key that is valid for an hour, because a program that downloads them has no
-other key.
-"""
+"""Adapters for other programs: the files of an external checkpoint, in PEFT's format, and addresses
+to download them, whose key is valid for an hour."""
 
 import json
 import secrets

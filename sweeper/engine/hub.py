@@ -1,18 +1,8 @@
-"""Makes tokenizers available to `transformers` by model name, without a network.
+"""Makes tokenizers available to `transformers` by model name, without a network, in the layout of
+the Hugging Face hub's cache. `view` combines it with the user's cache by links."""
 
-The SDK loads the tokenizer of a base model by name, and so do recipes. `place` creates a cache in
-the layout of the Hugging Face hub:
-
-    <hub>/models--ORG--NAME/refs/main                  the revision
-    <hub>/models--ORG--NAME/snapshots/<revision>/      tokenizer.json, config.json and others
-
-The cache has no weights, because nobody loads them from it.
-
-A program uses only one cache, and the user's cache may hold models and data sets that it needs. So
-the program gets a combined view (`view`): a folder of links, in which the engine's models hide the
-user's models of the same name. Nothing is ever written into the user's own cache, where
-`Qwen/Qwen3-8B` is the real model.
-"""
+# <hub>/models--ORG--NAME/refs/main                  the revision
+# <hub>/models--ORG--NAME/snapshots/<revision>/      tokenizer.json, config.json and others
 
 import contextlib
 import hashlib

@@ -1,10 +1,5 @@
-"""Starts, finds and stops the engine. Imports only the standard library, because the command line
-imports it.
-
-An engine that serves a home holds a lock on `<home>/engine/lock`. Once it answers, it has a record
-in `<home>/engine/engine.json`. The record may outlive the engine, so a reader checks that the
-address answers, and that it is the same engine.
-"""
+"""Starts, finds and stops the engine that serves a home. It holds `<home>/engine/lock` and writes
+`engine.json`, which readers check by its address. Standard library only."""
 
 import contextlib
 import json

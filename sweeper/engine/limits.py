@@ -1,12 +1,5 @@
-"""Limits for rehearsing a shared service: concurrency, request rate, latency and failures. Uses
-only the standard library, because the command line imports it.
-
-- A gate admits a number of requests at once. The others wait in the order in which they came: they
-  have a promise, and polls for it say why it is paused.
-- A bucket admits a number of requests per second. The others get a 429 that says when to retry.
-- Failures are drawn from a seeded generator, one draw for each request that can fail. So the same
-  requests in the same order fail alike.
-"""
+"""Limits for rehearsing a shared service: concurrency (gates, where requests wait), request rate
+(buckets, which answer 429), latency, and seeded failures. Standard library only."""
 
 import argparse
 import math

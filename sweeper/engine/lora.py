@@ -1,9 +1,5 @@
-"""Low-rank adapters (Hu et al. 2021): each adapted map is `W0 + (alpha / rank) B A`.
-
-An adapter is a dict of arrays, `<map>.A` (rank x in) and `<map>.B` (out x rank), where a map is
-`<layer>.q|k|v|o|gate|up|down` or `head`. Its arrays are never modified, because a step makes new
-ones. So the dict itself serves as a snapshot of the adapter.
-"""
+"""Low-rank adapters (Hu et al. 2021): each adapted map is `W0 + (alpha / rank) B A`. An adapter is
+a dict of arrays, `<map>.A` (rank x in) and `<map>.B` (out x rank), never modified."""
 
 import os
 from typing import NamedTuple

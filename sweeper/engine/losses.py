@@ -1,18 +1,15 @@
-"""Losses as functions of logprobs: `(logprobs, inputs, config) -> (loss, dloss/dlogprob)`.
+"""Losses as functions of logprobs: `(logprobs, inputs, config) -> (loss, dloss/dlogprob)`. Arrays
+are M positions x K target tokens. Losses are summed over tokens, as the service does."""
 
-All arrays are M x K: M positions of a batch, and K target tokens each (1 except for soft targets).
-The service sums over tokens, so neither the loss nor its gradient is averaged here.
-
-Source of the formulas and their defaults: the Tinker documentation, "Losses" and its tutorial 202.
-`dro` has no default there, so it uses the `beta` of the example.
-
-    r = p / q                      q: the sampler's probability, from `logprobs`
-    cross_entropy                  -w log p
-    importance_sampling            -w r A
-    ppo                            -w min(r A, clip(r) A)
-    cispo                          -w [clip(r)] A log p, with the bracket held constant
-    dro                            -w (A log p - beta/2 (log r)^2)
-"""
+# Source of the formulas and their defaults: the Tinker documentation, "Losses" and its tutorial
+# 202. `dro` has no default there, so it uses the `beta` of the example.
+#
+# r = p / q                      q: the sampler's probability, from `logprobs`
+# cross_entropy                  -w log p
+# importance_sampling            -w r A
+# ppo                            -w min(r A, clip(r) A)
+# cispo                          -w [clip(r)] A log p, with the bracket held constant
+# dro                            -w (A log p - beta/2 (log r)^2)
 
 import math
 from collections.abc import Callable, Mapping

@@ -1,11 +1,5 @@
-"""Names of hosted models that the engine accepts. Uses only the standard library, because a launch
-imports it.
-
-A program for the hosted service names one of its models. It selects the chat format and the
-tokenizer by that name. The tiny model stands in for each of these models, so the program runs here
-unchanged. The list has the models whose special tokens are in the tiny tokenizer.
-tinker-cookbook's renderers for all of them were tested with it.
-"""
+"""Names of hosted models for which the tiny model stands in, so that programs that name them run
+unchanged. Their special tokens are in the tiny tokenizer. Standard library only."""
 
 from collections.abc import Mapping
 

@@ -1,13 +1,8 @@
-"""A decoder-only transformer like Qwen3 in numpy, with an exact backward pass.
+"""A decoder-only transformer like Qwen3 in numpy, with an exact backward pass. It collects `dL/dW`
+of each merged linear map; `lora.project` turns that into gradients of A and B."""
 
-Only adapters are trained. So the backward pass carries the gradient of the activations through
-every layer and collects one matrix per linear map: `dL/dW = dy^T x` for the merged weight `W = W0
-+ s B A`. `lora.project` turns it into the gradients of A and B. Every loss reaches the network as
-`dL/dlogprob`, so the network does not depend on the loss.
-
-Sources: RMSNorm (Zhang and Sennrich 2019), rotary positions (Su et al. 2021), grouped queries
-(Ainslie et al. 2023), SwiGLU (Shazeer 2020), query and key norms as in Qwen3.
-"""
+# Sources: RMSNorm (Zhang and Sennrich 2019), rotary positions (Su et al. 2021), grouped queries
+# (Ainslie et al. 2023), SwiGLU (Shazeer 2020), query and key norms as in Qwen3.
 
 from collections.abc import Iterator
 from typing import NamedTuple

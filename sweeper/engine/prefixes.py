@@ -1,11 +1,5 @@
-"""The cache of prompts: keys and values of prompts that samplers have read, in blocks.
-
-The next turn of an episode begins with all of the last one, and the prompts of a group are equal.
-The shared beginning need not be read again. A prompt is read in blocks of `BLOCK` positions. Each
-block depends only on the tokens up to its end, so a cached block and a computed one are identical
-bit for bit: the cache changes the time of an answer, but not the answer. A block is found by its
-predecessor and its own tokens, so a shared beginning is stored once.
-"""
+"""The cache of prompts: keys and values of prompts that samplers have read, in blocks. A block
+depends only on the tokens up to its end, so the cache does not change any answer."""
 
 import itertools
 import threading

@@ -1,17 +1,13 @@
 """Schedules requests on a few worker threads, in one queue (lane) per training client or sampler,
-and keeps the promises of their results.
+and keeps the promises of their results."""
 
-The lane of a training client runs its requests one at a time, in the order of their sequence
-numbers, whatever the order of arrival. The lane of a sampler takes the newest request first. Lanes
-take turns, so a client with many requests does not starve the others.
-
-Samplers take the newest request first because the next turn of an episode begins with a prompt
-that was read a moment ago for its last turn (`prefixes.py`). If hundreds of episodes start at
-once, only a few of them are then in progress at a time, and their prompts are still cached. In the
-order of arrival, all of them would be in progress: each turn of an episode would come after a turn
-of every other one, when its prompt has left the cache. At intervals the oldest request is taken,
-so that none waits for ever.
-"""
+# The lane of a training client runs its requests one at a time, in the order of their sequence
+# numbers, whatever the order of arrival. The lane of a sampler takes the newest request first.
+# Lanes take turns, so a client with many requests does not starve the others.
+#
+# A sampler's newest request goes first, because the next turn of an episode begins with a prompt
+# that was just read (`prefixes.py`): few episodes are in progress at a time, and their prompts are
+# still cached. At intervals the oldest request is taken, so that none waits for ever.
 
 import collections
 import heapq

@@ -1,9 +1,5 @@
-"""The engine's requests, without HTTP: a JSON body in, a JSON document out.
-
-Slow work becomes a job, and the answer is a promise whose result the client fetches. An invalid
-request for a training client is queued too, and fails in its turn: the SDK numbers its requests,
-and a missing number would block all later ones.
-"""
+"""The engine's requests, without HTTP: a JSON body in, a JSON document out. Slow work becomes a
+job, and the answer is a promise whose result the client fetches."""
 
 import contextlib
 import itertools

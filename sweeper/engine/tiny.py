@@ -1,12 +1,5 @@
-"""The built-in models: generated here, identical on every machine, in directories that
-`transformers` can read. `tiny/qwen3` is untrained. `tiny/teacher` is the same model after long
-training, as a teacher for others; its weights come with the package
-(`tests/support/make_teacher.py`).
-
-A model has about 100,000 weights and a tokenizer of single bytes. The random weights are uniform,
-scaled integers from a generator with a frozen stream (numpy's RandomState). No libm and no
-rounding are involved that could differ between machines.
-"""
+"""The built-in models, identical on every machine: `tiny/qwen3` with random weights, and
+`tiny/teacher`, the same model after long training (`tests/support/make_teacher.py`)."""
 
 import contextlib
 import hashlib

@@ -1,23 +1,22 @@
-"""Reads and checks grids, the YAML files that describe sweeps. Recipes are not needed for it.
-dotted_keys      keys of configurations, and sets of them
-naming           canonical values, and the ids and names made from them
-references       ${key} in a value
-blocks           the sections that make configurations: base, grid, zip, include, exclude
-sampling         random: axes with drawn values
-conditions       when: axes that exist only under a condition
-exclude          applies the section exclude
-seeds            the replicates of every cell
-stages           a graph of grids; stage_inputs: what a stage takes from other stages
-launch           how runs are executed; backends: several backends in one sweep;
-                 run_overrides: options of a backend for some runs only
-metric, baseline, budget, alarms, notify, wandb    the sections of these names
-model            a grid as read
-extends          reads the files, and merges a grid into the one that it extends
-overrides        parses command-line overrides; apply_overrides: applies them to a grid
-declaration      declares all of these sections together
-reading          reads a whole grid
-json_schema      makes the JSON Schema of grids
-"""
+"""Reads and checks grids, the YAML files that describe sweeps, without their recipes. `declaration`
+declares all sections together, and `reading` reads a whole grid."""
+
+# dotted_keys      keys of configurations, and sets of them
+# naming           canonical values, and the ids and names made from them
+# references       ${key} in a value
+# blocks           the sections that make configurations: base, grid, zip, include, exclude
+# sampling         random: axes with drawn values
+# conditions       when: axes that exist only under a condition
+# exclude          applies the section exclude
+# seeds            the replicates of every cell
+# stages           a graph of grids; stage_inputs: what a stage takes from other stages
+# launch           how runs are executed; backends: several backends in one sweep;
+#                  run_overrides: options of a backend for some runs only
+# metric, baseline, budget, alarms, notify, wandb    the sections of these names
+# model            a grid as read
+# extends          reads the files, and merges a grid into the one that it extends
+# overrides        parses command-line overrides; apply_overrides: applies them to a grid
+# json_schema      makes the JSON Schema of grids
 
 from sweeper.grid.extends import GridText
 from sweeper.grid.model import Grid, StageGrid

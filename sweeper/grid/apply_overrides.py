@@ -1,9 +1,5 @@
-"""Applies command-line overrides to a grid.
-
-A value wins over everything: it replaces the key in `base`, in axes, in `random` and in included
-cells. A list replaces the axis of that key, or adds a new one. A key that only `when` gives keeps
-its condition in both cases.
-"""
+"""Applies command-line overrides to a grid. A value replaces the key everywhere, a list replaces or
+adds an axis; a key that only `when` gives keeps its condition."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar

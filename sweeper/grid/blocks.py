@@ -1,9 +1,5 @@
 """The sections of a grid that give values to keys: base, axes, zipped axes, include, exclude.
-
-Mappings are stored as dotted keys, so `base: {opt: {lr: 1}}` and an axis `opt.lr` set the same
-value. A mapping that is empty, or has a key that cannot be part of a dotted key, stays a single
-value.
-"""
+Mappings are stored as dotted keys."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple

@@ -1,11 +1,5 @@
-"""The section `when`: axes and values that exist only under a condition.
-
-    when:
-      - if: {optimizer: adam}          # all keys must match; a list means any of its values
-        grid: {beta2: [0.95, 0.99]}    # also zip, random and base, as in the grid itself
-
-The condition of an entry is checked against each cell that the entries before it have made.
-"""
+"""The section `when`: axes and values that exist only under a condition, which is checked against
+each cell that earlier entries have made."""
 
 from typing import NamedTuple, cast
 

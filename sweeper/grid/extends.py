@@ -1,10 +1,5 @@
-"""Reads the files of grids, and merges a grid with the grids that it `extends`.
-
-Mappings are merged key by key. Any other value is replaced, and null removes the value of the other
-file. A value for a key of configurations replaces everything that the other grid gives for it: a
-base value replaces axes and values in included cells, an axis replaces axes. A stage is merged with
-the stage of the same name, as grids are. The name is never inherited.
-"""
+"""Reads the files of grids, and merges a grid with the grids that it `extends`. docs/grid.md has
+the rules."""
 
 import os
 import stat

@@ -1,9 +1,5 @@
-"""Makes the JSON Schema of grids, from the declaration that also reads them: `sweeper init
---schema`.
-
-Editors use it to offer keys and to mark mistakes. A grid that extends another may be incomplete, so
-the requirements of a whole grid are conditional.
-"""
+"""Makes the JSON Schema of grids for editors (`sweeper init --schema`), from the declaration that
+also reads grids."""
 
 from sweeper.backends import backend_names
 from sweeper.common.json_values import table_of

@@ -1,20 +1,5 @@
-"""Makes ids and names of runs, as pure functions of a grid's content.
-
-The id is for machines. It is the first 12 hexadecimal digits of the SHA-256 of
-
-    {"recipe":"sft","seed":0,"values":{"learning_rate":0.0001,"lora_rank":8}}
-
-in UTF-8: keys sorted, no spaces, non-ASCII characters escaped as in JSON, and `"command":[...]`
-instead of `"recipe"` for a grid with a command. Mappings inside `values` are written as dotted
-keys, so `{opt: {lr: 1}}` and `{opt.lr: 1}` are the same. A number is written by its value: `1` and
-`1.0` both as `1`, others as the shortest text that reads back exactly (Python's `repr`). The field
-that takes the seed appears only as `seed`, wherever the grid gives it.
-
-The name is for people: `lr=1e-4,rank=8,seed=0`. It has only the keys that vary, and numbers as the
-grid spells them. A cell's name leaves out the seed. Distinct cells have distinct names, also on
-file systems that ignore case. Of `Qwen/Qwen3-8B` a name has the end, unless another value has the
-same end. Any other value that cannot appear in a name unchanged gets a short hash.
-"""
+"""Makes ids and names of runs, as pure functions of a grid's content. An id is the first 12
+hexadecimal digits of a SHA-256 (docs/grid.md); a name has only the keys that vary."""
 
 import hashlib
 import json

@@ -1,15 +1,5 @@
 """Parses command-line overrides of a grid: `key=value`, `key=a,b` or `'key=[a,b]'` (an axis),
-`~key`.
-
-A value that begins with `[ { " '` is read as YAML. Words and numbers with commas between them
-are an axis, as in Hydra: `lr=1e-3,1e-4`. Any other value is one scalar exactly as written, so
-`text=#1: a, b` is a string. `key=` is the empty string; write `key=null` for null.
-
-Two keys are sections of the grid, not keys of a configuration. `launch.<key>=value` sets how runs
-are executed. `seeds=3`, `'seeds=[11,12]'` and `~seeds` change the section `seeds`, unless the
-grid's configurations have a key `seeds`. (An override of the field that takes the seed sets the
-seeds themselves: `seed=3` is the single seed 3.)
-"""
+`~key`. Values that begin with `[ { " '` are YAML; any other is one scalar as written."""
 
 import json
 import math

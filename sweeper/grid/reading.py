@@ -1,12 +1,5 @@
-"""Reads and checks a grid from a YAML file or from a mapping in Python.
-
-All mistakes are collected and reported together, each in one line with its place. The planner
-checks what depends on the recipe, such as whether it has a field.
-
-A configuration is made in layers, of which later ones win: the grids that `extends` names, `base`,
-the choices of the axes, the command line. An override `launch.<key>=value` sets how runs are
-executed.
-"""
+"""Reads and checks a grid from a YAML file or from a mapping in Python, and reports all mistakes
+together. The planner checks what depends on the recipe."""
 
 import os
 from collections.abc import Mapping, Sequence

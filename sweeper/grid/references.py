@@ -1,10 +1,5 @@
-"""References: `${key}` in a value is replaced by the value of another key of the configuration.
-
-A value that consists of one reference becomes the other value, of any type. A reference inside a
-longer text becomes text: a string stays as it is, any other value is written as in an id
-(`0.0001`, `true`, `[1,2]`). `$${` is the literal text `${`. In place of a key there may be
-arithmetic with keys: `${budget // batch_size}`.
-"""
+"""References: `${key}` in a value is replaced by another value of the configuration, as the value
+itself or inside a text; `$${` is literal. Arithmetic with keys works too: `${a // b}`."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -1,21 +1,5 @@
-"""The section `random`: axes whose values are drawn, all of them anew for each sample.
-
-The value of an axis in sample `i` depends only on the seed, the axis' key, `i` and the axis'
-range. More samples or other axes do not change it. It is the same on every machine and in every
-version of Python:
-
-    h = SHA-256 of [seed,"key",i] as JSON without spaces, as an integer of 256 bits;  u = h / 2**256
-
-    uniform: [a, b]        a + u (b - a)
-    log_uniform: [a, b]    exp(ln a + u (ln b - ln a))
-    integers: [a, b]       a + floor(u (b - a + 1)): both ends are drawn
-    log_integers: [a, b]   exp(ln(a - 1/2) + u (ln(b + 1/2) - ln(a - 1/2))), rounded
-    choice: [v, w, ...]    the value number floor(u n), from 0
-
-The arithmetic is decimal with 30 digits, whose logarithms are correctly rounded. A drawn float is
-rounded to keep names readable: to 4 digits of the width b - a, or in `log_uniform` to 4 digits of
-its own if that is finer. Rounding never passes an end of the range.
-"""
+"""The section `random`: axes whose values are drawn anew for each sample. A value depends only on
+the seed, the key, the sample's number and the range: docs/grid.md has the formulas."""
 
 import hashlib
 import json

@@ -1,9 +1,5 @@
-"""`stages`: a grid that is a graph of grids. This module splits it into one grid for each stage,
-and checks what stages take from each other as far as possible without their recipes.
-
-A reference to a stage (`${sft.checkpoint.state}`) is escaped before values are read, so it stays
-in them as text. It is filled in when the run that it refers to is known.
-"""
+"""`stages`: splits a graph of grids into one grid for each stage, and checks what stages take from
+each other. References to stages are escaped until the run that they mean is known."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

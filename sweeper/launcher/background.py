@@ -1,12 +1,5 @@
-"""Launchers in the background. Starts one that outlives the command (in a tmux window, or as a
-process with a log file), passes a new plan to a running one, and uploads what dead workers of a
-remote store left on this machine.
-
-A new plan is stored next to the sweep's after everything was checked and the environment and the
-code were saved. The launcher reads it within a round, makes it the sweep's plan, and starts over
-with it, as after a restart. If either process is killed, the next launcher takes up the stored
-plan.
-"""
+"""Launchers in the background: starts one that outlives the command, passes a new plan to a running
+one, and uploads files that dead workers left on this machine."""
 
 import fcntl
 import hashlib

@@ -1,10 +1,5 @@
 """Controls launched sweeps: cancel, retry, wait, pause, resume, stop, and the number of parallel
-jobs. Used by the command line, the view and the Python API.
-
-Cancel and retry record a request for every selected run. The running launcher of the sweep carries
-it out, or else one that they start. A request is a file that is created once, so a killed command
-can simply be repeated.
-"""
+jobs. Requests are files that are created once, so a killed command can be repeated."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

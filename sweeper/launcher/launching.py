@@ -1,11 +1,5 @@
-"""Launches a plan, for `sweeper launch` and `sweeper.launch`.
-
-A launch that cannot work leaves nothing behind. It first checks all requirements, then starts the
-engine, then writes the plan, then runs the launcher: in this process, in a tmux window, or detached
-with a log file (`background.py`).
-
-Run as a module with the sweep's folder as its argument, this file is the detached launcher.
-"""
+"""Launches a plan: checks all requirements, starts the engine, writes the plan, and runs the
+launcher here, in a tmux window, or detached. As a module, this is the detached launcher."""
 
 import os
 import sys

@@ -1,12 +1,5 @@
-"""Makes sure that users execute only sweeps that they trust, and drop finished runs only
-knowingly. A launch or a retry executes the commands in `sweep.json` with the user's
-environment, so the user must have written the document or have agreed to it.
-
-Documents written from this home have a seal: a keyed hash of the whole document. The key is in the
-home, or in $SWEEPER_IDENTITY, so that one person can use several machines. A sealed document stays
-trusted if its folder is moved, but not if anybody else changes it. If a user agrees to another
-user's document, the home remembers this for as long as the document stays the same.
-"""
+"""Makes sure that users execute only sweeps that they trust, and drop finished runs only knowingly.
+Plans written from this home carry a seal, a keyed hash of the document."""
 
 import hashlib
 import hmac

@@ -121,7 +121,8 @@ def _source() -> bytes:
 
 def bare_command(python: str, root: str, carried: Carried) -> list[str]:
     """Return the start of a command line that runs sweeper on a machine with only Python. The
-    caller appends a module of sweeper and its arguments."""
+    caller appends a module of sweeper and its arguments. Environments and source are cached there
+    below the home folder under a hash of their inputs, each made once, under a lock."""
     setup = {
         "requirements": "\n".join([*carried.packages, ""]),
         "source": f"{root}/{carried.archive}",

@@ -1,17 +1,14 @@
-"""Runs in the recipe's interpreter, by path. Standard library only; chz is the recipe's own.
+"""Runs in the recipe's interpreter, by path: `bootstrap.py check` answers a JSON request on stdin,
+`run CHILD.json` becomes the recipe, and `serve STATUS` is the fork server. Standard library and chz
+only."""
 
-    python bootstrap.py check              a request on stdin, the answer on stdout, both JSON
-    python bootstrap.py run CHILD.json     become the recipe
-    python bootstrap.py serve STATUS       import what recipes import, and fork them
-
-`check` (see inspection.py) finds the recipe, imports it, and lets chz parse every configuration
-exactly as the run will: both use the arguments of `to_argv`. `run` reads the configuration from a
-file, so no value ever appears on a command line or reaches a shell, and none is too long. `serve`
-(see fork_server.py) does the same as `run` in forked processes.
-
-Nothing in this file's folder is imported by name. The folder is not on the module path, because
-its modules could shadow the user's.
-"""
+# `check` (see inspection.py) finds the recipe, imports it, and lets chz parse every configuration
+# exactly as the run will: both use the arguments of `to_argv`. `run` reads the configuration from a
+# file, so no value ever appears on a command line or reaches a shell, and none is too long. `serve`
+# (see fork_server.py) does the same as `run` in forked processes.
+#
+# Nothing in this file's folder is imported by name. The folder is not on the module path, because
+# its modules could shadow the user's.
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
-"""Lets chz parse configurations as a run will, and reports each mistake in one line. Loaded by
-inspection.py, by path, in the recipe's interpreter: standard library and the recipe's chz only.
-
-The result of chz is compared with the given value: a text `None` for a field that may be None, or
-`1` where a string was meant, must not silently become another value. If the usual way of writing a
-value on chz's command line changes it, other ways are tried (`forms`).
-"""
+"""Lets chz parse configurations as a run will, compares the results with the given values, and
+reports each mistake in one line. Loaded by path in the recipe's interpreter."""
 
 from __future__ import annotations
 

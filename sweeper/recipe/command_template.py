@@ -1,8 +1,5 @@
 """Fills placeholders in commands: `{key}` is replaced by a value, a word `{key*}` by the words of a
-list, `{{` and `}}` are braces.
-
-Every worker loads this module: standard library only.
-"""
+list, `{{` and `}}` are braces. Standard library only, since workers load it."""
 
 import json
 import os

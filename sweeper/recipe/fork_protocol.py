@@ -1,18 +1,15 @@
-"""The protocol between a worker and the fork server, over a connection that the worker opens.
+"""The protocol between a worker and the fork server: messages of a length in four bytes and JSON.
+Standard library only; the server loads this file by path."""
 
-    worker -> server   {"modules": PATH}   a list of modules, which are imported first
-    server -> worker   {}                  or {"refused": why}
-    worker -> keeper   {"argv", "cwd", "environment", "umask"}, and a descriptor for the recipe's
-                       output
-    keeper -> worker   {"pid", "keeper"}   or {"refused": why}
-    worker -> keeper   {"go": true}        only now the recipe begins
-    keeper -> worker   {"code": N}         when it has ended; negative for a signal
-    worker -> keeper   {"reap": true}      until then no other process gets its id
-    keeper -> worker   {"memory": N}
-
-Each message is its length in four bytes, followed by JSON. The server (fork_server.py) loads this
-file by path, the worker (sweeper/worker/fork_client.py) imports it. Standard library only.
-"""
+# worker -> server   {"modules": PATH}   a list of modules, which are imported first
+# server -> worker   {}                  or {"refused": why}
+# worker -> keeper   {"argv", "cwd", "environment", "umask"}, and a descriptor for the recipe's
+#                    output
+# keeper -> worker   {"pid", "keeper"}   or {"refused": why}
+# worker -> keeper   {"go": true}        only now the recipe begins
+# keeper -> worker   {"code": N}         when it has ended; negative for a signal
+# worker -> keeper   {"reap": true}      until then no other process gets its id
+# keeper -> worker   {"memory": N}
 
 from __future__ import annotations
 

@@ -1,17 +1,9 @@
-"""The fork server: a process that has imported what recipes import, and forks their processes.
+"""The fork server (`python bootstrap.py serve STATUS`): has imported what recipes import, and forks
+their processes. It refuses if a fork could differ from a new process. Standard library only."""
 
-    python bootstrap.py serve STATUS       descriptor 3 is the listening socket, 4 the lock
-
-Runs in the recipe's interpreter, by path. Standard library only. Workers and keepers exchange the
-messages of fork_protocol.py. The server forks one keeper for each recipe. A keeper waits for its
-recipe, and kills the recipe's process group when the worker is gone. The server itself never reads
-the environment of a run: its secrets reach only the keeper. A recipe may outlive the server, but
-never its keeper.
-
-Only modules of the interpreter's own packages are imported here. Each run imports files that the
-user may edit itself. If a fork could differ from a new process, the server refuses, and the worker
-starts the recipe itself.
-"""
+# The server forks one keeper for each recipe. A keeper waits for its recipe, and kills the recipe's
+# process group when the worker is gone. The server never reads the environment of a run: secrets
+# reach only the keeper.
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Makes a forked process equal to a new interpreter, with its own session, environment, folder,
-descriptors and random state.
-
-The fork server (fork_server.py) loads this file by path. Standard library only.
-"""
+"""Makes a forked process equal to a new interpreter: session, environment, folder, descriptors,
+random state. The fork server loads this by path. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,11 +1,5 @@
 """Recipes that are functions: the function returns a chz Blueprint or a config, and a `main` takes
-the resulting config. Loaded by path in the recipe's interpreter, to check configurations and to
-run one. Standard library and the recipe's chz only.
-
-The function gets the values named like its parameters, the config the values named like its
-fields, and both get a value that both have. So tinker-cookbook's
-`build_config_blueprint(model_name)` is called as its own command line calls it.
-"""
+the config. Loaded by path in the recipe's interpreter; standard library and chz only."""
 
 from __future__ import annotations
 

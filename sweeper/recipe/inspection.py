@@ -1,15 +1,11 @@
-"""The checking part of bootstrap.py, in the recipe's interpreter: finds the recipe, imports it,
-and lets chz parse every configuration as the run will. Standard library and the recipe's chz
-only.
+"""The checking part of bootstrap.py, in the recipe's interpreter: finds the recipe, imports it, and
+lets chz parse every configuration. Standard library and chz only."""
 
-A request is {"reference", "cwd", "log_path_field", "metrics_dir", "configs": {...}, "validate":
-bool}; with "deep" the fields of nested configs are described too. An answer is {"error": [kind,
-message]}, or {"recipe": {...}, "problems": [[index, key, message], ...]}: the index of a
-configuration and the key in it, null if none is at fault. Kinds of error: `recipe` (it does not
-exist), `import`, `main` (running it would do nothing), `class`, `log_path`.
-
-The answer also has the recipe's own notes and estimates for its runs (recipe_hooks.py).
-"""
+# A request is {"reference", "cwd", "log_path_field", "metrics_dir", "configs": {...}, "validate":
+# bool}; with "deep" the fields of nested configs are described too. An answer is {"error": [kind,
+# message]}, or {"recipe": {...}, "problems": [[index, key, message], ...]}: the index of a
+# configuration and the key in it, null if none is at fault. Kinds of error: `recipe` (it does not
+# exist), `import`, `main` (running it would do nothing), `class`, `log_path`.
 
 from __future__ import annotations
 

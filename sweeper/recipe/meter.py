@@ -1,26 +1,21 @@
-"""Counts a recipe's use of the Tinker service, for any program that uses the SDK.
+"""Counts a recipe's use of the Tinker service in the recipe's own process, by wrapping the SDK's
+public methods. Loaded by path; standard library only. Errors never end a recipe."""
 
-Runs in the recipe's own process. Loaded by path; standard library only, and the SDK is the
-recipe's own.
-
-The public methods of the SDK's clients are wrapped when the recipe imports `tinker`. A request
-counts when its answer arrives, as the service counts it: failed and abandoned requests count
-nothing. Each process writes its counts to its own file `<pid>.json`, about once a second while
-they change, and at its end:
-
-    {"schema": 1, "unknown": "what of the SDK is not as expected" or null,
-     "paused": "rate_limit" or "capacity" or null, "sessions": ["ids of the service"],
-     "models": {"Qwen/Qwen3-8B": {"prefill": 0, "cached": 0, "sample": 0, "train": 0,
-                                  "requests": 0, "steps": 0}}}
-
-`prefill` counts tokens of prompts (and of forward passes without a backward pass), once for each
-request, whatever the number of samples. Tokens that the service reports as read before count as
-`cached` instead. `sample` were sampled, `train` went through forward and backward. `steps` are the
-optimizer's. `paused` says why the service holds a client back now, which the SDK knows at once but
-prints only after a quarter of an hour.
-
-A mistake in here must never end a recipe: errors are reported in `unknown`.
-"""
+# The public methods of the SDK's clients are wrapped when the recipe imports `tinker`. A request
+# counts when its answer arrives, as the service counts it: failed and abandoned requests count
+# nothing. Each process writes its counts to its own file `<pid>.json`, about once a second while
+# they change, and at its end:
+#
+# {"schema": 1, "unknown": "what of the SDK is not as expected" or null,
+#  "paused": "rate_limit" or "capacity" or null, "sessions": ["ids of the service"],
+#  "models": {"Qwen/Qwen3-8B": {"prefill": 0, "cached": 0, "sample": 0, "train": 0,
+#                               "requests": 0, "steps": 0}}}
+#
+# `prefill` counts tokens of prompts (and of forward passes without a backward pass), once for each
+# request, whatever the number of samples. Tokens that the service reports as read before count as
+# `cached` instead. `sample` were sampled, `train` went through forward and backward. `steps` are
+# the optimizer's. `paused` says why the service holds a client back now, which the SDK knows at
+# once but prints only after a quarter of an hour.
 
 from __future__ import annotations
 

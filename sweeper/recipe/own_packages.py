@@ -1,9 +1,5 @@
-"""The interpreter's own packages: the standard library and the installed packages. Finds their
-folders and their modules that this process has imported, and records a list of these.
-
-The fork server (fork_server.py) imports the listed modules, and each run adds the modules that it
-has imported. bootstrap.py loads this file by path. Standard library only.
-"""
+"""The interpreter's own packages: finds their folders, and records the modules of them that this
+process has imported, for the fork server. Loaded by path; standard library only."""
 
 from __future__ import annotations
 

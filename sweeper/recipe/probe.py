@@ -1,12 +1,5 @@
-"""Sends one request to the recipe's interpreter: runs `bootstrap.py check` in a process of its
-own, and leaves nothing running.
-
-The process can be started before the request is known: it waits for a byte. Most recipes run in
-sweeper's own interpreter and in the current folder, so `sweeper plan` starts that process at once,
-and it gets ready while the grid is read (`ahead`).
-
-This module is loaded first, so it imports little, and only from the standard library.
-"""
+"""Sends one request to the recipe's interpreter, by `bootstrap.py check` in a process that can be
+started before the request is known. Loaded first, so it imports little."""
 
 import os
 import select

@@ -1,13 +1,11 @@
-"""Calls the functions with which a recipe's module describes its runs. Each gets the values of one
-run. Runs in the recipe's interpreter, like inspection.py; standard library only.
-    lacks(values)       lines about what this machine lacks for such a run; one that begins with
-                        `key=` or `key:` is about the value of that key
-    notes(values)       lines with other notes about it for people; a ValueError is a problem of
-                        the configuration, of the key that its message begins with
-    estimate(values)    tokens that it will use of its service, by model and kind
-The answer has "lacks", "notes" and "problems" of all configurations together. "estimates" has the
-distinct results, and the index of the result for each configuration.
-"""
+"""Calls the functions with which a recipe's module describes its runs, in the recipe's interpreter.
+Each gets the values of one run. Standard library only."""
+
+# lacks(values)     lines about what this machine lacks for such a run; a line that begins with
+#                   `key=` or `key:` is about the value of that key
+# notes(values)     other lines for people; a ValueError is a problem of the configuration, of the
+#                   key that its message begins with
+# estimate(values)  tokens that the run will use of its service, by model and kind
 
 from __future__ import annotations
 

@@ -1,11 +1,5 @@
-"""Finds a recipe and checks configurations for it.
-
-A reference is a short name (`sft`: an entry point of `sweeper.recipes`), a module
-(`package.module`) or a file (`path/to/file.py`), each optionally with `:Class` or `:function`. A
-recipe may also be a command. The interpreter that will run the recipe finds it and checks the
-configurations: one subprocess imports the recipe and lets chz parse every configuration
-(`bootstrap.py`, `inspection.py`, `checking.py`).
-"""
+"""Finds a recipe (a short name, a module or a file, optionally with `:Class` or `:function`) and
+checks configurations for it, in a subprocess of the recipe's interpreter."""
 
 import json
 import os

@@ -1,8 +1,5 @@
-"""Compares what the service has billed with what runs have counted.
-
-The service lists usage by hour, session, model and kind, some hours late. The metadata of a run's
-session name its sweep, run and attempt.
-"""
+"""Compares the usage that the service has billed, by hour, session, model and kind, with the usage
+that runs have counted."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,10 +1,5 @@
-"""Judges cells by the mean of their runs, on a scale chosen from the data. Does no I/O, and needs
-no numpy, so that the terminal view shows the same figures as the report.
-
-A run counts once it has succeeded and its last value is finite. Runs that failed, or ended in NaN,
-are left out. The scale is the values themselves, or their logarithms: then means become geometric
-means.
-"""
+"""Judges cells by the mean of their succeeded runs with finite values, or by the geometric mean, a
+choice that depends on the data. Without I/O and numpy, so that the view can use it."""
 
 import math
 from collections.abc import Iterable, Sequence

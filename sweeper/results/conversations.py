@@ -1,10 +1,5 @@
-"""Finds the conversation of a rollout: in the transcript (a logtree) if there is one, else in what
-the turns logged. Does no I/O: JSON in, lines out.
-
-A transcript has a section for each logged group. tinker-cookbook runs the trajectories of a group
-concurrently, and their logs are there in order of arrival. Which trajectory a log belongs to must
-be inferred, which is not always possible; `Transcript.whose` says how certain it is.
-"""
+"""Finds the conversation of a rollout, in the transcript (a logtree) or in the turns' logs.
+`Transcript.whose` says how certain the match is. Does no I/O."""
 
 import html
 import re

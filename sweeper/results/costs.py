@@ -1,8 +1,5 @@
-"""The usage and the cost of runs: by run, cell and day.
-
-Usage counted by the meter in a recipe's process is preferred. For a run without a meter (another
-language, a service of its own), the tokens that it recorded itself are used (`recorded_usage`).
-"""
+"""The usage and the cost of runs, by run, cell and day. The meter's counts are preferred to the
+tokens that a run recorded itself (`recorded_usage`)."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -1,11 +1,5 @@
-"""Forecasts the usage of runs from other runs with the same settings, and so how much a sweep has
-used and will still use.
-
-A run is an example for another if no setting differs that could change its usage: the model, and
-every setting that is not a fraction (steps, batch size, lengths, rank, task, ...), except the seed.
-A learning rate does not make a run longer. If there is no such run, one that differs only in the
-number of its steps is used in proportion. Otherwise there is no forecast for that run.
-"""
+"""Forecasts the usage of runs from runs with the same model and the same settings, except fractions
+such as learning rates, and the seed; else in proportion to the number of steps."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple

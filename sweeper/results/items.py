@@ -1,12 +1,9 @@
-"""Reads the answers of runs item by item, with one score per question.
+"""Reads the answers of runs item by item, with one score per question: from `items.jsonl`, rollout
+summaries with questions, or tinker-cookbook's EvalStore. A task's last evaluation counts."""
 
-Three formats are known. tinker-cookbook's EvalStore: `<anything>/<benchmark>/trajectories.jsonl`
-with a `result.json`, which ends the evaluation. Rollout summaries that have the question's text.
-And for any program `items.jsonl` in the run's folder, one line per answer: {"item": "q17", "score":
-1, "task": "gsm8k", "step": 200, "cluster": "page 4", "prompt": "..."}. `item` and `score` are
-required; `sample`, `text` (the answer) and `answer` (the correct one) are shown if present. The
-last evaluation of a task counts.
-"""
+# A line of `items.jsonl`: {"item": "q17", "score": 1, "task": "gsm8k", "step": 200, "cluster":
+# "page 4", "prompt": "..."}. `item` and `score` are required; `sample`, `text` (the answer) and
+# `answer` (the correct one) are shown if present.
 
 import math
 import re

@@ -1,9 +1,4 @@
-"""Follow what many runs print: it reads only new lines, and checks one stamp per log. For
-programs that show many runs live.
-
-A log lies in the store, or in parts there while it grows on another machine. Offsets are the same
-in both.
-"""
+"""Follows the output of many runs live: reads only new lines, and checks one stamp per log."""
 
 import time
 from collections.abc import Iterator

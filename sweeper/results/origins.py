@@ -1,10 +1,5 @@
-"""What runs executed: their code, packages, service, variables and data, as recorded by the launch
-that started their attempts.
-`differences(runs)` tells whether some runs executed something else than others. It takes any
-objects with a `name` and an `origin`, such as `SweepRun`; `sentences` words the result.
-    for line in sentences(differences(runs)):
-        print(line)  # different code (train.py): 4 runs 1f2e3d4c, 2 runs 5a6b7c8d
-"""
+"""What runs executed (code, packages, service, variables, data), as their launches recorded it.
+`sentences(differences(runs))` describes differences between runs."""
 
 import functools
 import os

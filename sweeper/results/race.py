@@ -1,11 +1,9 @@
 """The rule of a race for seeds: which cells may still be the best. Pure, and without numpy, since a
-launcher asks it after each round.
+launcher evaluates it after each round."""
 
-A race looks at its data after every round, which gives chance many tries. So each look has a level
-of its own: the bound of a normal statistic falls with the fourth root of the seeds, from the first
-look to the last (Wang and Tsiatis, Biometrics 43(1), 1987, 193-199). All looks together have the
-level of one test, for any first and last number of seeds. Reports use the same level.
-"""
+# Each look at the data has its own level: the bound of a normal statistic falls with the fourth
+# root of the seeds, from the first look to the last (Wang and Tsiatis, Biometrics 43(1), 1987,
+# 193-199). All looks together have the level of one test. Reports use the same level.
 
 import math
 from collections.abc import Mapping, Sequence

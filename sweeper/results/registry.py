@@ -1,13 +1,5 @@
-"""Everything recorded, from Python: sweeps, runs, metrics, rollouts, checkpoints, as pandas
-DataFrames or by SQL.
-    registry = sweeper.Registry("sweeps")
-    runs = registry.runs(sweep="sft-*", state="succeeded", where="learning_rate < 1e-3")
-    registry.metrics(runs, keys=["test/nll"])
-    registry.rollouts(runs, iteration=-1)
-    registry.sql('select name, step, "test/nll" from runs join metrics using (run, sweep, root)')
-    registry.run("quickstart/lr=1e-4,seed=0").log()
-`records()` and `sweep_records()` return the same as plain dicts, without loading pandas.
-"""
+"""Everything recorded, from Python: sweeps, runs, metrics, rollouts and checkpoints, as pandas
+DataFrames, by SQL, or (`records`, `sweep_records`) as plain dicts without pandas."""
 
 import os
 import warnings

@@ -1,16 +1,6 @@
-"""Finds the runs that a user means: by sweep, name, value, state or condition. Every verb uses it.
-A selector is the first of these that matches:
-    a sweep, or a glob of sweeps: all of its runs
-    a run's id, or its name, with `sweep/` before it or without
-    a glob of names (`lr=3e-2*`)
-    values, `key=value` with commas between them (`lr=3e-2,seed=0`): the runs that have them all
-    the beginning of a name, or of an id (six digits or more)
-A number matches in any spelling: `lr=3e-2` and `learning_rate=0.03` name the same runs. With a
-root before it (`/data/sweeps/quickstart/lr=3e-2`), a selector matches only runs of that root.
-Runs that the grid no longer has, and that are not running, are left out of all lists and counts.
-They match a selector that matches no other run, such as their name, and a condition that asks
-whether a run is `retired`.
-"""
+"""Finds the runs that a user means. A selector is the first of these that matches: a sweep or a
+glob of sweeps, an id or a name, a glob of names, values (`lr=3e-2,seed=0`), the beginning of a name
+or an id."""
 
 import fnmatch
 import functools

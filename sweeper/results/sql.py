@@ -1,9 +1,5 @@
-"""SQL over tables in memory, by DuckDB: a query can read them, and nothing else.
-
-It can use no file, extension, setting or Python variable. Only a single SELECT is run: from these
-tables, from its own subqueries, and from a few functions. The check uses DuckDB's own parser, not
-the text.
-"""
+"""SQL over tables in memory, by DuckDB: one SELECT, which can read these tables and nothing else.
+DuckDB's own parser checks the query."""
 
 import json
 import re

@@ -1,10 +1,5 @@
-"""Rollouts as traces: one line per step, with labels, and OpenTelemetry spans. Does no I/O.
-
-A trajectory is a trace, each of its turns a step. A step has `labels`: `first`, `last`, `cut_off`
-(by the token limit), `unreadable` (it could not be parsed as an action); the last step also has
-what ended the episode (`stop:max_turns`) and `solved` or `unsolved`, if recorded. Spans use the
-names of OpenTelemetry's conventions for generative AI.
-"""
+"""Rollouts as traces: a trajectory is a trace, and each turn a step with labels. As lines of JSON,
+or as OpenTelemetry spans with its names for generative AI. Does no I/O."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence

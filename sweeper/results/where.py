@@ -1,16 +1,13 @@
-"""Conditions on runs, such as `learning_rate < 1e-3 and state = failed`.
-    condition  := both { "or" both }
-    both       := single { "and" single }
-    single     := "not" single | "(" condition ")" | test
-    test       := key operator value           operator: = == != < <= > >=
-                | key [ "not" ] "in" "(" value { "," value } ")"
-                | key "is" [ "not" ] "missing"
-    value      := number | true | false | null | 'text' | "text" | bare word
-A key is a column of ours, a key of the run's configuration (`config.<key>` if both exist), or in
-double quotes if it is not a plain word. If a run does not have the key, its value is missing, and
-equal to null. Values are compared by type: `true` is not 1, and `'1'` is not 1, but 1 is 1.0. Text
-is data: nothing is evaluated.
-"""
+"""Conditions on runs, such as `learning_rate < 1e-3 and state = failed`. Values are compared by
+type, a missing key is null, and nothing is evaluated. docs/registry.md describes them."""
+
+# condition := both { "or" both }
+# both      := single { "and" single }
+# single    := "not" single | "(" condition ")" | test
+# test      := key operator value | key [ "not" ] "in" "(" value { "," value } ")" | key "is" [
+#           "not" ] "missing"
+# operator  := = | == | != | < | <= | > | >=
+# value     := number | true | false | null | 'text' | "text" | bare word
 
 import operator
 import re

@@ -1,14 +1,5 @@
-"""The record that an account's launchers share, and the arithmetic on it: the learned limit of
-jobs at once and the division of its slots.
-
-`<account>/pages/<number>.json` is created exclusively: if two launchers write a page at once, one
-is first, and the other reads it and decides again. Only the newest page counts.
-`<account>/beats/<member>` is replaced every few seconds by each launcher.
-
-Each page is made from the one before it, so the newest is correct after a kill at any time, in a
-folder and on S3. Older pages are removed except for a few, which another launcher may be reading;
-if the newest is damaged, the one before it counts.
-"""
+"""The record that an account's launchers share: the learned limit of jobs at once and the division
+of its slots. Pages are created exclusively, each from the one before, and the newest counts."""
 
 import hashlib
 import math

@@ -1,9 +1,5 @@
-"""Tracks the engine that runs use. It may be killed, stopped and restarted, on the same port if
-that is free, otherwise on another. While no engine answers, no runs are started.
-
-When an engine ends, the state of its training clients is lost. A running attempt then fails, its
-worker knows the reason (`worker.engine`), and the run starts again from its last checkpoint.
-"""
+"""Tracks the engine that runs use, which may be killed and restarted, also on another port. While
+no engine answers, no runs are started."""
 
 from collections.abc import Callable
 from contextlib import suppress

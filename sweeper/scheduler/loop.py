@@ -1,17 +1,10 @@
-"""The reconcile loop: decides what should run, checks what runs, and starts what is missing.
+"""The reconcile loop: decides what should run, checks what runs, and starts what is missing. Each
+step moves a run at most one event along: intent -> (find) -> submit -> acknowledge."""
 
-Each step reads the store, queries each backend once, and moves every run at most one step along
-
-intent -> (find) -> submit -> acknowledge -> the worker's own events
-
-A restart loses nothing in memory except the clocks of leases and of waits, and the memory of runs
-that failed with the same error. So the launcher may be killed at any point and started again: an
-attempt with a recorded intent is looked up by its token before it is submitted a second time.
-
-At most `max_parallel` jobs run at once, and no more than the sweep has slots of its account
-(`governor.py`). An attempt counts from its intent until an event ends it or the backend says that
-it has no such job.
-"""
+# A restart loses nothing in memory except the clocks of leases and waits, and the memory of runs
+# that failed with the same error. An attempt with a recorded intent is looked up by its token
+# before it is submitted again. An attempt counts toward `max_parallel` from its intent until an
+# event ends it or the backend has no such job.
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,10 +1,5 @@
-"""Finds lost workers: running jobs that will never record their outcome.
-
-A worker sends heartbeats while it lives, and records the outcome of its attempt before it exits.
-A worker whose job ended without an outcome has died. A worker that is silent for the sweep's
-lease, and whose job the backend does not know, is lost. If the backend still has the job, it is
-only shown as stale.
-"""
+"""Finds lost workers: running jobs that will never record their outcome. A worker is lost if it has
+sent no heartbeat for the lease and the backend does not know its job."""
 
 import signal
 from collections.abc import Callable, Collection, Mapping

@@ -1,14 +1,5 @@
 """Decides how many jobs of a sweep may run: the requested number, or fewer if the account's quota
-or this machine requires it.
-
-The launchers of an account share its slots through one record (`account.py`). Each takes slots
-before it starts runs, and gives them back when runs have ended, in the same write that reports its
-load. The learned limit of the service (`Limiter`) is shared by all.
-
-A sweep whose launcher was killed keeps its slots while its runs are running, which any other
-launcher of the account can check; its next launcher takes them over. Waiting never takes a slot
-that is in use.
-"""
+(`account.py`) or this machine requires it."""
 
 import hashlib
 import math

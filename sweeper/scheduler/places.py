@@ -1,11 +1,5 @@
-"""The places of a sweep: at which backend each attempt is, where the next ones go, and which
-attempts leave a place that keeps them waiting.
-
-An attempt's intent names its place, and is recorded before that backend is called. So after a kill
-at any point, the attempt is looked up and submitted at that place and at no other. A run changes
-its place only with a new attempt: after one that was preempted, lost, or withdrawn because its
-place did not take it (`RunTable.withdraw`).
-"""
+"""The places of a sweep: the backend of each attempt, where the next attempts go, and which
+attempts leave a place that keeps them waiting. An attempt's intent names its place."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

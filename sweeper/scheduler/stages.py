@@ -1,8 +1,5 @@
 """The stages of a running sweep: which runs wait for which, which runs of a finished stage are
-chosen, and which checkpoints a later run gets.
-
-A choice is recorded exclusively before any run that follows from it is made, so a launcher that is
-killed and the next one agree."""
+chosen, and which checkpoints later runs get. Choices are recorded exclusively."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,10 +1,5 @@
-"""What a store is: the place of sweeps' state and results. A write either happens completely or
-not at all.
-
-`create` and `replace` are durable when they return (file and directory entry are synced to disk).
-`append` and `replace(durable=False)`, which is for heartbeats, become durable when the operating
-system writes them out.
-"""
+"""Defines a store: the place of sweeps' state and results. A write happens completely or not at
+all. `create` and `replace` are durable on return, `append` and `replace(durable=False)` later."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable

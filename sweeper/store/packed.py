@@ -1,9 +1,5 @@
-"""The small files of a finished sweep once more, in one file: a reader of a remote store gets them
-by one request.
-
-It is derived and never needed. Each line has a file's path in the sweep's folder, its size and its
-stamp in a listing. A line counts only if a new listing shows the same.
-"""
+"""A copy of the small files of a finished sweep in one file, so that a reader of a remote store
+needs one request. A line counts only if a new listing shows the same size and stamp."""
 
 import json
 from collections.abc import Callable, Iterable

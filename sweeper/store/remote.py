@@ -1,9 +1,5 @@
 """A store behind fsspec: S3 and compatible stores, Google Cloud Storage, Azure, or this process's
-memory.
-
-Loaded only for such a root. A create is a conditional PUT, a replace a plain one; both happen
-completely or not at all, and are durable when they return. Listings are not cached.
-"""
+memory. A create is a conditional PUT. Listings are not cached."""
 
 import contextlib
 import hashlib

@@ -1,11 +1,9 @@
 """The process through which workers and commands of this machine reach a remote store (shared.py):
-`python -m sweeper.store.serving ROOT`, with its socket and its lock as descriptors.
+`python -m sweeper.store.serving ROOT`, with its socket and its lock as descriptors."""
 
-A message is two lengths (of 4 and 8 bytes), an object in JSON, and bytes: a request has `method`,
-`arguments` and the bytes to write; an answer has `result`, or `error` and `text`, and the bytes
-that were read. A connection has one request at a time. The process ends when nobody has been
-connected for a while.
-"""
+# A message is two lengths (of 4 and 8 bytes), an object in JSON, and bytes. A request has `method`,
+# `arguments` and the bytes to write; an answer has `result`, or `error` and `text`, and the bytes
+# that were read.
 
 import json
 import os

@@ -1,10 +1,5 @@
 """A remote store through a process that all workers and commands of this machine share
-(serving.py), so that each need not load the client of the store. Uses only the standard library.
-
-Without that process, or if it ends while a request is under way, a client reaches the store by
-itself. Only a create may then have happened or not; its caller gets a `StoreError`, as after a
-reply that the network lost.
-"""
+(serving.py). Without that process a client reaches the store itself. Standard library only."""
 
 import os
 import sys

@@ -1,10 +1,5 @@
-"""A remote store as of one moment, for readers that look at many of its files.
-
-A folder below the root (a sweep) is listed once; what the listing tells is not asked again. Files
-are read ahead: after a read of one run's file, those of the same name of other runs follow, and
-twice as many each time, all at once. Small files may lie packed in one (`packed.py`). Contents are
-remembered by the stamp in the listing.
-"""
+"""A remote store as of one moment, for readers of many files. A sweep is listed once; files of the
+same name are read ahead, and contents are cached by their stamps."""
 
 import posixpath
 import threading

@@ -1,10 +1,5 @@
-"""The file with the environment of the runs: that of `sweeper launch`, on every backend.
-
-It has mode 0600 and lies outside the store, because tmux servers and schedulers have environments
-of their own, and secrets must not appear on a command line, in a configuration or in a log. It is
-removed when the sweep has ended. If its launcher was killed for good, a later launch of another
-sweep removes it once no job of the sweep runs.
-"""
+"""The file with the environment of the runs, that of `sweeper launch`. It has mode 0600, lies
+outside the store, and is removed when the sweep has ended."""
 
 import json
 import os

@@ -1,10 +1,5 @@
-"""The folder of one sweep in a store: the paths and documents in it.
-
-The files under `runs/` belong to the recipe and follow tinker-cookbook. The names of the files
-under `state/` carry the events, so one listing gives the state of every run.
-
-Every worker loads this module: it imports rarely used modules where they are used.
-"""
+"""The folder of one sweep in a store: its paths and documents. Files under `state/` carry events in
+their names, so one listing gives all states. Workers load this: lazy imports."""
 
 import os
 from collections.abc import Callable, Iterable

@@ -1,13 +1,12 @@
-"""Make sure that a sweep on a remote store has one launcher.
-    launcher/<epoch>            who: created exclusively, so that only one launcher gets the epoch
-    launcher/<epoch>.beat       replaced every few seconds by the holder
-    launcher/<epoch>.released   written when the holder lets go
-The holder of the highest epoch is the launcher until it lets go, or until another process has seen
-no change of its beat for `LEASE_SECONDS`; then the next epoch may be created. A launcher checks for
-the next epoch before it submits anything, and stops if there is one. If it slept between the check
-and the submission, no harm is done: both launchers submit the same attempt, and only one of the two
-workers can claim it.
-"""
+"""Ensures that a sweep on a remote store has one launcher: the process that creates
+`launcher/<epoch>`, until it releases it or its heartbeat stops for `LEASE_SECONDS`."""
+
+# launcher/<epoch>            created exclusively, so that only one launcher gets the epoch
+# launcher/<epoch>.beat       replaced every few seconds by the holder
+# launcher/<epoch>.released   written when the holder releases it
+#
+# A launcher checks for the next epoch before each submission, and stops if there is one. If two
+# launchers submit the same attempt nevertheless, only one of the two workers can claim it.
 
 import contextlib
 import json

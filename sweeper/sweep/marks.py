@@ -1,7 +1,5 @@
 """Marks that people and agents add to a sweep and its runs: notes, tags, stars, and the archived
-flag. Each is a file, created once and never changed; all of them in order give the current state.
-    notes/<nanoseconds since 1970>-<random>.<kind>.json
-The names sort in the order in which the marks were made, as far as clocks agree."""
+flag. Each is a file `notes/<nanoseconds>-<random>.<kind>.json`, created once."""
 
 import os
 import re

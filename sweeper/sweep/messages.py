@@ -1,10 +1,10 @@
-"""Recorded messages and their delivery to each receiver.
-    notify/<key>.json                          the message: created once, by the first process
-    notify/<key>.<receiver>.<n>.begun.json     a process began to send it, for the n-th time
-    notify/<key>.<receiver>.<n>.ended.json     the result
-The process that creates the `begun` file, exclusively, sends the message. A message with a `begun`
-file and no `ended` file was interrupted: it may have arrived, and is not sent again.
-"""
+"""Recorded messages and their delivery to each receiver. A message with a `begun` and no `ended`
+file was interrupted: it may have arrived, and is not sent again."""
+
+# notify/<key>.json                        the message: created once, by the first process
+# notify/<key>.<receiver>.<n>.begun.json   created exclusively by the process that sends it, for the
+#                                          n-th time
+# notify/<key>.<receiver>.<n>.ended.json   the result
 
 import re
 import time

@@ -1,9 +1,5 @@
 """The settings for comparing runs and cells, as text: which value of a run counts, which noise
-estimate is used, and how a failed run counts.
-
-Each setting is a word, or a word with a value after `=`, on the command line and in documents. A
-grid may write a mapping: `{mean_of_last: 5}` is `mean_of_last=5`.
-"""
+estimate is used, and how a failed run counts. `{mean_of_last: 5}` is `mean_of_last=5`."""
 
 import re
 from typing import Annotated, Literal, NamedTuple

@@ -1,9 +1,5 @@
-"""What a stage takes from earlier stages: `from` of a grid, in its stored form.
-
-A source says where the parents of a run come from. Each of its takes gives some runs of one stage.
-A run has one parent from each take, in every combination. A source may also be the base model,
-which is not a parent.
-"""
+"""What a stage takes from earlier stages: `from` of a grid, in its stored form. A run has one
+parent from each take of a source, in every combination; the base model is not a parent."""
 
 import json
 import re

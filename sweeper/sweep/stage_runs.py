@@ -1,10 +1,5 @@
-"""Makes the runs of a sweep with stages. Each run of a later stage is made from the stage's own
-configuration and from its parents.
-
-Some parents are known from the plan (`each`, a run by its name). Others are chosen once a stage has
-ended (the best). Choices are recorded, and everything else follows from them, so every reader of
-the plan, and a restarted launcher, sees the same runs.
-"""
+"""Makes the runs of later stages, from the stage's configuration and the parents. Some parents are
+known from the plan; others are chosen, and recorded, once a stage has ended."""
 
 import itertools
 import math

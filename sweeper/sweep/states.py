@@ -1,28 +1,27 @@
-"""Events, and the state of a run that follows from them. Pure: no clock, no disk.
+"""Events, and the state of a run that follows from them. Pure."""
 
-An event is a file `state/<run>/<attempt>.<event>.json`, created once and never changed. The state
-of a run is a function of the set of its event names, so it does not depend on the order in which
-they were written, listed or read:
-
-- the highest attempt with any event other than an intent decides;
-- among that attempt's events, the one of highest precedence decides.
-
-An `intent` alone says that a launcher was about to submit. It opens an attempt and changes no
-state.
-
-Three events are requests, written by the one who asks and not by the one who acts:
-
-- `cancel`: stop this attempt and start no other. It holds until a `retry` of the same or a later
-  attempt. It cancels a run at once if nothing was started, or if the run waited to be restarted
-  after a preemption or a loss; a running one is cancelled when its worker has ended.
-- `retry`: start another attempt after this one ends. It revokes a `cancel`, and the failure, loss
-  or preemption of its attempt no longer counts.
-- `again`: the same for an attempt that has succeeded, or is about to: only this request starts a
-  run again after a success. The next attempt starts from nothing.
-
-A request may name the attempt after the last, for example to cancel a run that waits for its
-retry.
-"""
+# An event is a file `state/<run>/<attempt>.<event>.json`, created once and never changed. The state
+# of a run is a function of the set of its event names, so it does not depend on the order in which
+# they were written, listed or read:
+#
+# - the highest attempt with any event other than an intent decides;
+# - among that attempt's events, the one of highest precedence decides.
+#
+# An `intent` alone says that a launcher was about to submit. It opens an attempt and changes no
+# state.
+#
+# Three events are requests, written by the process that makes the request:
+#
+# - `cancel`: stop this attempt and start no other. It holds until a `retry` of the same or a later
+#   attempt. It cancels a run at once if nothing was started, or if the run waited to be restarted
+#   after a preemption or a loss; a running one is cancelled when its worker has ended.
+# - `retry`: start another attempt after this one ends. It revokes a `cancel`, and the failure, loss
+#   or preemption of its attempt no longer counts.
+# - `again`: the same for an attempt that has succeeded, or is about to: only this request starts a
+#   run again after a success. The next attempt starts from nothing.
+#
+# A request may name the attempt after the last, for example to cancel a run that waits for its
+# retry.
 
 from collections.abc import Collection, Iterable
 from enum import StrEnum

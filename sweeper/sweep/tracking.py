@@ -1,9 +1,5 @@
-"""Connects runs to Weights & Biases if the grid has `wandb:`: the id of each W&B run, the
-variables with which any `wandb.init` joins it, and its address. Never imports W&B.
-
-All attempts of a run share one W&B run. Its id is made of the sweep's name, the time of the sweep's
-first launch, and the run's id, so it differs if a sweep is removed and made again.
-"""
+"""Connects runs to Weights & Biases if the grid has `wandb:`. All attempts of a run share one W&B
+run, which any `wandb.init` joins through variables. Never imports W&B."""
 
 import hashlib
 import json

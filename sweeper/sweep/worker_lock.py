@@ -1,10 +1,5 @@
-"""Shows other processes that a worker is alive. From before its claim until its process ends, a
-worker holds a kernel lock on its job's description. The lock belongs to the file, so it works
-across paths, mounts, homes, users and process namespaces. It does not work on a disk without
-locks.
-
-Every worker loads this module: it imports little, and only from the standard library.
-"""
+"""A kernel lock that a worker holds on its job's description, which shows other processes that it
+is alive, across paths, mounts, users and process namespaces. Workers load this: few imports."""
 
 import fcntl
 import os

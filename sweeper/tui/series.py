@@ -1,10 +1,5 @@
-"""The metrics of a run as far as the view needs them: its progress, and one metric's curve,
-thinned out. Pure.
-
-All points of a thousand long runs would be gigabytes. A curve keeps at most `_MOST` of them: when
-there are more, every second one is dropped, and from then on only each second, fourth, ... is
-kept.
-"""
+"""The metrics of a run that the view needs: its progress, and one metric's curve of at most `_MOST`
+points. If there are more, every second one is dropped, repeatedly. Pure."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,8 +1,5 @@
-"""Makes texts and numbers fit a screen of characters: styled, and cut to a width. Reads no store.
-
-A line is a list of (text, style). Styles are words ("bold", "failed"), one for each state of a run
-and for each other kind of text. Colour is never the only sign: everything can be read without it.
-"""
+"""Makes styled texts and numbers fit a screen of characters. A line is a list of (text, style).
+Colour is never the only sign: everything can be read without it."""
 
 import math
 from collections.abc import Iterable

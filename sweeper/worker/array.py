@@ -1,14 +1,10 @@
-"""Runs the job of one element of an array job.
+"""Runs one element of an array job: `python -m sweeper.worker.array <root> <table> ARGUMENT...`
+executes the arguments, followed by the token at this element's index in `table`."""
 
-    python -m sweeper.worker.array <root> <table> ARGUMENT...
-
-Executes the arguments, followed by one token from `table`: the token at this element's array
-index. If the first argument is an option, this Python interpreter executes them. `table` is a path
-below `root`, which may be a remote store. SWEEPER_INDEX holds the name of the variable that
-contains the index. Earlier launchers do not set it; then it is the variable whose name ends with
-`_ARRAY_INDEX`. This command line must never change, because the launcher's version may differ from
-the image's.
-"""
+# If the first argument is an option, this Python interpreter executes them. SWEEPER_INDEX holds the
+# name of the variable that contains the index (earlier launchers: the variable that ends with
+# `_ARRAY_INDEX`). This command line must never change, because the launcher's version may differ
+# from the image's.
 
 import os
 import sys

@@ -1,18 +1,5 @@
-"""Builds Python environments on machines that have nothing but Python, and starts jobs there:
-
-    python -Es -c TEXT SETUP MODULE ARGUMENT...
-
-This builds an environment with the packages needed to reach the store, downloads sweeper's own
-source from the store, and then executes `MODULE` of that source. `MODULE` is the worker, which
-builds the recipe's environment with the same `build`. `TEXT` is this file, packed by
-`sweeper/provenance/job_bundle.py`. `SETUP` is JSON that says what to build and to download. Uses
-only the standard library, and functions that are copied into the text.
-
-Environments and source are cached below the home folder under a hash of their inputs. Each is made
-once, under a lock, while other jobs wait. An environment's `requirements.txt` is written last, so
-an interrupted build is detected and done again. The installer process holds the lock too, so no
-build starts over while an orphaned installer still runs.
-"""
+"""Builds Python environments on machines that have only Python, and starts jobs there: `python -Es
+-c TEXT SETUP MODULE ARGUMENT...`. Standard library, and functions that are copied into the text."""
 
 import fcntl
 import hashlib

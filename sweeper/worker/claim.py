@@ -1,11 +1,5 @@
-"""Claims an attempt for one of its workers (a backend may start several), and opens the next
-attempt when the backend itself has restarted a job.
-
-A restarted job's token still names the submitted attempt; the job executes that number plus one for
-each restart. The worker opens this attempt with the same description, and records the end of the
-previous one, because no other process will. If the launcher has also opened this attempt, one of
-the two jobs claims it, as usual.
-"""
+"""Claims an attempt for one of its workers, since a backend may start several, and opens the next
+attempt when the backend itself has restarted a job."""
 
 import os
 from collections.abc import Callable, Mapping

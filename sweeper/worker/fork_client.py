@@ -1,12 +1,5 @@
-"""Starts a recipe from a fork server: a process that has imported the recipe's modules already.
-
-A recipe that uses the Tinker SDK spends most of its start with imports. The first run of a recipe
-writes a list of its imports. Later runs with the same interpreter and environment are forked from
-one process that has imported them (sweeper/recipe/fork_server.py; the protocol is in
-fork_protocol.py). Recipes that cannot be forked are started normally, and so is every recipe if
-something goes wrong here: `fork` then returns None. Uses only the standard library, imported on
-demand.
-"""
+"""Starts a recipe from a fork server, a process that has imported the recipe's modules already. If
+that is not possible, `fork` returns None. Standard library only, imported on demand."""
 
 import json
 import os

@@ -1,15 +1,10 @@
-"""The worker: `python -m sweeper.worker.main [OPTION VALUE ...] <folder> <token>`.
+"""The worker: `python -m sweeper.worker.main [OPTION VALUE ...] <folder> <token>`. Claims the
+attempt, runs the recipe, sends heartbeats, and records the outcome. It imports little."""
 
-It claims the attempt, so that no second copy of the job trains. It prepares the recipe's folder,
-runs the recipe in its own process group, which does not outlive the worker, keeps the output,
-writes heartbeats, and records how the recipe ended. Every run starts a worker, so it imports
-little: no third-party package, and only what it needs from the standard library.
-
-The process holds a lock from before the claim until its end, which shows others that it is alive.
-The claim is durable before the recipe starts. The recipe's files and the log are durable before
-the outcome, and the outcome before the process exits. If the store is remote, everything is
-written to a spool on this machine first, and is in the store before the outcome.
-"""
+# The worker holds a lock from before the claim until its end. The claim is durable before the
+# recipe starts, the recipe's files and the log before the outcome, and the outcome before the
+# process exits. If the store is remote, everything is written to a local spool first, and is in the
+# store before the outcome.
 
 import math
 import os

@@ -1,14 +1,13 @@
 """Decides how an attempt ended: its event and reason. Does no I/O, except for the count of
-out-of-memory kills and the check of the engine.
+out-of-memory kills and the check of the engine."""
 
-Reasons of `failed`: `error` (the recipe's exit code; the detail is its exception or its last
-output), `killed` (by a signal that was not ours), `oom` (killed by the kernel for memory),
-`timeout`, `incomplete` (exit 0 without a final checkpoint), `start` (it could not be started),
-`quota` (the service refused further requests), `service` (its engine ended or restarted, see
-`blame`). Reasons of `preempted`: `terminated`, `superseded` by a newer attempt, `limit` (the
-machine had no process, thread, file or disk space left for it). Reasons of `cancelled`: `cancelled`
-on request, `interrupted` at the keyboard.
-"""
+# Reasons of `failed`: `error` (the recipe's exit code; the detail is its exception or its last
+# output), `killed` (by a signal that was not ours), `oom` (killed by the kernel for memory),
+# `timeout`, `incomplete` (exit 0 without a final checkpoint), `start` (it could not be started),
+# `quota` (the service refused further requests), `service` (its engine ended or restarted, see
+# `blame`). Reasons of `preempted`: `terminated`, `superseded` by a newer attempt, `limit` (the
+# machine had no process, thread, file or disk space left for it). Reasons of `cancelled`:
+# `cancelled` on request, `interrupted` at the keyboard.
 
 import os
 import signal

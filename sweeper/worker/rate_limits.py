@@ -1,11 +1,5 @@
-"""Detects from a recipe's output that it waits for the service. Such a pause is not a failure, and
-does not count toward the run's timeout. Uses only the standard library.
-
-Recognizes the tinker SDK's own warnings ("... is paused. Reason: ...", repeated every minute; for
-training after a quarter of an hour), and an HTTP client's report of a 429. The meter in the
-recipe's process reports pauses that the SDK has not printed yet (`hear`). Most of the SDK's
-retries are silent, and are not detected.
-"""
+"""Detects from a recipe's output that it waits for the service: the tinker SDK's "is paused"
+warnings, and reports of a 429. Such a pause is not a failure. Standard library only."""
 
 import os
 import threading

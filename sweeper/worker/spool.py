@@ -1,14 +1,11 @@
-"""The spool: the local folder where an attempt writes if the store is remote.
+"""The spool: the local folder where an attempt writes if the store is remote. If a worker dies, the
+next attempt or launcher here, or `sweeper store sync`, uploads its files."""
 
-    <home>/spool/<hash of the root>/
-      root                            the store's address
-      <sweep>/runs/<run>.<attempt>/   as in the store; so is attempts/
-      <sweep>/unsynced/<run>.<attempt>  exists until everything of that attempt is in the store;
-                                      its worker holds a lock on it while it lives
-
-If a worker dies before its files are synced, the next attempt of the run on this machine, the next
-launcher of the sweep on this machine, or `sweeper store sync` brings them into the store.
-"""
+# <home>/spool/<hash of the root>/
+#   root                            the store's address
+#   <sweep>/runs/<run>.<attempt>/   as in the store; so is attempts/
+#   <sweep>/unsynced/<run>.<attempt>  exists until everything of that attempt is in the store;
+#                                   its worker holds a lock on it while it lives
 
 import fcntl
 import hashlib

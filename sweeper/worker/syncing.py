@@ -1,13 +1,6 @@
-"""Syncs an attempt's files from this machine to a remote store.
-
-A growing file (`.jsonl`, `.log` and similar, outside the folders of iterations) is sent in parts,
-each byte once. Parts are named `<file>.parts/<offset>` and created exclusively, so that two
-workers that sync the same file cannot overwrite each other's parts. At the end the file is sent
-once more as a whole, and the parts are removed. Any other file is sent when it has stopped
-changing, and again after a change, less and less often. So at most twice the written bytes are
-sent, and nothing is downloaded. `checkpoints.jsonl` is read first and sent last, so a checkpoint's
-files are in the store before the checkpoint's record.
-"""
+"""Uploads an attempt's files to a remote store. Growing files go in parts
+(`<file>.parts/<offset>`), created exclusively, each byte once, and at the end as a whole.
+docs/storage.md has the rules."""
 
 import os
 import stat

@@ -1,9 +1,5 @@
 """The description of the AWS Batch backend and its section of a grid. The other code is loaded when
-a sweep is launched there.
-
-Defaults in the user's configuration file are recorded with the plan, so that later changes to the
-file do not affect how a sweep's jobs are found.
-"""
+a sweep is launched there."""
 
 from collections.abc import Iterable, Mapping
 

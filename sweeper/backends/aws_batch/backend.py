@@ -1,14 +1,5 @@
-"""Jobs at AWS Batch: see docs/aws-batch.md.
-
-A job is identified by its name (`names.py`), so one listing finds every accepted job, even if the
-reply to its submission was lost. Many jobs that are submitted at once become one array job. When
-Batch itself restarts a job because its machine was taken away, that counts as an attempt of its
-own: the worker counts it (`sweeper/worker/claim.py`). A token of an attempt that was never
-submitted stands for a restart of the run's last job, as long as that lives.
-
-Batch forgets a job some 7 days after its end. The backend reports ABSENT for an open run whose job
-was forgotten.
-"""
+"""Runs jobs at AWS Batch: see docs/aws-batch.md. A job is identified by its name, jobs that are
+submitted together become one array, and a restart by Batch counts as a new attempt."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

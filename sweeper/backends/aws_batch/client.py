@@ -1,8 +1,5 @@
-"""Calls AWS with botocore, which s3fs depends on, and interprets its errors.
-
-Calls are written `call(<service>, <operation>, ...)`, so that a test can compare them with the
-permissions in docs/aws-batch-policy.json. `answers.py` declares the fields read from answers.
-"""
+"""Calls AWS with botocore, and interprets its errors. Calls are written `call(<service>,
+<operation>, ...)`, so that a test can compare them with docs/aws-batch-policy.json."""
 
 import time
 from collections import Counter

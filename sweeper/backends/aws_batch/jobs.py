@@ -1,13 +1,8 @@
-"""Tracks the jobs of a sweep at AWS Batch with few calls.
+"""Tracks the jobs of a sweep at AWS Batch with few calls: at most 20 per poll, of 100 jobs each."""
 
-One call describes 100 jobs. An array needs only its parent's description if all its children are in
-one state, or if the numbers of children in each state have not changed. Otherwise the children that
-have not ended are described again. One poll makes at most 20 such calls, not counting those for
-arrays and for jobs that were never described. Jobs beyond that keep their last known status. It may
-be outdated but not wrong, since it only says that they had not ended. A parent does not tell how
-often a child was restarted. So an ended child is queried for that once, if a later attempt is
-polled.
-"""
+# Jobs beyond that limit keep their last known status. It may be outdated but not wrong, since it
+# only says that they had not ended. An array needs only its parent's description while the numbers
+# of children in each state are unchanged.
 
 import time
 from collections.abc import Callable, Iterable, Sequence

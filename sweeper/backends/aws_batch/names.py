@@ -1,10 +1,5 @@
-"""Names jobs at AWS Batch, so that they can be found by name.
-
-A job's name is `sweeper-<mark of the folder>-<identity of the sweep>-<token>`. The name of an array
-job ends in `array-<digest>` instead. The tokens of its children, in the order of their index, are
-stored in the sweep's folder under that digest before the array is submitted. So one listing of the
-jobs whose name begins with the mark finds all jobs, including those whose submission got no reply.
-"""
+"""Names jobs at AWS Batch, `sweeper-<mark of the folder>-<identity of the sweep>-<token>`, so that
+one listing finds all jobs, including those whose submission got no reply."""
 
 import hashlib
 import json

@@ -1,9 +1,5 @@
-"""Runs jobs as experiments of a Beaker workspace: see docs/beaker.md.
-
-Each attempt of a run is an experiment of its own, identified by its name. One listing returns the
-sweep's experiments that have not ended; experiments not on it are queried by name. A job's node,
-and why it waits or ended, are queried when the experiment's status has changed.
-"""
+"""Runs jobs as experiments of a Beaker workspace: see docs/beaker.md. Each attempt is an experiment
+of its own, identified by its name."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence

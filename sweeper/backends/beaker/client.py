@@ -1,9 +1,5 @@
-"""Calls Beaker's service by the official client, which finds the address and the credentials, and
-turns its errors into one-line messages.
-
-The client retries unavailable services and waits for missing answers without limit. So gRPC calls
-go to its stubs directly, with a timeout. Experiments are created by the client's HTTP request.
-"""
+"""Calls Beaker by its official client, and turns its errors into one-line messages. gRPC calls go
+to its stubs directly, with a timeout, since the client waits without limit."""
 
 import functools
 import os

@@ -1,10 +1,5 @@
-"""Describes a job as a Beaker experiment: one task, in the format v2.
-
-Its name is made of the sweep's folder and the token, so Beaker refuses to create it twice. Its
-description distinguishes the sweep from others that used the folder. Beaker must not restart it
-(`autoResume`, `retry`), because it does not tell a job whether it is the first; the launcher
-submits the next attempt instead.
-"""
+"""Describes a job as a Beaker experiment. Its name is made of the sweep's folder and the token, so
+Beaker refuses to create it twice; Beaker must not restart it."""
 
 import re
 

@@ -1,12 +1,5 @@
-"""Runs jobs on a Kubernetes cluster: see docs/kubernetes.md.
-
-Each attempt of a run is a Job of its own, identified by its name. Indexed Jobs with many runs each
-would need fewer requests, but then no run could be withdrawn alone, request other resources, or be
-admitted by a queue before the others.
-
-Two listings by the sweep's label return the Jobs and the pods that have not succeeded. A Job on
-neither listing is queried by name.
-"""
+"""Runs jobs on a Kubernetes cluster: see docs/kubernetes.md. Each attempt is a Job of its own,
+identified by its name. Two listings return the sweep's Jobs and pods."""
 
 import time
 from calendar import timegm

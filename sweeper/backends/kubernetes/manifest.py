@@ -1,11 +1,5 @@
-"""Describes a job as a Job of Kubernetes.
-
-Its name is made of the sweep's folder and the token, so Kubernetes refuses to create it twice. A
-label identifies the sweep among those that used the folder. A Job has one pod, which is never
-restarted: Kubernetes does not tell a pod whether it is the first, so the launcher submits the next
-attempt. If the pod's machine is taken away, that is recorded on the Job itself
-(`podFailurePolicy`), where it remains after the pod is gone.
-"""
+"""Describes a job as a Job of Kubernetes, whose name is made of the sweep's folder and the token.
+Its one pod is never restarted; the launcher submits the next attempt."""
 
 import math
 from collections.abc import Mapping

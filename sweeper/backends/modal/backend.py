@@ -1,9 +1,5 @@
-"""Runs jobs as sandboxes of a Modal app: see docs/modal.md.
-
-Each attempt of a run is a sandbox of its own, identified by its name. One listing returns the
-sweep's running sandboxes; one that is not on it is queried by name, and for how it ended. A sandbox
-gets a machine when it is created, so none waits.
-"""
+"""Runs jobs as sandboxes of a Modal app: see docs/modal.md. Each attempt is a sandbox of its own,
+identified by its name."""
 
 import asyncio
 import inspect

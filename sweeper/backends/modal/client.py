@@ -1,9 +1,5 @@
-"""Calls Modal by its official client, which finds the address and the credentials, and turns its
-errors into one-line messages.
-
-Calls run on our own event loop in a thread of its own, so that they can be abandoned. The client
-itself waits for missing answers without limit.
-"""
+"""Calls Modal by its official client, and turns its errors into one-line messages. Calls run on an
+event loop in a thread, so that they can be abandoned."""
 
 import asyncio
 import atexit

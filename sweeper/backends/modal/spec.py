@@ -1,9 +1,5 @@
-"""Describes a job as a Modal sandbox: a command in an image, executed once.
-
-Its name is made of the sweep's folder and the token. So Modal refuses to create it again while it
-runs, and it can be found by name after it has ended. Tags distinguish the sweep from others that
-used the folder, and select its sandboxes in listings.
-"""
+"""Describes a job as a Modal sandbox: a command in an image, executed once. Its name is made of the
+sweep's folder and the token; tags distinguish sweeps that used the folder."""
 
 from collections.abc import Mapping
 from typing import Required, TypedDict, cast

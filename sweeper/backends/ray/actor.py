@@ -1,9 +1,5 @@
-"""Runs a job on a node of a Ray cluster: an actor that starts the worker and ends with it.
-
-Before it ends, the actor stores the worker's exit code and last output in the cluster's key-value
-store, since Ray records little about dead actors. The worker is a separate process, which only the
-actor signals; it is killed when the actor is. Imports only the standard library and Ray.
-"""
+"""Runs a job on a node of a Ray cluster: an actor that starts the worker, ends with it, and stores
+its exit code and last output. Imports only the standard library and Ray."""
 
 import json
 import os

@@ -1,11 +1,5 @@
-"""Jobs of a Slurm cluster, by sbatch, squeue, scancel and scontrol.
-
-Jobs that are submitted together with the same resources become one array. A job is identified by
-its comment, which names the sweep and the table of its tasks (`tables.py`), and the token for a
-single job. A job that Slurm restarts keeps its id and serves the next attempt: a job submitted for
-attempt 2 and restarted once is also the job of attempt 3. The nodes share this machine's file
-system, including sweeper's Python.
-"""
+"""Runs jobs on a Slurm cluster, by sbatch, squeue, scancel and scontrol. Jobs submitted together
+become an array; a job is identified by its comment (`tables.py`) and its token."""
 
 import re
 import signal

@@ -1,10 +1,5 @@
-"""Runs inside a Slurm job: `python -E -s slurm/job.py TABLE`, by path; imports only the standard
-library.
-
-It starts the command that the table lists for this task and forwards SIGTERM to it. If it got
-SIGTERM and the attempt can be resumed (exit code 75, by which the worker reports preemption), it
-requeues the job.
-"""
+"""Runs inside a Slurm job: `python -E -s slurm/job.py TABLE`. Starts the task's command, forwards
+SIGTERM, and requeues the job if the attempt can be resumed. Standard library only."""
 
 import base64
 import json

@@ -1,9 +1,5 @@
-"""The options of Slurm (`launch.slurm`).
-
-Values are data. No value can become an option of its own, and `extra` may not contain options that
-sweeper sets itself (a job's name, its comment, its script). `setup` is the one exception: lines of
-the user's own shell.
-"""
+"""The options of Slurm (`launch.slurm`). Values are data and cannot become options of their own;
+only `setup` has lines of the user's own shell."""
 
 import re
 from typing import Annotated, NamedTuple

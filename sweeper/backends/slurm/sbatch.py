@@ -1,10 +1,5 @@
-"""Converts `launch.slurm` and the defaults in the user's configuration file to options of sbatch
-and a batch script.
-
-Every value is one argument of sbatch, `--name=value`: no shell reads it, and none can become an
-option of its own. The script contains the lines of `setup`, which are the user's own shell, and
-quoted paths of ours.
-"""
+"""Converts `launch.slurm` and the defaults in the user's configuration file to options of sbatch,
+`--name=value`, and a batch script."""
 
 import os
 import shlex

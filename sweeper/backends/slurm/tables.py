@@ -1,11 +1,8 @@
-"""Records each submission's tasks in a file, on storage that the nodes share.
+"""Records each submission's tasks in a file that the nodes share. A job's comment names its table
+and the sweep, so that a job can be found even if the answer to its submission was lost."""
 
-    <sweep>/slurm/<table>.json       written before the submission; tokens, argvs, folders
-    <sweep>/slurm/<table>.out        the job's output; `.<index>.out` for a task of an array
-
-A job's comment names its table and the sweep. So Slurm's own records suffice to find a job, even if
-the answer to its submission was lost.
-"""
+# <sweep>/slurm/<table>.json       written before the submission; tokens, argvs, folders
+# <sweep>/slurm/<table>.out        the job's output; `.<index>.out` for a task of an array
 
 import contextlib
 import errno

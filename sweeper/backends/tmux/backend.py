@@ -1,11 +1,5 @@
-"""Runs jobs as windows of sweeper's own tmux server, one session for each sweep.
-
-A job is a pane: alone in a window named after its run, or in a window with others of its group. It
-is identified by its token, the last argument of its program, which tmux stores with the pane. So a
-running job can always be found. A job whose window was closed, or that belongs to another server,
-is found as on `local`. A finished pane stays, with its last screen. tmux's exit codes are never
-used, because it loses some.
-"""
+"""Runs jobs as panes of sweeper's own tmux server, one session for each sweep. A job is identified
+by its token, the last argument of its program. tmux's exit codes are not used."""
 
 import hashlib
 import os

@@ -1,9 +1,5 @@
-"""Controls sweeper's own tmux server.
-
-It listens on a private socket (`tmux -L sweeper`, or the name in $SWEEPER_TMUX_SOCKET) and reads
-its own configuration, so that a user's `destroy-unattached` does not end a sweep. It also works
-from inside another tmux.
-"""
+"""Controls sweeper's own tmux server. It has a private socket (`tmux -L sweeper`, or
+$SWEEPER_TMUX_SOCKET) and its own configuration, and also works from inside another tmux."""
 
 import hashlib
 import os
