@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from sweeper.backends import Away, Capabilities, may_restart, open_places
+from sweeper.backends import Away, Capabilities, capabilities_at, may_restart, open_places
 from sweeper.backends.base import Backend
 from sweeper.common import logs
 from sweeper.common.json_values import list_of, table_of
@@ -30,6 +30,7 @@ from sweeper.scheduler.loop import REPLANNED, Scheduler
 from sweeper.scheduler.progress import Summary, exit_code, printer
 from sweeper.store.documents import place_of as file_of
 from sweeper.store.opening import default_root, open_store
+from sweeper.store.shared import start_shared
 from sweeper.store.writable import check_root, make_root
 from sweeper.sweep import environment_file, lock
 from sweeper.sweep.environment_file import read_environment
@@ -138,6 +139,8 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     check_root(store)
     folder = SweepFolder(store, planned.name)
     if store.is_remote:
+        if any(capabilities_at(planned.launch, place).here for place in planned.launch.places):
+            start_shared(store.root)
         background.check(folder)
     with suppress(NotFound):  # at the first launch
         require(folder.read_plan().recorded, folder.address, user.agree)

@@ -42,16 +42,31 @@ class _NotSent(ConnectionError):
 def open_shared(root: str) -> Store:
     """Return the store at `root`, through the shared process if it is remote and that is possible.
     Raises `StoreError`."""
+    daemon = _daemon(root)
+    return open_store(root) if daemon is None else SharedStore(root, daemon)
+
+
+def start_shared(root: str) -> None:
+    """Start the shared process, without waiting until it has loaded the client of the store: the
+    first workers of a launch need it a moment later."""
+    daemon = _daemon(root)
+    if daemon is not None:
+        with suppress(OSError), daemon.connect() as connection:
+            send(connection, {"method": "address", "arguments": ()})
+
+
+def _daemon(root: str) -> Daemon | None:
+    """Return the shared process for the store at `root`; None if there can be none."""
     if "://" not in root or root.startswith(("file://", "memory://")) or not is_possible():
-        return open_store(root)
+        return None
     folder = paths.stores()
     if not private_folder(folder):
-        return open_store(root)
+        return None
     shared = {k: v for k, v in os.environ.items() if not k.startswith((*_OF_A_RUN, *OF_A_TERMINAL))}
     shown = [root, sys.executable, sorted(shared.items()), *_settings(), *of_this_process()]
     name = digest(shown)
     argv = [sys.executable, "-P", "-m", "sweeper.store.serving", root]
-    return SharedStore(root, Daemon(folder, name, argv, shared, _SECONDS))
+    return Daemon(folder, name, argv, shared, _SECONDS)
 
 
 def _settings() -> Iterator[object]:
