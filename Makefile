@@ -152,6 +152,7 @@ chaos: kills ## the whole of it, two hours: SEED=1 LAUNCHERS=2000 WORKERS=1000 S
 	@$(BIN)/python tests/chaos/pipeline.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/caches.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/s3_faults.py
+	@$(BIN)/python tests/chaos/remote_kills.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/mutations.py
 
 live: dev tmux ## 300 runs of sft at once on this machine, while tmux, the launcher and the fork server are killed
