@@ -16,9 +16,10 @@ from sweeper.analysis.comparison.cells import Cell, Ranking
 from sweeper.analysis.findings.finding import Finding, short_name
 from sweeper.analysis.reading.frames import RunData, SweepData
 from sweeper.analysis.reading.series import Series
+from sweeper.analysis.statistics.distributions import maximum_quantile
 from sweeper.results.origins import differences, sentences
 
-KINDS = ("executed", "unequal_steps", "noisier_best")
+KINDS = ("executed", "unequal_steps", "noisier_best", "maybe_noisier")
 """The kinds of these findings."""
 
 _APART = 0.05
@@ -26,6 +27,8 @@ _APART = 0.05
 _NOISIER = 1.25
 _SURE = 3.5
 """How many standard errors a ratio of scatters has to lie from 1."""
+_MAYBE = 2.5
+"""By how many standard errors the ratio of scatters may be larger than it looks."""
 _POINTS = 8
 """The fewest evaluations of a run that tell its scatter."""
 _EFFICIENCY = 0.37
@@ -51,9 +54,15 @@ def unlike(findings: Sequence[Finding]) -> str:
         if finding.kind == "executed":
             parts.append(f"different {labels.listed(list(finding.evidence or {}), 2)}")
         else:
-            lengths = finding.kind == "unequal_steps"
-            parts.append("different lengths" if lengths else "unequal noise of single evaluations")
+            parts.append(_HEADLINE[finding.kind])
     return labels.listed(parts)
+
+
+_HEADLINE = {
+    "unequal_steps": "different lengths",
+    "noisier_best": "unequal noise of single evaluations",
+    "maybe_noisier": "possibly unequal noise of single evaluations",
+}
 
 
 def _executed(data: SweepData) -> list[Finding]:
@@ -155,7 +164,7 @@ def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
         and math.log(own[0] / sd) > _SURE * math.sqrt(0.5 / own[1] + 0.5 / df)
     ]
     if not calmer:
-        return []
+        return _maybe_noisier(data, ranking, best, own)
     cell, sd = min(calmer, key=lambda one: one[1])
     mine, others = labels.together(own[0], sd)
     text = (
@@ -165,6 +174,33 @@ def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
     )
     evidence = {"scatter": {best.name: own[0]} | {cell.name: sd for cell, sd in calmer}}
     return [Finding("noisier_best", "warning", text, (best.name, cell.name), evidence)]
+
+
+def _maybe_noisier(
+    data: SweepData, ranking: Ranking, best: Cell, own: tuple[float, float]
+) -> list[Finding]:
+    """Return the finding that evaluations of a lone best cell may be so much noisier than those of
+    another that this alone makes its lead."""
+    counts = [len(points.values) for points in _curves(data, best)]
+    if ranking.tied or not ranking.apart or not counts:
+        return []
+    gain = maximum_quantile(0.5, max(counts), 1e6)
+    for cell in ranking.apart:
+        scatter = _scatter(data, cell)
+        if scatter is None or cell.summary.mean is None or best.summary.mean is None:
+            continue
+        lead = data.sign * (cell.summary.mean - best.summary.mean)
+        most = own[0] * math.exp(_MAYBE * math.sqrt(0.5 / own[1] + 0.5 / scatter[1]))
+        if lead <= gain * (most - scatter[0]):
+            mine, others = labels.together(most, scatter[0])
+            text = (
+                f"Each run is judged by its best evaluation. Single evaluations of "
+                f"{short_name(best)} may vary by up to {mine}, those of {short_name(cell)} vary by "
+                f"{others}: that alone could make its lead. Judge by --at last or --at "
+                "mean_of_last=5."
+            )
+            return [Finding("maybe_noisier", "warning", text, (best.name, cell.name))]
+    return []
 
 
 def _scatter(data: SweepData, cell: Cell) -> tuple[float, float] | None:

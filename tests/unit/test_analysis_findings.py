@@ -11,6 +11,7 @@ import pytest
 
 from sweeper import analysis
 from sweeper.analysis.comparison.cells import Ranking, rank
+from sweeper.analysis.comparison.edges import judge_edges
 from sweeper.analysis.findings.finding import Finding, noise_text
 from sweeper.analysis.findings.study import find
 from sweeper.analysis.findings.verdict import Verdict, decide
@@ -674,3 +675,38 @@ def test_noise_that_is_modelled_is_said_to_be(judge: Any):
     assert text is not None and "All ran the same seeds" in text
     assert ranking.noise.between is not None
     assert ranking.noise.between.spreads["lr=1"].sd < 0.05 < ranking.noise.spreads["lr=1"].sd
+
+
+def test_an_edge_is_judged_by_the_noise_that_lies_there(judge: Any):
+    """The cells at the end are noisier than the rest, which share their noise with them."""
+    noise = (
+        np.random.default_rng(7).normal(0, 1, (4, 3, 3)) * np.array([1, 1, 1, 2.5])[:, None, None]
+    )
+    values = 20 + noise
+    values[3] -= 1.5
+    calm = values.copy()
+    middle = values[3].mean(axis=1, keepdims=True)
+    calm[3] = middle + (values[3] - middle) / 2.5
+
+    def edges(grid: Any, name: str) -> list[str]:
+        cells = [
+            ({"lr": lr + 1, "rank": rank + 1}, grid[lr, rank].round(2).tolist())
+            for lr in range(4)
+            for rank in range(3)
+        ]
+        ranking, _, _ = judge(*cells, name=name)
+        assert ranking.noise.shared and not ranking.noise.trend
+        return [edge.axis for edge in judge_edges(ranking, 1.0) if edge.told]
+
+    assert edges(calm, "calm") == ["lr"] and edges(values, "noisy") == []
+
+
+def test_a_lead_of_few_runs_counts_for_the_runs_that_were_seen(judge: Any):
+    """Three runs of each of two cells may hide that some collapse; six most likely show it."""
+    few = [1.0, 1.01, 0.99]
+    for runs, hidden in ((few, True), (few * 2, False)):
+        name = f"n{len(runs)}"
+        cells = [({"lr": lr}, [lr + run for run in runs]) for lr in (1, 2)]
+        text = judge(*cells, name=name)[1]["separated"].text
+        assert ("beyond the noise that these runs show" in text) == hidden
+        assert (f"{len(runs)} runs of each may hide that runs of a cell collapse" in text) == hidden

@@ -82,6 +82,15 @@ def test_the_best_of_noisier_evaluations_is_not_clearly_the_best(
     assert "noisier_best" not in {finding.kind for finding in by_last.findings}
 
 
+def test_a_lead_that_noisier_evaluations_may_make_is_not_clear(tmp_path: Path, written: ModuleType):
+    """These few evaluations cannot show a ratio of 1.6, which alone makes a lead."""
+    curved(tmp_path, written, {1: evaluated(0.05), 2: evaluated(0.08)}, at="best")
+    found = judged(tmp_path)
+    assert not found.ranking.tied and found.verdict.kind != "clear"
+    first = found.verdict.believe[0]
+    assert first.kind == "maybe_noisier" and "that alone could make its lead" in first.text
+
+
 def test_equal_noise_of_evaluations_is_seldom_called_unequal(tmp_path: Path, written: ModuleType):
     """Less than once in a hundred."""
     wrong = 0

@@ -1,0 +1,182 @@
+"""Measures by simulation what reports say first, and what they advise.
+
+    python tests/bench/statistics_advice.py [--trials 400]
+
+Runs whose evaluations are noisier, or that ended earlier, are no clear winners; advice about seeds
+and about the ends of axes in blocks; what a next grid costs; three rounds on fresh seeds. Where a
+plan is needed, sweeps are written into a store and read as `sweeper analyze` does. All cells are
+equal, unless it says otherwise.
+"""
+
+import argparse
+import importlib
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import statistics_axes
+from statistics_coverage import alone
+from statistics_worlds import WORLDS, make, through_files
+
+from sweeper.analysis.comparison.cells import rank
+from sweeper.analysis.findings.study import Study, study
+from sweeper.analysis.reading.frames import SweepData, judged_by, load
+from sweeper.results.registry import Registry
+
+Row = tuple[str, list[float]]
+
+
+def _at(data: SweepData, at: str) -> SweepData:
+    assert data.metric is not None
+    metric = replace(data.metric, at=at)
+    runs = tuple(replace(run, **judged_by(run.curves, metric)) for run in data.runs)
+    return replace(data, metric=metric, runs=runs)
+
+
+def _kinds(found: Study) -> set[str]:
+    return {finding.kind for finding in found.findings}
+
+
+def noisier(trials: int) -> Iterator[Row]:
+    """Yield how often the noisier of two cells is a clear winner by its best evaluation, and how
+    often the report says that evaluations are noisier."""
+    for ratio in (1.0, 1.5, 2.0, 3.0):
+        rng = np.random.default_rng([51, round(10 * ratio)])
+        clear = told = 0
+        for _ in range(trials):
+            drawn = 20 + rng.normal(0, 1, (2, 5, 30)) * np.array([1, ratio])[:, None, None]
+            cells = [({"lr": 10.0**-at}, own.tolist()) for at, own in enumerate(drawn)]
+            found = study(_at(statistics_axes.sweep(cells), "best"))
+            clear += found.verdict.kind == "clear"
+            told += bool({"noisier_best", "maybe_noisier"} & _kinds(found))
+        yield f"V6 `at: best`, noise of evaluations 1 to {ratio:g}", [clear / trials, told / trials]
+
+
+def shorter(trials: int) -> Iterator[Row]:
+    """Yield how often one cell is a clear winner although half of the cells ended at 60 of 100
+    steps, and how often the report says that they ended at different steps."""
+    for cells in (2, 6, 12):
+        rng = np.random.default_rng([52, cells])
+        clear = told = 0
+        for _ in range(trials):
+            made: list[tuple[dict[str, float], Any]] = []
+            for at in range(cells):
+                steps = np.arange(60 if at % 2 else 100)
+                ends = 100 * np.exp(-steps / 30) + 20
+                drawn: Any = ends + rng.normal(0, 1, (3, 1))
+                made.append(({"lr": 10.0**-at}, drawn.tolist()))
+            found = study(statistics_axes.sweep(made))
+            clear += found.verdict.kind == "clear"
+            told += "unequal_steps" in _kinds(found)
+        yield f"V8 half of {cells} cells end at 60 of 100 steps", [clear / trials, told / trials]
+
+
+def in_blocks(trials: int) -> Iterator[Row]:
+    """Yield how often an end of an axis is advised in some block, and how often an edge is said."""
+    rng = np.random.default_rng([53])
+    advised = told = 0
+    for _ in range(trials):
+        cells: list[tuple[dict[str, Any], Any]] = [
+            ({"model": f"m{model}", "lr": lr, "rank": rank_}, 20 + rng.normal(0, 1, (3, 1)))
+            for model in range(6)
+            for lr in (1e-4, 3e-4, 1e-3, 3e-3)
+            for rank_ in (8, 16, 32)
+        ]
+        data = statistics_axes.sweep(cells)
+        assert data.metric is not None
+        found = study(replace(data, metric=replace(data.metric, by="model")))
+        advised += any(step.startswith("Try ") for step in found.verdict.steps)
+        told += (
+            any(edge.told for block in found.blocks.blocks for edge in block.edges)
+            if (found.blocks)
+            else 0
+        )
+    yield "V7 6 models x 4 x 3 cells, n = 3", [advised / trials, told / trials]
+
+
+def advised_seeds(trials: int) -> Iterator[Row]:
+    """Yield how often a lead of so many standard deviations is found with the number of seeds that
+    is advised for it, and the mean of that number over 100."""
+    for cells in (2, 3, 6, 12):
+        for lead in (1.0, 2.0):
+            rng = np.random.default_rng([54, cells, round(lead)])
+            right, total, seeds = 0, 0, 0
+            means = -lead * (np.arange(cells) == 0)
+            while total < trials:
+                data = make(rng, WORLDS["normal"], cells, 3, np.zeros(cells)).data
+                assert data.metric is not None
+                needed = study(replace(data, metric=replace(data.metric, relevant=lead))).needed
+                if needed is None:
+                    continue
+                fresh = make(rng, WORLDS["normal"], cells, needed, means).data
+                ranking = rank(fresh)
+                right += alone(ranking) and ranking.best is not None and ranking.best.name == "0"
+                total, seeds = total + 1, seeds + needed
+            yield f"V5 {cells} cells, {lead:g} sd is relevant", [right / total, seeds / total / 100]
+
+
+def next_grids(trials: int) -> Iterator[Row]:
+    """Yield how often a next grid of equal cells costs more than three times its sweep, and the
+    largest cost as a share of ten times the sweep."""
+    for cells in (2, 3, 6):
+        rng = np.random.default_rng([55, cells])
+        costs: list[float] = []
+        for _ in range(trials):
+            data = make(rng, WORLDS["normal"], cells, 3, np.zeros(cells)).data
+            with tempfile.TemporaryDirectory() as folder:
+                following = through_files(data, Path(folder)).next
+            costs.append(0.0 if following is None else following.runs / len(data.runs))
+        over = float(np.mean(np.array(costs) > 3))
+        yield f"V5 next.yaml of {cells} cells, n = 3, through files", [over, max(costs) / 10]
+
+
+def rounds(trials: int) -> Iterator[Row]:
+    """Yield how often three rounds that repeat all cells are not one study with one cell for each
+    setting, and how often they name a lone winner."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+    written: Any = importlib.import_module("written")
+    names = ["a", "a-confirm", "a-confirm-confirm"]
+    for cells in (2, 6):
+        rng = np.random.default_rng([56, cells])
+        counts: Counter[str] = Counter()
+        for _ in range(trials):
+            with tempfile.TemporaryDirectory() as folder:
+                for number, name in enumerate(names):
+                    sweep = written.Written(Path(folder), name, {"lr": list(range(cells))})
+                    for lr in range(cells):
+                        for seed in range(3 * number, 3 * number + 3):
+                            value = 20 + float(rng.normal())
+                            sweep.run({"lr": lr}, seed, [{"step": 1, "test/nll": value}])
+                    sweep.save()
+                ranking = rank(load(Registry(folder), names, None, None))
+            counts["apart"] += len(ranking.cells) != cells or ranking.price != 2
+            counts["lone"] += alone(ranking)
+        shares = [counts["apart"] / trials, counts["lone"] / trials]
+        yield f"V9 three rounds of {cells} cells, n = 3, through files", shares
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--trials", type=int, default=400)
+    trials = parser.parse_args().trials
+    for head, table in (
+        ("a clear winner, % / said first, %", noisier),
+        ("a clear winner, % / said first, %", shorter),
+        ("an end is advised in a block, % / a test tells one, %", in_blocks),
+        ("the lead is found, % (promised: 80) / seeds advised, mean", advised_seeds),
+        ("costs more than three times its sweep, % / the most, in tenths of its sweep", next_grids),
+        ("not one study, % / a lone winner, %", rounds),
+    ):
+        print(f"\n| | {head} |\n|---|---|")
+        for name, figures in table(trials):
+            print(f"| {name} | {' / '.join(f'{100 * one:.1f}' for one in figures)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
