@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from sweeper.backends.tmux import backend as tmux
 from sweeper.engine import access_token
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.grid.launch import SECTION
 from sweeper.launcher import background, kept_environments, launching, preflight
 from sweeper.launcher.manifest import changes, merge, refuse_secrets
+from sweeper.scheduler import account
 from sweeper.scheduler.progress import Summary, exit_code, line
 from sweeper.store.local import LocalStore
 from sweeper.sweep import environment_file, lock
@@ -31,7 +31,7 @@ def test_a_field_of_launch_is_kept_in_the_plan_and_read_back() -> None:
     """Whatever a grid may say there: a field that the plan does not have would be taken for a
     backend's, and one that is not read back would be forgotten by a relaunch."""
     fields = {field.key or name for name, field in SECTION.fields.items()}
-    assert fields == set(Launch._fields) - {"options"}
+    assert fields == set(Launch._fields) - {"options", "debug"}
     given = Launch(
         backend="slurm",
         max_parallel=3,
@@ -53,6 +53,7 @@ def test_a_field_of_launch_is_kept_in_the_plan_and_read_back() -> None:
         sync_s=2.0,
         priority=2.0,
         warm=False,
+        debug=True,
         options={"slurm": {"mem": "1G"}},
         backends=(Share("slurm", 2), Share("local")),
     )
@@ -309,9 +310,5 @@ def test_a_launcher_in_a_window_has_the_quota_of_who_launched(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEEPER_QUOTA", "s3://bucket/quota")
     monkeypatch.setenv("XDG_CONFIG_HOME", "config")
-    given: list[Any] = []
-    monkeypatch.setattr(tmux, "ensure_view", lambda *_: None)
-    monkeypatch.setattr(tmux.TmuxServer, "ensure_window", lambda _, *each: given.append(each[-1]))
-    background._in_a_window(SweepFolder(LocalStore(str(tmp_path)), "s"), ["true"])
     expected = {"SWEEPER_QUOTA": "s3://bucket/quota", "XDG_CONFIG_HOME": f"{tmp_path}/config"}
-    assert given == [expected]
+    assert account.handed_on() == expected
