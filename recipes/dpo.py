@@ -306,7 +306,8 @@ class PairTrainer(Trainer):
 
 
 class PreferenceTrainer(PairTrainer):
-    """Compares answers with a reference, asked once per pair because it does not change."""
+    """A trainer that compares answers with a reference, asked once per pair because it does not
+    change."""
 
     config: Config
     shown: ClassVar = ("dpo_loss", "margin", "test/margin", "test/preference_accuracy")

@@ -126,8 +126,8 @@ def shown(result: Result, most: int) -> str:
 
 
 class Player:
-    """Plays episodes. `sample` returns the model's next answer, given the turn's number and the
-    prompt."""
+    """A player of episodes. `sample` returns the model's next answer, given the turn's number and
+    the prompt."""
 
     def __init__(self, tokenizer: Any, agent: str, limits: Limits) -> None:
         self.tokenizer, self.agent, self.limits = tokenizer, agent, limits

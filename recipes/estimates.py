@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Ruler:
-    """Replaces a model's tokenizer where only the number of tokens matters."""
+    """A substitute for a model's tokenizer that only counts tokens."""
 
     chat_template = "ChatML"
     all_special_ids = (_END,)

@@ -78,7 +78,7 @@ def judging(
 
 
 class Reward(Protocol):
-    """Judges answers."""
+    """The interface of rewards of answers."""
 
     failures: list[Failure]
     """The failures since the list was last emptied."""
@@ -93,9 +93,8 @@ class Reward(Protocol):
 
 
 class TextReward:
-    """Compares with the right answer's text: exactly, or by the share of positions
-    that are right.
-    """
+    """A comparison with the right answer's text: exactly, or by the share of positions that are
+    right."""
 
     def __init__(self, dense: bool) -> None:
         self._measure = rollouts.share_right if dense else rollouts.exact
@@ -111,7 +110,7 @@ class TextReward:
 
 
 class FunctionReward:
-    """Calls `score(question, response, answer)` of a file in a separate process; see sandbox.py
+    """A call of `score(question, response, answer)` of a file in a separate process; see sandbox.py
     and isolated.py."""
 
     def __init__(self, function: Function) -> None:
@@ -147,8 +146,8 @@ class FunctionReward:
 
 
 class ModelReward:
-    """Uses a preference model (reward.py). The reward is the chance, 0 to 1, that the model
-    prefers an answer to the right one of the same question; 0.5 for that one itself.
+    """A preference model as the reward (reward.py). The reward is the chance, 0 to 1, that the
+    model prefers an answer to the right one of the same question; 0.5 for that one itself.
 
     A score alone has no meaning: the model was trained on differences between answers to one
     question, which leaves the zero of scores undefined. The right answers are the zero, as in

@@ -25,7 +25,8 @@ EPISODES = "episodes.jsonl"
 
 
 class RunDirectory:
-    """Writes a run's files. `last_state` is the checkpoint to resume from, None for a new run."""
+    """A writer of a run's files. `last_state` is the checkpoint to resume from, None for a new
+    run."""
 
     def __init__(self, path: str, last_state: dict[str, Any] | None) -> None:
         self.path = path

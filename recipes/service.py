@@ -131,7 +131,7 @@ def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
 
 
 class _Waits(logging.Handler):
-    """Prints from time to time that the service rejects requests."""
+    """A periodic message that the service rejects requests."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(logging.INFO)
@@ -181,7 +181,8 @@ def _silence(url: str) -> str | None:
 
 
 class Stop:
-    """Remembers a SIGTERM or SIGINT, so that a loop can end at the next good moment.
+    """A handler that remembers a SIGTERM or SIGINT, so that a loop can end at the next good
+    moment.
 
     Before `graceful` is set there is nothing to save, and a signal ends the program at once; so
     does a second signal.

@@ -77,7 +77,7 @@ def mean_nll(outputs: list[dict[str, Any]], data: list["tinker.Datum"]) -> float
 
 
 class Evaluation:
-    """Evaluates the held-out examples with the weights at the moment of its creation.
+    """An evaluation of the held-out examples with the weights at the moment of its creation.
 
     Creating one only submits requests; training requests submitted later don't affect it.
     """

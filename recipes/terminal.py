@@ -115,7 +115,7 @@ class Data(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Identifies an episode: `train` or `test`, and its step, group and episode numbers."""
+    """The identity of an episode: `train` or `test`, and its step, group and episode numbers."""
 
     split: str
     step: int

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
-    """Adds up the seconds that a recipe waits for each kind of work.
+    """The sum of the seconds that a recipe waits for each kind of work.
 
     Requests are pipelined, so a kind's seconds are those in which nothing else could go on, not
     the time that the service works on it. Within a span that is timed, inner spans do not count:

@@ -196,7 +196,7 @@ def _add_parts(verb: argparse.ArgumentParser, name: str) -> None:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Leaves the options out of the first line, since each has a line below."""
+    """A formatter that leaves the options out of the first line, since each has a line below."""
 
     def add_usage(
         self,

@@ -126,7 +126,7 @@ def _groups(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:
 
 
 def _limit(run: RunData, data: SweepData) -> int | None:
-    """A run's `max_tokens`: its own, or the recipe's default."""
+    """Return a run's `max_tokens`: its own, or the recipe's default."""
     value = run.config.get("max_tokens")
     if value is None and data.plan is not None:
         value = data.plan.recipe.takes.get("max_tokens", {}).get("default")

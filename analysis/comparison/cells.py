@@ -86,7 +86,8 @@ class Cell:
         return dict(zip(by_seed, on_scale(list(by_seed.values()), scale), strict=True))
 
     def best_run(self, sign: float) -> RunData | None:
-        """The run with the best value among those that count. With `sign` 1, smaller is better."""
+        """Return the run with the best value among those that count. With `sign` 1, smaller is
+        better."""
         counting = (run for run in self.runs if run.counts)
         return min(counting, key=lambda run: sign * (run.value or 0.0), default=None)
 

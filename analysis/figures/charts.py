@@ -275,7 +275,7 @@ def _shown(behaviour: Behaviour, ranking: Ranking) -> list[tuple[CellBehaviour, 
 
 
 def rewards(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any]:
-    """Histograms of the rewards of the last iteration."""
+    """Make histograms of the rewards of the last iteration."""
     width = (behaviour.high / BINS - behaviour.low / BINS) or 1.0
     centres = rounded([behaviour.low + width * (i + 0.5) for i in range(BINS)])
     traces = [

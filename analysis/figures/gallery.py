@@ -269,7 +269,7 @@ def telling(study: Study) -> list[str]:
 
 
 def _axis(study: Study, key: str, metric: str) -> Panel | None:
-    """The means by value if there is a grid, else the cells as points with the model."""
+    """Draw the means by value if there is a grid, else the cells as points with the model."""
     own = next((axis for axis in study.axes if axis.key == key), None)
     effect = study.surface.of(key) if study.surface is not None else None
     if own is not None and (own.matched or (effect is None and own.levels[0].number is None)):

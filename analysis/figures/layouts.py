@@ -60,7 +60,7 @@ def _shortened(text: str) -> str:
 
 
 def integers(values: Floats) -> list[float | None]:
-    """Integers if all values are that, else rounded values; None for NaN."""
+    """Return integers if all values are integers, else rounded values; None for NaN."""
     gaps = np.isnan(values)
     known = np.where(gaps, 0.0, values)
     if (np.rint(known) == known).all() and (np.abs(known) < 2**53).all():

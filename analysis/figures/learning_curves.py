@@ -108,7 +108,7 @@ def curves(
 
 
 class _Pen:
-    """Draws the curves of one key."""
+    """The drawing of the curves of one key."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class _Pen:
         return [trace, *crosses[:_CROSSES]]
 
     def _at_steps(self, run: RunData, name: str, steps: Floats) -> Floats:
-        """A run's clock at other steps, interpolated."""
+        """Interpolate a run's clock at other steps."""
         if name not in run.clocks:
             return np.full(len(steps), np.nan)
         points = run.curves[self.key]
@@ -231,7 +231,7 @@ class _Pen:
         return None
 
     def _clocks(self, runs: Sequence[RunData], at: Sequence[Any]) -> dict[str, Floats]:
-        """For each clock that all `runs` have, its mean at positions of their series."""
+        """Return, for each clock that all `runs` have, its mean at positions of their series."""
         if not self.clocks or not runs:
             return {}
         names = set(runs[0].clocks).intersection(*(run.clocks for run in runs))

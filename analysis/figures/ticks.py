@@ -26,7 +26,8 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def linear_ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten between two values, at most so many."""
+    """Return multiples of 1, 2 or 5 times a power of ten between two values, up to a maximum
+    number."""
     span = high - low
     if not (0 < span / most < math.inf):
         return [low] if math.isfinite(low) else []

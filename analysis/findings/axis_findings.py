@@ -177,7 +177,7 @@ def _crossing(crossing: Crossing) -> Finding:
 
 
 def _flat(axes: Sequence[Axis]) -> Iterator[Finding]:
-    """Axes without any effect that can be shown."""
+    """Describe axes without any effect that can be shown."""
     flat = [a.key for a in axes if a.effect.p is not None and a.effect.p > 1 - CONFIDENCE]
     if flat:
         verb = "makes" if len(flat) == 1 else "make"

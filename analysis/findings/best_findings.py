@@ -42,7 +42,7 @@ def standing(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) ->
 
 
 def _by_blocks(blocks: Blocks) -> Finding:
-    """In how many blocks the best is ahead of all other cells."""
+    """Describe in how many blocks the best is ahead of all other cells."""
     judged = [block for block in blocks.blocks if block.best is not None]
     ahead = [block for block in judged if block.ahead]
     tied = [block for block in judged if block.tied]

@@ -106,9 +106,9 @@ def _counting(ranking: Ranking) -> list[RunData]:
 
 
 def _judged_by(data: SweepData, metric: Metric) -> SweepData:
-    """The same runs, judged by their last value of another metric. A run that does not count for
-    the sweep's own metric does not count here, and failed runs count as they do there. Noise that
-    other sweeps lend is left out, since it belongs to the sweep's own metric."""
+    """Return the same runs, judged by their last value of another metric. A run that does not count
+    for the sweep's own metric does not count here, and failed runs count as they do there. Noise
+    that other sweeps lend is left out, since it belongs to the sweep's own metric."""
     own = data.metric
     if own is not None:
         metric = replace(metric, failed=own.failed)

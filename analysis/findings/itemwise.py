@@ -46,7 +46,7 @@ def _of_task(data: SweepData, ranking: Ranking, task: str) -> Compared | None:
 
 
 def counting(data: SweepData, runs: Sequence[RunData]) -> list[RunData]:
-    """The runs that the comparison of cells counts; without a metric, all that succeeded."""
+    """Return the runs that the comparison of cells counts; without a metric, all that succeeded."""
     if data.metric is None:
         return [run for run in runs if run.state == "succeeded"]
     return [run for run in runs if run.counts]

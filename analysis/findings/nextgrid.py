@@ -48,7 +48,7 @@ class NextGrid:
     note: str | None = None
 
     def placed(self, data: SweepData, path: str) -> "NextGrid":
-        """The same after it was written to a path or an address."""
+        """Return the same grid, with the path or address to which it was written."""
         command = launching(data, path, self.overrides)
         notes = [note for note in (self._keeping(data), elsewhere(data)) if note]
         return replace(self, command=command, note=" ".join(notes))
@@ -254,7 +254,8 @@ def _dumped(grid: Any) -> str:
     from ruamel.yaml.representer import RoundTripRepresenter
 
     class Spelled(RoundTripRepresenter):
-        """Writes new numbers as the report does, so that runs get names with the same text."""
+        """A speller of new numbers as the report writes them, so that runs get names with the same
+        text."""
 
     def number(self: Any, value: float) -> Any:
         if not math.isfinite(value):

@@ -145,8 +145,8 @@ def setting_text(cell: Cell, key: str) -> tuple[str, str]:
 
 
 def setting_column(cells: Sequence[Cell], key: str) -> list[tuple[str, str, str]]:
-    """For each cell the text of a setting, short enough for a table, its sort key, and the whole
-    text if it was cut."""
+    """Return for each cell the text of a setting, short enough for a table, its sort key, and the
+    whole text if it was cut."""
     whole = [setting_text(cell, key) for cell in cells]
     cut = labels.shortened([text for text, _ in whole])
     return [

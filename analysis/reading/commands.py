@@ -108,7 +108,7 @@ def reading_logs(data: SweepData) -> tuple[str, str] | None:
 
 
 def run_to_log(data: SweepData, run: RunData) -> str | None:
-    """A run that printed something, as an argument for `reading_logs`."""
+    """Return a run that printed something, as an argument for `reading_logs`."""
     if not run.attempts:
         return None
     return shlex.quote(run.name if len(data.names) > 1 else f"{data.name}/{run.name}")

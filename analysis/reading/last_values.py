@@ -36,9 +36,9 @@ _CHI = 0.454936
 
 
 def settle(*sweeps: SweepData) -> tuple[SweepData, ...]:
-    """Sweeps that are judged together, by the same value of each run: what `at: auto` comes to.
-    Those whose grid or user says `at` stay as they are. A race was decided by last values, and so
-    is its report."""
+    """Resolve `at: auto` for sweeps that are judged together, by the same value of each run. Those
+    whose grid or user says `at` stay as they are. A race was decided by last values, and so is its
+    report."""
     metrics = [data.metric for data in sweeps if data.metric is not None]
     if len(metrics) < len(sweeps) or any(metric.at != "auto" for metric in metrics):
         return sweeps
@@ -55,7 +55,8 @@ def _judged(data: SweepData, metric: Metric, ends: Ends | None) -> SweepData:
 
 
 def _ends(sweeps: Sequence[SweepData]) -> Ends | None:
-    """None where a run that counts has too few values, or there is one alone."""
+    """Return the last values of the runs. None if a run that counts has too few values, or if there
+    is only one run."""
     tails: list[Floats] = []
     cells: dict[tuple[int, str], list[int]] = {}
     for number, data in enumerate(sweeps):

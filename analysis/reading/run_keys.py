@@ -52,8 +52,8 @@ def is_label(key: str) -> bool:
 def own_keys(
     configs: Sequence[Mapping[str, Any]], ignored: Collection[str] = (), named: Collection[str] = ()
 ) -> OwnKeys:
-    """The runs' own keys in flat configurations, one per run. `named` are the keys of the seed if
-    the user names them; else all keys that are called a seed and hold integers are."""
+    """Return the runs' own keys in flat configurations, one per run. `named` are the keys of the
+    seed if the user names them; else all keys that are called a seed and hold integers are."""
     keys = dict.fromkeys(key for config in configs for key in config)
     seeds = [key for key in keys if (key in named if named else _is_seed(key, configs))]
     out = {key for key in keys if key in ignored or is_place(key)} | set(seeds)

@@ -207,15 +207,15 @@ def _going_on(placed: Placed, cells: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _placed(runs: Sequence[SweepRun]) -> tuple[tuple[Placed, ...], int]:
-    """The runs that count, and the number of others."""
+    """Return the runs that count, and the number of others."""
     latest = current(runs)
     placed = (Placed(run, run.cell, run.seed, run.state.value, run.config) for run in latest)
     return tuple(placed), len(runs) - len(latest)
 
 
 def _of_folder(path: str, keys: OwnKeys) -> Source | None:
-    """The runs below a folder. Runs with the same configuration, without keys that are a run's
-    own, are a cell. Cells of several runs are named by their settings."""
+    """Return the runs below a folder. Runs with the same configuration, without keys that are a
+    run's own, are a cell. Cells of several runs are named by their settings."""
     registry = Registry(path)
     runs = registry.handles()
     if not runs:

@@ -328,7 +328,7 @@ def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[st
 
 
 def _not_the_best(cells: Mapping[str, _Mean], best: _Mean, sign: float) -> dict[str, float]:
-    """For each cell the p value of the claim that one of the others is better.
+    """Return for each cell the p value of the claim that one of the others is better.
 
     If none is, the nearest that the means can be to what was found has this cell and those above it
     in one place, their mean, down to the last that lies above that. Given which cells those are,

@@ -59,8 +59,8 @@ class Ours(str):
 
 
 class Marker:
-    """Marks untrusted text with a random tag, so that the text cannot close it. All texts of an
-    answer together are cut to `_WHOLE` characters."""
+    """A marker of untrusted text, with a random tag, so that the text cannot close it. All texts of
+    an answer together are cut to `_WHOLE` characters."""
 
     def __init__(self) -> None:
         self._word = os.urandom(4).hex()

@@ -129,7 +129,7 @@ def _add_resources(server: "MCPServer[object]", workspace: Workspace) -> None:
 
     @server.resource("sweeper://grids/{name}", mime_type="application/yaml")
     def grid(name: str) -> str:
-        """A grid as it was written. In its path write %2F for /."""
+        """Return a grid as it was written. In its path write %2F for /."""
         return resource(lambda: _text(find_grid(workspace.grids, name)))
 
     @server.resource("sweeper://sweeps/{sweep}/grid", mime_type="application/yaml")

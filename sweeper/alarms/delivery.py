@@ -170,7 +170,8 @@ def _by_slack(letter: Letter, url: str) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Treats redirects as failures: a redirecting server has not accepted the message."""
+    """A handler that treats redirects as failures: a redirecting server has not accepted the
+    message."""
 
     def redirect_request(self, *_: object, **__: object) -> None:
         return None

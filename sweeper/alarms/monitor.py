@@ -44,9 +44,10 @@ class _MachineAlarm(NamedTuple):
 
 
 class AlarmMonitor:
-    """Raises the alarms of one sweep. `lines` are for people: the newest alarms, and failures of
-    `on_alarm`. `last_words` gives the last line that a failed run printed. `raised` is called
-    with each recorded alarm, at the first check also with those of earlier launchers."""
+    """The part of a launcher that raises the alarms of one sweep. `lines` are for people: the
+    newest alarms, and failures of `on_alarm`. `last_words` gives the last line that a failed run
+    printed. `raised` is called with each recorded alarm, at the first check also with those of
+    earlier launchers."""
 
     def __init__(
         self,

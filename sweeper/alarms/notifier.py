@@ -38,8 +38,8 @@ def notifier(
 
 
 class Notifier:
-    """Notifies people about one sweep. `start` runs a command next to this process, and returns a
-    function that says whether it still runs."""
+    """The part of a launcher that notifies people about one sweep. `start` runs a command next to
+    this process, and returns a function that says whether it still runs."""
 
     def __init__(
         self,

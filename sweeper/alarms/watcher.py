@@ -179,8 +179,8 @@ class _Watch:
 
 
 class Watcher:
-    """Watches the attempts of one sweep. `clock` gives monotonic seconds, `tell` gets a line about
-    a rule that fails. `said` has the recorded alarms, as (run, attempt, rule), which are not
+    """The watcher of the attempts of one sweep. `clock` gives monotonic seconds, `tell` gets a line
+    about a rule that fails. `said` has the recorded alarms, as (run, attempt, rule), which are not
     raised again.
 
     `stalled` has the attempts, as (run, attempt), that stood still at the last check, whether there

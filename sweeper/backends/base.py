@@ -76,7 +76,7 @@ class JobStatus(NamedTuple):
 
 
 class Backend(ABC):
-    """Executes the jobs of a sweep.
+    """The interface through which the jobs of a sweep are executed.
 
     Every method raises `sweeper.errors.Unreachable` if the backend does not answer, which must
     never be taken for ABSENT. The first five methods are required; a backend implements those of

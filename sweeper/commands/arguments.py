@@ -21,8 +21,8 @@ def group(verb: ArgumentParser, title: str) -> _ArgumentGroup:
 
 
 class Once(Action):
-    """Stores a value, and refuses a second one, which would replace the first without a word.
-    `refusal` is the message, with `{first}` and `{second}` for the values."""
+    """An action that stores a value and refuses a second one, which would silently replace the
+    first. `refusal` is the message, with `{first}` and `{second}` for the values."""
 
     refusal = "{second}: {first} is given already"
 
@@ -118,7 +118,7 @@ def runs(verb: ArgumentParser) -> None:
 
 
 def some_of_its_runs(verb: ArgumentParser, default: str = "the newest") -> None:
-    """The same; the sweep may be left out."""
+    """Declare the same arguments, with an optional sweep."""
     sweep(verb, default, RUNS)
     _runs(verb)
 

@@ -32,7 +32,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 class Offers(BaseCompleter):
-    """Offers values for an argument that has no choices of its own."""
+    """A completer that offers values for an argument that has no choices of its own."""
 
     def __call__(
         self,

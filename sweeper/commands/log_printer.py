@@ -80,8 +80,8 @@ def run_key(run: RecordedRun) -> RunKey:
 
 
 class LinePrinter:
-    """Prints the lines that match `pattern`. With more than one run, each line begins with its
-    run's name, in its colour."""
+    """A printer of the lines that match `pattern`. With more than one run, each line begins with
+    its run's name, in its colour."""
 
     def __init__(self, pattern: re.Pattern[str] | None, as_json: bool) -> None:
         self._pattern = pattern

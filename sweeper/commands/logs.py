@@ -83,7 +83,7 @@ def run(arguments: Namespace) -> int:
 
 
 class _Reader:
-    """Reads the logs of the chosen runs, and remembers how far."""
+    """A reader of the logs of the chosen runs, which remembers its position in each."""
 
     def __init__(self, arguments: Namespace, printer: LinePrinter) -> None:
         self._arguments = arguments

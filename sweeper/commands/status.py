@@ -50,7 +50,7 @@ class RunStatus(TypedDict):
 
 
 class _Screen(io.StringIO):
-    """Collects terminal output and writes it all at once, to avoid flicker."""
+    """A stream that collects terminal output and writes it all at once, to avoid flicker."""
 
     def isatty(self) -> bool:
         return True
@@ -165,7 +165,7 @@ def changes(
 
 
 class _Reporter:
-    """Prints what is new since the last poll, and remembers what has been printed."""
+    """A printer of changes since the last poll, which remembers what it has printed."""
 
     def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments

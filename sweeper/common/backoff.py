@@ -109,8 +109,8 @@ class Backoff:
 
 
 class Freshness:
-    """Tells whether a cached listing may be used again: for one second or twenty times as long as
-    it took to make, whichever is longer."""
+    """The lifetime of a cached listing: one second, or twenty times as long as it took to make,
+    whichever is longer."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

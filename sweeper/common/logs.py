@@ -45,8 +45,8 @@ class Log:
 
 
 class Changes:
-    """Logs a condition when it changes, not in each round. `name` is the condition's name in
-    messages."""
+    """A logger of a condition that logs it when it changes, not in each round. `name` is the
+    condition's name in messages."""
 
     def __init__(self, log: Log, name: str, gone: str) -> None:
         self._log, self._name, self._gone = log, name, gone
@@ -115,7 +115,7 @@ def log_in_a_job(redact: Callable[[str], str]) -> None:
 
 
 def _ignore(record: "logging.LogRecord") -> None:
-    """A full disk must not stop a launcher, nor fill its terminal."""
+    """Ignore an error of logging: a full disk must not stop a launcher, nor fill its terminal."""
     del record
 
 
@@ -124,7 +124,7 @@ def _formatter(redact: Callable[[str], str]) -> "logging.Formatter":
     import time
 
     class Redacted(logging.Formatter):
-        """Formats a record as one line, in UTC, without secrets."""
+        """A formatter that makes one line of a record, in UTC, without secrets."""
 
         converter = time.gmtime
 

@@ -49,7 +49,7 @@ def _written_out(match: "re.Match[str]") -> str:
 
 
 class Writer:
-    """Wraps a stream and writes text without terminal commands. Other attributes are the
+    """A wrapper of a stream that writes text without terminal commands. Other attributes are the
     stream's."""
 
     def __init__(self, below: TextIO) -> None:

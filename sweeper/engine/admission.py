@@ -18,7 +18,7 @@ Job = Callable[[], Reply]
 
 
 class Admission:
-    """Passes jobs to the scheduler when the limits allow it."""
+    """The admission of jobs to the scheduler, within the limits."""
 
     def __init__(
         self, promises: Promises, scheduler: Scheduler, meter: Meter, limits: Limits

@@ -56,8 +56,9 @@ def local_names(address: str) -> frozenset[str]:
 
 
 class Front:
-    """Checks each request before it passes it to the application. `token` is required of all
-    requests except `OPEN` (None: no token). `names` are the accepted host names (None: any)."""
+    """A middleware that checks each request before it passes it to the application. `token` is
+    required of all requests except `OPEN` (None: no token). `names` are the accepted host names
+    (None: any)."""
 
     def __init__(
         self, app: ASGIApp, token: str | None, names: Collection[str] | None = None

@@ -78,7 +78,8 @@ class Paused(NamedTuple):
 
 
 class Gate:
-    """Admits at most `limit` keys at once (None: any number). Others wait in their order.
+    """A gate that admits at most `limit` keys at once (None: any number). Others wait in their
+    order.
 
     Each key comes with a function to start. It is called at once, or by the thread of the key that
     leaves.
@@ -160,7 +161,7 @@ class Bucket:
 
 
 class Failures:
-    """Decides which requests fail: a fraction of them, the same for the same seed and order."""
+    """A generator of failures: a fraction of them, the same for the same seed and order."""
 
     def __init__(self, share: float, seed: int) -> None:
         self._share, self._random = share, random.Random(seed)  # noqa: S311 -- no secret

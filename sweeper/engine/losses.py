@@ -66,7 +66,7 @@ def _ppo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, 
 
 
 def _cispo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """Every token has a gradient. The clipped ratio only bounds its size."""
+    """Compute CISPO: every token has a gradient, and the clipped ratio only bounds its size."""
     ratio = np.exp(logprobs - inputs["logprobs"])
     slope = -_clipped(ratio, config, _CISPO) * inputs["advantages"] * inputs["weights"]
     return slope * logprobs, slope

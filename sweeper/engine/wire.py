@@ -93,7 +93,7 @@ _SEQUENCE_TAG = pb.ForwardBackwardRequest.SEQ_ID_FIELD_NUMBER << 3
 
 
 class _Varints:
-    """Reads protobuf one number at a time. Raises `IndexError` at its end."""
+    """A reader of protobuf, one number at a time. Raises `IndexError` at its end."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0

@@ -14,8 +14,8 @@ class Died(Exception):
 
 
 class NotThere(Exception):
-    """This machine lacks something that this kind of environment needs. The message says how to
-    get it."""
+    """The error if this machine lacks something that this kind of environment needs. The message
+    says how to get it."""
 
 
 class Result(NamedTuple):

@@ -91,7 +91,7 @@ def supervisor(
 
 
 class Output:
-    """Keeps the beginning and the end of a command's output."""
+    """The beginning and the end of a command's output."""
 
     def __init__(self, keep: int) -> None:
         self._most_head, self._most_tail = keep - keep // 2, keep // 2
@@ -118,9 +118,9 @@ class Output:
 
 
 class Shell:
-    """Controls the supervisor of a new environment, a child process of ours. `end_all` makes it
-    end all other processes. `why` returns the reason if somebody else has ended them. `root` is
-    the prefix of the environment's paths."""
+    """The controller of a new environment's supervisor, a child process of ours. `end_all` makes it
+    end all other processes. `why` returns the reason if somebody else has ended them. `root` is the
+    prefix of the environment's paths."""
 
     def __init__(
         self,

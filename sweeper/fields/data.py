@@ -26,8 +26,8 @@ def from_python(value: object, path: str, problems: Problems) -> Node:
 
 
 class _FromPython:
-    """Builds nodes from Python data, with the same limits as for text. A shared value counts each
-    time it occurs, and keys count too."""
+    """A builder of nodes from Python data, with the same limits as for text. A shared value counts
+    each time it occurs, and keys count too."""
 
     def __init__(self, problems: Problems) -> None:
         self.problems = problems

@@ -71,7 +71,7 @@ class Stop(Exception):
 
 
 class Problems:
-    """Collects the mistakes in a grid, so that all are reported at once."""
+    """The mistakes in a grid, collected so that all are reported at once."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Place, str], None] = {}
@@ -235,7 +235,7 @@ class _Mistake(Protocol):
 
 
 class _Reader:
-    """Builds nodes from the parser's events."""
+    """A builder of nodes from the parser's events."""
 
     def __init__(self, source: str, problems: Problems, fixed: Place | None) -> None:
         self.source, self.problems, self.fixed = source, problems, fixed

@@ -24,7 +24,7 @@ HOLES = ("run", "name", "rule", "sweep", "attempt", "message")
 
 
 class _Rule:
-    """Reads `off`, `on` or new thresholds of one rule. The value is False for a rule that is
+    """The kind of one rule: `off`, `on` or new thresholds. The value is False for a rule that is
     off."""
 
     def __init__(self, name: str) -> None:

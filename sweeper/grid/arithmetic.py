@@ -116,7 +116,7 @@ def _part(text: str, node: ast.expr) -> str:
 
 
 class _Computing:
-    """Computes the parts of one expression."""
+    """The computation of one expression, part by part."""
 
     def __init__(self, text: str, lookup: _Lookup) -> None:
         self.text, self.lookup = text, lookup

@@ -44,7 +44,7 @@ def _section(kind: BackendType) -> Section:
 
 
 class Places:
-    """Reads a list of distinct backends."""
+    """The kind of a list of distinct backends."""
 
     def read(self, node: Node, where: str, problems: Problems) -> list[Entry] | None:
         """Return the valid entries, and note problems of the others."""

@@ -104,8 +104,8 @@ def nested(config: Mapping[str, object], key: str) -> dict[str, object]:
 
 
 class Resolver:
-    """Replaces references by values. Callers always say which keys may hold references, because a
-    resolved value may look like a reference without being one.
+    """A resolver of references to values. Callers always say which keys may hold references,
+    because a resolved value may look like a reference without being one.
 
     Results are cached, and equal values are one object, so callers may cache by `id()`.
     """
@@ -183,7 +183,7 @@ class Resolver:
 
 
 class _Reading:
-    """Resolves the values of one configuration when they are needed."""
+    """The values of one configuration, resolved when they are needed."""
 
     def __init__(
         self, config: Mapping[str, object], keys: Collection[str], late: str | None

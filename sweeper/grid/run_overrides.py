@@ -15,7 +15,8 @@ _CONDITION = {"type": "object", "minProperties": 1}
 
 
 class _Overrides:
-    """Reads a list of mappings of the section's own fields, with the condition on a run in `if`."""
+    """The kind of a list of mappings of the section's own fields, with the condition on a run in
+    `if`."""
 
     def __init__(self, section: Section) -> None:
         condition = Field("if", Shape(_CONDITION, unread), "The keys and values of the runs.")

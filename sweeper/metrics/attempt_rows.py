@@ -16,7 +16,7 @@ from sweeper.sweep.folder import SweepFolder
 
 
 class GrowingMetrics:
-    """Follows the metrics in `folder`, whichever file they are in."""
+    """A follower of the metrics in `folder`, whichever file they are in."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self._folder = folder
@@ -73,7 +73,7 @@ class Fresh(NamedTuple):
 
 
 class Tail:
-    """Follows the metrics of one attempt."""
+    """A follower of the metrics of one attempt."""
 
     def __init__(self, folder: SweepFolder, run: str, attempt: int) -> None:
         self._store = folder.store

@@ -29,7 +29,7 @@ class Added(NamedTuple):
 
 
 class Growing:
-    """Follows the file at `path`. With `lines` it gives whole lines only."""
+    """A follower of the file at `path`. With `lines` it returns only whole lines."""
 
     def __init__(self, store: Store, path: str, *, lines: bool = True) -> None:
         self._store, self._lines = store, lines

@@ -150,7 +150,7 @@ def smoothed(values: "Floats") -> float | None:
 
 
 class Judge:
-    """Judges a run while its points come one by one, without keeping them."""
+    """The value of a run, computed point by point without keeping the points."""
 
     def __init__(self, goal: str = "minimize", at: str = "last") -> None:
         self._sign, self._at = sign_of(goal), at

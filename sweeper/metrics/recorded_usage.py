@@ -56,8 +56,8 @@ class RecordedTokens:
 
 
 class AttemptRecords:
-    """Follows the recorded tokens of one attempt. Rows copied from the previous attempt do not
-    count."""
+    """A follower of the recorded tokens of one attempt. Rows copied from the previous attempt do
+    not count."""
 
     def __init__(self, folder: SweepFolder, run: str, attempt: int) -> None:
         self._tail = Tail(folder, run, attempt)

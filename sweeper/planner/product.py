@@ -42,9 +42,9 @@ class _TooMuch(Exception):
 
 
 class Product:
-    """Makes the points of a grid. `replicates` is the number of runs of each point. Mistakes are
-    noted, and `cut_short` says whether points are missing because of them. `warnings` are complete
-    once the last point is taken."""
+    """The points of a grid, made lazily. `replicates` is the number of runs of each point. Mistakes
+    are noted, and `cut_short` says whether points are missing because of them. `warnings` are
+    complete once the last point is taken."""
 
     def __init__(
         self, grid: Grid, problems: Problems, warnings: list[str], *, replicates: int = 1

@@ -96,8 +96,8 @@ def look(store: Store, snapshot: Snapshot, *, secrets: Collection[str] = ()) -> 
 
 
 def relink(snapshot: Snapshot) -> None:
-    """If this machine has extracted a snapshot before, add links to files that are new in the
-    checkout, such as data whose absence made a run fail. Only for code that has not changed."""
+    """Add links to files that are new in the checkout, such as data whose absence made a run
+    fail, if this machine has extracted the snapshot before and the code has not changed."""
     from sweeper.paths import home
 
     top = _top(snapshot, home())

@@ -35,7 +35,7 @@ Made = typing.TypeVar("Made")
 
 
 class Source(typing.Protocol[Made]):
-    """Makes configurations."""
+    """The interface of what makes configurations."""
 
     cls: type[object]
 
@@ -74,7 +74,8 @@ class Class:
 
 
 class Checker(typing.Generic[Made]):
-    """Parses configurations. `source` makes them: a `Class`, or a `function_recipes.Function`.
+    """A parser of configurations. `source` makes them: a `Class`, or a
+    `function_recipes.Function`.
 
     Values that chz has parsed for a class before are not parsed again: the class itself is called
     with the results of chz for each of its fields, including all validators.

@@ -64,7 +64,7 @@ def serve(status: str, move: Move) -> str | None:
 
 
 class Server:
-    """Imports modules, and forks a keeper for each worker that asks."""
+    """A server that has imported modules, and forks a keeper for each worker that asks."""
 
     def __init__(self, listener: socket.socket, status: str, move: Move) -> None:
         self._listener = listener

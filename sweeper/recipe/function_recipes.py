@@ -27,7 +27,7 @@ class Made(typing.NamedTuple):
 
 
 class Function:
-    """Makes configurations from a function. `cls` is the class of config that the function makes
+    """A function that makes configurations. `cls` is the class of config that the function makes
     when called with `arguments`."""
 
     def __init__(self, function: Callable[..., object], arguments: list[str]) -> None:

@@ -60,7 +60,7 @@ def settings_of(config: Mapping[str, object], recipe: Recipe) -> Settings:
 
 
 class Guesses:
-    """Guesses from examples, cached."""
+    """Forecasts from examples, cached."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
         self._examples = examples

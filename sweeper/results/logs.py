@@ -32,7 +32,7 @@ def files_of(run: RecordedRun) -> tuple[str, str]:
 
 
 class Tail:
-    """Follows what a run prints: the log of one attempt, then that of the next. It begins with
+    """A follower of a run's output: the log of one attempt, then that of the next. It begins with
     the newest attempt that printed something. `read` returns new lines; `finish` returns an
     unfinished last line when the log has ended."""
 

@@ -49,7 +49,7 @@ class _Place:
 
 
 class Follower:
-    """Follows the newest attempt of each run."""
+    """A follower of the newest attempt of each run."""
 
     def __init__(self, runs: Sequence[RecordedRun]) -> None:
         self._places = [_Place(run) for run in runs]

@@ -36,9 +36,9 @@ _SMALL = 1 << 16
 
 
 class Tabulator:
-    """Reads runs of several roots. `memories` has the cache of each root. `problems` gets a line
-    for each run with unreadable lines, and for each run that could not be read at all and is left
-    out."""
+    """A reader of the metrics of runs of several roots. `memories` has the cache of each root.
+    `problems` gets a line for each run with unreadable lines, and for each run that could not be
+    read at all and is left out."""
 
     def __init__(self, memories: Mapping[str, Folder | None], problems: Problems) -> None:
         self._memories = memories

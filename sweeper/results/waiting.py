@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Live(Generic[T]):
-    """Follows something that changes: reads it, shows it, and pauses, until `ended`, which looks at
+    """A loop that reads something that changes, shows it, and pauses, until `ended`, which looks at
     what was read. `status --follow`, `logs --follow`, the view of `watch` and `wait` use it.
 
     `pause` gives the seconds to the next poll; a poll that took long makes that `share` times its

@@ -213,7 +213,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    """Reads a condition from left to right."""
+    """A parser of a condition, from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -150,8 +150,8 @@ def _of(body: Heartbeat) -> Used:
 
 
 class SweepUsageWatch:
-    """Adds up the usage of a sweep's attempts every few seconds and publishes it, so that readers
-    need not query each run."""
+    """The part of a launcher that adds up the usage of a sweep's attempts every few seconds and
+    publishes it, so that readers need not query each run."""
 
     def __init__(self, context: Context, run_table: RunTable, attempts: AttemptUsage) -> None:
         self._context, self._run_table, self._attempts = context, run_table, attempts

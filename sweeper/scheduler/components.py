@@ -204,8 +204,9 @@ NOT_YET_SECONDS = 5.0
 
 
 class Cancellations:
-    """Has jobs stopped. `stopping` has the tokens of those that their backend was asked to stop.
-    `spending` and `engine` are None if no job is stopped because of them."""
+    """The part of a launcher that has jobs stopped. `stopping` has the tokens of those that their
+    backend was asked to stop. `spending` and `engine` are None if no job is stopped because of
+    them."""
 
     def __init__(
         self,

@@ -23,8 +23,8 @@ _ASK_SECONDS = 1.0
 
 
 class EngineWatch:
-    """Finds the engine of a sweep by `find`, and gives its address to later attempts. `known` is
-    its address at the launch.
+    """The part of a launcher that finds the engine of a sweep by `find`, and passes its address to
+    later attempts. `known` is its address at the launch.
 
     `fixed`: the address was given at the launch and never changes. Possibly only jobs can reach
     it, so it counts as gone only if it has answered here before.

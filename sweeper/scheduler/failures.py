@@ -86,8 +86,8 @@ class Failure(NamedTuple):
 
 
 class CircuitBreaker:
-    """Tracks how the first runs of a launch and their first attempts ended. A failure of None
-    stands for any other end."""
+    """The ends of the first runs of a launch, and of their first attempts. A failure of None stands
+    for any other end."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Failure | None] = {}
@@ -172,7 +172,7 @@ class End(NamedTuple):
 
 
 class Outcomes:
-    """Reads each outcome once.
+    """A reader of outcomes, which reads each once.
 
     The times in outcomes come from workers, whose clocks may be wrong by hours. So an attempt is
     assumed to have ended after the last check that saw it running.

@@ -34,7 +34,8 @@ class _StageRoom:
 
 
 class JobStarter:
-    """Starts the jobs of one sweep. `check` raises if another launcher has taken over the sweep.
+    """The part of a launcher that starts the jobs of one sweep. `check` raises if another launcher
+    has taken over the sweep.
 
     `unsubmitted` has the runs with an opened attempt that is at no backend, according to the
     backend.

@@ -42,7 +42,7 @@ REMOTE_POLL_SECONDS = 2.0
 
 
 class Scheduler:
-    """Drives one sweep to its end. The caller holds the sweep's lock.
+    """The loop that drives one sweep to its end. The caller holds the sweep's lock.
 
     `notify` gets each changed summary. With `smoke` one run goes first, and the others when it has
     succeeded. With `starting=False` no runs are started: running jobs are followed, and stopped on

@@ -24,7 +24,8 @@ _SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 class LostWorkers:
-    """Records the outcomes that workers did not record, and observes the other attempts.
+    """The part of a launcher that records outcomes that workers did not record, and observes the
+    other attempts.
 
     `withdrawn` is called with the attempts whose withdrawal was interrupted (run, attempt).
     `stalled` says whether an attempt makes no progress. With `starting=False` no worker is
@@ -147,8 +148,8 @@ class LostWorkers:
 
 
 class _KernelKills:
-    """Remembers which jobs the kernel killed for memory: those that ended when it killed a
-    process of our control group, which usually contains the jobs of this machine."""
+    """The jobs that the kernel killed for memory: those that ended when it killed a process of our
+    control group, which usually contains the jobs of this machine."""
 
     def __init__(self) -> None:
         self._counter = MemoryKills()

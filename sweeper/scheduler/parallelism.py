@@ -75,8 +75,8 @@ def name_of(root: str, sweep: str, identity: str = "") -> str:
 
 
 class Governor:
-    """Decides for the launcher of one sweep how many slots it holds. `own` is its first entry in
-    the record. `most` is how many jobs the service takes at once, if the user knows it; with
+    """The part of a launcher that decides how many slots its sweep holds. `own` is its first entry
+    in the record. `most` is how many jobs the service takes at once, if the user knows it; with
     None the launchers learn it."""
 
     def __init__(

@@ -239,8 +239,8 @@ class Places:
 
 
 class Withdrawals:
-    """Withdraws attempts, and has their runs started again at another place. With `starting=False`
-    none is withdrawn."""
+    """The part of a launcher that withdraws attempts, and has their runs started again at another
+    place. With `starting=False` none is withdrawn."""
 
     def __init__(
         self, run_table: RunTable, places: Places, policy: FailurePolicy, *, starting: bool

@@ -164,7 +164,7 @@ _SECONDS = 1.0
 
 
 class Publisher:
-    """Writes the observations of a sweep next to its events when they change. `starting` says
+    """A writer of a sweep's observations, next to its events, when they change. `starting` says
     whether this launcher starts runs."""
 
     def __init__(self, context: Context, *, starting: bool) -> None:
@@ -192,7 +192,7 @@ class Publisher:
 
 
 class StatusDisplay:
-    """Passes changes to the first backend that has a display."""
+    """A relay of changes to the first backend that has a display."""
 
     def __init__(self, backends: Iterable[Backend], clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -93,8 +93,8 @@ def _bare(capabilities: Capabilities, store: Store, carried: Carried | None) -> 
 
 
 class JobBuilder:
-    """Builds the jobs of the sweep in `folder`. `env_file` is the file
-    with its runs' environment. Raises `UsageError` for a place with missing options."""
+    """A builder of the jobs of the sweep in `folder`. `env_file` is the file with its runs'
+    environment. Raises `UsageError` for a place with missing options."""
 
     def __init__(self, plan: Plan, folder: SweepFolder, env_file: str | None) -> None:
         self._plan, self._folder, self._env_file = plan, folder, env_file
@@ -130,9 +130,9 @@ class JobBuilder:
 
 
 class Submitter:
-    """Submits attempts of one sweep to its `places`. `service` is the service record of the last
-    launch, `engine` the watch of the runs' engine if they use one of ours, and `stages` the
-    inputs from other runs."""
+    """The part of a launcher that submits attempts of one sweep to its `places`. `service` is the
+    service record of the last launch, `engine` the watch of the runs' engine if they use one of
+    ours, and `stages` the inputs from other runs."""
 
     def __init__(
         self,

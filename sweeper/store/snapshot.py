@@ -21,7 +21,7 @@ _WINDOW = 256
 
 
 class Contents(Protocol):
-    """Remembers the contents of small files by their path and stamp, from one process to the
+    """A cache of the contents of small files by their path and stamp, from one process to the
     next."""
 
     def get(self, path: str, stamp: tuple[int, int]) -> bytes | None:

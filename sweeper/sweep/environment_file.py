@@ -27,7 +27,7 @@ _MARK = "SWEEPER_KEPT"
 
 
 def env_file(folder: str) -> str:
-    """The file for the environment of the sweep at `folder`."""
+    """Return the path of the file for the environment of the sweep at `folder`."""
     import hashlib  # a worker on a local store has no use for it
 
     name = hashlib.sha256(folder.encode()).hexdigest()[:16]

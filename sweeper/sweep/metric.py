@@ -45,14 +45,13 @@ def is_noise(noise: str) -> bool:
 
 
 class Metric(NamedTuple):
-    """Decides which cell is best. `at` is the value of a run that counts: `last`, `best`,
-    `mean_of_last=5`, or `auto`, which is the last, or in a report a mean if the last values are
-    noisy. `noise` says whether cells share a noise estimate: `auto` (if a test allows it),
+    """The settings that decide which cell is best. `at` is the value of a run that counts: `last`,
+    `best`, `mean_of_last=5`, or `auto`, which is the last, or in a report a mean if the last values
+    are noisy. `noise` says whether cells share a noise estimate: `auto` (if a test allows it),
     `pooled`, `own`, or `from=SWEEP,...` (use the estimates of these sweeps). `failed` is how a
-    failed run counts: `bound` (its cell is at best as good as with the worst value in its
-    place), `worst` (the worst value) or `drop` (not at all). `by` is a setting: cells are
-    compared separately for each of its values. `relevant` is the smallest difference that
-    matters."""
+    failed run counts: `bound` (its cell is at best as good as with the worst value in its place),
+    `worst` (the worst value) or `drop` (not at all). `by` is a setting: cells are compared
+    separately for each of its values. `relevant` is the smallest difference that matters."""
 
     name: str
     goal: Annotated[Literal["minimize", "maximize"], Default("minimize")]

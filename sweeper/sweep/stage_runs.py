@@ -84,7 +84,7 @@ def value_of(plan: Plan, run: Run, key: str) -> object:
 
 
 class _Growing:
-    """Makes the runs of one plan, stage by stage."""
+    """The runs of one plan, made stage by stage."""
 
     def __init__(self, plan: Plan, taken: Taken) -> None:
         self._plan, self._taken = plan, taken

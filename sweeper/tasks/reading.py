@@ -52,7 +52,7 @@ def read_toml(text: str, source: str, problems: Problems) -> Node | None:
 
 
 class _Nodes:
-    """Builds nodes. A node without a line of its own has that of its parent."""
+    """A builder of nodes. A node without a line of its own has that of its parent."""
 
     def __init__(self, source: str, lines: dict[Path, int]) -> None:
         self._source, self._lines = source, lines

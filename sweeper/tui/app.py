@@ -127,9 +127,9 @@ def _describe(error: Exception) -> str:
 
 
 class WatchApp(App[int]):
-    """Shows the sweep that `poller` polls, and returns the exit code. `guest` is the process that
-    started this view: the view closes when that process has gone. With `leaves` the view closes
-    some time after the sweep's end and the last key."""
+    """The app that shows the sweep that `poller` polls, and returns the exit code. `guest` is the
+    process that started this view: the view closes when that process has gone. With `leaves` the
+    view closes some time after the sweep's end and the last key."""
 
     TITLE = "sweeper watch"
     CSS_PATH = "watch.tcss"

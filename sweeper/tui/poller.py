@@ -60,7 +60,7 @@ _SAID_BYTES = 16_384
 
 
 class Poller:
-    """Polls one sweep. Raises `NotFound` when there is none. `clock` gives monotonic seconds,
+    """A poller of one sweep. Raises `NotFound` when there is none. `clock` gives monotonic seconds,
     `wall` seconds since 1970."""
 
     def __init__(

@@ -80,8 +80,8 @@ class _Metrics:
 
 
 class PageReader:
-    """Reads one run's page. `run` is its current handle: another attempt or state needs another
-    reader. `handle` returns the handle of any run of the sweep. Runs that are over are read
+    """A reader of one run's page. `run` is its current handle: another attempt or state needs
+    another reader. `handle` returns the handle of any run of the sweep. Runs that are over are read
     once."""
 
     def __init__(

@@ -114,7 +114,7 @@ class WatchScreen(Screen[None]):
 
 
 class OpenRun(Provider):
-    """Opens a run's page by a part of its name, from the command palette."""
+    """A provider for the command palette that opens a run's page by a part of its name."""
 
     async def search(self, query: str) -> Hits:
         screen, matcher = self.screen, self.matcher(query)
@@ -126,7 +126,7 @@ class OpenRun(Provider):
 
 
 class Question(ModalScreen[bool]):
-    """Asks before something that cannot be taken back: `y` does it, any other key does not."""
+    """A question before something that cannot be undone: `y` does it, any other key does not."""
 
     def __init__(self, question: str) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ def list_lines(model: ScreenModel, width: int, rows: int, top: int, glyphs: Glyp
 
 
 class RunList(ScrollView, can_focus=True, inherit_bindings=False):
-    """Shows the lines of a `ScreenModel` below their column titles, with a cursor."""
+    """The lines of a `ScreenModel` below their column titles, with a cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "move(1)", system=True),
@@ -149,7 +149,7 @@ class Leave(Enum):
 
 
 class SweepScreen(WatchScreen, inherit_bindings=False):
-    """Shows all runs of a sweep. Its keys arrange the list; the list's own keys move the
+    """The screen of all runs of a sweep. Its keys arrange the list; the list's own keys move the
     cursor."""
 
     HELP = """

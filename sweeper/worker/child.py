@@ -13,8 +13,8 @@ from sweeper.errors import EnvironmentFailure
 
 
 class Guard:
-    """Kills a process group when this process dies. It forks: create it while there is only one
-    thread. Processes that leave the group (daemons) escape it."""
+    """A guard that kills a process group when this process dies. It forks: create it while there is
+    only one thread. Processes that leave the group (daemons) escape it."""
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()

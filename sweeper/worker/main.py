@@ -59,7 +59,7 @@ _TRIES = 4
 
 
 class Worker:
-    """Executes one attempt of a run."""
+    """A worker, which executes one attempt of a run."""
 
     def __init__(
         self, folder: SweepFolder, run: str, attempt: int, submitted: int | None = None
@@ -399,7 +399,7 @@ class Worker:
         return self._syncing.finish(self._beat, BEAT_SECONDS, lambda: self._requests.cancelled)
 
     def _begin_syncing(self, job: Job, prepared: Prepared) -> None:
-        """If the store is remote, mark the attempt as unsynced and create its sync thread."""
+        """Mark the attempt as unsynced and create its sync thread, if the store is remote."""
         if prepared.place.store is self.store:
             return
         from sweeper.worker.spool import Spooled, start_syncing

@@ -21,7 +21,7 @@ _PATIENCE = 0.1
 
 
 class Output:
-    """Copies a recipe's output from a pipe to the log at `path` and to our own terminal.
+    """A recipe's output, copied from a pipe to the log at `path` and to our own terminal.
 
     A full disk or a blocked terminal does not stop the recipe. `tail` is the end of the output.
     `lost` counts the bytes that are missing from the log because of `trouble`.

@@ -25,9 +25,9 @@ class Pause(NamedTuple):
 
 
 class Pauses:
-    """Tracks the pauses of one recipe. `folder` holds its metrics; a pause ends when they grow.
-    One thread feeds it and another one reads it. `begun` is called in the feeding thread when a
-    pause begins. `clock` returns monotonic seconds."""
+    """The pauses of one recipe. `folder` holds its metrics; a pause ends when they grow. One thread
+    feeds it and another one reads it. `begun` is called in the feeding thread when a pause begins.
+    `clock` returns monotonic seconds."""
 
     def __init__(
         self,

@@ -67,9 +67,9 @@ class _Plain:
 
 
 class Sync:
-    """Sends the files of one attempt from `folder`, that of the sweep in the spool, to the same
-    paths in `store`. With `fresh`, none of them is in the store yet; otherwise the store is listed.
-    For use by one thread."""
+    """The upload of the files of one attempt from `folder`, that of the sweep in the spool, to the
+    same paths in `store`. With `fresh`, none of them is in the store yet; otherwise the store is
+    listed. For use by one thread."""
 
     def __init__(
         self, store: Store, folder: SweepFolder, run: str, attempt: int, *, fresh: bool

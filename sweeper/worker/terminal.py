@@ -49,7 +49,7 @@ class Terminal:
 
 
 def _relay(master: int) -> None:
-    """Pass on what is typed, until the recipe's terminal is closed."""
+    """Pass on typed input, until the recipe's terminal is closed."""
     with suppress(OSError):
         while select.select([0], [], [])[0]:
             data = os.read(0, _CHUNK)

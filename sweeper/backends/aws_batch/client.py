@@ -54,7 +54,7 @@ class _Client(Protocol):
 
 
 class _Session(Protocol):
-    """Creates clients."""
+    """A factory of clients."""
 
     def create_client(
         self, service_name: str, *, region_name: str | None, config: object

@@ -91,8 +91,8 @@ class Refusal(Unreachable):
 
 
 class TmuxServer:
-    """Sends commands to the server. Every method raises `Unreachable` if tmux does not answer, and
-    `EnvironmentFailure` if there is no tmux."""
+    """A connection to the tmux server. Every method raises `Unreachable` if tmux does not answer,
+    and `EnvironmentFailure` if there is no tmux."""
 
     def __init__(self) -> None:
         self._socket = socket_name()

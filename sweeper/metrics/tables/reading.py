@@ -40,8 +40,8 @@ class _Mark(NamedTuple):
 
 
 class Reader:
-    """Reads columns; without a `folder` there is no cache. `parsed` counts the bytes that were not
-    cached. New data is cached by `save`."""
+    """A reader of columns; without a `folder` there is no cache. `parsed` counts the bytes that
+    were not cached. New data is cached by `save`."""
 
     def __init__(self, folder: Folder | None) -> None:
         self.parsed = 0
