@@ -136,7 +136,7 @@ def _keys(frame: "pandas.DataFrame", by: str | Sequence[str] | None) -> list[str
 def _groups(
     frame: "pandas.DataFrame", metric: str, keys: Sequence[str]
 ) -> dict[str, list[tuple[int | None, float]]]:
-    """Name -> the seed and the value of each row that counts."""
+    """Return by name the seed and the value of each row that counts."""
     groups: dict[str, list[tuple[int | None, float]]] = {}
     rows: list[dict[str, Any]] = frame.to_dict("records")  # pyright: ignore[reportAssignmentType, reportUnknownMemberType]
     for row in rows:

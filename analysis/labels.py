@@ -95,7 +95,7 @@ def difference(value: float) -> str:
 
 
 def p_value(value: float | None) -> str:
-    """`p = 0.032`, `p < 0.001`."""
+    """Return a p value as text: `p = 0.032`, `p < 0.001`."""
     if value is None:
         return NONE
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
@@ -184,7 +184,7 @@ def _cut(text: str, alike: Collection[str], width: int) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """`48 s`, `3 min 20 s`, `2 h 05 min`."""
+    """Return a duration as text: `48 s`, `3 min 20 s`, `2 h 05 min`."""
     if seconds is None:
         return NONE
     whole = round(seconds)
@@ -212,7 +212,7 @@ def capitalised(text: str) -> str:
 
 
 def listed(items: Sequence[str], limit: int = 4) -> str:
-    """`a`, `a and b`, `a, b and c`, `a, b, c, d and 3 more`."""
+    """Return names as text: `a`, `a and b`, `a, b and c`, `a, b, c, d and 3 more`."""
     if len(items) > limit + 1:
         return f"{', '.join(items[:limit])} and {len(items) - limit} more"
     if len(items) < 2:

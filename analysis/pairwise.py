@@ -310,7 +310,7 @@ def _judgement(estimate: Estimate, p: float | None, metric: Metric) -> str:
 
 
 def _doubts(row: Row, metric: str) -> Iterator[str]:
-    """Say of which cells a run may have diverged, since the metric is missing at its end."""
+    """Name cells with a run that may have diverged, since the metric is missing at its end."""
     for side, cell in (("A", row.a), ("B", row.b)):
         runs = sum(run.missing > 0 and not run.diverged for run in cell.runs)
         if runs:

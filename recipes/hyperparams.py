@@ -138,7 +138,7 @@ def resolved(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
 
 
 def notes(recipe: str, config_class: type[Any], values: Mapping[str, Any]) -> list[str]:
-    """Return lines for a plan: the numbers found for values that are `auto`."""
+    """Return lines for a plan: the values chosen for `auto` settings."""
     if AUTO not in (values.get(key) for key in FIELDS):
         return []
     config = config_class(**{key: value for key, value in values.items() if "." not in key})

@@ -29,8 +29,7 @@ lacks = pairs.lacks
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """Return lines for the plan of a run: the numbers found for values that are `auto`, and what
-    is to be known about its data."""
+    """Return lines for the plan of a run: the x"""
     return [*hyperparams.notes("reward", Config, values), *pairs.notes(values)]
 
 

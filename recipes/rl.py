@@ -95,8 +95,7 @@ TRIED = 4
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """Return lines for the plan of a run: the numbers found for values that are `auto`, and what
-    is to be known about its data."""
+    """Return lines for the plan of a run: the x"""
     return [*hyperparams.notes("rl", Config, values), *settings.notes(values)]
 
 

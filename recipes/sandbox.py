@@ -90,8 +90,8 @@ def find_function(function: str) -> tuple[str, str]:
 
 
 def check_source(function: str) -> None:
-    """Raise RecipeError if the file of `path/to/file.py:name` is missing, is no Python, or never
-    mentions the name. Nothing of it is executed."""
+    """Raise RecipeError if the file of `path/to/file.py:name` is missing, is not Python, or never
+    mentions the name. The file is not executed."""
     path, name = find_function(function)
     try:
         with open(path, "rb") as file:

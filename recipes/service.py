@@ -168,7 +168,7 @@ def tokenizer_of(client: "tinker.TrainingClient | tinker.SamplingClient") -> Any
 
 
 def _silence(url: str) -> str | None:
-    """Return why the address is unreachable; None if somebody is there, however slow."""
+    """Return why the address is unreachable; None if a server answers, however slowly."""
     import httpx
 
     try:

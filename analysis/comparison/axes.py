@@ -200,8 +200,8 @@ def _level(key: str, text: str, number: float | None, cells: list[Cell], ranking
 
 
 def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
-    """Ordered axes with three values or more along which every step improves, and whose ends and
-    last step differ at 2.5 %, shared by all `axes` (Bonferroni): past a turn the last step does
+    """Return ordered axes with three values or more along which every step improves, and whose ends
+    and last step differ at 2.5 %, shared by all `axes` (Bonferroni): past a turn the last step does
     not. Edges have the other half of the level."""
     trends: list[Trend] = []
     family = 2 * max(sum(axis.matched for axis in axes), 1)
@@ -214,7 +214,7 @@ def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
         toward = axis.steps[0] if axis.best == 0 else axis.steps[-1]
         if _is_beyond_noise(axis.ends, family) and _is_beyond_noise(toward, family):
             side = "smallest" if axis.best == 0 else "largest"
-            # All steps at once: each has to pass, so none pays for the others.
+            # All steps at once: each must be significant, so no correction is needed.
             every = all(_is_beyond_noise(step, family) for step in axis.steps)
             trends.append(Trend(axis.key, side, axis.ends, every))
     return trends
@@ -227,12 +227,12 @@ def _is_beyond_noise(estimate: Estimate, family: int) -> bool:
 def find_crossings(
     ranking: Ranking, axes: Sequence[Axis], sign: float, by: Sequence[str] | None = None
 ) -> list[Crossing]:
-    """Pair of axes in which the best value of one depends on the other: at least two of its
-    values change places, each being better beyond the noise somewhere. Differences within a row
-    are compared with the studentized range of its values and corrected for the number of rows and
-    of pairs of axes (Bonferroni). So at most 5 % of sweeps without any such dependence report
-    one. With `by`, only the dependence on these settings is tested, also in a ragged grid: within
-    a row, only cells that were measured alike are compared."""
+    """Return pairs of axes in which the best value of one depends on the other: at least two of its
+    values change places, each being better beyond the noise somewhere. Differences within a row are
+    compared with the studentized range of its values and corrected for the number of rows and of
+    pairs of axes (Bonferroni). So at most 5 % of sweeps without any such dependence report one.
+    With `by`, only the dependence on these settings is tested, also in a ragged grid: within a row,
+    only cells that were measured alike are compared."""
     if by is None:
         shown = [axis.key for axis in axes if axis.matched][:_PAIRED]
         pairs = [(x, y) for x in shown for y in shown if x != y]
@@ -259,7 +259,7 @@ def _crossing(x: str, y: str, ranking: Ranking, sign: float, family: int) -> Cro
             if gap is None or gap.error is None or gap.df is None:
                 continue
             paid = len(rows) * family
-            p = min(1.0, paid * (gap.p or 0.0))  # of two values alone: of more it is larger
+            p = min(1.0, paid * (gap.p or 0.0))  # of two values only: with more values it is larger
             if p <= 1 - CONFIDENCE:
                 statistic = abs(gap.value) / gap.error * 2**0.5
                 p = min(1.0, paid * range_tail(statistic, len(row), gap.df))
@@ -287,8 +287,8 @@ def _within(
 
 
 def find_pairs(ranking: Ranking, axes: Sequence[Axis], sign: float, count: int = 3) -> list[Grid2]:
-    """Pair of the most important axes as grids of means, those with the strongest interaction
-    first."""
+    """Return pairs of the most important axes as grids of means, those with the strongest
+    interaction first."""
     cells = usable(ranking)
     shown = [axis for axis in axes if axis.matched][:_PAIRED]
     grids = [_pair(x, y, cells, ranking, sign) for x, y in combinations(shown, 2)]

@@ -161,8 +161,8 @@ def _cell(
 
 
 def _over_time(runs: Sequence[list[Rollout]], judge: _Judge) -> dict[int, float]:
-    """Iteration -> the mean over runs of `judge` applied to a run's rollouts. Only iterations
-    that most runs have."""
+    """Return by iteration the mean over runs of `judge` applied to a run's rollouts. Only
+    iterations that most runs have."""
     collected: dict[int, list[float]] = {}
     for rollouts in runs:
         by_iteration: dict[int, list[Rollout]] = {}
@@ -207,7 +207,7 @@ def _histogram(runs: Sequence[list[Rollout]], ends: tuple[float, float]) -> tupl
 
 
 def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
-    """k -> pass@k over the runs. The pass@k of a run is the mean over its questions."""
+    """Return pass@k over the runs, by k. The pass@k of a run is the mean over its questions."""
     by_k: dict[int, list[float]] = {}
     for rollouts in runs:
         groups = list(_groups(rollouts).values())

@@ -79,5 +79,5 @@ def ranged(estimate: Estimate, means: int) -> Estimate:
 
 @functools.lru_cache(maxsize=1024)
 def _quantile(means: int, df: float) -> float:
-    """Take about 20 ms: the quantile of a studentized range has no closed form."""
+    """Return the quantile of a studentized range, cached because it takes about 20 ms."""
     return range_quantile(CONFIDENCE, means, df)

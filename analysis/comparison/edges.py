@@ -179,7 +179,8 @@ def _by_their_noise(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> flo
 
 
 def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:
-    """Pair of cells with equal other settings: one at the end, one at the value before it."""
+    """Return pairs of cells with equal other settings: one at the end, one at the value before
+    it."""
     ends: dict[object, Cell] = {}
     inner: dict[object, Cell] = {}
     for cell in usable(ranking):

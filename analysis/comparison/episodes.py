@@ -200,7 +200,7 @@ def f_test(groups: Sequence[Sequence[float]]) -> float | None:
 
 
 def _figures(runs: Sequence[Sequence[_Played]], every: Sequence[_Played]) -> Figures:
-    """Mean over runs of the given episodes of each; counts over `every` episode."""
+    """Return means over runs of each run's episodes, and counts over `every` episode."""
     stops = [Counter(one.episode.stop for one in own) for own in runs]
     timed = [[s for one in own if (s := one.episode.seconds) is not None] for own in runs]
     limits = {

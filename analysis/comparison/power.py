@@ -26,7 +26,7 @@ _SHARE = 0.8
 
 
 class Found(NamedTuple):
-    """The smallest lead that is found by so many `seeds` per cell."""
+    """The smallest lead that this number of `seeds` per cell detects."""
 
     seeds: int
     lead: float
@@ -34,8 +34,8 @@ class Found(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def lead_found(cells: int, seeds: int) -> float:
-    """Return the lead, in standard deviations between seeds, that is found in four sweeps of
-    five."""
+    """Return the lead, in standard deviations between seeds, that is detected in four of five
+    sweeps."""
     cells = max(cells, 2)
     rng = np.random.default_rng([17, cells, seeds])
     # Few cells have their own noise each, and Welch's test two thirds of their degrees of freedom.
@@ -48,21 +48,21 @@ def lead_found(cells: int, seeds: int) -> float:
 
 
 def seeds_for(lead: float, cells: int) -> int | None:
-    """Return the number of seeds per cell that finds this lead, in standard deviations between
-    seeds, in four sweeps of five; None if 100 are too few."""
+    """Return the number of seeds per cell that detects this lead, in standard deviations between
+    seeds, in four of five sweeps; None if 100 are too few."""
     return next((n for n in SEEDS if lead_found(cells, n) <= lead), None)
 
 
 def smallest_lead(ranking: Ranking, cells: int, seeds: int) -> float | None:
-    """Return the smallest lead that is found, on the scale of the comparison, with the noise of a
-    ranking: the median of its cells. None if the noise is unknown."""
+    """Return the smallest lead that is detected, on the scale of the comparison, with the noise of
+    a ranking: the median of its cells. None if the noise is unknown."""
     noise = ranking.noise.between or ranking.noise
     sds = sorted(spread.sd for spread in noise.spreads.values())
     return lead_found(cells, seeds) * sds[len(sds) // 2] if sds else None
 
 
 def power_table(ranking: Ranking) -> list[Found]:
-    """Return the smallest leads that more or fewer seeds of the same cells find."""
+    """Return the smallest leads that more or fewer seeds of the same cells detect."""
     cells = len([cell for cell in ranking.measured if not cell.diverged])
     leads = [(seeds, smallest_lead(ranking, cells, seeds)) for seeds in SEEDS[:10]]
     return [Found(seeds, lead) for seeds, lead in leads if lead is not None]
@@ -76,8 +76,9 @@ def lead_text(ranking: Ranking, lead: float) -> str:
 
 
 def before_launch(registry: Registry, plan: Plan) -> str | None:
-    """Return what the planned seeds would find, by the noise of the sweeps that lend theirs, or of
-    this sweep as far as it ran. None if no noise is known, or cells have one seed."""
+    """Return the lead that the planned seeds can detect, given the noise of the sweeps in
+    `noise: {from: ...}`, or of this sweep's runs so far. None if no noise is known, or cells
+    have one seed."""
     metric = plan.metric
     cells = Counter(run.cell for run in plan.runs if not run.retired)
     seeds = max(cells.values(), default=0)

@@ -95,8 +95,8 @@ class _Course:
 
     @cached_property
     def lasting(self) -> Floats:
-        """The median of each three values in a row, if there are many: a single value far out is
-        no course."""
+        """The median of every three consecutive values, if there are many, so that single outliers
+        do not count."""
         if len(self.values) < _MANY:
             return self.values
         return np.median(np.lib.stride_tricks.sliding_window_view(self.values, 3), axis=1)

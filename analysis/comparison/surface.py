@@ -155,8 +155,8 @@ def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
 
 
 def _pulled(y: Floats) -> tuple[Floats, int]:
-    """Move means that are far outside to the limit, and counts them. A run that went wrong shows
-    that it did, not by which power of ten."""
+    """Move means that are far outside to the limit, and count them. That a run went wrong matters,
+    but not by which power of ten."""
     low, high = np.quantile(y, [0.25, 0.75])
     reach = _FAR * (high - low)
     if not reach > 0:
@@ -243,7 +243,7 @@ def _effect(scene: _Scene, index: int, p: float) -> AxisEffect:
     low, high = means - reach, means + reach
     other = one_more_knot(scene.drawn, index)
     if other is not None:
-        # One more kink was not found, but is possible.
+        # One more kink may exist undetected.
         middle, errors = other.part(index, at)
         reach = student_quantile((1 + CONFIDENCE) / 2, other.df) * errors
         low, high = np.minimum(low, middle - reach), np.maximum(high, middle + reach)
@@ -274,7 +274,7 @@ def _importance(model: Fit, index: int, total: float) -> Share:
     value = max(0.0, terms * (statistic * max(model.df - 2, 1) / model.df - 1))
     tail = (1 - CONFIDENCE) / 2
     low, high = (noncentrality(share, terms, model.df, statistic) for share in (1 - tail, tail))
-    # What the axis has in common with others is its own as well, so far as it adds that.
+    # The part that an axis shares with others counts as its own.
     part = model.alone(index)
     unit = model.variance / total * max(1.0, float(part @ part) / max(squares, 1e-300))
     low, value, high = (min(part * unit, 1.0) for part in (low, value, high))

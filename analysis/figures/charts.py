@@ -111,8 +111,8 @@ def axis_figure(axis: Axis, metric: str, scale: Scale) -> dict[str, Any]:
 def parallel(
     ranking: Ranking, keys: Sequence[str], metric: str, sign: float
 ) -> dict[str, Any] | None:
-    """Parallel coordinates: each cell is a line through these settings to its mean, with the best
-    at the top. None for fewer than two settings or three cells."""
+    """Draw parallel coordinates: each cell is a line through these settings to its mean, with the
+    best at the top. None for fewer than two settings or three cells."""
     cells = [cell for cell in ranking.measured if not cell.diverged][:_LINES]
     keys = list(keys)
     if len(keys) < 2 or len(cells) < 3:
@@ -304,8 +304,8 @@ def rewards(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any]:
 def over_iterations(
     behaviour: Behaviour, ranking: Ranking, what: str, title: str, *, share: bool
 ) -> dict[str, Any] | None:
-    """`signal`, `length` or `reward` of the cells by iteration. None if it never changes, or if
-    only one iteration was read."""
+    """Draw `signal`, `length` or `reward` of the cells by iteration. None if it never changes, or
+    if only one iteration was read."""
     traces: list[dict[str, Any]] = []
     for cell, position, tone, name in reversed(_shown(behaviour, ranking)):
         values: Mapping[int, float] = getattr(cell, what)
@@ -335,7 +335,7 @@ def over_iterations(
 
 
 def passes(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
-    """pass@k by k, with intervals over seeds."""
+    """Draw pass@k by k, with intervals over seeds."""
     traces: list[dict[str, Any]] = []
     most = 0
     for cell, position, tone, name in reversed(_shown(behaviour, ranking)):
@@ -384,7 +384,7 @@ def passes(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
 
 
 def profiles(tasks: Tasks, ranking: Ranking) -> dict[str, Any]:
-    """Performance profiles of the first cells: the share of their scores above each level."""
+    """Draw performance profiles of the first cells: the share of their scores above each level."""
     colours = tones(ranking)
     positions = {cell.name: i for i, cell in enumerate(ranking.cells)}
     names = {cell.name: plain(cell_text(cell)) for cell in ranking.cells}

@@ -52,7 +52,7 @@ def band(runs: Sequence[Series]) -> Band:
 
 
 def _at_once(runs: Sequence[Series]) -> NDArray[np.float64] | None:
-    """One row per run if all have the same steps (see `reading/history.py`) and only finite
+    """Return one row per run if all have the same steps (see `reading/history.py`) and only finite
     values; else None."""
     if any(points.steps is not runs[0].steps for points in runs):
         return None

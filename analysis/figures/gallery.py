@@ -138,7 +138,7 @@ def _marks(own: Sequence[tuple[Any, float, Cell]], tone: int) -> dict[str, Any]:
 
 
 def plane_figure(pair: PairEffect, ranking: Ranking, sign: float) -> dict[str, Any]:
-    """Contour lines of the model over two axes, darker where it is better, with the cells as
+    """Draw contour lines of the model over two axes, darker where it is better, with the cells as
     points."""
     values = np.array(pair.means)
     unit = float(np.max(np.abs(values))) or 1.0

@@ -74,7 +74,7 @@ def layout(
     """Return the layout that all figures share. `low` and `high` are the ends of the values."""
     axis = {"automargin": True, "zeroline": False, "showline": False, "ticks": ""}
     y: dict[str, Any] = {**axis, "type": "linear"}
-    y |= {"exponentformat": "e", "minexponent": 5}  # a KL of 2e-9 is nobody's 2n
+    y |= {"exponentformat": "e", "minexponent": 5}  # a KL of 2e-9 should not appear as 2n
     if y_title:
         y["title"] = {"text": plain(y_title), "standoff": 8}
     result: dict[str, Any] = {
@@ -127,7 +127,7 @@ def layout_of_axis(key: str, values: Sequence[float], metric: str, scale: Scale)
 def error_bars(
     above: Sequence[float], below: Sequence[float], colour: str, thickness: float, width: int
 ) -> dict[str, Any]:
-    """Error bars with these lengths below and above each mark."""
+    """Return error bars with these lengths below and above each mark."""
     return {
         "type": "data",
         "array": rounded(above),

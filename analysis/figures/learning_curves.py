@@ -42,7 +42,8 @@ _MANY = 300
 
 
 def tones(ranking: Ranking) -> dict[str, int]:
-    """Cell -> its colour. The first cells of the ranking have one each, the others share grey."""
+    """Return the colour of each cell. The first cells of the ranking have one each; the others
+    share grey."""
     return {
         cell.name: position if position < COLOURED else -1
         for position, cell in enumerate(ranking.cells)
@@ -55,7 +56,8 @@ def row_tones(ranking: Ranking) -> dict[str, int]:
 
 
 def named_rows(ranking: Ranking) -> dict[str, dict[str, Any]]:
-    """Cell -> the `name` and `tone` of its row. Cells without a colour of their own share one."""
+    """Return the `name` and `tone` of each cell's row. Cells without a colour of their own share
+    one."""
     colours = row_tones(ranking)
     return {
         cell.name: {"name": short_name(cell), "tone": colours[cell.name]} for cell in ranking.cells
@@ -143,7 +145,7 @@ class _Pen:
             ]
             traces.append(_band_trace(cell_band, even, indices, colour, meta))
         if self.single or cell_band is None:
-            strong = cell_band is None  # without a mean the runs' own lines are the strong ones
+            strong = cell_band is None  # without a mean, the lines of the runs are the strong ones
             for state in (True, False):
                 own = [run for run in drawn if (run.state == "succeeded") is state]
                 traces += self._runs(own, colour, meta, strong=strong, dotted=not state)

@@ -9,8 +9,8 @@ _FEWEST, _MOST = 5, 9
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round values between two positive ones, for a logarithmic axis: powers of ten, between them
-    others where these are few."""
+    """Return round values between two positive ones, for a logarithmic axis: powers of ten, and
+    values between them if there are few powers."""
     if not (0 < low <= high < math.inf):
         return []
     bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
@@ -39,7 +39,7 @@ def linear_ticks(low: float, high: float, most: int = 7) -> list[float]:
 
 
 def tick_text(value: float) -> str:
-    """Return a mark as one reads it: `0.02`, `500`, `1e-5`, `2e6`."""
+    """Return the text of a mark: `0.02`, `500`, `1e-5`, `2e6`."""
     if value == 0:
         return "0"
     if 1e-4 < abs(value) < 1e5 or not math.isfinite(value):

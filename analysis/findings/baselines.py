@@ -50,7 +50,7 @@ def _with_another(data: SweepData, sweep: str, metric: Metric, registry: Registr
 
 
 def against(ranking: Ranking, sign: float) -> str | None:
-    """By how much the best beats the baseline, in a sentence; None without a baseline."""
+    """Say in a sentence by how much the best beats the baseline; None without a baseline."""
     cell = next((cell for cell in ranking.cells if cell.baseline), None)
     if cell is None:
         return None

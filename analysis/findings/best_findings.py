@@ -112,7 +112,8 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
     }
     if tied:
         equal = {cell.name for cell in ranking.equal}
-        # What is left of a cell that lost runs may have the better mean: there is no lead over it.
+        # The remaining runs of a cell that lost some may have the better mean: there is no lead
+        # over it.
         held = [cell for cell in tied if cell in ranking.held_back]
         trailing = [cell for cell in tied if cell.name not in equal and cell not in held]
         text = _equal(ranking, best, sign) if equal else ""
@@ -156,8 +157,8 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
 
 
 def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
-    """Return what is said of the cells outside the set that may be the best. Each was left out by a
-    test of its own; "worse" are those whose differences hold for all at once."""
+    """Return the findings about cells that cannot be the best. Each was excluded by its own test;
+    those called "worse" differ by bounds that hold for all cells at once."""
     if not apart:
         return ""
     text = f" {plural(len(apart), 'cell is', 'cells are')} unlikely to be the best"

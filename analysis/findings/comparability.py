@@ -30,12 +30,12 @@ _SURE = 3.5
 _MAYBE = 2.5
 """By how many standard errors the ratio of scatters may be larger than it looks."""
 _POINTS = 8
-"""The fewest evaluations of a run that tell its scatter."""
+"""The fewest evaluations of a run from which its scatter is estimated."""
 _EFFICIENCY = 0.37
 """The degrees of freedom of a median, per value: that of a normal distribution."""
 _ALTERNATES = -0.3
 _BEND = 1.4826 / math.sqrt(6)
-"""Of a second difference's median, the standard deviation of single values."""
+"""The factor from a second difference's median to the standard deviation of single values."""
 _LENGTHS = re.compile(r"step|epoch|batch|iter|budget|length|token|example|eval|duration|accum")
 
 
@@ -45,8 +45,7 @@ def tell_unlike(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def unlike(findings: Sequence[Finding]) -> str:
-    """Return what the runs that were compared do not have in common, for the headline; "" if
-    nothing."""
+    """Return what differs between the compared runs, for the headline; "" if nothing does."""
     parts: list[str] = []
     for finding in findings:
         if finding.level != "warning" or finding.kind not in KINDS:

@@ -234,8 +234,8 @@ def _held_standing(held: HeldOut, best: Cell) -> str:
 def told_with(
     verdict: Verdict, held: HeldOut | None, items: Sequence[Compared], ranking: Ranking
 ) -> Verdict:
-    """Put the held-out result at the head of the verdict: its number if the metric is of
-    training data, and for a single run the interval over items."""
+    """Put the held-out result at the head of the verdict: its value if the metric is of training
+    data, and for a single run the interval over items."""
     best = ranking.best
     if best is None:
         return verdict
@@ -253,7 +253,7 @@ def told_with(
 
 
 def item_interval(cell: Cell, items: Sequence[Compared]) -> tuple[float, float, int] | None:
-    """Bound over items of the value that a cell is judged by, and the number of items. Only if
+    """Return bounds, over items, of the value that judges a cell, and the number of items. Only if
     that value is the mean over the recorded items."""
     for one in items:
         own = next((entry for entry in one.cells if entry.cell == cell.name), None)

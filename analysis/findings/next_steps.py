@@ -84,8 +84,8 @@ def how_to_part(
     needed: int | None,
     prices: Mapping[str, float],
 ) -> str:
-    """Return one piece of advice for cells that may each be the best: which lead more seeds would
-    find, and at what cost. That the difference which was seen is true is not promised."""
+    """Return advice for cells that may each be the best: which lead more seeds would detect, and at
+    what cost. It does not assume that the observed difference is real."""
     if not ranking.tied:
         return ""
     tied = len(ranking.tied) + 1

@@ -72,9 +72,9 @@ def propose(
     needed: int | None,
     blocks: Blocks | None = None,
 ) -> NextGrid | str | None:
-    """Make the grid that the findings ask for, or returns a text that says why that is
-    impossible; None if they ask for nothing. `needed` is the number of seeds per cell that should
-    separate the cells at the top."""
+    """Make the grid that the findings suggest, or return a text that says why that is impossible;
+    None if they suggest none. `needed` is the number of seeds per cell that should separate the
+    cells at the top."""
     text = _on_record(data)
     if len(data.names) > 1:
         text, why = "", "several sweeps are compared here, and each has a grid of its own"
@@ -308,7 +308,7 @@ def _extend(data: SweepData, text: str, edges: Sequence[Mapping[str, Any]]) -> N
         if not hasattr(values, "insert") or not planned or new in planned:
             continue
         if len(values) != len(planned):
-            values[:] = planned  # an override had replaced them
+            values[:] = planned  # an override had replaced these values
         first = edge["side"] == "smallest" and planned[0] == edge["value"]
         at = 0 if first else len(planned)
         values.insert(at, new)
@@ -368,7 +368,7 @@ def _confirm(
     seeds = {"seeds": grid.get("seeds")}
     _set_seeds(seeds, _fresh(data, count))
     include = [_inline(_chosen(data, cell)) for cell in cells]
-    # The file's own order: what is set, what is compared, how it runs.
+    # The order of the grid file: settings, axes, execution.
     before = {key: grid[key] for key in ("recipe", "service", "base") if key in grid}
     after = {key: grid[key] for key in grid if key not in (*_AXES, "name", "seeds", *before)}
     name = f"{data.name}-confirm"

@@ -91,7 +91,7 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
 
 
 def _same_curves(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Run with different settings that recorded exactly the same values."""
+    """Find runs with different settings that recorded exactly the same values."""
     across = across_cells(data)
     if not across:
         return []
@@ -141,7 +141,7 @@ def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
                 means[cell.name] = sign * math.fsum(v / len(values) for v in values)
         if ranking.best.name in means:
             winners[view] = min(means, key=means.__getitem__)
-    # Among cells that are not told apart another order is no news.
+    # Another order among cells that cannot be distinguished is expected.
     same = {cell.name for cell in (ranking.best, *ranking.tied)}
     others = {view: cell for view, cell in winners.items() if cell not in same}
     if not others or (data.metric.at in others and len(others) == len(winners)):
@@ -232,7 +232,7 @@ class Failure:
 
 
 def group_failures(runs: Sequence[RunData]) -> list[Failure]:
-    """Failed runs, grouped by reason and last line, the most frequent first."""
+    """Group failed runs by reason and last line, the most frequent first."""
     groups: dict[tuple[str, str], list[RunData]] = {}
     for run in runs:
         if run.state == "failed":

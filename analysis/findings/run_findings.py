@@ -18,8 +18,8 @@ from sweeper.sweep.race import sentence as race_sentence
 
 
 def tell_runs(data: SweepData, ranking: Ranking, *, diverged: bool = True) -> Iterator[Finding]:
-    """All findings about runs. Those that `diverged` are left out if another finding has named
-    them."""
+    """Return all findings about runs. Those that `diverged` are left out if another finding has
+    named them."""
     if diverged:
         yield from _diverged(data, ranking)
     yield from _missing_end(data)

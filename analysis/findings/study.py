@@ -205,7 +205,7 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
         evidence = {**asdict(edge), "gain": gain, "doubt": edge.doubt}
         evidence["shown"] = best.texts[edge.axis]
         if edge.values < 3:
-            # One of two values is always an end: that says nothing of what lies beyond it.
+            # With two values the best is always an end: that says nothing about values beyond it.
             text = (
                 f"{edge.axis} was tried at {inner} and {best.texts[edge.axis]} only. The best "
                 f"cell has {best.texts[edge.axis]}. Nothing further out was tried."
@@ -227,18 +227,17 @@ _HOW = {
     "within the noise": "; noise can explain that",
     "noise not known": "; whether by luck is not known, because nothing shows the noise",
 }
-"""What is said of an end, by the doubt about it."""
+"""The text about an end, by the doubt about it."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """All results of the computation. `surface` is the model of all axes, for sweeps without a
-    grid. `blocks` are the parts that are judged separately. `paired` are the differences from the
-    best over shared seeds, by cell, on the scale of the comparison. `needed` is the number of
-    seeds per cell that finds the smallest relevant difference. `no_next` says why a next grid
-    cannot be written although the findings ask for one. `prices` are dollars per million tokens,
-    and `unlike` is what the runs executed that is not the same for all.
-    """
+    """All results of a study. `surface` is the model of all axes, for sweeps without a grid.
+    `blocks` are the parts that are judged separately. `paired` are the differences from the best
+    over shared seeds, by cell, on the scale of the comparison. `needed` is the number of seeds per
+    cell that finds the smallest relevant difference. `no_next` says why a next grid cannot be
+    written although the findings ask for one. `prices` are dollars per million tokens, and `unlike`
+    is what the runs executed that is not the same for all."""
 
     data: SweepData
     ranking: Ranking
@@ -377,7 +376,7 @@ def _paired(ranking: Ranking) -> dict[str, Estimate]:
         own = [c for c in ranking.cells if ranking.leaders.get(c.name, best.name) == best.name]
         good = [c for c in own if c is not best and c.summary.n and not c.diverged]
         others = {cell.name: cell.by_seed(ranking.scale) for cell in good}
-        # The best was picked by the data: of all pairs.
+        # The best was chosen by the data, so all pairs count.
         pairs = max((len(others) + 1) * len(others) // 2, 1)
         estimates |= paired_with(others, best.by_seed(ranking.scale), pairs)
     return estimates

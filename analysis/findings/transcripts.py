@@ -62,7 +62,7 @@ def read_transcripts(study: Study, sources: Sequence[Source]) -> list[Transcript
 
 
 def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
-    """Run by the names that the study uses."""
+    """Return the runs by the names that the study uses."""
     for source in sources:
         for placed in source.runs:
             several = len(sources) > 1

@@ -109,8 +109,8 @@ def _wrapped(text: str, mark: str, width: int) -> list[str]:
 
 
 def _for_terminal(line: str) -> str:
-    """Write figures so that they can be pasted, and removes control characters, which may come
-    from values and paths."""
+    """Write numbers so that they can be pasted, and remove control characters, which may come from
+    values and paths."""
     return sanitize(line.replace(labels.MINUS, "-").replace(labels.NONE, "-"))
 
 
@@ -168,7 +168,7 @@ def _label(data: SweepData, kind: str, findings: Sequence[Finding]) -> str:
     label, reason = _standing_label(data, kind, findings), unlike(findings)
     if not reason or kind in ("alone", "none"):
         return label
-    # What runs do not have in common may be the whole lead.
+    # A difference in what runs executed may explain the whole lead.
     return f"{'ahead' if kind == 'ahead' else label}, but runs of {reason}"
 
 
@@ -187,9 +187,8 @@ def _is_doubtful(best: Cell, findings: Sequence[Finding]) -> bool:
 
 
 def _is_only_by_mean(data: SweepData, findings: Sequence[Finding]) -> bool:
-    """Return whether nobody asked for the mean of the last values, and the last alone name
-    another cell:
-    one value far out near the end can do that."""
+    """Return whether the mean of the last values was chosen automatically and the last values alone
+    name another cell: a single outlier near the end can cause that."""
     if data.ends is None:
         return False
     return any(
@@ -231,7 +230,8 @@ def _caution(ranking: Ranking) -> str | None:
 
 
 def _flattery(ranking: Ranking, best: Cell) -> float:
-    """By how much the best of as many equal cells exceeds its true mean in half of all sweeps."""
+    """Return by how much the best of as many equal cells exceeds its true mean in half of all
+    sweeps."""
     noise = ranking.noise.between or ranking.noise
     spread = noise.of(best.name)
     if spread is None or best.summary.mean is None:
@@ -312,7 +312,8 @@ def _inside(ranking: Ranking, findings: Sequence[Finding]) -> Check:
 
 
 def _effect(ranking: Ranking, lead: Lead | None, sign: float) -> str | None:
-    # Of a cell that is only next for its failed runs, what is said of those says how it stands.
+    # For a cell that is second only because of its failed runs, the finding about those has its
+    # standing.
     if lead is None or lead.second in ranking.held_back:
         return None
     standing = _standing(ranking, lead, sign)
@@ -369,7 +370,7 @@ def _kind(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> str
         return "unproven"
     if "separated" in kinds:
         complete = all(run.state == "succeeded" for run in data.runs)
-        # What is left of a cell that lost a run was compared with nothing.
+        # The remaining runs of a cell that lost one were not compared with anything.
         whole = not any(cell.diverged for cell in ranking.measured)
         whole = whole and not kinds & {"unmeasured", "few_runs", "missing_end"}
         whole = whole and not unlike(findings)

@@ -159,7 +159,8 @@ def sortable(value: Any) -> str:
     """Return the sort key of a value."""
     number = as_float(value)
     if number is not None:
-        return "" if math.isnan(number) else repr(number).replace("inf", "Infinity")  # JavaScript's
+        # JavaScript's largest exact integer
+        return "" if math.isnan(number) else repr(number).replace("inf", "Infinity")
     return "" if value is None else str(value)
 
 
@@ -185,7 +186,8 @@ def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
     ratio = comparison.ratio
     change = _change(comparison) if ratio is None else labels.ratio(ratio)
     if comparison.told_apart:
-        # A lone best is ahead of each; else "worse" needs an interval that holds for all at once.
+        # A lone best is ahead of every cell; otherwise "worse" needs an interval that holds for all
+        # at once.
         sure = comparison.beyond or (ranking.best is not None and not ranking.tied)
         return "apart", "worse" if sure else "unlikely the best", f"{change}, {p}"
     return "tied", "not told apart", f"{change}, {p}"

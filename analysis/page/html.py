@@ -257,7 +257,7 @@ def asset(name: str) -> str:
 
 @functools.cache
 def _plotly() -> tuple[str, str]:
-    """Plotly's script, compressed, and the hash by which the page's policy allows it."""
+    """Return plotly's script, compressed, and the hash by which the page's policy allows it."""
     spec = importlib.util.find_spec("plotly")  # where it is: loading it takes longer than the page
     if spec is None or spec.origin is None:
         raise EnvironmentFailure("plotly is not installed: pip install plotly")
@@ -270,7 +270,7 @@ def _plotly() -> tuple[str, str]:
 
 
 def _packed(data: bytes) -> str:
-    """Text that `DecompressionStream("deflate")` unpacks."""
+    """Return text that `DecompressionStream("deflate")` unpacks."""
     return base64.b64encode(zlib.compress(data, 4)).decode()
 
 

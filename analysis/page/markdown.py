@@ -41,7 +41,7 @@ _LATER = ("waiting", "undeclared", "retired", "unreadable", "own_keys")
 
 
 def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
-    """`report.md` and its pictures, by name."""
+    """Return `report.md` and its pictures, by name."""
     picture = _loaded()
     pictures: dict[str, bytes] = {}
     shown: dict[str, list[tuple[str, str]]] = {}

@@ -100,7 +100,7 @@ def analyze(
     out: str | os.PathLike[str] | None = None,
     **options: Unpack[Options],
 ) -> Report:
-    """Compare the cells of one or several sweeps, and writes `report.html`, `report.json`,
+    """Compare the cells of one or several sweeps, and write `report.html`, `report.json`,
     `report.md` with its pictures, and `next.yaml` if another grid is worth running.
 
     `registry` may be a root. A sweep may also be the path of a folder with runs; all of these

@@ -50,7 +50,7 @@ def common(study: Study) -> str:
 
 
 def run_rows(study: Study) -> list[dict[str, Any]]:
-    """One row per run, in the order of the ranking."""
+    """Return one row per run, in the order of the ranking."""
     positions = {cell.name: i for i, cell in enumerate(study.ranking.cells)}
     colours = row_tones(study.ranking)
     cells = {cell.name: cell for cell in study.ranking.cells}

@@ -34,7 +34,7 @@ class Confirmed(NamedTuple):
 
 
 def _place(placed: Placed, seed_field: str) -> str:
-    """Return what a run is configured to do, but for its seed, as a text."""
+    """Return the configuration of a run without its seed, as a text."""
     config = {key: value for key, value in placed.config.items() if key != seed_field}
     return json.dumps(config, sort_keys=True, default=str)
 
@@ -66,8 +66,8 @@ def confirmation(sources: Sequence[Source]) -> Confirmed | None:
 
 
 def _named(source: Source, first: Source) -> bool:
-    """Return whether it has the name of a grid to run next: of the first, or of one that followed
-    it."""
+    """Return whether a sweep has the name of a next grid: that of the first sweep, or of one that
+    followed it."""
     after = source.name.removeprefix(first.name)
     return source.name != after and re.fullmatch("(-confirm)+", after) is not None
 

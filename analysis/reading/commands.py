@@ -22,7 +22,7 @@ def _program() -> list[str]:
 
 
 def _from(folder: str | None, path: str) -> str:
-    """Return a path as one types it in `folder`: relative if it lies below."""
+    """Return a path as typed in `folder`: relative if it lies below."""
     if folder is None or "://" in path:
         return path
     below = os.path.relpath(path, folder)
@@ -78,7 +78,7 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
         elif own.goal != metric.goal:
             words += ["--goal", metric.goal]
         usual = own.at if own is not None and own.name == metric.name else "auto"
-        # What auto came to, it comes to again.
+        # Name the value that `auto` was resolved to.
         usual = metric.at if usual == "auto" and (data.ends or metric.at == "last") else usual
         words += ["--at", metric.at] if metric.at != usual else []
         rules = own if own is not None and own.name == metric.name else None

@@ -24,7 +24,7 @@ KINDS = ("prefill", "sample", "train")
 """The kinds of tokens that the Tinker service counts: prefill, sampled, trained."""
 
 _MOST = 1e15
-"""A count of tokens or seconds per step above this is taken for a mistake."""
+"""A count of tokens or seconds per step above this is considered wrong."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _counts(history: History, key: str) -> Floats:
 
 
 def parse_prices(text: str | None) -> dict[str, float]:
-    """`train=0.4,sample=0.8` as dollars per million tokens by kind. Raises `UsageError`."""
+    """Parse `train=0.4,sample=0.8`, dollars per million tokens by kind. Raises `UsageError`."""
     prices: dict[str, float] = {}
     for part in (text or "").split(","):
         kind, equals, amount = (piece.strip() for piece in part.partition("="))

@@ -104,7 +104,7 @@ class History:
             return Series(_positions(len(values)).astype(float), values, np.flatnonzero(rows))
         if steps is self.steps:
             return Series(steps, values, _positions(len(steps)))
-        # Rows with a step come first and ascend, so that a step says which row it is.
+        # Rows with a step come first, ascending, so a step determines its row.
         rows = np.searchsorted(self.steps[np.isfinite(self.steps)], steps)
         return Series(steps, values, rows)
 

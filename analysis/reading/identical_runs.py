@@ -34,7 +34,7 @@ def same_curves(runs: Sequence[RunData], metric: str | None) -> bool:
 
 
 def across_cells(data: SweepData) -> list[list[RunData]]:
-    """Group of runs from more than one cell with equal curves."""
+    """Return groups of runs from more than one cell with equal curves."""
     # Few runs end alike: only theirs are compared number by number.
     ends = _groups(data.runs, lambda run: repr((run.last, run.best, run.smoothed)))
     return [

@@ -99,8 +99,8 @@ def bounds_of(key: str, low: float, high: float) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=64)
 def train_candidates(metric: str | None) -> tuple[str, ...]:
-    """Key that may be the training curve, the likeliest first: the counterpart of the metric
-    (`test/nll`: `train/nll`, `train_mean_nll`), else the loss, else the reward."""
+    """Return keys that may be the training curve, the likeliest first: the counterpart of the
+    metric (`test/nll`: `train/nll`, `train_mean_nll`), else the loss, else the reward."""
     leaf = metric.rpartition("/")[2] if metric is not None else ""
     own = (f"train/{leaf}", f"train_{leaf}", f"train_mean_{leaf}", f"train/mean_{leaf}")
     words = (*(own if leaf else ()), *_TRAIN, *_REWARDS)
@@ -115,7 +115,7 @@ def candidates(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
 
 
 def choose(keys: Mapping[str, int], metric: str | None) -> dict[str, str]:
-    """Role -> key, for the roles that some run recorded: "train" and `ROLES`. A key has one role.
+    """Choose a key for each role that some run recorded: "train" and `ROLES`. A key has one role.
     The metric has none, unless it is the only key of its kind."""
     chosen: dict[str, str] = {}
     taken = {metric}

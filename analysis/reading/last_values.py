@@ -27,7 +27,7 @@ from sweeper.analysis.reading.metric import Metric
 from sweeper.analysis.reading.series import Ends, Floats
 
 OF = 5
-"""So many of the last values are averaged."""
+"""The number of last values that are averaged."""
 
 
 _FAR = 3.0

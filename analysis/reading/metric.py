@@ -12,9 +12,9 @@ from sweeper.sweep.metric import is_at, value_text
 
 @dataclass(frozen=True)
 class Metric:
-    """What cells are compared by: the value of `name` that `at` selects in each run, with the
-    grid's `noise`, `failed`, `by` and `relevant` (see `sweeper.sweep.metric`). `guessed` is true
-    if only the name of the metric tells whether more or less is better."""
+    """The metric by which cells are compared: the value of `name` that `at` selects in each run,
+    with the grid's `noise`, `failed`, `by` and `relevant` (see `sweeper.sweep.metric`). `guessed`:
+    only the name of the metric implies its goal."""
 
     name: str
     goal: str  # "minimize" or "maximize"

@@ -40,7 +40,7 @@ NO_KEYS = OwnKeys()
 
 
 def is_place(key: str) -> bool:
-    """Return whether a key names where, when or as what a run ran, by its last part."""
+    """Return whether a key, by its last part, is a place, a time or an identity of a run."""
     return _last(key) in _PLACES
 
 
@@ -86,7 +86,7 @@ def same_but(
 
 
 def _names_runs(key: str, group: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a label is another one for each run of a group, or the same for all."""
+    """Return whether a label differs for each run of a group, or is the same for all."""
     return len({_text(config.get(key)) for config in group}) in (1, len(group))
 
 

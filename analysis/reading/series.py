@@ -42,7 +42,7 @@ class Ends(NamedTuple):
     def noisy(self) -> bool:
         """Whether a mean of a few values is better: they have no trend, and their scatter is at
         least half of the variance between runs."""
-        # Not by their squares, which of huge values are no floats.
+        # Not by their squares, which may overflow.
         return 0 < self.scatter >= self.moved and self.scatter >= self.between / math.sqrt(2)
 
 

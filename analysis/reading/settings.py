@@ -55,7 +55,7 @@ def _without_names(
         if is_label(key)
         or is_place(key)
         or key in derived
-        # An equal number may be another thing; an equal text is a copy.
+        # An equal number may have another meaning; an equal text is a copy.
         or (first[columns[key]] != key and all(isinstance(c.get(key), str) for c in configs))
     }
     remaining = [key for key in chosen if key not in out]

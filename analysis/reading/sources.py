@@ -86,7 +86,7 @@ class Source:
             open_store(self.path).replace(f"report/{self._below(name)}", content)
             return self.place(name)
         folder = os.path.join(self.path, "report")
-        if os.path.islink(folder):  # whose folder it is may have laid it to anywhere
+        if os.path.islink(folder):  # the owner of the folder may have made it a link to anywhere
             raise UsageError(
                 f"{folder}: is a symbolic link; say by --out where the report is to be"
             )
@@ -145,7 +145,7 @@ def _find(registry: Registry, name: str, keys: OwnKeys) -> Source:
         return _of_stage(registry, staged, stage)
     try:
         return _of_sweep(registry, registry.sweep(name))
-    except (NotFound, StoreError) as error:  # StoreError: a path, which is no sweep's name
+    except (NotFound, StoreError) as error:  # StoreError: a path, which cannot be a sweep's name
         for path in _folders(registry, name):
             source = _of_folder(path, keys)
             if source is not None:
@@ -267,7 +267,7 @@ def _cell_names(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> l
     return [
         text
         if len(taken[text[:_LONGEST]]) == 1 and len(text) <= _LONGEST
-        # Long names, and those of settings that look alike.
+        # Long names, and names of settings that look the same, get a hash.
         else f"{text[:_LONGEST]}~{_digest(one)}"
         for text, one in zip(texts, same, strict=True)
     ]
@@ -281,9 +281,9 @@ def _seed(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
 
 
 def write_file(folder: str, name: str, content: bytes) -> str:
-    """Write a file of a report atomically, make its folder if needed, and returns its path. A
-    link of that name is replaced, not followed. Raises `UsageError` for a path that cannot be a
-    folder, `StoreError` if the file cannot be written."""
+    """Write a file of a report atomically, make its folder if needed, and return its path. A link
+    of that name is replaced, not followed. Raises `UsageError` for a path that cannot be a folder,
+    `StoreError` if the file cannot be written."""
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a NUL in it

@@ -62,8 +62,8 @@ def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def family(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
-    """Key that differ only in their task: `eval/gsm8k/score`, `eval/ifeval/score`. The family of
-    the metric if it has one, else the largest; empty if there is none."""
+    """Return keys that differ only in their task: `eval/gsm8k/score`, `eval/ifeval/score`. The
+    family of the metric if it has one, else the largest; empty if there is none."""
     groups: dict[tuple[str, str], list[str]] = {}
     for key in sorted(keys):
         above, _, leaf = key.rpartition("/")

@@ -72,13 +72,14 @@ def _rule() -> tuple[Floats, Floats]:
 
 
 def _chi(df: float) -> tuple[Floats, Floats]:
-    """Estimate of the noise with `df` degrees of freedom, as multiples of the true value, over
-    the range in which their density matters, with their weights."""
+    """Return estimates of the noise with `df` degrees of freedom, as multiples of the true value,
+    over the range in which their density matters, with their weights."""
     places, weights = _rule()
     middle = math.sqrt(max(df - 1, 0.0) / df)
     low = max(0.0, middle - math.sqrt(_DROP / 2 / df))
     width = middle + math.sqrt(_DROP / df) - low
-    noise = low + width * places**4  # dense where it is small, and a statistic of 300 is decided
+    # dense where it is small, since that decides statistics of about 300
+    noise = low + width * places**4
     logs = (df - 1) * np.log(noise) - df * noise**2 / 2
     scale = math.log(2) + df / 2 * math.log(df / 2) - math.lgamma(df / 2)
     return noise, width * 4 * places**3 * weights * np.exp(logs + scale)
@@ -91,7 +92,7 @@ def range_tail(statistic: float, means: int, df: float) -> float:
         return 1.0
     places, weights = _rule()
     noise, density = _chi(df)
-    # And of the least of the means, in that noise.
+    # The same for the smallest of the means.
     least = _REACH * (2 * places - 1)
     normal = 2 * _REACH * weights * np.exp(-(least**2) / 2) / math.sqrt(2 * math.pi)
     below = _special().ndtr(least)

@@ -18,7 +18,8 @@ CONFIDENCE = 0.95
 """The confidence of every interval. The level of every test is 1 minus it."""
 
 _NORMAL = 1.959963984540054
-"""This many standard deviations to either side hold `CONFIDENCE` of a normal distribution."""
+"""The number of standard deviations to either side that contain `CONFIDENCE` of a normal
+distribution."""
 
 
 class Estimate(NamedTuple):
@@ -34,8 +35,8 @@ class Estimate(NamedTuple):
 
 
 def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Estimate:
-    """Return a weighted sum of the means of independent groups, with an interval that lets
-    variances differ: the degrees of freedom are Welch and Satterthwaite's (Biometrics Bulletin
+    """Return a weighted sum of the means of independent groups, with an interval that allows for
+    different variances: the degrees of freedom are Welch and Satterthwaite's (Biometrics Bulletin
     2(6), 1946, 110-114). For weights 1 and -1 it is Welch's t test. Groups of one value, or with
     all values the same, tell no noise: with one of them (at a weight other than 0) there is no
     interval."""
@@ -57,7 +58,7 @@ def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Est
 
 
 def student(value: float, error: float, df: float) -> Estimate:
-    """Student's interval and p value for a difference with its standard error and degrees of
+    """Return Student's interval and p value for a difference with its standard error and degrees of
     freedom. There is no interval if the error or the interval is out of the range of floats."""
     reach = student_quantile((1 + CONFIDENCE) / 2, df) * error
     if not error > 0 or not math.isfinite(reach):
@@ -107,7 +108,7 @@ def paired_with(
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a proportion (JASA 22, 1927, 209-212)."""
+    """Return Wilson's 95 % interval of a proportion (JASA 22, 1927, 209-212)."""
     share, square = successes / trials, _NORMAL**2 / trials
     middle = (share + square / 2) / (1 + square)
     reach = _NORMAL * math.sqrt(share * (1 - share) / trials + square / 4 / trials) / (1 + square)
@@ -116,14 +117,14 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def counted_share(share: float, items: int) -> tuple[float, float]:
-    """Bound of a share of this many items when nothing else tells the noise: Wilson's interval
-    of the nearest count."""
+    """Return bounds of a share of this many items if its noise is otherwise unknown: Wilson's
+    interval of the nearest count."""
     return wilson(min(max(round(share * items), 0), items), items)
 
 
 def share_bounds(share: float, answers: float, below: float, above: float) -> tuple[float, float]:
-    """Bound of a share of so many answers, `below` and `above` being how many standard errors
-    those of a normal mean would be away (Jeffreys' interval: Brown, Cai and DasGupta,
+    """Return bounds of a share of this many answers. `below` and `above` are the distances of a
+    normal mean's bounds, in standard errors (Jeffreys' interval: Brown, Cai and DasGupta,
     *Statistical Science* 16(2), 2001). They never leave 0 and 1."""
     right, wrong = share * answers + 0.5, (1 - share) * answers + 0.5
     low = beta_quantile(normal_tail(below), right, wrong) if share > 0 else 0.0
@@ -132,9 +133,9 @@ def share_bounds(share: float, answers: float, below: float, above: float) -> tu
 
 
 def on_logits(mean: float, reach: float) -> tuple[float, float]:
-    """Bound of a share strictly between 0 and 1 from a symmetric interval that reaches `reach`
-    to either side. The interval has the same length on the logit scale, by the delta method, and
-    so stays within 0 and 1 (Agresti, *Categorical Data Analysis*, 3.1.6)."""
+    """Return bounds of a share strictly between 0 and 1, from a symmetric interval that reaches
+    `reach` to either side. The interval has the same length on the logit scale, by the delta
+    method, and so stays within 0 and 1 (Agresti, *Categorical Data Analysis*, 3.1.6)."""
     logit, width = math.log(mean / (1 - mean)), reach / (mean * (1 - mean))
     return _logistic(logit - width), _logistic(logit + width)
 
@@ -146,7 +147,7 @@ def _logistic(logit: float) -> float:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """p values adjusted for their number by Holm's step-down procedure (1979), in their order."""
+    """Adjust p values for their number by Holm's step-down procedure (1979), in their order."""
     order = sorted(range(len(values)), key=values.__getitem__)
     adjusted = [0.0] * len(values)
     so_far = 0.0
@@ -157,9 +158,9 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def pass_at_k(answers: int, right: int, k: int) -> float:
-    """Return the chance that of `k` answers to a question one at least is right, estimated without
-    bias from more: 1 - C(answers - right, k) / C(answers, k) (Chen et al. 2021, arXiv:2107.03374,
-    equation 1). Raises `ValueError` for fewer answers than `k`."""
+    """Return the chance that at least one of `k` answers to a question is right, an unbiased
+    estimate from more answers: 1 - C(answers - right, k) / C(answers, k) (Chen et al. 2021,
+    arXiv:2107.03374, equation 1). Raises `ValueError` for fewer answers than `k`."""
     if not 1 <= k <= answers:
         raise ValueError(f"pass@{k} of {answers} answers")
     return 1.0 - math.comb(answers - right, k) / math.comb(answers, k)

@@ -35,10 +35,10 @@ from sweeper.analysis.statistics.variances import equal_variances, pool, squeeze
 from sweeper.results.cells import unit_of
 
 FEW = 4
-"""With fewer repeated cells none shares its noise, unless the caller asks for it."""
+"""With fewer repeated cells, cells do not share their noise unless the caller requests it."""
 
 MANY = 12
-"""With fewer repeated cells the spread of their variances is not estimated, and they share one
+"""With fewer repeated cells the spread of their variances is not estimated, and the cells share one
 variance."""
 
 LEVEL = 0.02
@@ -46,9 +46,9 @@ LEVEL = 0.02
 does not, which costs power. A larger level would cost more power and protect little better."""
 
 NOISIER = 0.1
-"""Of the F test by which a cell may be noisier than the others. With two seeds it finds one of four
-times the noise in two of three sweeps; at 5 % the rest would make more false winners than are
-promised, and at this level it costs two in a hundred of the true ones."""
+"""The level of the F test by which a cell may be noisier than the others. With two seeds it detects
+four times the noise in two of three sweeps. At 5 % the remaining sweeps would make more false
+winners than promised; at this level two in a hundred true winners are lost."""
 
 TOWARD = " toward divergence"
 """The end of the name of an axis that has cells at values where half of all cells diverged."""
@@ -57,8 +57,8 @@ Asked = Literal["auto", "pooled", "own"]
 
 
 class Spread(NamedTuple):
-    """The noise of a cell: its standard deviation between runs, with its degrees of freedom. A
-    share with this noise rests on so many `answers` per run (0: it is no share)."""
+    """The noise of a cell: its standard deviation between runs, with its degrees of freedom.
+    `answers` is the number of answers per run if the values are shares, else 0."""
 
     sd: float
     df: float
@@ -248,9 +248,7 @@ def _share(
         return _each(own, rule, p)
     moderate = rule != "pooled" and len(repeated) >= MANY
     prior, prior_df, drawn = squeeze(flat, dfs) if moderate else pool(flat, dfs)
-    own_spreads = dict(
-        zip(mine, np.sqrt(drawn).tolist(), strict=False)
-    )  # those lent come after them
+    own_spreads = dict(zip(mine, np.sqrt(drawn).tolist(), strict=False))  # the lent cells come last
     root, prior_df = math.sqrt(float(prior)), float(prior_df)
     grown = {name: math.sqrt(factor) for name, factor in trend.of.items()} if trend else {}
     spreads = {
@@ -302,7 +300,7 @@ def _trend(
         rest = logs - weights @ logs / weights.sum() - slope * at
         scale = max(1.0, float(weights @ rest**2) / (len(at) - 2))
         p = float(student_tail(slope * math.sqrt(squares / scale), len(at) - 2.0))
-        # Where cells diverge beside others, those have a noise of their own kind.
+        # Cells at values where others diverge have a different kind of noise.
         plain = not (axis.endswith(TOWARD) and p * len(axes) <= 1 - CONFIDENCE)
         best = min(best, (plain, p, axis, slope))
     _, p, axis, slope = best
@@ -407,8 +405,8 @@ def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) ->
 def with_failed(
     noise: Noise, groups: Mapping[str, Sequence[float]], failed: Mapping[str, int], worst: float
 ) -> Noise:
-    """Return the noise if failed runs may have had the `worst` value of all: where the worst runs
-    fail, those that are left look too much alike. It counts for the interval of the best."""
+    """Return the noise if failed runs may have had the `worst` value of all: if the worst runs
+    fail, the remaining ones look too similar. It is used for the interval of the best."""
     filled = {name: [*v, *[worst] * failed.get(name, 0)] for name, v in groups.items() if v}
     repeated = [values for values in filled.values() if len(values) > 1]
     if not any(failed.values()) or not repeated or not noise.spreads:
@@ -422,11 +420,11 @@ def with_failed(
 
 
 def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
-    """Return the noise of cells (each with its values by seed) that all had the same seeds: in a
-    two-way analysis of variance, what a seed adds to all cells alike is no noise of their
-    differences. It is used if seeds differ at `LEVEL` by F, which says nothing of the ranking, and
-    if what is left has the same variance in all cells. Otherwise, and where a seed is missing
-    somewhere, the noise stays as it is."""
+    """Return the noise of cells (each with its values by seed) that all had the same seeds. In a
+    two-way analysis of variance, the effect of a seed on all cells is not noise of their
+    differences. This noise is used if seeds differ at `LEVEL` by F, which is independent of the
+    ranking, and if the residuals have the same variance in all cells. Otherwise, or if a seed is
+    missing somewhere, the noise is unchanged."""
     every = {tuple(sorted(own)) for own in cells.values()}
     if noise.asked == "own" or noise.lent or len(every) != 1 or len(cells) < 2:
         return noise
@@ -443,7 +441,8 @@ def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
     free, seed_free = float((count - 1) * (of - 1)), of - 1.0
     within = float((rest**2).sum()) / free
     square = count * float(((seed_means - middle) ** 2).sum()) / seed_free
-    # Two cells leave few degrees of freedom: what is left is small by chance where seeds differ.
+    # With two cells few degrees of freedom remain, and the residual is small by chance if seeds
+    # differ.
     level = LEVEL if count >= FEW else LEVEL / 2
     if not within > 1e-20 or upper_tail_f(square / within, seed_free, free) > level:
         return noise

@@ -216,8 +216,9 @@ class Fit:
         permuted."""
         rng = np.random.default_rng([7, index, len(self.y)])
         own = self.place(index)
-        # Of an axis with many terms fewer: enough for a p of 5 % shared by ten axes.
-        deals = max(deals, 40 * len(self.columns))  # so that the least p, times all axes, tells
+        # Axes with many terms get fewer permutations: enough for a p of 5 % shared by ten axes.
+        # so that the smallest p, times the number of axes, is significant
+        deals = max(deals, 40 * len(self.columns))
         deals = min(deals, max(199, _WORK // (len(self.y) * (own.stop - own.start))))
         rest = self._without(own)
         q, _ = np.linalg.qr(rest)
@@ -282,16 +283,16 @@ def _explained(terms: Floats, q: Floats, left: Floats) -> Floats:
 
 
 def _strength(rows: Floats, left: Floats, df: int) -> Floats:
-    """Squared t statistics of unit rows against columns of residuals."""
+    """Return squared t statistics of unit rows against columns of residuals."""
     shared = (rows @ left) ** 2
     rest = np.maximum(np.sum(left**2, axis=0) - shared, 1e-300)
     return shared / rest * (df - 1)
 
 
 def bent(model: Fit) -> Fit:
-    """Return the model with knots in the axes along which its residuals still bend: for each the
-    place that explains most, while an F test finds it at 1 - `CONFIDENCE` shared by the axes. A
-    loss that breaks off at an end is no parabola, whose band would lie beside it."""
+    """Return the model with knots in the axes along which its residuals still bend: each at the
+    place that explains most, as long as an F test is significant at 1 - `CONFIDENCE` shared by the
+    axes. A loss that breaks off at an end is not a parabola, whose band would miss it."""
     curved = [i for i, own in enumerate(model.columns) if own.numeric and own.curved]
     for index in curved * _KNOTS:
         more = one_more_knot(model, index)
@@ -348,7 +349,7 @@ def _with_knots(model: Fit, index: int, knots: Sequence[float]) -> Fit | None:
 
 
 def fit(columns: Sequence[Column], y: Floats) -> Fit | None:
-    """Least squares. None if the terms cannot be separated from each other, or leave no
+    """Fit by least squares. None if the terms cannot be separated from each other, or leave no
     residuals."""
     design = np.column_stack([np.ones(len(y)), *(own.terms(own.at) for own in columns)])
     df = len(y) - design.shape[1]

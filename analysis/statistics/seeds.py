@@ -37,8 +37,8 @@ from sweeper.analysis.statistics.noise import FEW, Noise, Spread
 from sweeper.results.cells import Scale, center, exp, off_scale, on_scale, unit_of
 
 _WELCH = 2 / 3
-"""Welch's comparison of two cells gets at most this share of their degrees of freedom: with three
-runs the estimate is often too large just when one of the cells is much noisier."""
+"""The share of their degrees of freedom that Welch's comparison of two cells gets at most: with
+three runs the estimate is often too large when one of the cells is much noisier."""
 
 
 _NO_CHANCE = 0.001
@@ -46,9 +46,10 @@ _SPARE = 1.2
 _SURE = 0.001
 _JUST, _FAILED, _HIDDEN = 0.99, 0.98, 0.99
 """The confidence of the bound on the worse side of the best: if it was only just named; if runs
-failed, which may have been the worst; and if so few runs may hide that some collapse."""
+failed, which may have been the worst; and if there are so few runs that collapses may not have been
+seen."""
 _ENOUGH = 6
-"""If 4 of 10 runs of a cell collapse, so many runs show it in 95 % of sweeps."""
+"""The number of runs that show a collapse in 95 % of sweeps if 4 of 10 runs of a cell collapse."""
 
 
 class Summary(NamedTuple):
@@ -120,15 +121,14 @@ class Comparison(NamedTuple):
 
     @property
     def beyond(self) -> bool:
-        """Whether the interval that holds for all cells at once leaves 0 by a fifth of its reach,
-        also by the largest noise that the two cells may have. At 95 % alone it would be the
-        sentence that is false most often."""
+        """Whether the interval for all cells at once excludes 0 by a fifth of its half-width, also
+        with the largest noise that the two cells may have. At 95 % alone this claim would be false
+        more often than any other."""
         return abs(self.difference) > max(_SPARE * self.reach * self.error, self.doubt)
 
     def interval(self) -> tuple[float, float]:
-        """Bound of the difference, or of the ratio on the log scale, which hold with `CONFIDENCE`
-        for all cells at once. They are those of all pairs, and say of no difference what the test
-        says: where they would not, the near one ends there."""
+        """The bounds of the difference, or of the ratio on the log scale, which hold with
+        `CONFIDENCE` for all cells at once. They are cut where they would contradict the test."""
         reach = self.reach * self.error
         low = max(self.difference - reach, -self.most)
         high = min(self.difference + reach, self.most)
@@ -211,7 +211,7 @@ def summarise_chosen(
     worse = chosen.reach(spread.df)
     part = noise.between and noise.between.of_chosen(chosen.name)
     if noise.seeds is not None and part is not None:
-        # A seed moves all cells alike, so that only what is left was chosen.
+        # A seed affects all cells equally, so only the residual was chosen.
         common = _student(noise.seeds.df) * noise.seeds.sd
         worse = max(usual, math.hypot(common, chosen.reach(part.df) * part.sd) / spread.sd)
     reaches = (usual, worse) if chosen.sign > 0 else (worse, usual)
@@ -226,10 +226,10 @@ def against_best(
     scale: Scale = "linear",
     price: float = 1.0,
 ) -> dict[str, Comparison]:
-    """Compare `best` with every other cell of known noise: the family. With `sign` 1, smaller is
-    better. Empty if the noise of `best`, or of all others, is unknown. On the log scale all
-    values must be positive. p values are multiplied by `price`, for looks at the data that were
-    or will be taken."""
+    """Compare `best` with every other cell with known noise, the family. With `sign` 1, smaller is
+    better. Empty if the noise of `best`, or of all others, is unknown. On the log scale all values
+    must be positive. p values are multiplied by `price`, for looks at the data that were or will be
+    taken."""
     noise = noise.between or noise
     cells = {
         name: _Mean.of(on_scale(v, scale), s) for name, v in groups.items() if (s := noise.of(name))
@@ -272,22 +272,22 @@ def confidence(
 
 
 def may_hide_collapse(noise: Noise, runs: Sequence[int]) -> bool:
-    """Return whether cells may have runs that collapse although none of these few did."""
+    """Return whether cells have so few runs that collapses may not have been seen."""
     return noise.repeated + noise.lent_cells < FEW and max(runs, default=0) < _ENOUGH
 
 
 def only_just(comparisons: Mapping[str, Comparison]) -> bool:
-    """Return whether the best is ahead of all others, but of the nearest not at `_SURE`. Chance has
-    then most likely helped, or it would not have been named."""
+    """Return whether the best is ahead of all others, but not of the nearest at `_SURE`. Chance has
+    then probably helped it."""
     return (
         bool(comparisons) and _SURE < max(one.p for one in comparisons.values()) <= 1 - CONFIDENCE
     )
 
 
 def contenders(comparisons: Mapping[str, Comparison], others: Iterable[str]) -> int:
-    """Return the number of cells that may have been chosen as the best, including it and `others`:
-    cells that cannot be distinguished from it at a level that leaves out only those without a
-    chance, and cells that were not compared. If it was only just named, all of them."""
+    """Return the number of cells that might have been chosen as the best, including the best itself
+    and `others`: cells that a lenient test does not exclude, and cells that were not compared. If
+    the best was only just named, these are all cells."""
     others = list(others)
     if only_just(comparisons):
         return 1 + len(others)
@@ -330,16 +330,17 @@ def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[st
 def _not_the_best(cells: Mapping[str, _Mean], best: _Mean, sign: float) -> dict[str, float]:
     """Return for each cell the p value of the claim that one of the others is better.
 
-    If none is, the nearest that the means can be to what was found has this cell and those above it
-    in one place, their mean, down to the last that lies above that. Given which cells those are,
-    the squares of the ways that they have to go add up to no more than chi-squared, with as many
-    degrees of freedom as there are cells above. What has a better mean than the best (runs of it
-    failed) is left out."""
+    If none is better, the fit nearest to the measured means puts this cell and those above it at
+    one place, their mean, down to the last cell that lies above that place. Given which cells
+    these are, the sum of their squared movements is at most chi-squared, with as many degrees of
+    freedom as there are cells above. Cells with a better mean than the best (which lost runs) are
+    left out.
+    """
     unit = max(cell.spread.sd for cell in (best, *cells.values()))
     order = sorted(cells, key=lambda name: sign * cells[name].value)
     every = [best, *(cells[name] for name in order)]
     ways = np.array([sign * (one.value - best.value) / unit for one in every])
-    # How far each is behind the best; at most so far that its square is still a number.
+    # The distance of each cell behind the best, limited so that its square does not overflow.
     behind = np.clip(ways, 0.0, 1e100)
     weights = np.array([one.n * (unit / one.spread.sd) ** 2 for one in every]) * (ways >= 0)
     df = np.minimum.accumulate([one.spread.df for one in every])

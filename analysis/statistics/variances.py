@@ -23,9 +23,9 @@ class Split(NamedTuple):
 
 
 def split_noise(groups: Sequence[Sequence[float]]) -> Split | None:
-    """Return whether the ranges of repeated cells fall into two clumps, as they do where some runs
-    go another way altogether: the largest gap between them is a factor of 4 or more, with a fifth
-    of the cells or more, and two at least, on either side. Normal noise has such gaps too, so ask
+    """Return whether the ranges of repeated cells fall into two groups, as they do if some runs
+    behave quite differently: the largest gap between them is a factor of at least 4, with at least
+    a fifth of the cells, and at least two, on either side. Normal noise has such gaps too, so check
     `Noise.p` first. Ranges of 0 are left out."""
     widths = sorted(max(g) - min(g) for g in groups if len(g) > 1 and max(g) > min(g))
     enough = max(2, len(widths) // 5)
@@ -41,10 +41,10 @@ _CLUMPS = 4.0
 
 
 def squeeze(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
-    """Moderated variances, along the last axis (limma's `squeezeVar` without a trend): the common
-    variance, its degrees of freedom, and each variance drawn toward it. If the variances spread
-    no more than by chance, the degrees of freedom are infinite and the common variance is their
-    mean, weighted by degrees of freedom."""
+    """Return moderated variances, along the last axis (limma's `squeezeVar` without a trend): the
+    common variance, its degrees of freedom, and each variance drawn toward it. If the variances
+    spread no more than by chance, the degrees of freedom are infinite and the common variance is
+    their mean, weighted by degrees of freedom."""
     prior, prior_df = _prior(variances, dfs)
     middle = prior[..., np.newaxis]
     endless = np.isinf(prior_df)[..., np.newaxis]
@@ -60,7 +60,7 @@ def pool(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _prior(variances: Floats, dfs: Floats) -> tuple[Floats, Floats]:
-    """limma's `fitFDist`: moments of the logarithms of the variances."""
+    """Compute limma's `fitFDist`: moments of the logarithms of the variances."""
     dfs = np.broadcast_to(dfs, variances.shape)
     logs = np.log(variances) - digamma(dfs / 2) + np.log(dfs / 2)
     spread = logs.var(axis=-1, ddof=1) - trigamma(dfs / 2).mean(axis=-1)
@@ -76,7 +76,8 @@ def _either(where: Any, one: Any, other: Any) -> Floats:
 
 
 def bartlett(variances: Floats, dfs: Floats) -> Floats:
-    """Bartlett's statistic of positive variances along the last axis, with his correction."""
+    """Return Bartlett's statistic of positive variances along the last axis, with his
+    correction."""
     dfs = np.broadcast_to(dfs, variances.shape)
     total = dfs.sum(axis=-1)
     pooled = (dfs * variances).sum(axis=-1) / total
