@@ -95,7 +95,7 @@ TRIED = 4
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """Return lines for the plan of a run: the x"""
+    """Return lines for the plan of a run: the values chosen for `auto`, and notes about its data."""
     return [*hyperparams.notes("rl", Config, values), *settings.notes(values)]
 
 
