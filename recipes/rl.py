@@ -95,7 +95,7 @@ TRIED = 4
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """Return lines for the plan of a run: the values chosen for `auto`, and notes about its data."""
+    """Return lines for the plan of a run: the values chosen for `auto`, and notes on its data."""
     return [*hyperparams.notes("rl", Config, values), *settings.notes(values)]
 
 

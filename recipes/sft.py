@@ -38,7 +38,7 @@ lacks = settings.lacks
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """Return lines for the plan of a run: the values chosen for `auto`, and notes about its data."""
+    """Return lines for the plan of a run: the values chosen for `auto`, and notes on its data."""
     return [*hyperparams.notes("sft", Config, values), *settings.notes(values)]
 
 
