@@ -124,13 +124,23 @@ class Catalog:
         if pattern is not None and below is not None and not _GLOB.intersection(below):
             return self._called(pattern)
         sweeps: list[Sweep] = []
-        for store, name in self._of_each_root(find_sweeps, stores):
-            if below is None or fnmatch.fnmatchcase(name, below):
-                try:
-                    sweeps.append(self._read(store, name))
-                except (NotFound, StoreError) as error:
-                    self._report(error)
+        every = self._of_each_root(find_sweeps, stores)
+        pairs = [pair for pair in every if below is None or fnmatch.fnmatchcase(pair[1], below)]
+        for store in {id(store): store for store, _ in pairs}.values():
+            self._expect(store, [name for other, name in pairs if other is store])
+        for store, name in pairs:
+            try:
+                sweeps.append(self._read(store, name))
+            except (NotFound, StoreError) as error:
+                self._report(error)
         return sweeps
+
+    def _expect(self, store: Store, names: Sequence[str]) -> None:
+        if store.is_remote:
+            from sweeper.store.snapshot import Snapshot
+
+            if isinstance(store, Snapshot):
+                store.expect(names)
 
     def _read(self, store: Store, name: str) -> Sweep:
         return Sweep(SweepFolder(store, name), self._memories[store.root], self._report)

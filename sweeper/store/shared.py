@@ -140,8 +140,9 @@ class SharedStore:
 
     def close(self) -> None:
         """End the connections. The process ends when nobody is connected for a while."""
-        while self._idle:
-            self._idle.pop().close()
+        with suppress(IndexError):  # another thread took the last one
+            while True:
+                self._idle.pop().close()
 
     def _call(
         self, method: str, *arguments: object, data: bytes = b"", again: bool = True
@@ -164,7 +165,10 @@ class SharedStore:
 
     def _ask(self, method: str, arguments: tuple[object, ...], data: bytes) -> tuple[Any, bytes]:
         try:
-            connection = self._idle.pop() if self._idle else self._daemon.connect()
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._daemon.connect()
         except OSError as error:
             raise _NotSent(str(error)) from error
         try:

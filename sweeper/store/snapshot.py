@@ -1,13 +1,14 @@
 """A remote store as of one moment, for readers of many files. A sweep is listed once; files of the
 same name are read ahead, and contents are cached by their stamps."""
 
+import contextlib
 import posixpath
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from sweeper.errors import NotFound
+from sweeper.errors import NotFound, StoreError
 from sweeper.store import packed
 from sweeper.store.at_once import AT_ONCE
 from sweeper.store.base import Entry, FarStore
@@ -18,6 +19,8 @@ _AHEAD = 64 << 20
 """The most bytes that are read ahead and not used yet."""
 _WINDOW = 256
 """The most files that are read at once."""
+_LISTINGS = 8
+"""The most sweeps that are listed at once."""
 
 
 class Contents(Protocol):
@@ -53,6 +56,8 @@ class Snapshot:
         self._done: set[str] = set()
         self._changed: set[str] = set()
         self._packs: dict[str, dict[str, packed.Packed]] = {}
+        self._expected: deque[str] = deque()
+        self._listed_at_once = 1
 
     def create(self, path: str, data: bytes) -> None:
         self._forget(path)
@@ -95,8 +100,35 @@ class Snapshot:
                 self._add(top)
             return self._listings[top]
 
+    def expect(self, tops: Iterable[str]) -> None:
+        """List these sweeps at once, when one of them is asked about."""
+        with self._lock:
+            self._expected = deque(tops)
+
     def _add(self, top: str) -> None:
-        listing = {entry.path: entry for entry in self._store.list(top)}
+        """List a sweep, and the next ones that are expected: twice as many each time."""
+        batch = {top: None}
+        if top in self._expected:
+            while self._expected and len(batch) < self._listed_at_once:
+                other = self._expected.popleft()
+                if other not in self._listings:
+                    batch[other] = None
+            self._listed_at_once = min(2 * self._listed_at_once, _LISTINGS)
+        if len(batch) == 1:
+            self._keep(top, self._list(top))
+            return
+        from concurrent.futures import ThreadPoolExecutor  # most commands read one sweep
+
+        with ThreadPoolExecutor(_LISTINGS) as pool:
+            listings = {name: pool.submit(self._list, name) for name in batch}
+        for name, listing in listings.items():
+            with contextlib.suppress(*(() if name == top else (StoreError,))):
+                self._keep(name, listing.result())
+
+    def _list(self, top: str) -> dict[str, Entry]:
+        return {entry.path: entry for entry in self._store.list(top)}
+
+    def _keep(self, top: str, listing: dict[str, Entry]) -> None:
         self._listings[top] = listing
         folders: set[str] = set()
         for path in listing:
@@ -123,6 +155,11 @@ class Snapshot:
                 return self._store.read(path)
             self._read_ahead(entry, listing)
             return self._taken(path) if path in self._ahead else self._store.read(path)
+
+    def _entry(self, path: str) -> Entry | None:
+        top = path.partition("/")[0]
+        listing = None if top in self._changed else self._listings.get(top, self._listings.get(""))
+        return None if listing is None else listing.get(path)
 
     def _taken(self, path: str) -> bytes:
         data = self._ahead.pop(path)
@@ -168,8 +205,8 @@ class Snapshot:
         self._done.add(entry.path)
         waiting = self._kinds.get(kind, deque())
         while waiting and len(batch) < window and self._bytes + size < _AHEAD:
-            other = listing.get(waiting.popleft())
-            if other is None:  # of another sweep
+            other = self._entry(waiting.popleft())
+            if other is None:
                 continue
             new = other.path not in self._done and other.size <= _LARGEST
             if new and self._remembered(other) is None:

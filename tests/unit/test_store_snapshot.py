@@ -29,6 +29,7 @@ class Counted(RemoteStore):
         self.__dict__ = store.__dict__ | {"requests": Counter[str](), "broken": set[str]()}
         self.requests: Counter[str]
         self.broken: set[str]
+        self.unlisted = set[str]()
 
     def read(self, path: str) -> bytes:
         self.requests["read"] += 1
@@ -43,6 +44,8 @@ class Counted(RemoteStore):
 
     def list(self, prefix: str) -> Iterator[Entry]:
         self.requests["list"] += 1
+        if prefix in self.unlisted:
+            raise StoreError(f"{prefix}: SlowDown")
         return super().list(prefix)
 
     def exists(self, path: str) -> bool:
@@ -128,6 +131,36 @@ def test_several_sweeps(store: Counted) -> None:
     assert all(snapshot.exists(f"s{number}/sweep.json") for number in range(5))
     plans = [snapshot.read(f"s{number}/sweep.json") for number in range(5)]
     assert plans == [b"%d" % number for number in range(5)]
+
+
+def test_sweeps_that_are_expected_are_listed_and_read_at_once(store: Counted) -> None:
+    names = [f"s{number}" for number in range(20)]
+    for name in names:
+        store.replace(f"{name}/sweep.json", name.encode())
+    snapshot = Snapshot(store)
+    assert {*snapshot.folders_with("sweep.json")} == {"s", *names}
+    snapshot.expect(names)
+    store.requests.clear()
+    assert [snapshot.read(f"{name}/sweep.json") for name in names] == [n.encode() for n in names]
+    assert store.requests["list"] == store.requests["read"] == len(names)
+    assert store.requests["round"] < 10
+    snapshot.replace("s3/sweep.json", b"new")
+    assert snapshot.read("s3/sweep.json") == b"new"
+
+
+def test_a_sweep_that_cannot_be_listed_concerns_only_its_reader(store: Counted) -> None:
+    names = [f"s{number}" for number in range(6)]
+    for name in names:
+        store.replace(f"{name}/sweep.json", name.encode())
+    store.unlisted = {"s3"}
+    snapshot = Snapshot(store)
+    snapshot.expect(names)
+    for name in names:
+        if name == "s3":
+            with pytest.raises(StoreError, match="SlowDown"):
+                snapshot.read("s3/sweep.json")
+        else:
+            assert snapshot.read(f"{name}/sweep.json") == name.encode()
 
 
 def test_contents_are_remembered_until_the_file_changes(
