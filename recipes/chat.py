@@ -4,7 +4,7 @@ learns.
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from .service import RecipeError
 from .tasks import Conversation
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     import tinker
 
 T = TypeVar("T")
+
+Learned = Literal[
+    "all_assistant_messages", "last_assistant_turn", "last_assistant_message", "all_tokens"
+]
+"""What of a conversation is trained on. The names are those of tinker-cookbook's `TrainOnWhat`."""
 
 
 class Example(NamedTuple):
@@ -27,17 +32,22 @@ class Example(NamedTuple):
     answer: int
 
 
-def render(tokenizer: Any, conversation: Conversation) -> list[Example]:
+def render(
+    tokenizer: Any, conversation: Conversation, learn: Learned = "all_assistant_messages"
+) -> list[Example]:
     """Return the example, or examples, of a conversation.
 
-    There is one for each of the assistant's turns that is trainable; a turn is joined with the one
+    There is one for each of the assistant's turns to learn; a turn is joined with the one
     before if it begins with all of its tokens. Not every template allows that: some write past
     turns differently from the last.
     """
+    if learn == "all_tokens":
+        prompt, answer = _turn(tokenizer, conversation[:-1], conversation[-1]["content"])
+        tokens = prompt + answer
+        return [Example(tokens, [1.0] * len(tokens), len(prompt))]
     examples: list[Example] = []
-    for position, message in enumerate(conversation):
-        if message["role"] != "assistant" or message.get("trainable") is False:
-            continue
+    for position in _learned(conversation, learn):
+        message = conversation[position]
         prompt, answer = _turn(tokenizer, conversation[:position], message["content"])
         weights = [0.0] * len(prompt)
         if examples and prompt[: len(examples[-1].tokens)] == examples[-1].tokens:
@@ -45,6 +55,24 @@ def render(tokenizer: Any, conversation: Conversation) -> list[Example]:
             weights[: len(before)] = before
         examples.append(Example(prompt + answer, weights + [1.0] * len(answer), len(prompt)))
     return examples
+
+
+def _learned(conversation: Conversation, learn: Learned) -> list[int]:
+    """Return the positions of the messages to learn."""
+    last = len(conversation) - 1
+    if learn == "last_assistant_message":
+        return [last]
+    if learn == "last_assistant_turn":
+        users = [at for at, message in enumerate(conversation) if message["role"] == "user"]
+        first = users[-1] if users else 0
+    else:
+        first = 0
+    return [
+        at
+        for at in range(first, last + 1)
+        if conversation[at]["role"] == "assistant"
+        and conversation[at].get("trainable") is not False
+    ]
 
 
 def render_answer(tokenizer: Any, before: Conversation, answer: str) -> Example:
@@ -88,10 +116,13 @@ def without_special(tokenizer: Any, text: str) -> str:
 
 
 def render_all(
-    tokenizer: Any, conversations: Sequence[Conversation], max_length: int
+    tokenizer: Any,
+    conversations: Sequence[Conversation],
+    max_length: int,
+    learn: Learned = "all_assistant_messages",
 ) -> list[Example]:
     """Return all examples of at most `max_length` tokens. Raises RecipeError if none is left."""
-    examples = [example for chat in conversations for example in render(tokenizer, chat)]
+    examples = [example for chat in conversations for example in render(tokenizer, chat, learn)]
     sizes = [len(example.tokens) for example in examples]
     return short_enough(examples, sizes, max_length, "example")
 

@@ -27,6 +27,7 @@ from . import (
     estimates,
     hyperparams,
     policy_gradient,
+    preview,
     rl,
     samplers,
     service,
@@ -102,6 +103,11 @@ def main(config: Config) -> None:
     """Train or resume. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     kinds: dict[str, type[Trainer]] = {"on_policy": OnPolicy, "off_policy": OffPolicy}
     run("distill", kinds[config.mode], config)
+
+
+def examples(values: Mapping[str, Any], count: int) -> preview.Document:
+    """Return the first questions that the student or the teacher would answer; see preview.py."""
+    return preview.of_questions(Config(**values), count, rl.problems_of)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
@@ -269,6 +275,11 @@ class OffPolicy(sft.SupervisedTrainer):
 
     config: Any
     shown: ClassVar = ("train_mean_nll", "test/nll", "test/accuracy")
+
+    @property
+    def learn(self) -> chat.Learned:
+        """The teacher's answers alone."""
+        return "all_assistant_messages"
 
     def render_train(self, data: tasks.Split) -> list[chat.Example]:
         """Return the training questions with the answers that teachers end within `max_tokens`. A

@@ -27,6 +27,7 @@ from . import (
     estimates,
     hyperparams,
     pairs,
+    preview,
     samplers,
     service,
     settings,
@@ -78,6 +79,11 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 def main(config: Config) -> None:
     """Train or resume. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     run("dpo", PreferenceTrainer, config)
+
+
+def examples(values: Mapping[str, Any], count: int) -> preview.Document:
+    """Return the first pairs that a run would train on; see preview.py."""
+    return preview.of_pairs(Config(**values), count, chat.render_answer)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import chz
 
-from . import dpo, estimates, hyperparams, pairs, rewards, service
+from . import dpo, estimates, hyperparams, pairs, preview, rewards, service
 from .trainer import run
 
 
@@ -36,6 +36,11 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 def main(config: Config) -> None:
     """Train or resume. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     run("reward", RewardTrainer, config)
+
+
+def examples(values: Mapping[str, Any], count: int) -> preview.Document:
+    """Return the first verdicts that a run would train on; see preview.py."""
+    return preview.of_pairs(Config(**values), count, rewards.judged)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:

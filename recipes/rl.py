@@ -31,6 +31,7 @@ from . import (
     hyperparams,
     isolated,
     policy_gradient,
+    preview,
     rewards,
     rollouts,
     samplers,
@@ -104,6 +105,11 @@ def main(config: Config) -> None:
     run("rl", GroupTrainer, config)
 
 
+def examples(values: Mapping[str, Any], count: int) -> preview.Document:
+    """Return the first prompts that a run would sample from; see preview.py."""
+    return preview.of_questions(Config(**values), count, problems_of)
+
+
 def estimate(values: dict[str, Any]) -> estimates.Counts:
     """Estimate the tokens of a run with these values, if no group is dropped; see estimates.py."""
     config = Config(**values)
@@ -148,6 +154,36 @@ class Interrupted(Exception):
     """A signal arrived while a step was sampled; the step is discarded."""
 
 
+def problems_of(
+    tokenizer: Any, conversations: Sequence[tasks.Conversation], config: Any
+) -> list[Problem]:
+    """Return the problems that fit into `max_length`, with their right answers. Raises RecipeError
+    if none does."""
+    problems: list[Problem] = []
+    for conversation in conversations:
+        example = chat.render(tokenizer, conversation)[-1]
+        prompt, answer = example.tokens[: example.answer], example.tokens[example.answer :]
+        if len(prompt) + config.max_tokens > config.max_length:
+            continue
+        text = _text(tokenizer, answer)
+        problem = Problem(conversation[:-1], prompt, text, answer[-1], len(answer))
+        problems.append(problem._replace(written=conversation[-1]["content"]))
+    if not problems:
+        raise service.RecipeError(
+            f"max_length={config.max_length} leaves no question with max_tokens="
+            f"{config.max_tokens} to answer it"
+        )
+    if left_out := len(conversations) - len(problems):
+        count = f"{left_out} of {len(conversations)} questions"
+        limit = f"max_length={config.max_length}, with max_tokens for the answer"
+        print(f"{count} left out: longer than {limit}", flush=True)
+    return problems
+
+
+def _text(tokenizer: Any, tokens: Sequence[int]) -> str:
+    return tokenizer.decode(list(tokens), skip_special_tokens=True).strip()
+
+
 class GroupTrainer(Trainer):
     """Training loop: sample, reward, train, then sample from the updated weights."""
 
@@ -189,29 +225,11 @@ class GroupTrainer(Trainer):
 
     def problems(self, conversations: list[tasks.Conversation]) -> list[Problem]:
         """Return the problems that fit into `max_length`, with their right answers."""
-        problems: list[Problem] = []
-        for conversation in conversations:
-            example = chat.render(self.tokenizer, conversation)[-1]
-            prompt, answer = example.tokens[: example.answer], example.tokens[example.answer :]
-            if len(prompt) + self.config.max_tokens > self.config.max_length:
-                continue
-            text = self.text(answer)
-            problem = Problem(conversation[:-1], prompt, text, answer[-1], len(answer))
-            problems.append(problem._replace(written=conversation[-1]["content"]))
-        if not problems:
-            raise service.RecipeError(
-                f"max_length={self.config.max_length} leaves no question with max_tokens="
-                f"{self.config.max_tokens} to answer it"
-            )
-        if left_out := len(conversations) - len(problems):
-            count = f"{left_out} of {len(conversations)} questions"
-            limit = f"max_length={self.config.max_length}, with max_tokens for the answer"
-            print(f"{count} left out: longer than {limit}", flush=True)
-        return problems
+        return problems_of(self.tokenizer, conversations, self.config)
 
     def text(self, tokens: list[int]) -> str:
         """Return the text of an answer, without its end token."""
-        return self.tokenizer.decode(tokens, skip_special_tokens=True).strip()
+        return _text(self.tokenizer, tokens)
 
     def train_steps(self) -> int:
         """Run all steps. Each samples from the weights of the step before, or of one a few steps

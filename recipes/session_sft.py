@@ -45,7 +45,9 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
             self.given_data = None
             return
         try:
-            examples = chat.render_all(self.tokenizer, conversations, self.config.max_length)
+            examples = chat.render_all(
+                self.tokenizer, conversations, self.config.max_length, self.learn
+            )
         except service.RecipeError as error:
             raise Refused(str(error)) from None
         self.given_data = [chat.to_datum(example) for example in examples]

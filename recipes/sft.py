@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import chz
 
-from . import chat, estimates, hyperparams, service, settings, tasks
+from . import chat, estimates, hyperparams, preview, service, settings, tasks
 from .trainer import Trainer, run
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ class Config(settings.Settings):
     """Configuration of a run. The same configuration gives the same metrics."""
 
     batch_size: int = chz.field(default=32, doc="examples a step")
+    train_on_what: chat.Learned = chz.field(
+        default="all_assistant_messages",
+        doc="what of a conversation is learned; messages with trainable: false are not",
+    )
     log_path: str = chz.field(default="runs/sft", doc="directory for metrics and checkpoints")
 
     @chz.validate
@@ -45,6 +49,12 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 def main(config: Config) -> None:
     """Train or resume. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     run("sft", SupervisedTrainer, config)
+
+
+def examples(values: Mapping[str, Any], count: int) -> preview.Document:
+    """Return the first examples that a run would train on; see preview.py."""
+    config = Config(**values)
+    return preview.of_conversations(config, count, config.train_on_what)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
@@ -150,12 +160,17 @@ class SupervisedTrainer(Trainer):
     def prepare(self, data: tasks.Split) -> None:
         """Render all conversations as tokens."""
         self.train_data = self.render_train(data)
-        self.test = chat.render_all(self.tokenizer, data.test, self.config.max_length)
+        self.test = chat.render_all(self.tokenizer, data.test, self.config.max_length, self.learn)
         self.test_data = [chat.to_datum(example) for example in self.test]
+
+    @property
+    def learn(self) -> chat.Learned:
+        """What of a conversation is trained on, and evaluated."""
+        return self.config.train_on_what
 
     def render_train(self, data: tasks.Split) -> list[chat.Example]:
         """Return the examples to train on."""
-        return chat.render_all(self.tokenizer, data.train, self.config.max_length)
+        return chat.render_all(self.tokenizer, data.train, self.config.max_length, self.learn)
 
     def train_steps(self) -> int:
         """Run all steps. A step is submitted before the previous one's results are read."""

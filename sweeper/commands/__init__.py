@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 GROUPS = {
-    "start": ("init", "plan", "launch", "run"),
+    "start": ("init", "data", "plan", "launch", "run"),
     "watch": ("status", "watch", "logs", "attach", "alarms"),
     "steer": ("pause", "resume", "parallel", "cancel", "retry", "stop"),
     "read": (
@@ -23,6 +23,7 @@ VERBS = {
     "launch": "launch a grid, or continue its sweep",
     "run": "start a command as a run, without a grid",
     "plan": "show what a launch would start",
+    "data": "show the examples that a run would train on",
     "status": "show the state of sweeps, or of one sweep's runs",
     "watch": "watch a sweep live, on the whole screen",
     "ls": "list runs and their results",
@@ -70,6 +71,7 @@ EXAMPLES = {
     "launch": "sweeper launch grids/quickstart.yaml --wait",
     "run": "sweeper run -f -- python -c 'print(1 + 1)'",
     "plan": "sweeper plan grids/quickstart.yaml max_steps=5",
+    "data": "sweeper data grids/quickstart.yaml --examples 2",
     "status": "sweeper status quickstart",
     "watch": "sweeper watch quickstart",
     "ls": "sweeper ls quickstart --where 'learning_rate < 1e-2'",

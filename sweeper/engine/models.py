@@ -11,10 +11,12 @@ from typing import Any, Required, TypedDict, cast
 
 import numpy as np
 
-from sweeper.engine import tiny
+from sweeper import paths
+from sweeper.engine import hub, tiny
 from sweeper.engine.array_types import Arrays, Floats
 from sweeper.engine.errors import Unknown
 from sweeper.engine.net import Rotation, Shape, rotary
+from sweeper.errors import EngineError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
@@ -232,3 +234,15 @@ class Models:
                 directory = self._extra.get(name) or tiny.ensure(self._directory, name)
                 self._loaded[name] = load(name, directory)
         return self._loaded[name]
+
+
+def load_models(home: str, models: Mapping[str, str], aliases: Mapping[str, str]) -> Models:
+    """Load an engine's models, and put their tokenizers into the cache for programs. Raises
+    `EngineError`."""
+    try:
+        offered = Models(paths.models(home), models, aliases)
+        for name in offered.names():
+            hub.place(paths.hub(home), name, offered.get(name).directory)
+    except (ValueError, OSError) as error:
+        raise EngineError(str(error)) from error
+    return offered

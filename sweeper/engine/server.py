@@ -17,11 +17,11 @@ import uvicorn
 
 from sweeper import __version__, paths
 from sweeper.common.atomic import atomic_write
-from sweeper.engine import access_token, hub, model_aliases
+from sweeper.engine import access_token, model_aliases
 from sweeper.engine.app import build
 from sweeper.engine.checkpoints import Vault
 from sweeper.engine.lifecycle import SERVICE, Settings, log_path, loopback, record_path
-from sweeper.engine.models import Models
+from sweeper.engine.models import load_models
 from sweeper.engine.service import Service
 from sweeper.errors import EngineError
 
@@ -125,21 +125,11 @@ class _Recorded(uvicorn.Server):
                 os.remove(self._path)
 
 
-def _load_models(home: str, settings: Settings) -> Models:
-    """Load the models, and put their tokenizers into the cache for programs."""
-    try:
-        offered = Models(paths.models(home), settings.models, settings.aliases)
-        for name in offered.names():
-            hub.place(paths.hub(home), name, offered.get(name).directory)
-    except (ValueError, OSError) as error:
-        raise EngineError(str(error)) from error
-    return offered
-
-
 def _run(host: str, port: int, home: str, settings: Settings) -> None:
     aliases = model_aliases.complete(settings.models, settings.aliases)
     settings = settings._replace(aliases=aliases)
-    offered, vault = _load_models(home, settings), Vault(paths.checkpoints(home))
+    offered = load_models(home, settings.models, aliases)
+    vault = Vault(paths.checkpoints(home))
     service = Service(offered, vault, paths.spill(home), THREADS, settings.limits)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     identity = {"service": SERVICE, "pid": os.getpid(), "started": started, "home": home}

@@ -27,6 +27,7 @@ class Asked(TypedDict):
     configs: Packed
     validate: bool
     deep: bool
+    examples: NotRequired[int]
 
 
 class Takes(TypedDict):
@@ -79,6 +80,26 @@ class Estimates(TypedDict):
     of: list[int | None]
 
 
+class Example(TypedDict):
+    """An example as a run would train on it: its text in parts, each with whether it is trained
+    on, and its numbers of tokens."""
+
+    title: str
+    parts: list[tuple[str, bool]]
+    tokens: int
+    trained: int
+
+
+class Examples(TypedDict):
+    """The first examples of a run. `about` says what was left out, `lengths` has the tokens of all
+    examples."""
+
+    about: list[str]
+    held_out: int
+    lengths: list[int]
+    examples: list[Example]
+
+
 class Answer(TypedDict, total=False):
     """An answer: either `error`, with its kind and message, or the other keys."""
 
@@ -88,6 +109,7 @@ class Answer(TypedDict, total=False):
     lacks: list[Told]
     notes: list[str]
     estimates: Estimates
+    examples: Examples | None
 
 
 class Copied(TypedDict):

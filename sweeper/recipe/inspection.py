@@ -76,7 +76,11 @@ def _inspect(request: Asked, recipe: Located, to_argv: ToArgv, written: Written)
     answer: Answer = {"recipe": recipe, "problems": checker.problems}
     if checker.problems:
         return answer
-    hooks: Answer = sibling("recipe_hooks").ask(module, list(_given(request["configs"])))
+    configs = list(_given(request["configs"]))
+    if count := request.get("examples"):
+        shown: Answer = sibling("recipe_hooks").examples(module, configs[0], count)
+        return {**answer, **shown}
+    hooks: Answer = sibling("recipe_hooks").ask(module, configs)
     return {**answer, **hooks}
 
 

@@ -6,6 +6,7 @@ Each gets the values of one run. Standard library only."""
 # notes(values)     other lines for people; a ValueError is a problem of the configuration, of the
 #                   key that its message begins with
 # estimate(values)  tokens that the run will use of its service, by model and kind
+# examples(values, n)  the first n examples that the run would train on (documents.py: Examples)
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import ModuleType
 
-    from sweeper.recipe.documents import Answer, Estimates, Told
+    from sweeper.recipe.documents import Answer, Estimates, Examples, Told
 
     Estimate = Mapping[object, Mapping[str, float]]
     """Tokens by model and kind, as a recipe returns them."""
@@ -38,6 +39,18 @@ def ask(module: ModuleType, configs: Configs) -> Answer:
     estimates = _estimates(module, configs)
     return {"lacks": _lacks(module, configs), "notes": notes, "problems": problems,
             "estimates": estimates}  # fmt: skip
+
+
+def examples(module: ModuleType, config: Config, count: int) -> Answer:
+    """Return the first examples of a run; None if the recipe does not show any."""
+    function: Callable[[Config, int], Examples] | None = getattr(module, "examples", None)
+    if not callable(function):
+        return {"examples": None}
+    try:
+        return {"examples": function(config, count)}
+    except Exception as error:  # noqa: BLE001  (it is somebody else's code)
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return {"error": ("examples", lines[0][:300])}
 
 
 def _lacks(module: ModuleType, configs: Configs) -> list[Told]:

@@ -19,9 +19,11 @@ from sweeper.sweep.recipe import Recipe
 from sweeper.sweep.usage import Usage
 
 if TYPE_CHECKING:
-    from sweeper.recipe.documents import Answer, Asked, Packed
+    from sweeper.recipe.documents import Answer, Asked, Examples, Packed
 
 IMPORT_SECONDS = 60.0
+SHOW_SECONDS = 600.0
+"""How long a recipe may take to show examples of its data."""
 _REFERENCE = re.compile(r"(?:[A-Za-z_][\w-]*(?:\.[A-Za-z_]\w*)*)(?::[A-Za-z_]\w*)?\Z")
 
 
@@ -143,6 +145,31 @@ def inspect(
     return Inspected(recipe, problems, tuple(answer.get("notes", ())), estimates)
 
 
+def examples(
+    recipe: Recipe, config: Mapping[str, object], count: int, env: Mapping[str, str] = {}
+) -> "Examples | None":
+    """Return the first examples that a run of a recipe would train on; None if the recipe shows
+    none. Raises `RecipeError`."""
+    request: Asked = {
+        "reference": recipe.reference,
+        "cwd": recipe.cwd,
+        "log_path_field": recipe.log_path_field,
+        "metrics_dir": None,
+        "configs": _packed([config]),
+        "validate": True,
+        "deep": False,
+        "examples": count,
+    }
+    with_folder = with_log_path(env, os.path.join(recipe.cwd, "log_path"))
+    answer = _ask(recipe.python, recipe.cwd, request, {**os.environ, **with_folder}, SHOW_SECONDS)
+    if "error" in answer:
+        kind, message = answer["error"]
+        raise RecipeError(kind, _explain(kind, recipe.reference, message, recipe.python))
+    for _, key, message in answer.get("problems", ()):
+        raise RecipeError("recipe", f"{key}: {message}" if key else message)
+    return answer.get("examples")
+
+
 def _read_recipe(answer: "Answer", source: str, interpreter: str, filled: FilledFields) -> Recipe:
     """Return the recipe as its interpreter describes it, with the fields that sweeper fills in."""
     fields: Mapping[str, object] = answer.get("recipe", {})
@@ -221,7 +248,13 @@ def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
     return None
 
 
-def _ask(python: str, cwd: str, request: "Asked", env: Mapping[str, str]) -> "Answer":
+def _ask(
+    python: str,
+    cwd: str,
+    request: "Asked",
+    env: Mapping[str, str],
+    seconds: float = IMPORT_SECONDS,
+) -> "Answer":
     """Run bootstrap.py by path in the recipe's interpreter, and return its answer."""
     reference = request["reference"]
     try:
@@ -229,9 +262,9 @@ def _ask(python: str, cwd: str, request: "Asked", env: Mapping[str, str]) -> "An
     except (OSError, ValueError) as error:
         raise RecipeError("python", f"{python} does not start: {error}") from error
     try:
-        answer = process.ask(json.dumps(request).encode(), IMPORT_SECONDS)
+        answer = process.ask(json.dumps(request).encode(), seconds)
     except TimeoutError:
-        message = f"recipe {reference!r}: importing it took longer than {IMPORT_SECONDS:g} s"
+        message = f"recipe {reference!r}: importing it took longer than {seconds:g} s"
         raise RecipeError("import", message) from None
     try:
         return json.loads(answer.output)

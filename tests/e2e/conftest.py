@@ -64,7 +64,7 @@ class Recipes:
         self.url = url
         self.key = key
         self.tokenizers = tokenizers
-        self._forks = forks.Forks(self._environment(None))
+        self._forks = forks.Forks(self.environment(None))
 
     def run(
         self,
@@ -87,7 +87,7 @@ class Recipes:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            env=self._environment(env),
+            env=self.environment(env),
             check=False,
         )
 
@@ -114,7 +114,7 @@ class Recipes:
     ) -> Any:
         """Start a recipe: see `Forked` in `tests/support/recipe_forks.py`."""
         _, _, module, *arguments = self._command(recipe, log_path, settings)
-        return self._forks.start(module, arguments, self._environment(env), held_at)
+        return self._forks.start(module, arguments, self.environment(env), held_at)
 
     def disturbed(
         self,
@@ -190,7 +190,7 @@ class Recipes:
             *arguments,
         ]
 
-    def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]:
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         ours = {k: v for k, v in os.environ.items() if not k.startswith(("TINKER_", "WANDB_"))}
         ours |= {"PYTHONUNBUFFERED": "1", "TINKER_API_KEY": self.key}  # as a worker does
         ours |= self.tokenizers

@@ -11,6 +11,7 @@ import pytest
 from sweeper.recipes import rundir, session_rl
 from sweeper.recipes.service import RecipeError, Stop
 from sweeper.recipes.session import Orders, Session, session_folder
+from sweeper.recipes.timing import Stopwatch
 from sweeper.recipes.trainer import Diverged
 
 REWARD = "env/all/reward/total"
@@ -31,7 +32,8 @@ class Counting(Session):
         self.stop, self.parent, self.stepped = Stop(), None, list[int]()
         self.tracker = SimpleNamespace(mark={}, log=lambda *_: None)
         self.given_now: Any = None
-        self.last_line = 0.0
+        self.last_line, self.stopwatch = 0.0, Stopwatch()
+        self.timed = self.stopwatch.span
 
     prepare = begin_evaluation = sampler_now = lambda *_: None  # type: ignore[assignment]
 

@@ -1,0 +1,110 @@
+"""Shows the first examples that a run would train on: the hook `examples` of recipes."""
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+from . import chat, pairs, rollouts, settings, tasks
+from .service import RecipeError
+
+Document = dict[str, Any]
+
+
+def of_conversations(config: Any, count: int, learn: chat.Learned) -> Document:
+    """Return the examples of the first step of supervised training."""
+    with _printed() as about:
+        data = settings.load_data(config)
+        tokenizer = tokenizer_of(config.model_name)
+        examples = chat.render_all(tokenizer, data.train, config.max_length, learn)
+        chosen = _first(config.batch_size, len(examples), config.seed, count)
+    shown = [_shown(tokenizer, examples[index]) for index in chosen]
+    return _document(about, len(data.test), [len(one.tokens) for one in examples], shown)
+
+
+def of_pairs(config: Any, count: int, render: Callable[..., chat.Example]) -> Document:
+    """Return the pairs of the first step, each answer by itself. `render` gets the tokenizer, the
+    question and an answer."""
+    with _printed() as about:
+        data = pairs.load_pairs(config)
+        tokenizer = tokenizer_of(config.model_name)
+        rendered = pairs.render_pairs(
+            data.train, lambda before, answer: render(tokenizer, before, answer), config.max_length
+        )
+        chosen = _first(config.batch_size, len(rendered), config.seed, count)
+    shown = [
+        _shown(tokenizer, example, title)
+        for index in chosen
+        for title, example in zip(("chosen", "rejected"), rendered[index], strict=True)
+    ]
+    lengths = [len(example.tokens) for pair in rendered for example in pair]
+    return _document(about, len(data.test), lengths, shown)
+
+
+def of_questions(
+    config: Any, count: int, problems: Callable[..., Sequence[rollouts.Problem]]
+) -> Document:
+    """Return the prompts of the first step of RL, with their right answers. `problems` gets the
+    tokenizer, the conversations and the configuration."""
+    with _printed() as about:
+        data = settings.load_data(config)
+        tokenizer = tokenizer_of(config.model_name)
+        questions = problems(tokenizer, data.train, config)
+        chosen = _first(config.groups_per_batch, len(questions), config.seed, count)
+    shown: list[Document] = []
+    for index in chosen:
+        question = questions[index]
+        parts = [[tokenizer.decode(question.prompt), False], [question.answer, False]]
+        size = len(question.prompt)
+        title = "prompt with the right answer"
+        shown.append({"title": title, "parts": parts, "tokens": size, "trained": 0})
+    return _document(about, len(data.test), [len(one.prompt) for one in questions], shown)
+
+
+def tokenizer_of(model_name: str) -> Any:
+    """Return a model's tokenizer as the SDK would, without a service: from the local cache, or the
+    hub. Raises RecipeError."""
+    from tinker.lib.public_interfaces import sampling_client
+
+    try:
+        return sampling_client._load_tokenizer_from_model_info(model_name)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RecipeError(f"cannot load the tokenizer of {model_name}: {reason}") from None
+
+
+@contextmanager
+def _printed() -> Iterator[list[str]]:
+    """Collect the lines that the block prints: what was left out, and why."""
+    lines: list[str] = []
+    output = io.StringIO()
+    with redirect_stdout(output):
+        yield lines
+    lines += output.getvalue().splitlines()
+
+
+def _first(batch_size: int, number: int, seed: int, count: int) -> list[int]:
+    return tasks.batch_indices(0, max(batch_size, count), number, seed)[: min(count, number)]
+
+
+def _shown(tokenizer: Any, example: chat.Example, title: str = "") -> Document:
+    """Return an example as texts, each with whether its tokens are trained on."""
+    parts: list[list[Any]] = []
+    start = 0
+    trained = [weight > 0 for weight in example.weights]
+    for position in range(1, len(trained) + 1):
+        if position == len(trained) or trained[position] is not trained[start]:
+            parts.append([tokenizer.decode(example.tokens[start:position]), trained[start]])
+            start = position
+    return {"title": title, "parts": parts, "tokens": len(trained), "trained": sum(trained)}
+
+
+def _document(
+    about: Sequence[str], held_out: int, lengths: Sequence[int], shown: Sequence[Mapping[str, Any]]
+) -> Document:
+    return {
+        "about": list(about),
+        "held_out": held_out,
+        "lengths": list(lengths),
+        "examples": list(shown),
+    }

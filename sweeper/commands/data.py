@@ -1,0 +1,146 @@
+"""`sweeper data`: shows the examples that a run would train on, before it costs anything."""
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sweeper.commands import arguments as shared
+from sweeper.commands.output import agreeing
+from sweeper.commands.selection import open_registry
+from sweeper.common.sanitize import sanitize_lines
+from sweeper.errors import NotFound, UsageError
+from sweeper.paths import home
+from sweeper.recipe.reference import examples
+from sweeper.results.sweeps import SweepRun
+from sweeper.sweep.labels import plural
+from sweeper.sweep.plan import Plan, Run
+from sweeper.terminal import in_colour, print_json
+
+if TYPE_CHECKING:
+    from sweeper.recipe.documents import Example, Examples
+
+_MOST = 100
+_BOLD, _PLAIN = "\x1b[1;32m", "\x1b[0m"
+_MARKS = (
+    "\N{LEFT-POINTING DOUBLE ANGLE QUOTATION MARK}",
+    ("\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK}"),
+)
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper data`."""
+    what = shared.group(verb, "whose data")
+    what.add_argument("of", metavar="GRID|RUN", help="a grid's file, or a recorded run")
+    what.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="with a grid: replace a base value or an axis",
+    )
+    what.add_argument("--run", metavar="NAME", help="with a grid: this run (default: the first)")
+    what.add_argument(
+        "-n", "--examples", type=int, default=5, metavar="N", help="how many examples (5)"
+    )
+    shared.trust(verb)
+    shared.root(verb)
+    shared.json(verb)
+
+
+def run(arguments: Namespace) -> int:
+    """Print the first examples of a run, with the trained tokens marked."""
+    if not 1 <= arguments.examples <= _MOST:
+        raise UsageError(f"--examples takes 1 to {_MOST}")
+    plan, planned = _planned(arguments)
+    recipe = plan.of(planned.stage).recipe
+    if recipe.command is not None:
+        raise UsageError(
+            f"{planned.name}: its program is a command, which sweeper does not know the data of"
+        )
+    answer = examples(recipe, planned.config, arguments.examples, _environment(plan))
+    if answer is None:
+        raise NotFound(
+            f"the recipe {recipe.reference} shows no examples: it has no function "
+            "`examples(values, count)`"
+        )
+    if arguments.json:
+        return print_json({"schema": 1, "run": planned.name, **answer})
+    for line in _lines(planned.name, answer, marks=not in_colour()):
+        print(line)
+    return 0
+
+
+def _planned(arguments: Namespace) -> tuple[Plan, Run]:
+    """Return the run whose data are to be shown, and its plan."""
+    if arguments.of.endswith((".yaml", ".yml")) or os.path.isfile(arguments.of):
+        from sweeper.planner.plan import plan  # slow to load
+
+        planned = plan(arguments.of, arguments.overrides)
+        if arguments.run is None:
+            return planned, planned.runs[0]
+        for each in planned.runs:
+            if arguments.run in (each.name, each.id):
+                return planned, each
+        raise NotFound(f"{planned.name}: no run {arguments.run!r} (`sweeper plan` lists them)")
+    if arguments.overrides or arguments.run:
+        raise UsageError("key=value and --run are for a grid: a recorded run has its values")
+    run = open_registry(arguments, snapshot=True).run(arguments.of)
+    if not isinstance(run, SweepRun):
+        raise UsageError(f"{run.sweep}/{run.name}: no sweep recorded how it was started")
+    from sweeper.launcher.trust import require
+
+    folder = run.sweep_folder
+    plan = folder.read_plan()
+    require(plan.recorded, folder.address, agreeing(arguments))
+    return plan, next(each for each in plan.runs if each.id == run.id)
+
+
+def _environment(plan: Plan) -> Mapping[str, str]:
+    """Return the variables by which tokenizers are looked up, as the run would."""
+    grids = plan.launch.env
+    if plan.service != "local":
+        return grids
+    from sweeper.engine import lifecycle, model_aliases  # load slowly
+
+    if lifecycle.find() is None:  # a running engine has made the cache
+        from sweeper.engine.models import load_models
+
+        load_models(home(), {}, model_aliases.complete({}, {}))
+    return {**grids, **lifecycle.hub_environment(environ={**os.environ, **grids})}
+
+
+def _lines(name: str, answer: "Examples", *, marks: bool) -> Iterator[str]:
+    """Yield the whole answer. With `marks`, trained tokens stand between angle quotation marks,
+    otherwise they are bold."""
+    lengths = sorted(answer["lengths"])
+    yield f"{name}: {plural(len(lengths), 'example')} of {_span(lengths)} tokens, " + (
+        f"{answer['held_out']} held out"
+    )
+    yield from (sanitize_lines(line) for line in answer["about"])
+    if any(example["trained"] for example in answer["examples"]):
+        how = "between " + " and ".join(_MARKS) if marks else "bold"
+        yield f"trained tokens are {how}"
+    for number, example in enumerate(answer["examples"], start=1):
+        title = f", {example['title']}" if example["title"] else ""
+        trained = f", {example['trained']} trained" if example["trained"] else ""
+        yield f"\n--- {number}{title}: {plural(example['tokens'], 'token')}{trained}"
+        yield _text(example, marks=marks)
+
+
+def _span(lengths: Sequence[int]) -> str:
+    """Return the range of sorted lengths, with the median."""
+    if not lengths:
+        return "no"
+    if lengths[0] == lengths[-1]:
+        return str(lengths[0])
+    middle = lengths[len(lengths) // 2]
+    return f"{lengths[0]} to {lengths[-1]} (median {middle})"
+
+
+def _text(example: "Example", *, marks: bool) -> str:
+    before, after = _MARKS if marks else (_BOLD, _PLAIN)
+    return "".join(
+        f"{before}{sanitize_lines(text)}{after}" if trained else sanitize_lines(text)
+        for text, trained in example["parts"]
+    )
