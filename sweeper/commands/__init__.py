@@ -47,7 +47,7 @@ VERBS = {
     "checkpoints": "list and delete checkpoints that the service keeps",
     "compare": "compare runs, two cells, two sweeps, or checkpoints",
     "engine": "start, inspect or stop the local Tinker-compatible service",
-    "init": "write a commented grid for a recipe",
+    "init": "write a grid for a recipe, or from a file of another program",
     "sweep": "archive, rename or delete a sweep",
     "sweep archive": "hide a sweep from lists",
     "sweep rename": "rename a sweep",

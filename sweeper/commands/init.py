@@ -35,6 +35,7 @@ from sweeper.sweep.names import is_sweep_name
 _FOLDERS = re.compile(
     r"((log|out|output|save|run|exp|result|results|checkpoint)_?(dir|path|folder)|out|output|logdir)\Z"
 )
+_MOST = 128 * 1024
 _TYPES = ("int", "float", "str", "bool")
 _FLAGS = ("store_true", "store_false", "count")
 
@@ -221,6 +222,12 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         metavar="RECIPE",
         help="a short name, module, module:Class or file.py, or any script (default: sft)",
     )
+    recipe.add_argument(
+        "--from",
+        dest="source",
+        metavar="FILE",
+        help="translate a sweep of W&B, Hydra or SEML, a shell loop or a script's options",
+    )
     recipe.add_argument("--python", help="the recipe's interpreter (default: sweeper's own)")
     grid = shared.group(verb, "the grid")
     grid.add_argument("--out", help="the file to write (default: <recipe>.yaml; -: print it)")
@@ -252,15 +259,20 @@ def run(arguments: argparse.Namespace) -> int:
         for point in sorted(metadata.entry_points(group="sweeper.recipes")):
             print(f"{point.name}  {point.value}")
         return 0
-    reference = arguments.recipe or "sft"
+    reference = arguments.source or arguments.recipe or "sft"
     name = _name(reference)
     if arguments.study:
         _write_study()
     out = arguments.out or f"{name}.yaml"
+    if arguments.source and not arguments.out and os.path.exists(out):
+        out = f"{name}_grid.yaml"  # the file itself may have that name
     if out != "-" and os.path.lexists(out):  # before the recipe's slow import
         raise UsageError(f"{out} exists already: choose another file with --out")
     given = {"backend": arguments.backend, "python": arguments.python}
-    text, lacks = _text(name, reference, given, out)
+    if arguments.source:
+        text, lacks = _translated(arguments), []
+    else:
+        text, lacks = _text(name, reference, given, out)
     for sentence in lacks:
         warn(f"warning: `sweeper plan` refuses this grid so far: {sentence}")
     if out == "-":
@@ -291,6 +303,46 @@ def _text(
             return text, guess.lacks
         needed = list(guess.needed)
     return text, [f"fill in {', '.join(needed)}"] if needed else []
+
+
+def _translated(arguments: argparse.Namespace) -> str:
+    """Return the grid for a file of another program. Say what could not be translated."""
+    from sweeper.terminal import warn
+    from sweeper.translation.reading import translated
+    from sweeper.translation.script import Argument, from_script
+
+    source = arguments.source
+    options = options_of(source) if source.endswith(".py") else None
+    if options is not None:
+        draft = from_script(
+            source,
+            [
+                Argument(
+                    one.flag,
+                    one.field.key,
+                    one.field.value,
+                    values_of(one.field),
+                    needed=one.field.required,
+                    folder=bool(_FOLDERS.match(one.field.key)),
+                )
+                for one in options
+            ],
+        )
+    else:
+        draft = translated(_contents(source), source, arguments.recipe)
+    for remark in draft.remarks:
+        warn(draft.place(remark))
+    return draft.yaml()
+
+
+def _contents(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(_MOST + 1)[:_MOST]
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text") from error
 
 
 def _write_study() -> None:

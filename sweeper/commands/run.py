@@ -155,14 +155,13 @@ def _gpus(arguments: Namespace) -> list[str]:
     if arguments.gpus is None:
         return []
     from sweeper.backends import backend_type
-    from sweeper.grid.launch import SECTION
 
     backend = backend_type(arguments.backend or "tmux")
+    if backend.pins_gpus:
+        return [f"launch.gpus={arguments.gpus}"]
     for option in _GPUS:
         if option in backend.section.fields:
             return [f"launch.{backend.key}.{option}={arguments.gpus}"]
-    if "gpus" in SECTION.fields and not backend.section.fields:
-        return [f"launch.gpus={arguments.gpus}"]
     message = f"--gpus: {backend.name} has no such option"
     options = ", ".join(backend.section.fields)
     more = f"; set launch.{backend.key}.KEY=VALUE, KEY is one of {options}" if options else ""

@@ -69,9 +69,11 @@ def check_placeholders(grid: Grid, runs: Sequence[Run], problems: Problems) -> N
             message += nearest(key, run.config)
         problems.add(grid.places["command"], message)
     for key in spread_keys(grid.command or ()):
-        if any(not (is_list(v := run.config.get(key, [""])) and v) for run in runs):
-            message = f"command: {{{key[:60]}*}} takes a list of words, at least one"
-            problems.add(grid.places["command"], message)
+        first = (grid.command or ("",))[0] == f"{{{key}*}}"
+        values = [run.config.get(key, [""]) for run in runs]
+        if not all(is_list(value) and (value or not first) for value in values):
+            words = " of words, at least one: the program" if first else " of words"
+            problems.add(grid.places["command"], f"command: {{{key[:60]}*}} takes a list{words}")
     if "seed" in holes and any(run.seed is None and "seed" not in run.config for run in runs):
         problems.add(grid.places["command"], "command: {seed} needs seeds")
 

@@ -86,3 +86,20 @@ def test_an_interrupted_follower_leaves_the_run_alone(shell: Shell) -> None:
     shell.run("run", *shell.backend, *words[:2], "--wait", *words[3:])
     (run,) = json.loads(shell.run("ls", "long", "--json"))["runs"]
     assert (run["state"], run["attempts"]) == ("succeeded", 1)
+
+
+def test_a_loop_of_a_shell_script_becomes_a_sweep(shell: Shell) -> None:
+    loop = "for loss in 0.5 0.25; do\n  python program.py fine $loss | tee log &\ndone\n"
+    (shell.folder / "loop.sh").write_text(loop)
+    output = shell.run("init", "--from", "loop.sh")
+    assert "loop.sh:2: |: what follows is left out" in output
+    assert "wrote loop.yaml" in output
+    assert "2 to start" in shell.run("plan", "loop.yaml")
+    shell.run("launch", "loop.yaml", *shell.backend, "--wait")
+    runs = json.loads(shell.run("ls", "loop", "--metric", "loss", "--goal", "minimize", "--json"))[
+        "runs"
+    ]
+    assert sorted((run["name"], run["value"]) for run in runs) == [
+        ("loss=0.25", 0.25),
+        ("loss=0.5", 0.5),
+    ]

@@ -5,8 +5,10 @@ import re
 import pytest
 
 from sweeper import cli
+from sweeper.commands import launch
 from sweeper.commands.shell_words import NeedsShell, lines_of, split_line
 from sweeper.errors import GridError
+from sweeper.planner.arguments import planned_by
 from sweeper.planner.plan import plan
 from sweeper.recipe.command_template import render_command
 from sweeper.results.registry import Registry
@@ -89,13 +91,27 @@ def test_mistakes_are_one_line_each(tmp_path, monkeypatch, capsys):
         capsys, "--name", "a/b", "--", "true", code=2
     )
     assert "command: no program 'no-such'" in run(capsys, "--", "no-such", code=2)
-    assert "--gpus: local has no such option" in run(
-        capsys, "--backend", "local", "--gpus", "2", "--", "true", code=2
-    )
     assert "set launch.slurm.KEY=VALUE" in run(
         capsys, "--backend", "slurm", "--gpus", "2", "--", "true", code=2
     )
     assert not (tmp_path / "sweeps").exists()
+
+
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [("local", {}), ("kubernetes", {"kubernetes": {"gpus": 3}}), ("ray", {"ray": {"num_gpus": 3}})],
+)
+def test_gpus_are_asked_of_the_backend(backend, options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plans = []
+    monkeypatch.setattr(launch, "run", lambda given: plans.append(planned_by(given)) or 0)
+    more = ["launch.kubernetes.image=a/b"] if backend == "kubernetes" else []
+    words = ["--backend", backend, "--gpus", "3", *more, "--", "true"]
+    assert cli.main(["run", *words]) == 0
+    (planned,) = plans
+    assert planned.launch.gpus == (0 if options else 3)
+    for name, section in options.items():
+        assert section.items() <= planned.launch.options[name].items()
 
 
 def test_options_of_the_command_need_the_dashes(capsys):
@@ -157,8 +173,11 @@ def test_a_list_may_become_several_words():
     ]
     grid = {"name": "g", "command": ["echo", "{w*}"]}
     assert plan({**grid, "grid": {"w": [["a"], ["b", "c"]]}}).runs[1].config == {"w": ["b", "c"]}
-    for wrong in ([], "a", 3):
+    assert plan({**grid, "base": {"w": []}}).runs
+    for wrong in ("a", 3):
         with pytest.raises(GridError, match=r"command: \{w\*\} takes a list of words"):
             plan({**grid, "base": {"w": wrong}})
+    with pytest.raises(GridError, match=r"command: \{w\*\} takes a list of words, at least one"):
+        plan({**grid, "command": ["{w*}"], "base": {"w": []}})
     with pytest.raises(GridError, match=r"command: no value for \{w\}"):
         plan(grid)

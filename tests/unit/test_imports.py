@@ -22,7 +22,7 @@ RANKS = [
     {"terminal", "money", "engine", "fields", "recipe", "metrics"},
     {"provenance", "tasks", "backends"},
     {"grid"},
-    {"planner", "worker", "alarms"},
+    {"planner", "worker", "alarms", "translation"},
     {"results"},
     {"scheduler"},
     {"launcher", "testing"},

@@ -1,0 +1,1 @@
+"""Translates sweep files of other programs into grids: `sweeper init --from FILE`."""
