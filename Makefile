@@ -12,7 +12,7 @@ PYTHON312 ?= python3.12
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all slow lint types unit e2e kills faketime chaos live cookbook ray harbor podman peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sacct outage quickstarts elsewhere image screens picture clean
+.PHONY: help install demo test test-all slow lint types unit e2e kills faketime chaos live cookbook ray harbor podman peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sshd sacct outage quickstarts elsewhere image screens picture clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -72,6 +72,10 @@ SLURM := slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins
 slurm: ## what the tests on a real Slurm need (Debian's packages, 20 MB); they skip without it
 	@test -x /usr/sbin/slurmctld || sh .ci/apt-install $(SLURM) || \
 	  echo "no Slurm here: its tests skip (Debian: apt-get install $(SLURM))"
+
+sshd: ## what the tests of machines reached by SSH need (Debian's package, 2 MB); they skip without it
+	@test -x /usr/sbin/sshd || sh .ci/apt-install openssh-server || \
+	  echo "no sshd here: its tests skip (Debian: apt-get install openssh-server)"
 
 sacct: dev slurm ## the tests of Slurm's accounting, with slurmdbd and MariaDB (Debian's packages)
 	@test -x /usr/sbin/slurmdbd -a -x /usr/sbin/mariadbd || \

@@ -235,6 +235,17 @@ def tmux_socket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     subprocess.run(["tmux", "-L", name, "kill-server"], capture_output=True, check=False)
 
 
+@pytest.fixture
+def ssh_hosts(load_support: Callable[[str], ModuleType], tmp_path: Path) -> Iterator[Any]:
+    """Two hosts, `a` and `b`, of a real sshd on loopback: see `tests/support/ssh.py`."""
+    ssh = load_support("ssh")
+    if (why := ssh.missing()) is not None:
+        pytest.skip(why)
+    hosts = ssh.SshHosts(tmp_path / "ssh", "a", "b")
+    yield hosts
+    hosts.close()
+
+
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lifecycle.EngineInfo]:
     """An engine with its own home on a free port, for the whole session: `.url`, `.home`."""

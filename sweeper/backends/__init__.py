@@ -40,6 +40,7 @@ _BUILT_IN = {
     "modal": "sweeper.backends.modal:BACKEND",
     "ray": "sweeper.backends.ray:BACKEND",
     "slurm": "sweeper.backends.slurm:BACKEND",
+    "ssh": "sweeper.backends.ssh:BACKEND",
     "tmux": "sweeper.backends.tmux:BACKEND",
 }
 _REGISTERED: dict[str, BackendType] = {}

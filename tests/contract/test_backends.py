@@ -24,7 +24,7 @@ exit 1
 
 
 @pytest.fixture(
-    params=["local", "tmux", "slurm", "aws-batch", "kubernetes", "beaker", "modal", "faulty"]
+    params=["local", "tmux", "slurm", "aws-batch", "kubernetes", "beaker", "modal", "ssh", "faulty"]
 )
 def site(
     request: pytest.FixtureRequest,
@@ -38,6 +38,7 @@ def site(
         "kubernetes": _kubernetes,
         "beaker": _beaker,
         "modal": _modal,
+        "ssh": _ssh,
         "faulty": _faulty,
     }
     with made.get(request.param, _plain)(request, tmp_path, monkeypatch) as found:
@@ -218,14 +219,40 @@ def _modal(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
     return replace(site, hold=None, lose_node=None)  # none waits; how a node is lost nothing tells
 
 
+@contextmanager
+def _ssh(
+    request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
+    hosts = request.getfixturevalue("ssh_hosts")
+
+    @contextmanager
+    def lose_node(job: str) -> Iterator[None]:
+        host = hosts.hosts[job.partition(":")[0]]
+        host.cut()
+        host.start()
+        yield
+
+    site = Site(
+        "ssh",
+        folder,
+        hosts.options(30),
+        parallel=60,
+        many=MANY,
+        knows_codes=False,
+        silence=hosts.unplugged,
+        lose_node=lose_node,
+    )
+    with site:
+        yield site
+
+
 class TestBackends(BackendContract):
-    """Local, tmux, a real Slurm, an emulated AWS Batch, stand-ins for Kubernetes, Beaker and
-    Modal; and
-    what tests wrap a backend with."""
+    """Local, tmux, hosts of a real sshd, a real Slurm, an emulated AWS Batch, stand-ins for
+    Kubernetes, Beaker and Modal; and what tests wrap a backend with."""
 
 
 def test_names(tmp_path: Path) -> None:
-    assert {"aws-batch", "beaker", "local", "ray", "slurm", "tmux"} <= set(backend_names())
+    assert {"aws-batch", "beaker", "local", "ray", "slurm", "ssh", "tmux"} <= set(backend_names())
     with pytest.raises(
         UsageError,
         match=r"no backend 'slrum': use aws-batch, beaker, .*; did you mean 'slurm'\?",

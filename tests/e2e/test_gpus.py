@@ -176,7 +176,7 @@ def test_mistakes_cost_one_line(tmp_path: Path, load_support: Any) -> None:
     assert "CUDA_VISIBLE_DEVICES is set by `gpus`" in shell.run("plan", "a.yaml", code=2)
     machine.write("a", "gpus: 1, slurm: {partition: a}", 1)
     refused = shell.run("plan", "a.yaml", "--backend", "slurm", code=2)
-    assert "launch.gpus is for local, tmux: slurm assigns GPUs itself" in refused
+    assert "launch.gpus is for local, ssh, tmux: slurm assigns GPUs itself" in refused
     machine.write("a", "gpus: 1", 1)
     shell.environment |= {"PATH": os.environ["PATH"]}
     refused = shell.run("launch", "a.yaml", "--wait", code=6)

@@ -1,0 +1,269 @@
+"""Runs jobs on machines reached by SSH, each with some slots.
+
+Before a job is started, its host is recorded in the sweep's folder, so that any launcher asks the
+right host for it, and only that one. What runs on a host is recorded there (`host.py`). A host that
+does not answer says nothing about its jobs: they count as running, and other hosts go on.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from typing import NamedTuple, TypeVar
+
+from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.backends.ssh.connection import Connection, secret_values
+from sweeper.backends.ssh.options import Options
+from sweeper.common.json_values import list_of, table_of
+from sweeper.errors import EnvironmentFailure, NoRoom, NotFound, Unreachable
+from sweeper.store.documents import encode, read_as
+from sweeper.sweep.folder import SweepFolder
+
+T = TypeVar("T")
+_BUSY_SECONDS = 2.0
+"""How long a host's count of its jobs counts."""
+_ABREAST = 16
+
+
+class _Count(NamedTuple):
+    """How many jobs run on a host, as of a monotonic time."""
+
+    jobs: int
+    at: float
+
+
+class SshBackend(Backend):
+    """A backend (see `sweeper.backends.base.Backend`). `capacity` are the most jobs at once, by
+    host."""
+
+    name = "ssh"
+
+    def __init__(
+        self, folder: str, options: Options, capacity: Mapping[str, int], python: str
+    ) -> None:
+        self._folder = SweepFolder.at_address(folder)
+        self._options, self._capacity, self._python = options, capacity, python
+        self._sweep = sha256(folder.encode()).hexdigest()[:24]
+        self._connections: dict[str, Connection] = {}
+        self._hosts: dict[str, str] = {}  # by token, as recorded
+        self._busy: dict[str, _Count] = {}
+
+    def submit(self, jobs: Sequence[JobSpec]) -> None:
+        environment = secret_values(self._options.secrets, os.environ)
+        left = {job.token: job for job in jobs}
+        problems: list[EnvironmentFailure] = []
+        placed = self._recorded(left)
+        for _ in range(2):  # hosts may have filled up meanwhile
+            for token in left.keys() - placed.keys():
+                if (host := self._free_host(placed)) is not None:
+                    placed[token] = host
+                    self._record(token, host)
+            chosen = {t: h for t, h in placed.items() if t in left}
+            for host, tokens in _by_host(chosen).items():
+                try:
+                    full = self._start(host, [left[token] for token in tokens], environment)
+                except EnvironmentFailure as error:
+                    problems.append(error)
+                    full = list(tokens)
+                    self._busy[host] = _Count(self._capacity.get(host, 0), time.monotonic())
+                for token in tokens:
+                    if token not in full:
+                        del left[token]
+                    elif not problems:
+                        del placed[token]
+            if not left or problems:
+                break
+        if problems:
+            raise sorted(problems, key=lambda error: isinstance(error, Unreachable))[0]
+        if left:
+            raise NoRoom(f"ssh: no free slot for {len(left)} jobs: they start when there is one")
+
+    def find(self, tokens: Sequence[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for host, states in self._look(tokens, every=True).items():
+            found |= {token: f"{host}:{state}" for token, state in states.items()}
+        return found
+
+    def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
+        hosts = self._recorded(tokens)
+        states: dict[str, object] = {}
+        looks = self._look(tokens, every=False)
+        for seen in looks.values():
+            states |= seen
+        statuses: dict[str, JobStatus] = {}
+        for token in tokens:
+            host = hosts.get(token)
+            if host is not None and host not in looks:
+                why = f"{host} does not answer"
+                statuses[token] = JobStatus(JobState.RUNNING, reason=why, node=host)
+            else:
+                statuses[token] = _status(states.get(token), host)
+        return statuses
+
+    def cancel(self, tokens: Sequence[str]) -> None:
+        self._each(
+            _by_host(self._recorded(tokens)),
+            lambda host, mine: self._ask(host, "cancel", tokens=list(mine)),
+            every=True,
+        )
+
+    def logs(self, token: str) -> Iterator[str]:
+        host = self._recorded([token]).get(token)
+        if host is None:
+            return iter(())
+        text = self._ask(host, "log", tokens=[token]).get("log")
+        return iter(str(text or "").splitlines())
+
+    def forget(self, tokens: Sequence[str]) -> None:
+        self._each(
+            _by_host(self._recorded(tokens)),
+            lambda host, mine: self._ask(host, "forget", tokens=list(mine)),
+            every=True,
+        )
+
+    def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
+        del resources
+        secret_values(self._options.secrets, os.environ)
+        if not self._counts(age=_BUSY_SECONDS):
+            self._each(dict.fromkeys(self._capacity, ()), self._count, every=True)
+
+    def room(self) -> int:
+        counts = self._counts(age=_BUSY_SECONDS)
+        return sum(max(0, self._capacity[host] - jobs) for host, jobs in counts.items())
+
+    def check(self) -> str:
+        """Return the hosts, each with its Python and its slots. Raises
+        `EnvironmentFailure`."""
+        answers = self._each(dict.fromkeys(self._capacity, ()), self._count, every=True)
+        return ", ".join(
+            f"{host} (Python {answer.get('python')}, {self._busy[host].jobs} of "
+            f"{self._capacity[host]} slots in use)"
+            for host, answer in answers.items()
+        )
+
+    def _start(
+        self, host: str, jobs: Sequence[JobSpec], environment: Mapping[str, str]
+    ) -> list[str]:
+        """Start jobs on a host. Return the tokens of those for which it has no slot."""
+        makes = not self._options.shared
+        described = [
+            {
+                "token": job.token,
+                "argv": list(job.argv),
+                "cwd": job.cwd,
+                "env": dict(environment),
+                "makes": makes,
+            }
+            for job in jobs
+        ]
+        answer = self._ask(host, "start", jobs=described, slots=self._capacity.get(host, 0))
+        return [str(token) for token in list_of(answer.get("left"))]
+
+    def _look(self, tokens: Sequence[str], *, every: bool) -> dict[str, dict[str, object]]:
+        """Return the states of the tokens by host. Hosts that do not answer are left out, unless
+        all are to be asked (`every`), or none answers. Raises `Unreachable`."""
+        answers = self._each(
+            _by_host(self._recorded(tokens)),
+            lambda host, mine: self._ask(host, "look", tokens=list(mine)),
+            every=every,
+        )
+        return {host: dict(table_of(answer.get("states"))) for host, answer in answers.items()}
+
+    def _each(
+        self,
+        hosts: Mapping[str, Sequence[str]],
+        ask: Callable[[str, Sequence[str]], T],
+        *,
+        every: bool,
+    ) -> dict[str, T]:
+        """Ask hosts at the same time. Raises as `_look` does."""
+        if not hosts:
+            return {}
+        failures: list[EnvironmentFailure] = []
+
+        def attempt(item: tuple[str, Sequence[str]]) -> tuple[str, T] | None:
+            try:
+                return item[0], ask(*item)
+            except EnvironmentFailure as error:
+                failures.append(error)
+                return None
+
+        with ThreadPoolExecutor(min(_ABREAST, len(hosts))) as pool:
+            answers = dict(filter(None, pool.map(attempt, hosts.items())))
+        if failures and (every or not answers):
+            raise failures[0]
+        return answers
+
+    def _ask(self, host: str, do: str, **about: object) -> dict[str, object]:
+        connection = self._connections.get(host)
+        if connection is None:
+            options = self._options
+            connection = self._connections[host] = Connection(
+                host, self._python, options.config, options.folder, self._sweep
+            )
+        answer = connection.ask(do, **about)
+        busy = answer.get("busy")
+        self._busy[host] = _Count(busy if isinstance(busy, int) else 0, time.monotonic())
+        return answer
+
+    def _count(self, host: str, _: Sequence[str]) -> dict[str, object]:
+        return self._ask(host, "look", tokens=[])
+
+    def _counts(self, age: float) -> dict[str, int]:
+        """Return how many jobs run on each host that answers, not older than that."""
+        since = time.monotonic() - age
+        old = [
+            host for host in self._capacity if host not in self._busy or self._busy[host].at < since
+        ]
+        try:
+            answered = self._each(dict.fromkeys(old, ()), self._count, every=False)
+        except EnvironmentFailure:
+            answered = {}
+        away = set(old) - answered.keys()
+        return {host: self._busy[host].jobs for host in self._capacity if host not in away}
+
+    def _free_host(self, placed: Mapping[str, str]) -> str | None:
+        """Return the host with most free slots besides those `placed` now; None if all are full."""
+        counts = self._counts(age=_BUSY_SECONDS)
+        taken = list(placed.values())
+        free = {h: self._capacity[h] - jobs - taken.count(h) for h, jobs in counts.items()}
+        best = max(free, key=lambda host: free[host], default=None)
+        return best if best is not None and free[best] > 0 else None
+
+    def _record(self, token: str, host: str) -> None:
+        self._folder.store.replace(self._path(token), encode({"schema": 1, "host": host}))
+        self._hosts[token] = host
+
+    def _recorded(self, tokens: Iterable[str]) -> dict[str, str]:
+        """Return the hosts of those tokens that were given one."""
+        for token in tokens:
+            if token not in self._hosts:
+                try:
+                    self._hosts[token] = read_as(self._folder.store, self._path(token), _host_of)
+                except NotFound:
+                    continue
+        return {token: self._hosts[token] for token in tokens if token in self._hosts}
+
+    def _path(self, token: str) -> str:
+        return f"{self._folder.name}/launcher/hosts/{token}.json"
+
+
+def _host_of(document: object, place: str) -> str:
+    del place
+    return str(table_of(document).get("host", ""))
+
+
+def _by_host(hosts: Mapping[str, str]) -> dict[str, list[str]]:
+    grouped: dict[str, list[str]] = {}
+    for token, host in hosts.items():
+        grouped.setdefault(host, []).append(token)
+    return grouped
+
+
+def _status(state: object, host: str | None) -> JobStatus:
+    if isinstance(state, int):
+        return JobStatus(JobState.RUNNING, node=host)
+    if state == "lost":  # the machine was started again
+        return JobStatus(JobState.ENDED, reason="node", preempted=True, node=host)
+    return JobStatus(JobState.ABSENT if state is None else JobState.ENDED, node=host)

@@ -1,0 +1,209 @@
+"""Runs on a host: starts workers, and says what became of them. The launcher sends this file over
+the connection, to any Python from 3.8. Standard library only, nothing of ours.
+
+A worker is started in a session of its own, so that it outlives the connection. Just before it
+becomes the worker, its process writes a record with its pid, when it began, and when the machine
+did: by these it is found again, and known to have ended, or to have been lost with its machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+
+_LOG_BYTES = 1 << 20
+_DAYS = 30
+_CHANGED_SIGNALS = (signal.SIGPIPE, signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _began(pid: int) -> str:
+    """Return when a process began, in ticks since the machine did; "" if it has ended."""
+    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return "" if len(fields) < 20 or fields[0] in ("Z", "X") else fields[19]
+
+
+def _boot() -> str:
+    """Return what distinguishes the machine, or container, since it was last started."""
+    return _text("/proc/sys/kernel/random/boot_id").strip() + " " + _began(1)
+
+
+class Host:
+    """The workers of one sweep on this host. `folder` has the records of all sweeps, `sweep` is the
+    name of this sweep's folder in it."""
+
+    def __init__(self, folder: str, sweep: str) -> None:
+        self.top = os.path.expanduser(folder)
+        self.folder = os.path.join(self.top, sweep)
+        self.boot = _boot()
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+
+    def state(self, path: str) -> int | str | None:
+        """Return the pid of a living worker, `ended` or `lost`; None without a record."""
+        try:
+            record: dict[str, Any] | None = json.loads(_text(path) or "null")
+            if record is None:
+                return None
+            if record["boot"] != self.boot:
+                return "lost"
+            pid: int = record["pid"]
+            return pid if _began(pid) == record["began"] else "ended"
+        except (ValueError, KeyError, TypeError):
+            return "ended"
+
+    def path(self, token: str, kind: str = "json") -> str:
+        return os.path.join(self.folder, f"{token}.{kind}")
+
+    def busy(self) -> int:
+        """Return how many workers live here, of all sweeps; forget records that are old."""
+        count, old = 0, time.time() - _DAYS * 86400
+        for sweep in os.listdir(self.top):
+            folder = os.path.join(self.top, sweep)
+            for name in os.listdir(folder) if os.path.isdir(folder) else ():
+                path = os.path.join(folder, name)
+                if not name.endswith(".json"):
+                    continue
+                if isinstance(self.state(path), int):
+                    count += 1
+                    continue
+                with contextlib.suppress(OSError):
+                    if os.stat(path).st_mtime < old:
+                        for kind in ("json", "log"):
+                            os.unlink(path[: -len("json")] + kind)
+        return count
+
+    def start(self, jobs: list[dict[str, Any]], slots: int) -> list[str]:
+        """Start jobs while there are slots, and return the tokens of the others. Two launchers
+        never start more than that together."""
+        with open(os.path.join(self.top, "lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            free = slots - self.busy()
+            left: list[str] = []
+            for job in jobs:
+                if isinstance(self.state(self.path(job["token"])), int):
+                    continue
+                if free <= 0:
+                    left.append(job["token"])
+                    continue
+                self.spawn(job)
+                free -= 1
+            return left
+
+    def spawn(self, job: dict[str, Any]) -> None:
+        """Start a worker. Raises `OSError` if its program or folder does not exist."""
+        reading, writing = os.pipe()
+        first = os.fork()
+        if first == 0:
+            try:
+                os.setsid()
+                if os.fork():  # so that it is nobody's child, and never a zombie
+                    os._exit(0)
+                self.become(job, writing)
+            finally:
+                os._exit(127)
+        os.close(writing)
+        os.waitpid(first, 0)
+        with os.fdopen(reading, "rb") as file:
+            message = file.read().decode("utf-8", "replace")
+        if message:
+            raise OSError(message)
+
+    def become(self, job: dict[str, Any], failing: int) -> None:
+        """Become the worker. Its log keeps what it prints."""
+        what: str = job["cwd"]
+        try:
+            if job["makes"]:
+                os.makedirs(what, exist_ok=True)
+            os.chdir(what)
+            null = os.open(os.devnull, os.O_RDONLY)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            log = os.open(self.path(job["token"], "log"), flags, 0o600)
+            os.dup2(null, 0)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            for number in _CHANGED_SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            record = {"pid": os.getpid(), "began": _began(os.getpid()), "boot": self.boot}
+            scratch = self.path(job["token"], f"tmp{os.getpid()}")
+            with open(scratch, "w") as file:
+                json.dump(record, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(scratch, self.path(job["token"]))
+            what = job["argv"][0]
+            os.execvpe(what, job["argv"], {**os.environ, **job["env"]})
+        except OSError as error:
+            os.write(failing, f"{what[:200]}: {error.strerror}".encode())
+
+    def look(self, tokens: list[str]) -> dict[str, int | str]:
+        """Return the state of each job that was started here."""
+        states = {token: self.state(self.path(token)) for token in tokens}
+        return {token: state for token, state in states.items() if state is not None}
+
+    def cancel(self, tokens: list[str]) -> None:
+        """Ask workers to stop."""
+        for pid in self.look(tokens).values():
+            if isinstance(pid, int):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+
+    def log(self, token: str) -> str:
+        """Return the end of what a worker has printed."""
+        try:
+            with open(self.path(token, "log"), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+                return file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def forget(self, tokens: list[str]) -> None:
+        """Remove the records of jobs that have ended."""
+        for token, state in self.look(tokens).items():
+            if not isinstance(state, int):
+                for kind in ("log", "json"):
+                    with contextlib.suppress(OSError):
+                        os.unlink(self.path(token, kind))
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Do what the launcher requests."""
+    host = Host(request["folder"], request["sweep"])
+    do, tokens = request["do"], request.get("tokens", [])
+    found: dict[str, Any] = {}
+    if do == "start":
+        found["left"] = host.start(request["jobs"], request["slots"])
+    elif do == "cancel":
+        host.cancel(tokens)
+    elif do == "log":
+        found["log"] = host.log(tokens[0])
+    elif do == "forget":
+        host.forget(tokens)
+    elif do == "look":
+        found["states"] = host.look(tokens)
+    return {**found, "busy": host.busy(), "python": sys.version.split()[0]}
+
+
+def main(text: str) -> None:
+    """Answer a request, a JSON text, with a line of JSON."""
+    document: dict[str, Any]
+    try:
+        document = {"answer": answer(json.loads(text))}
+    except OSError as error:
+        document = {"refused": str(error)}
+    except Exception:  # noqa: BLE001 - whatever it is, the launcher shows it
+        document = {"refused": traceback.format_exc().strip().splitlines()[-1]}
+    print("\nsweeper:" + json.dumps(document), flush=True)
