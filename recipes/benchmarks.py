@@ -90,7 +90,7 @@ def found(name: str) -> Any:
                 continue
     if name not in package.REGISTRY:
         known = ", ".join(sorted(package.REGISTRY))
-        raise RecipeError(f"suite={PREFIX}{name}: there is no such benchmark: {known}")
+        raise RecipeError(f"suite={PREFIX}{name}: unknown benchmark: {known}")
     return package.REGISTRY[name]
 
 

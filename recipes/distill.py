@@ -58,15 +58,16 @@ class Config(rl.Config):
         default=1.0, doc="on-policy: factor of the advantages, which are log teacher - log student"
     )
     kl_discount_factor: float = chz.field(
-        default=0.0, doc="on-policy: what a token gets of the next one's advantage, 0 to 1"
+        default=0.0, doc="on-policy: factor of the next token's advantage in a token's, 0 to 1"
     )
     kl_top_k: int = chz.field(
-        default=0, doc="on-policy: compare so many likeliest values of a token; 0: the sampled one"
+        default=0,
+        doc="on-policy: compare this many likeliest values of a token; 0: the sampled one",
     )
     teacher_temperature: float = chz.field(
         default=1.0, doc="off-policy: of the teacher's samples; 0: its likeliest answers"
     )
-    batch_size: int = chz.field(default=32, doc="off-policy: examples a step")
+    batch_size: int = chz.field(default=32, doc="off-policy: examples per step")
     log_path: str = chz.field(default="runs/distill", doc="directory for metrics and checkpoints")
 
     @chz.validate
@@ -88,7 +89,7 @@ def _check_top_k(config: Config) -> None:
     fixed = {"temperature": 1.0, "kl_discount_factor": 0.0, "loss_fn": "importance_sampling"}
     for key, usual in fixed.items():
         if (value := getattr(config, key)) != usual:
-            raise ValueError(f"kl_top_k={config.kl_top_k} wants {key}={usual}, not {value}")
+            raise ValueError(f"kl_top_k={config.kl_top_k} needs {key}={usual}, not {value}")
 
 
 lacks = rl.lacks
@@ -325,7 +326,7 @@ class OffPolicy(sft.SupervisedTrainer):
                 print(f"{count} of {len(data.train)} questions {what}", flush=True)
         if not examples:
             raise service.RecipeError(
-                f"the teacher ended no answer within max_tokens={config.max_tokens}"
+                f"the teacher completed no answer within max_tokens={config.max_tokens}"
             )
         return examples
 

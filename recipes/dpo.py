@@ -53,13 +53,13 @@ class Config(pairs.Settings):
     """Configuration of a run. The same configuration gives the same metrics."""
 
     dpo_beta: float = chz.field(
-        default=0.1, doc="how much moving away from the reference costs: small moves far"
+        default=0.1, doc="cost of moving away from the reference: small values move far"
     )
     learning_rate: float | settings.Auto = chz.field(
-        default=1e-3, doc="Adam's, before it falls; auto: by the model (hyperparams.py)"
+        default=1e-3, doc="Adam's initial rate; auto: by the model (hyperparams.py)"
     )
     reference_model_name: str | None = chz.field(
-        default=None, doc="the reference is this base model, not the weights started from"
+        default=None, doc="this base model as the reference, not the initial weights"
     )
     log_path: str = chz.field(default="runs/dpo", doc="directory for metrics and checkpoints")
 

@@ -67,17 +67,19 @@ class Config(settings.Problems):
     )
     grader: str = chz.field(
         default="exact",
-        doc="for lines that name none: exact, numeric, regex, choice, or path/to/file.py:function",
+        doc="lines that name no grader: exact, numeric, regex, choice, or path/to/file.py:function",
     )
     samples: int = chz.field(default=1, doc="answers to each question; more than one: pass@k")
-    temperature: float = chz.field(default=0.0, doc="of sampling; 0: the likeliest token")
+    temperature: float = chz.field(default=0.0, doc="sampling temperature; 0: the likeliest token")
     max_tokens: int = chz.field(default=64, doc="longest answer, in tokens")
-    max_items: int | None = chz.field(default=None, doc="only the first so many items")
-    in_flight: int = chz.field(default=32, doc="questions that are under way at once")
-    function_seconds: float = chz.field(default=5.0, doc="longest call of a grader's function")
-    function_megabytes: int = chz.field(default=512, doc="memory of a grader's function")
+    max_items: int | None = chz.field(default=None, doc="only this many items, the first ones")
+    in_flight: int = chz.field(default=32, doc="questions asked at once")
+    function_seconds: float = chz.field(
+        default=5.0, doc="time limit of a call of a grader's function"
+    )
+    function_megabytes: int = chz.field(default=512, doc="memory limit of a grader's function")
     renderer_name: str | None = chz.field(
-        default=None, doc="tinker-cookbook's benchmarks: its renderer; else by the model's name"
+        default=None, doc="renderer of tinker-cookbook's benchmarks; default: by the model's name"
     )
     log_path: str = chz.field(default="runs/eval", doc="directory for metrics and answers")
 

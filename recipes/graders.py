@@ -106,7 +106,7 @@ def check(name: str, answer: str, choices: Sequence[str]) -> str | None:
         try:
             re.compile(answer)
         except re.error as error:
-            return f"the answer is no regular expression: {error}"
+            return f"the answer is not a regular expression: {error}"
     if name == "numeric" and number_in(answer) is None:
         return f"the answer {answer!r} has no number"
     if name == "choice" and not choices:
@@ -130,9 +130,7 @@ class Graders:
         if name in known:
             return known[name]
         if ":" not in name:
-            raise RecipeError(
-                f"there is no grader {name!r}: use {', '.join(NAMES)} or file.py:name"
-            )
+            raise RecipeError(f"unknown grader {name!r}: use {', '.join(NAMES)} or file.py:name")
         sandbox = self.sandbox(name)
 
         def by_function(question: Question, text: str) -> Grade:

@@ -65,15 +65,16 @@ class Config(settings.Place):
     attempts: int = chz.field(default=1, doc="trials of each task; more than one: pass@k")
     n_parallel_envs: int = chz.field(default=4, doc="trials at once")
     environment_retries: int = chz.field(
-        default=2, doc="how often a trial is run again whose environment ended by itself"
+        default=2, doc="how often to repeat a trial whose environment died"
     )
-    timeout_multiplier: float = chz.field(default=1.0, doc="of all times that tasks set")
+    timeout_multiplier: float = chz.field(default=1.0, doc="factor of all time limits of tasks")
     max_turns: int = chz.field(default=50, doc="terminus-2: turns of a trial")
     max_tokens: int = chz.field(default=2048, doc="terminus-2: longest answer, in tokens")
-    temperature: float = chz.field(default=0.7, doc="terminus-2: of sampling")
+    temperature: float = chz.field(default=0.7, doc="terminus-2: sampling temperature")
     context_limit: int = chz.field(default=32000, doc="terminus-2: longest prompt, in tokens")
     summarise: bool = chz.field(
-        default=False, doc="terminus-2: near that limit; its tokens cannot be trained on then"
+        default=False,
+        doc="terminus-2: summarise near that limit; the tokens then cannot be trained on",
     )
     renderer_name: str | None = chz.field(
         default=None, doc="terminus-2: tinker-cookbook's renderer; else the one it recommends"
@@ -95,7 +96,7 @@ def options_of(text: str) -> dict[str, Any]:
     except ValueError:
         options = None
     if not isinstance(options, dict):
-        raise ValueError(f"agent_options is no JSON object: {text[:80]}")
+        raise ValueError(f"agent_options is not a JSON object: {text[:80]}")
     return options
 
 
@@ -273,7 +274,7 @@ class Trials:
         """Log the line of metrics. Return how many trials could not be judged."""
         trials = self._in_order(wanted)
         if not trials:
-            raise RecipeError(f"no environment lives: all of {len(wanted)} trials were given up")
+            raise RecipeError(f"all environments died: all of {len(wanted)} trials were given up")
         by_task: dict[str, list[dict[str, Any]]] = {}
         for one in trials:
             by_task.setdefault(one.task, []).append({"score": one.rollout.reward})

@@ -92,7 +92,7 @@ def learning_rate(recipe: str, model: str, usual: float) -> Chosen:
     if shape is not None and shape.family == "tiny":
         return Chosen(usual, f"the default of {recipe}, which is for the engine's models")
     if recipe == "dpo":
-        return Chosen(_DPO_RATE, "what tinker-cookbook's DPO starts from, for every model")
+        return Chosen(_DPO_RATE, "tinker-cookbook's initial value for DPO, for every model")
     if shape is None:
         raise ValueError(f"learning_rate=auto: no rate is known for {model}; give a number")
     exponent = _EXPONENTS[shape.family]

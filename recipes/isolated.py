@@ -46,9 +46,7 @@ class IsolatedFunction(Function):
             self.examples = self._call([])[0].get("value")
         except (NotThere, Died, OSError) as error:
             self.close()
-            raise RecipeError(
-                f"{function}: there is no environment to call it in: {error}"
-            ) from None
+            raise RecipeError(f"{function}: cannot be isolated: {error}") from None
         except RecipeError:
             self.close()
             raise

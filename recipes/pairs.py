@@ -24,12 +24,13 @@ class Settings(settings.Settings):
 
     data: str | None = chz.field(
         default=None,
-        doc='JSONL of {"prompt", "chosen", "rejected"} for a task\'s right and wrong answers',
+        doc='JSONL of {"prompt", "chosen", "rejected"}; else made from the task',
     )
     wrong_share: float = chz.field(
-        default=0.0, doc="generated pairs to train on that prefer the wrong answer: 0.1 is 10 %"
+        default=0.0,
+        doc="share of generated training pairs that prefer the wrong answer, such as 0.1",
     )
-    batch_size: int = chz.field(default=32, doc="pairs a step")
+    batch_size: int = chz.field(default=32, doc="pairs per step")
 
     @chz.validate
     def _check_pairs(self) -> None:
@@ -96,7 +97,7 @@ def spoiled(conversations: Sequence[Conversation], stream: str) -> list[Pair]:
         {letter for conversation in conversations for letter in conversation[-1]["content"]}
     )
     if len(letters) < 2:
-        raise RecipeError("the answers are all alike: there is no wrong one to prefer them to")
+        raise RecipeError("all answers are equal, so none can be wrong")
     spoiled_pairs: list[Pair] = []
     for conversation in conversations:
         right = conversation[-1]["content"]
@@ -167,7 +168,7 @@ def _of_conversations(row: Row, chosen: Any, rejected: Any) -> Pair:
     is given besides must be the beginning of both."""
     better, worse = row.messages(chosen, '"chosen"'), row.messages(rejected, '"rejected"')
     if better[:-1] != worse[:-1]:
-        raise row.wrong('"chosen" and "rejected" must be alike but for their last message')
+        raise row.wrong('"chosen" and "rejected" must differ only in their last message')
     if "prompt" in row and (given := row.get("prompt")) is not None:
         prompt = better[:-1]
         if given != prompt[-1]["content"] and _prompt(row, given) != prompt:

@@ -57,16 +57,19 @@ class Config(settings.Policy, settings.Settings):
     )
     reward_function: str | None = chz.field(
         default=None,
-        doc="path/to/file.py:score instead, called as score(question, response, answer)",
+        doc="instead of reward: path/to/file.py:score, called as score(question, response, answer)",
     )
-    function_seconds: float = chz.field(default=5.0, doc="longest call of the reward_function")
-    function_megabytes: int = chz.field(default=512, doc="memory of the reward_function")
+    function_seconds: float = chz.field(
+        default=5.0, doc="time limit of a call of the reward_function"
+    )
+    function_megabytes: int = chz.field(default=512, doc="memory limit of the reward_function")
     function_environment: Literal["process", "bubblewrap"] = chz.field(
         default="process",
-        doc="where the reward_function is called: bubblewrap, as commands of terminal's tasks are",
+        doc="where the reward_function is called; bubblewrap: isolated like terminal tasks",
     )
     reward_model: str | None = chz.field(
-        default=None, doc="a preference model instead: log_path of a run of reward, or tinker://..."
+        default=None,
+        doc="instead of reward: a preference model, as log_path of a run of reward, or tinker://...",
     )
     log_path: str = chz.field(default="runs/rl", doc="directory for metrics and checkpoints")
 

@@ -83,7 +83,7 @@ def find_function(function: str) -> tuple[str, str]:
     is no such file."""
     path, _, name = function.rpartition(":")
     if not path.endswith(".py") or not name.isidentifier():
-        raise RecipeError(f"{function!r} is no function of a file: write path/to/file.py:name")
+        raise RecipeError(f"{function!r} is not a function of a file: write path/to/file.py:name")
     if not os.path.isfile(path):
         raise RecipeError(f"{function}: no file {path}")
     return os.path.abspath(path), name

@@ -112,7 +112,7 @@ def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
     try:
         local = urlsplit(url).hostname in LOOPBACK
     except ValueError as error:
-        raise RecipeError(f"base_url={url} is no address: {error}") from None
+        raise RecipeError(f"base_url={url} is not an address: {error}") from None
     key = None
     if local:  # a local engine has no use for the SDK's telemetry
         os.environ.setdefault("TINKER_TELEMETRY", "0")

@@ -157,7 +157,7 @@ class Session(Trainer):
         self.told(order, self.step - self.begun)
         try:
             if order["kind"] not in does:
-                raise Refused(f"{order['kind']!r} is no order: {', '.join(does)}, finish")
+                raise Refused(f"{order['kind']!r} is not an order: use {', '.join(does)} or finish")
             result = does[order["kind"]](order)
         except Refused as error:
             result = {"error": str(error)}

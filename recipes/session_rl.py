@@ -23,7 +23,9 @@ class Config(rl.Config, settings.ByOrder):
     def _check_session(self) -> None:
         settings.check_by_order(self)
         if self.max_steps_off_policy:
-            raise ValueError("max_steps_off_policy must be 0: nobody knows what will be ordered")
+            raise ValueError(
+                "max_steps_off_policy must be 0, because orders are not known in advance"
+            )
 
 
 class GroupSession(Session, rl.GroupTrainer):

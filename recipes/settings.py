@@ -31,16 +31,18 @@ class Place:
     load_checkpoint_path: str | None = chz.field(
         default=None, doc="start from these weights: tinker://..., or the log_path of another run"
     )
-    seed: int = chz.field(default=0, doc="LoRA initialisation, choice and order of the data")
+    seed: int = chz.field(
+        default=0, doc="seed of the LoRA initialisation, and of the choice and order of data"
+    )
     log_path: str = chz.field(default="runs/run", doc="directory for metrics and checkpoints")
     base_url: str | None = chz.field(
         default=None, doc="address of the service; else $TINKER_BASE_URL, else the hosted one"
     )
     wandb_project: str | None = chz.field(
-        default=None, doc="log to this project of W&B too; else to $WANDB_PROJECT, if there is one"
+        default=None, doc="also log to this W&B project; else to $WANDB_PROJECT, if set"
     )
     wandb_name: str | None = chz.field(
-        default=None, doc="the run's name at W&B; else $WANDB_NAME, else one of W&B's own"
+        default=None, doc="the run's name at W&B; else $WANDB_NAME, else chosen by W&B"
     )
 
     @chz.validate
@@ -72,7 +74,7 @@ class Training(Place):
     """Optimizer, evaluation and checkpoints of a run that trains."""
 
     learning_rate: float | Auto = chz.field(
-        default=8e-3, doc="Adam's, before it falls; auto: by the model (hyperparams.py)"
+        default=8e-3, doc="Adam's initial rate; auto: by the model (hyperparams.py)"
     )
     lr_schedule: Literal["constant", "linear"] = chz.field(
         default="linear", doc="linear: falls to zero over max_steps"
@@ -81,7 +83,7 @@ class Training(Place):
         default=0, doc="first steps, over which the rate rises to learning_rate"
     )
     lora_rank: int | Auto = chz.field(
-        default=16, doc="rank of a new LoRA adapter; auto: by how much there is to learn"
+        default=16, doc="rank of a new LoRA adapter; auto: by the amount of data"
     )
     max_steps: int = chz.field(default=80, doc="steps to train")
     eval_every: int = chz.field(default=20, doc="steps between evaluations; 0: first and last only")
@@ -105,30 +107,30 @@ class Training(Place):
 class Policy(Training):
     """Sampling and training of a policy."""
 
-    groups_per_batch: int = chz.field(default=16, doc="questions a step")
-    group_size: int = chz.field(default=16, doc="answers sampled to each question")
+    groups_per_batch: int = chz.field(default=16, doc="questions per step")
+    group_size: int = chz.field(default=16, doc="answers sampled for each question")
     max_tokens: int = chz.field(default=16, doc="longest answer sampled, in tokens")
     temperature: float = chz.field(
-        default=1.0, doc="of sampling; other than 1.0 it is not the model's own distribution"
+        default=1.0, doc="sampling temperature; other than 1.0 changes the model's distribution"
     )
     normalize_std: bool = chz.field(
         default=False, doc="divide advantages by the standard deviation of their group"
     )
     entropy_coef: float = chz.field(
-        default=0.0, doc="bonus for unlikely tokens, in reward a nat: keeps the model trying"
+        default=0.0, doc="bonus for unlikely tokens, in reward per nat: keeps the model exploring"
     )
     kl_penalty_coef: float = chz.field(
-        default=0.0, doc="penalty for leaving the reference, in reward a nat"
+        default=0.0, doc="penalty for leaving the reference, in reward per nat"
     )
     kl_reference: str | None = chz.field(
-        default=None, doc="base model, log_path or tinker://...; else the weights started from"
+        default=None, doc="base model, log_path or tinker://...; else the initial weights"
     )
     remove_constant_reward_groups: bool | None = chz.field(
         default=None,
-        doc="drop groups of equal rewards; else: unless entropy_coef or kl_penalty_coef is set",
+        doc="drop groups of equal rewards; default: without entropy_coef and kl_penalty_coef",
     )
     max_steps_off_policy: int = chz.field(
-        default=0, doc="sample ahead, from weights at most so many steps old; 0: none"
+        default=0, doc="sample ahead, from weights at most this many steps old; 0: do not"
     )
     loss_fn: Literal["importance_sampling", "ppo", "cispo"] = chz.field(
         default="importance_sampling", doc="the service's loss"
@@ -153,13 +155,13 @@ class ByOrder:
     """Settings of a run whose steps a client requests one after the other; see session.py."""
 
     checkpoint_steps: int = chz.field(
-        default=10, doc="a checkpoint by itself once so many steps are in none; 0: never"
+        default=10, doc="automatic checkpoint after this many unsaved steps; 0: never"
     )
     checkpoint_reward: float | None = chz.field(
-        default=None, doc="and only once a step's reward is at least this"
+        default=None, doc="automatic checkpoints only if a step's reward is at least this"
     )
     idle_minutes: float = chz.field(
-        default=60.0, doc="finish by itself once nobody has asked for anything for so long"
+        default=60.0, doc="finish after this many minutes without an order"
     )
 
 
@@ -167,13 +169,13 @@ class ByOrder:
 class Settings(Training, Problems):
     """Training data of a run that trains on questions and answers, and how it trains."""
 
-    train_size: int = chz.field(default=1000, doc="problems to train on, as far as there are any")
+    train_size: int = chz.field(default=1000, doc="most problems to train on")
     wrong_share: float = chz.field(
-        default=0.0, doc="generated problems to train on that come with a wrong answer: 0.1 is 10 %"
+        default=0.0, doc="share of generated training problems with a wrong answer, such as 0.1"
     )
     data: str | None = chz.field(
         default=None,
-        doc='JSONL of {"messages": [{"role", "content"}]} or {"prompt", "answer"} for a task',
+        doc='JSONL of {"messages": [{"role", "content"}]} or {"prompt", "answer"}; else the task',
     )
     max_length: int = chz.field(default=1024, doc="longer examples are left out, in tokens")
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 class Config(settings.Settings):
     """Configuration of a run. The same configuration gives the same metrics."""
 
-    batch_size: int = chz.field(default=32, doc="examples a step")
+    batch_size: int = chz.field(default=32, doc="examples per step")
     train_on_what: chat.Learned = chz.field(
         default="all_assistant_messages",
-        doc="what of a conversation is learned; messages with trainable: false are not",
+        doc="the part of a conversation to learn; never messages with trainable: false",
     )
     log_path: str = chz.field(default="runs/sft", doc="directory for metrics and checkpoints")
 

@@ -102,7 +102,7 @@ def _tasks_of(config: settings.Problems, name: str) -> list[tasks.Task]:
     if name in ("addition", "reversal", "sorting"):
         return [settings.task_named(config, name)]
     known = ", ".join(("addition", "reversal", "sorting", *NAMED))
-    raise RecipeError(f"there is no suite {name!r}: no file, and none of {known}")
+    raise RecipeError(f"unknown suite {name!r}: no file, and none of {known}")
 
 
 def _problem(conversation: Conversation, suite: str) -> Item:
@@ -155,7 +155,7 @@ def _grader(row: Row, default: str, question: graders.Question, graded: bool) ->
             raise row.wrong("a function is named by the configuration, not by a line")
         return used
     if used not in graders.NAMES:
-        raise row.wrong(f"there is no grader {used!r}: use {', '.join(graders.NAMES)}")
+        raise row.wrong(f"unknown grader {used!r}: use {', '.join(graders.NAMES)}")
     if not graded:
         return None
     if problem := graders.check(used, question.answer, question.choices):

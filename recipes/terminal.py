@@ -65,29 +65,33 @@ class Config(settings.Policy):
         doc="where commands are executed: bubblewrap, podman, docker, harbor:TYPE, process",
     )
     unsafe: bool = chz.field(
-        default=False, doc="allow `environment: process`, which keeps nothing apart"
+        default=False, doc="allow `environment: process`, which isolates nothing"
     )
     agent: Literal["command", "terminus"] = chz.field(
-        default="command", doc="what an answer is: one command, or Terminus's JSON"
+        default="command", doc="form of an answer: one command, or Terminus's JSON"
     )
-    max_turns: int = chz.field(default=8, doc="answers of an episode")
+    max_turns: int = chz.field(default=8, doc="most answers in an episode")
     max_tokens: int = chz.field(default=256, doc="longest answer sampled, in tokens")
     context_limit: int = chz.field(default=16384, doc="longest episode, in tokens")
     max_output: int = chz.field(default=4000, doc="characters of an output that the model sees")
     summarise: bool = chz.field(
-        default=False, doc="have the model sum up at context_limit, and go on from that"
+        default=False, doc="let the model summarise at context_limit, and continue from that"
     )
     n_epochs: int | None = chz.field(
-        default=None, doc="train on each task so many times, in the place of max_steps"
+        default=None, doc="train on each task this many times, instead of max_steps"
     )
     command_seconds: float = chz.field(default=60.0, doc="longest command")
     episode_seconds: float = chz.field(default=1800.0, doc="longest episode, without its verifier")
     n_parallel_envs: int = chz.field(default=8, doc="episodes at once")
     environment_retries: int = chz.field(
-        default=3, doc="how often an episode is played again whose environment ended by itself"
+        default=3, doc="how often to repeat an episode whose environment died"
     )
-    memory_mb: int = chz.field(default=1024, doc="memory of an environment, if its task says none")
-    storage_mb: int = chz.field(default=512, doc="files of an environment, if its task says none")
+    memory_mb: int = chz.field(
+        default=1024, doc="memory of an environment, unless its task sets it"
+    )
+    storage_mb: int = chz.field(
+        default=512, doc="size of files in an environment, unless its task sets it"
+    )
     log_path: str = chz.field(default="runs/terminal", doc="directory for metrics and checkpoints")
 
     @chz.validate
@@ -102,8 +106,8 @@ class Config(settings.Policy):
         environments.check_kind(self.environment)
         if self.environment == "process" and not self.unsafe:
             raise ValueError(
-                "environment=process keeps nothing apart from this machine: "
-                "it needs unsafe=True, if every command may do what you may"
+                "environment=process isolates nothing: "
+                "set unsafe=True if every command may do what you may"
             )
 
 
@@ -300,7 +304,7 @@ class EpisodeTrainer(rl.GroupTrainer):
             groups = [group for group in groups if group.rollouts]
             if not groups:
                 raise RecipeError(
-                    f"no environment lives: all of {sum(map(len, ended))} episodes were given up "
+                    f"all environments died: all of {sum(map(len, ended))} episodes were given up "
                     f"after {self.config.environment_retries} retries"
                 )
             return groups
@@ -361,7 +365,7 @@ class EpisodeTrainer(rl.GroupTrainer):
                 if self.closing:
                     raise rl.Interrupted from None
                 failures += 1
-                print(f"{task.name}: an environment has ended by itself: {error}", flush=True)
+                print(f"{task.name}: an environment died: {error}", flush=True)
                 continue
             except (TaskFailed, NotThere) as error:
                 raise RecipeError(str(error)) from None

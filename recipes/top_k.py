@@ -93,7 +93,9 @@ def _values(rollout: Rollout) -> "np.ndarray":
     import numpy as np
 
     if len(rollout.likeliest) != len(rollout.tokens) or not all(rollout.likeliest):
-        raise RecipeError("kl_top_k: this service does not tell the likeliest values of its tokens")
+        raise RecipeError(
+            "kl_top_k: this service does not return the likeliest values of its tokens"
+        )
     return np.array([[value for value, _ in row] for row in rollout.likeliest], np.int64)
 
 

@@ -44,7 +44,7 @@ def test_a_plan_checks_suites_and_functions(tmp_path):
     path = write(tmp_path / "suite.jsonl", ROW, {"prompt": 3})
     with pytest.raises(GridError, match=r"suite: .*suite\.jsonl:2: the question must be a text"):
         plan("eval", suite=f"arithmetic,{path}")
-    with pytest.raises(GridError, match=r"suite: there is no suite 'gone\.jsonl'"):
+    with pytest.raises(GridError, match=r"suite: unknown suite 'gone\.jsonl'"):
         plan("eval", suite="gone.jsonl")
     score = tmp_path / "score.py"
     with pytest.raises(GridError, match=r"reward_function: .*: no file"):

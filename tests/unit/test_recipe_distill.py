@@ -29,10 +29,10 @@ def test_what_comes_after_a_token_counts_less_and_less():
         ({"teacher_temperature": -1.0}, "teacher_temperature must not be negative, not -1.0"),
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"kl_top_k": -1}, "kl_top_k must be at least 0, not -1"),
-        ({"kl_top_k": 8, "temperature": 0.5}, "kl_top_k=8 wants temperature=1.0, not 0.5"),
+        ({"kl_top_k": 8, "temperature": 0.5}, "kl_top_k=8 needs temperature=1.0, not 0.5"),
         (
             {"kl_top_k": 8, "loss_fn": "ppo"},
-            "kl_top_k=8 wants loss_fn=importance_sampling, not ppo",
+            "kl_top_k=8 needs loss_fn=importance_sampling, not ppo",
         ),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_task_asks_what_training_holds_out():
         ),
         ({"prompt": "a", "answer": True}, '"answer" must be a text or a number'),
         ({"prompt": "a", "answer": "b", "choices": "c"}, '"choices" must be a list of texts'),
-        ({"prompt": "a", "answer": "b", "grader": "f"}, "there is no grader 'f'"),
+        ({"prompt": "a", "answer": "b", "grader": "f"}, "unknown grader 'f'"),
         ({"prompt": "a", "answer": "b", "grader": "x.py:f"}, "a function is named by the"),
         ({"prompt": "a", "answer": "b", "grader": "numeric"}, "the answer 'b' has no number"),
         ({"prompt": "a", "answer": "b", "task": []}, '"task" must be a text'),
@@ -96,7 +96,7 @@ def test_what_is_no_item_is_told_with_its_line(tmp_path, row, message):
 
 
 def test_a_suite_that_is_not_there_is_told():
-    with pytest.raises(RecipeError, match="there is no suite 'gsm': no file, and none of addition"):
+    with pytest.raises(RecipeError, match="unknown suite 'gsm': no file, and none of addition"):
         suites.load_suites(evaluation.Config(), "gsm", "exact")
 
 

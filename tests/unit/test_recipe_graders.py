@@ -68,5 +68,5 @@ def test_an_answer_that_cannot_be_judged_by_is_told(name, answer, choices, messa
 
 
 def test_an_unknown_grader_is_told():
-    with pytest.raises(RecipeError, match="there is no grader 'exakt': use exact, numeric"):
+    with pytest.raises(RecipeError, match="unknown grader 'exakt': use exact, numeric"):
         graders.Graders(1.0, 64).get("exakt")

@@ -69,7 +69,7 @@ def test_every_shape_of_a_pair_is_read(tmp_path, row):
                 "chosen": [*ASKED, say("assistant", "b")],
                 "rejected": [say("user", "sea?"), say("assistant", "c")],
             },
-            "must be alike but for their last message",
+            "must differ only in their last message",
         ),
         (
             {

@@ -89,7 +89,7 @@ def test_a_function_that_hangs_is_ended(sandbox):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("score.txt:score", "is no function of a file: write path/to/file.py:name"),
+        ("score.txt:score", "is not a function of a file: write path/to/file.py:name"),
         ("none.py:score", "no file none.py"),
         ("score.py:none", "AttributeError: it has no function 'none'"),
         ("broken.py:score", "ModuleNotFoundError: No module named 'nowhere' (line 1)"),

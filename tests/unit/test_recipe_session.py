@@ -137,7 +137,7 @@ def test_a_checkpoint_by_itself_once_steps_and_reward_are_enough(place: Path) ->
     [
         (train(21), "max_steps=20 leaves 20 steps"),
         (train(1, data=[{"prompt": "q"}]), 'data[0]: expected {"messages"'),
-        ({"kind": "shell"}, "'shell' is no order"),
+        ({"kind": "shell"}, "'shell' is not an order"),
     ],
 )
 def test_an_order_that_cannot_be_done_changes_nothing(

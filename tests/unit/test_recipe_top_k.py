@@ -93,5 +93,5 @@ def test_what_is_sent_has_the_values_at_the_sampled_places():
 
 
 def test_a_service_that_does_not_tell_the_values_is_one_clear_line():
-    with pytest.raises(RecipeError, match="kl_top_k: this service does not tell"):
+    with pytest.raises(RecipeError, match="kl_top_k: this service does not return"):
         top_k.begin(types.SimpleNamespace(), [1], Rollout([7], [-0.1], "x", True, 0.0, False))
