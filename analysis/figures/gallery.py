@@ -3,7 +3,7 @@ grid."""
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -212,11 +212,16 @@ PARALLEL = 7
 _TRADES = 6
 
 
+Section = Literal["tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts"]
+SECTIONS: tuple[Section, ...] = get_args(Section)
+"""The parts of a report that figures belong to."""
+
+
 class Panel(NamedTuple):
-    """A figure, the `section` of the page it belongs to, its unique `name`, and a description for
+    """A figure, the `section` of the report it belongs to, its unique `name`, and a description for
     readers who cannot see it."""
 
-    section: str
+    section: Section
     name: str
     figure: dict[str, Any]
     told: str

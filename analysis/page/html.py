@@ -15,7 +15,7 @@ from typing import Any
 from sweeper.analysis import labels
 from sweeper.analysis.comparison.cells import Ranking
 from sweeper.analysis.comparison.stability import RULE
-from sweeper.analysis.figures.gallery import PARALLEL, Panel, telling, undrawn
+from sweeper.analysis.figures.gallery import PARALLEL, SECTIONS, Panel, telling, undrawn
 from sweeper.analysis.figures.learning_curves import MUTED, PALETTE, WINDOWS, tones
 from sweeper.analysis.findings.axis_findings import KINDS
 from sweeper.analysis.findings.finding import method, noise_text, short_name
@@ -208,8 +208,7 @@ def _embedded(
 
 def _by_section(panels: Sequence[Panel]) -> dict[str, list[tuple[int, Panel]]]:
     """Return the panels of each section, with their numbers."""
-    sections = ("tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts")
-    places: dict[str, list[tuple[int, Panel]]] = {section: [] for section in sections}
+    places: dict[str, list[tuple[int, Panel]]] = {section: [] for section in SECTIONS}
     for index, panel in enumerate(panels):
         places[panel.section].append((index, panel))
     return places

@@ -17,7 +17,7 @@ from sweeper.analysis.findings.next_steps import NOTHING_NEXT
 from sweeper.analysis.findings.study import Study
 from sweeper.analysis.page.celltables import cell_table
 from sweeper.analysis.page.episodetables import episode_tables
-from sweeper.analysis.page.itemtables import held_rows, item_tables
+from sweeper.analysis.page.itemtables import held_rows, item_tables, task_rows
 from sweeper.analysis.page.tables import (
     block_rows,
     executed,
@@ -118,6 +118,7 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     yield from _paired(study)
     yield from _answered(study)
     yield from _blocks(study)
+    yield from _over_tasks(study, shown)
     yield from _axes(study, shown)
     yield from _next_grid(study)
     if "curves" in shown:
@@ -303,6 +304,16 @@ def _held_out(study: Study) -> Iterator[str]:
     head = ("cell", held.training, "95 % interval", held.metric.name, "95 % interval")
     rows = held_rows(study)
     yield from table(head, ((row["name"], *row["training"], *row["held_out"]) for row in rows))
+
+
+def _over_tasks(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[str]:
+    if study.tasks is None:
+        return
+    yield f"\n## Over {plural(len(study.tasks.tasks), 'task')}\n"
+    head = ("cell", "runs", "interquartile mean", "95 % bootstrap", "improves on the first")
+    keys = ("name", "runs", "iqm", "interval", "improves")
+    yield from table(head, ([str(row[key]) for key in keys] for row in task_rows(study)))
+    yield from _images(shown, "tasks")
 
 
 def _items(study: Study) -> Iterator[str]:

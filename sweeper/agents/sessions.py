@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 from sweeper.agents.answers import quoted
 from sweeper.agents.grids import find_below
 from sweeper.agents.workspace import GridPreview, Workspace
+from sweeper.common.alarm_thresholds import RULES
 from sweeper.errors import AlreadyExists, NotFound, SweeperError, UsageError
 from sweeper.results.runs import RecordedRun
 from sweeper.results.status import read_status
@@ -283,7 +284,7 @@ def _planned(spec: Spec, settings: Mapping[str, object], before: Plan | None) ->
         "base": dict(settings),
         "seeds": sorted(seeds | {spec.seed}),
         "metric": _METRICS[spec.kind],
-        "alarms": {"stalled": "off"},
+        "alarms": {name: "off" for name, rule in RULES.items() if rule.missing_steps},
         "launch": _LAUNCH,
     }
     planned = plan(grid)

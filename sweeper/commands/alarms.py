@@ -17,7 +17,7 @@ from sweeper.terminal import print_table, say
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper alarms`."""
-    shared.some_of_its_runs(verb)
+    shared.runs_of_optional_sweep(verb)
     shared.select(verb)
     shared.root(verb)
     shared.json(verb)

@@ -87,7 +87,7 @@ def select(verb: ArgumentParser, title: str = RUNS) -> None:
     )
 
 
-def some_runs(verb: ArgumentParser, default: str = "all") -> None:
+def runs_of_any_sweeps(verb: ArgumentParser, default: str = "all") -> None:
     """Add the names of runs of any sweeps; none means all."""
     group(verb, RUNS).add_argument(
         "runs",
@@ -99,27 +99,27 @@ def some_runs(verb: ArgumentParser, default: str = "all") -> None:
     )
 
 
-def sweep(verb: ArgumentParser, default: str = "the newest", title: str = SWEEP) -> None:
+def optional_sweep(verb: ArgumentParser, default: str = "the newest", title: str = SWEEP) -> None:
     """Add a sweep that may be left out; `default` says which one that means."""
     group(verb, title).add_argument(
         "sweep", nargs="?", metavar="SWEEP", help=f"a sweep (default: {default})"
     )
 
 
-def one_sweep(verb: ArgumentParser, about: str = "a sweep", title: str = SWEEP) -> None:
+def required_sweep(verb: ArgumentParser, about: str = "a sweep", title: str = SWEEP) -> None:
     """Add a sweep that must be named."""
     group(verb, title).add_argument("sweep", metavar="SWEEP", help=about)
 
 
-def runs(verb: ArgumentParser) -> None:
+def runs_of_required_sweep(verb: ArgumentParser) -> None:
     """Add a sweep and the names of some of its runs; none means all."""
-    one_sweep(verb, title=RUNS)
+    required_sweep(verb, title=RUNS)
     _runs(verb)
 
 
-def some_of_its_runs(verb: ArgumentParser, default: str = "the newest") -> None:
-    """Declare the same arguments, with an optional sweep."""
-    sweep(verb, default, RUNS)
+def runs_of_optional_sweep(verb: ArgumentParser, default: str = "the newest") -> None:
+    """Add an optional sweep and the names of some of its runs; none means all."""
+    optional_sweep(verb, default, RUNS)
     _runs(verb)
 
 

@@ -15,7 +15,7 @@ from sweeper.sweep.hint import hint
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper attach`."""
-    shared.sweep(verb)
+    shared.optional_sweep(verb)
     shared.root(verb)
 
 

@@ -14,7 +14,7 @@ from sweeper.terminal import number, print_table, say
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper best`."""
-    shared.one_sweep(verb, "a sweep, a stage (sweep/stage), or a folder with runs")
+    shared.required_sweep(verb, "a sweep, a stage (sweep/stage), or a folder with runs")
     shared.judge(verb)
     shared.roots(verb)
     shared.group(verb, shared.OUTPUT).add_argument(

@@ -26,7 +26,7 @@ Found = tuple[RecordedRun, str, Kept]
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper checkpoints`."""
-    shared.some_runs(verb)
+    shared.runs_of_any_sweeps(verb)
     shared.select(verb)
     delete = shared.group(verb, "what to delete")
     delete.add_argument("--delete", action="store_true", help="delete them, after asking")

@@ -93,7 +93,7 @@ def _sweeps(costs: Sequence[tuple[RecordedRun, Spent]], registry: Registry) -> l
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper costs`."""
-    shared.some_runs(verb)
+    shared.runs_of_any_sweeps(verb)
     shared.select(verb)
     lines = shared.group(verb, "which lines")
     lines.add_argument(

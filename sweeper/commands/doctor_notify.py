@@ -18,7 +18,7 @@ from sweeper.terminal import print_json, print_table, say, warn
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper doctor notify`."""
-    shared.one_sweep(verb)
+    shared.required_sweep(verb)
     send = shared.group(verb, "how to send")
     send.add_argument("--test", action="store_true", help="send a test message")
     send.add_argument("--quiet", action="store_true", help="print nothing")

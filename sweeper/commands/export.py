@@ -46,7 +46,7 @@ class _Table(Protocol):
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper export`."""
-    shared.some_runs(verb)
+    shared.runs_of_any_sweeps(verb)
     shared.select(verb)
     what = shared.group(verb, "what to write")
     what.add_argument(

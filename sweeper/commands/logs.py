@@ -43,7 +43,7 @@ _OVER = ENDED | {Event.LOST}
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper logs`."""
-    shared.some_runs(verb, "the newest sweep; with --state or --where all sweeps")
+    shared.runs_of_any_sweeps(verb, "the newest sweep; with --state or --where all sweeps")
     shared.select(verb)
     lines = shared.group(verb, "which lines")
     lines.add_argument(

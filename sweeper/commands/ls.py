@@ -111,7 +111,7 @@ _LOOKED_AT = 20
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper ls`."""
-    shared.some_runs(verb)
+    shared.runs_of_any_sweeps(verb)
     shared.select(verb)
     which = shared.group(verb, shared.RUNS)
     which.add_argument(

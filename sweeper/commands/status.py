@@ -283,7 +283,7 @@ _RECIPE = 40
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper status`."""
-    shared.sweep(verb, "a line for each", shared.RUNS)
+    shared.optional_sweep(verb, "a line for each", shared.RUNS)
     shared.select(verb)
     shared.group(verb, shared.RUNS).add_argument(
         "--archived", action="store_true", help="without a sweep: archived ones too"

@@ -22,7 +22,7 @@ from sweeper.terminal import print_json, say, warn
 
 def _add_pause(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper pause`."""
-    shared.sweep(verb, "the only one, or the only one at work")
+    shared.optional_sweep(verb, "the only one, or the only one at work")
     shared.group(verb, "what to pause").add_argument(
         "--runs",
         action="store_true",
@@ -47,7 +47,7 @@ def _pause(arguments: Namespace) -> int:
 
 def _add_resume(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper resume`."""
-    shared.sweep(verb, "the only one")
+    shared.optional_sweep(verb, "the only one")
     shared.trust(verb)
     shared.root(verb)
     shared.json(verb)
@@ -72,7 +72,7 @@ def _resume(arguments: Namespace) -> int:
 
 def _add_parallel(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper parallel`."""
-    shared.one_sweep(verb)
+    shared.required_sweep(verb)
     shared.group(verb, "how many").add_argument(
         "jobs", metavar="JOBS", type=int, help="most jobs at once, until it is launched again"
     )
@@ -92,7 +92,7 @@ def _parallel(arguments: Namespace) -> int:
 
 def _add_cancel(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper cancel`."""
-    shared.runs(verb)
+    shared.runs_of_required_sweep(verb)
     shared.select(verb)
     shared.root(verb)
     shared.json(verb)
@@ -128,7 +128,7 @@ def _cancel(arguments: Namespace) -> int:
 
 def _add_retry(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper retry`."""
-    shared.some_of_its_runs(verb, "the only one")
+    shared.runs_of_optional_sweep(verb, "the only one")
     shared.select(verb)
     shared.group(verb, shared.RUNS).add_argument(
         "--failed", action="store_true", help="failed runs (the default)"
@@ -202,7 +202,7 @@ def _tell_none(sweep: Sweep) -> None:
 
 def _add_stop(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper stop`."""
-    shared.sweep(verb, "the only one, or the only one at work")
+    shared.optional_sweep(verb, "the only one, or the only one at work")
     shared.root(verb)
     shared.json(verb)
 

@@ -56,7 +56,7 @@ class Waste(NamedTuple):
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper store gc`."""
-    shared.some_runs(verb)
+    shared.runs_of_any_sweeps(verb)
     shared.select(verb)
     remove = shared.group(verb, "what to remove")
     remove.add_argument("--delete", action="store_true", help="remove them (without: list them)")

@@ -13,7 +13,7 @@ from sweeper.terminal import print_json, say, warn
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper store sync`."""
-    shared.sweep(verb, "all")
+    shared.optional_sweep(verb, "all")
     shared.root(verb)
     shared.json(verb)
 

@@ -36,7 +36,7 @@ def _archive(arguments: Namespace) -> int:
 
 def _add_rename(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper sweep rename`."""
-    shared.one_sweep(verb, "a sweep that is not running")
+    shared.required_sweep(verb, "a sweep that is not running")
     shared.group(verb, shared.SWEEP).add_argument("name", metavar="NAME", help="the new name")
     shared.root(verb)
     shared.json(verb)
@@ -56,7 +56,7 @@ def _rename(arguments: Namespace) -> int:
 
 def _add_delete(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper sweep delete`."""
-    shared.one_sweep(verb, "a sweep that is not running")
+    shared.required_sweep(verb, "a sweep that is not running")
     shared.group(verb, shared.SWEEP).add_argument("--yes", action="store_true", help="do not ask")
     shared.root(verb)
     shared.json(verb)

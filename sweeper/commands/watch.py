@@ -18,7 +18,7 @@ from sweeper.terminal import is_screen
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper watch`."""
-    shared.sweep(verb)
+    shared.optional_sweep(verb)
     shared.root(verb)
     output = shared.group(verb, shared.OUTPUT)
     output.add_argument("--plain", action="store_true", help="print lines, as without a terminal")

@@ -24,10 +24,12 @@ class Threshold(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A rule: the fault that it detects, and its thresholds."""
+    """A rule: the fault that it detects, its thresholds, and whether it judges missing steps, which
+    an interactive session has between its requests."""
 
     meaning: str
     thresholds: Mapping[str, Threshold]
+    missing_steps: bool = False
 
 
 def _steps(default: int, most: int = 50) -> Threshold:
@@ -108,6 +110,7 @@ RULES: dict[str, Rule] = {
             "factor": Threshold(10.0, 1.0, 1e6, "times the longest of the last 50 steps"),
             "first": _after(1800.0, 1.0, "without a first step (recipes; commands may write none)"),
         },
+        missing_steps=True,
     ),
     "paused": Rule(
         "the service has held it back for long",

@@ -48,6 +48,12 @@ class AtLeast(NamedTuple):
     bound: float
 
 
+class AtMost(NamedTuple):
+    """The upper bound of a number, in `Annotated`."""
+
+    bound: float
+
+
 class Key(NamedTuple):
     """The key of a field in documents if it is not the field's name, in `Annotated`."""
 
@@ -177,7 +183,7 @@ def _reader(hint: Any) -> Read:  # noqa: PLR0911 (one for each kind of type)
         parse = next((mark.read for mark in args[1:] if isinstance(mark, Parse)), None)
         if parse is not None:
             return parse
-        checks = [mark for mark in args[1:] if isinstance(mark, Check | AtLeast | Clamp)]
+        checks = [mark for mark in args[1:] if isinstance(mark, Check | AtLeast | AtMost | Clamp)]
         return _checked(_reader(args[0]), checks)
     if (plain := _PLAIN.get(hint)) is not None:
         return plain
@@ -236,7 +242,7 @@ _PLAIN: dict[Any, Read] = {
 }
 
 
-def _checked(inner: Read, checks: list[Check | AtLeast | Clamp]) -> Read:
+def _checked(inner: Read, checks: list[Check | AtLeast | AtMost | Clamp]) -> Read:
     if not checks:
         return inner
 
@@ -250,6 +256,9 @@ def _checked(inner: Read, checks: list[Check | AtLeast | Clamp]) -> Read:
             elif isinstance(check, AtLeast):
                 if result < check.bound:
                     raise Wrong(f"{check.bound:g} or more", value)
+            elif isinstance(check, AtMost):
+                if result > check.bound:
+                    raise Wrong(f"{check.bound:g} or less", value)
             elif not check.accepts(result):
                 raise Wrong(check.expected, value)
         return result

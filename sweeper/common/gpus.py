@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-MOST_PER_GPU = 8
 _FOLDER = "/tmp/sweeper-gpus"  # noqa: S108 - all users of the machine share it
 _SHARES = 840
 """Bytes of a device's lock file, divisible by every number of runs on one device. Each run locks

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from sweeper.common import codec
-from sweeper.fields.kinds import Choice, Duration, Flag, Integer, Kind, Text, duration_text
+from sweeper.fields.kinds import COUNT, Choice, Duration, Flag, Integer, Kind, Text, duration_text
 from sweeper.fields.sections import Field, Reading, Section
 
 T = TypeVar("T", bound=tuple[Any, ...])
@@ -42,16 +42,17 @@ def section_of(
 
 
 def kind_of(key: str, hint: Any) -> Kind:
-    """Return the kind of a field that its type and its `AtLeast` tell."""
+    """Return the kind of a field that its type and its bounds tell."""
     given, *marks = get_args(hint)
     least = next((mark.bound for mark in marks if isinstance(mark, codec.AtLeast)), 0)
+    most = next((mark.bound for mark in marks if isinstance(mark, codec.AtMost)), COUNT)
     if get_origin(given) is Literal:
         return Choice(*get_args(given))
     types = {given, *get_args(given)}
     if float in types and key.endswith("_s"):
         return Duration(least)
     if int in types:
-        return Integer(int(least))
+        return Integer(int(least), int(most))
     return Flag() if bool in types else Text()
 
 

@@ -7,10 +7,10 @@ from typing import NamedTuple, get_type_hints
 from sweeper.backends import backend_type, every_backend, with_key
 from sweeper.backends.base import BackendType
 from sweeper.backends.configuration import defaults_of
-from sweeper.common.gpus import MOST_PER_GPU, VISIBLE
+from sweeper.common.gpus import VISIBLE
 from sweeper.common.json_values import table_of
 from sweeper.errors import UsageError
-from sweeper.fields.kinds import Duration, Integer, Kind, Matching, Names, Number, Text
+from sweeper.fields.kinds import Duration, Kind, Matching, Names, Number, Text
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.options import Option, kind_of
 from sweeper.fields.options import field_of as option_field
@@ -23,7 +23,6 @@ MIN_LEASE_SECONDS = 15.0
 """Three heartbeats of a worker. With a shorter lease, a live worker would be declared lost."""
 
 _MIN_SYNC_SECONDS = 1.0
-_MOST_PANES = 100
 _MOST_PRIORITY = 1000.0
 _DEFAULT = Launch()
 ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -41,8 +40,6 @@ _KINDS: Mapping[str, Kind] = {
     ),
     "sync_s": Duration(_MIN_SYNC_SECONDS),
     "priority": Number(0, _MOST_PRIORITY, above=True),
-    "per_gpu": Integer(1, MOST_PER_GPU),
-    "window_panes": Integer(1, _MOST_PANES),
 }
 """The kinds of fields that accept less than their types."""
 

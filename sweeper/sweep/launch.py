@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple, Never
 
-from sweeper.common.codec import AtLeast, Check, Rest, Sparse, written
+from sweeper.common.codec import AtLeast, AtMost, Check, Rest, Sparse, written
 from sweeper.common.json_values import table_of
 
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
+_MOST_PER_GPU = 8
+"""Every number up to this one divides the bytes of a device's lock file (`common/gpus.py`)."""
+_PER_GPU_DOC = "How many runs may share a GPU, with gpus: 1."
 _PYTHON_DOC = (
     "The recipe's interpreter: a command, or a path relative to the folder where you run"
     " `sweeper launch`."
@@ -110,7 +113,9 @@ class Launch(NamedTuple):
     log_path_field: Annotated[str | None, Setting(_FIELD_DOC, "log_dir", by_stage=True)] = None
     metrics_dir: Annotated[str | None, Setting(_METRICS_DOC, "{log_path}/run")] = None
     window: Annotated[str | None, Setting(_WINDOW_DOC, "{lora_rank}", by_stage=True)] = None
-    window_panes: Annotated[int | None, AtLeast(1), Setting(_PANES_DOC, 4, by_stage=True)] = None
+    window_panes: Annotated[
+        int | None, AtLeast(1), AtMost(100), Setting(_PANES_DOC, 4, by_stage=True)
+    ] = None
     sync_s: Annotated[float, AtLeast(0), Setting(_SYNC_DOC)] = 20.0
     priority: Annotated[float, Check((0.0).__lt__, "more than 0"), Setting(_PRIORITY_DOC)] = 1.0
     warm: Annotated[bool, Setting(_WARM_DOC, by_stage=True)] = True
@@ -118,7 +123,7 @@ class Launch(NamedTuple):
         str | None, Setting(_REQUIREMENTS_DOC, "requirements.txt", by_stage=True)
     ] = None
     gpus: Annotated[int, AtLeast(0), Setting(_GPUS_DOC, 1)] = 0
-    per_gpu: Annotated[int, AtLeast(1), Setting("How many runs may share a GPU, with gpus: 1.")] = 1
+    per_gpu: Annotated[int, AtLeast(1), AtMost(_MOST_PER_GPU), Setting(_PER_GPU_DOC)] = 1
     debug: Sparse[bool] = False
     options: Rest[Mapping[str, Mapping[str, object]]] = _NOTHING
     backends: Sparse[tuple[Share, ...]] = ()

@@ -116,6 +116,12 @@ def test_cells_over_several_tasks_have_rliables_figures(
     assert first.improves == 0.5 and all(own.iqm <= first.iqm for own in others)
     assert first.low is None, "two runs are too few to draw from"
     assert found.items[0].task == "gsm8k", "the metric's own first"
-    report = analysis.analyze(str(tmp_path), "tasks", pictures=False)
+    report = analysis.analyze(str(tmp_path), "tasks")
     assert "performance profiles" in report.figures
-    assert "Over 5 tasks" in Path(report.html_path).read_text()
+    page = Path(report.html_path)
+    assert "Over 5 tasks" in page.read_text()
+    text = page.with_name("report.md").read_text()
+    assert "## Over 5 tasks" in text
+    pictures = [picture.name for picture in page.parent.glob("*.png")]
+    assert "tasks-1.png" in pictures
+    assert [name for name in pictures if f"]({name})" not in text] == []

@@ -9,6 +9,7 @@ import pytest
 
 from sweeper.common.codec import (
     AtLeast,
+    AtMost,
     Check,
     Clamp,
     Default,
@@ -33,7 +34,7 @@ class Colour(StrEnum):
 
 class Inner(NamedTuple):
     name: str
-    count: Annotated[int, AtLeast(1)] = 1
+    count: Annotated[int, AtLeast(1), AtMost(9)] = 1
 
 
 class Outer(NamedTuple):
@@ -86,6 +87,7 @@ def test_a_lower_number_is_raised_to_its_bound() -> None:
         ({"several": [{"name": "b"}, {"name": 1}]}, "x.json: several[1].name: should be a text"),
         ({"several": {}}, "x.json: several: should be a list, not an object"),
         ({"inner": {"name": "a", "count": 0}}, "x.json: inner.count: should be 1 or more, not 0"),
+        ({"inner": {"name": "a", "count": 10}}, "x.json: inner.count: should be 9 or less, not 10"),
         ({"even": 3}, "x.json: even: should be even, not 3"),
         ({"even": True}, "x.json: even: should be a number, not true"),
         ({"even": 2.0}, "x.json: even: should be an integer, not 2.0"),
