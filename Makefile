@@ -93,7 +93,7 @@ quickstarts: dev slurm ## whole grids: grpo, and the quickstart on a real Slurm,
 
 elsewhere: dev ## 300 runs, and a minute without an answer: emulated AWS Batch, stand-ins for Kubernetes, Beaker and Modal
 	@SWEEPER_TEST_WHOLE=1 $(BIN)/pytest -q -o timeout=1500 tests/e2e/test_aws_batch.py \
-	  tests/e2e/test_kubernetes.py tests/e2e/test_beaker.py tests/e2e/test_modal.py \
+	  tests/e2e/test_elsewhere.py \
 	  -k "many_quick or killed_or_lost or host_is_lost"
 
 image: dev ## build docker/Dockerfile without Docker (buildah, as root), and run a sweep's jobs in it

@@ -23,9 +23,9 @@ _LONGEST = (
 """Files of `make test` that take longest: begun last, they would run alone while the other
 processors wait."""
 _SLOW = (
-    "remote", "aws_batch", "kubernetes", "slurm", "beaker", "watch", "modal", "bare_jobs",
-    "quickstart_elsewhere", "doctor_try", "places_elsewhere", "costs", "executed", "places",
-    "somebody_elses_sweep", "alarms", "recipe_terminal", "recipe_wandb", "sessions",
+    "elsewhere", "remote", "aws_batch", "kubernetes", "slurm", "beaker", "watch", "modal",
+    "bare_jobs", "quickstart_elsewhere", "doctor_try", "places_elsewhere", "costs", "executed",
+    "places", "somebody_elses_sweep", "alarms", "recipe_terminal", "recipe_wandb", "sessions",
     "recipe_reward", "report_browser", "own_programs", "recipe_distill", "report_commands",
     "outside", "grpo_grid", "recipe_dpo", "surroundings", "windows", "report_files",
     "recipe_wandb_online", "matrix", "terminal_killed", "skill", "engine_limits", "grid_fuzz",

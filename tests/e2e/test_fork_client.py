@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -300,9 +300,7 @@ def test_another_server_serves_while_runs_of_the_first_live(warmed: Warm) -> Non
 
 
 @pytest.mark.parametrize("longer", [0.0, 0.3])
-def test_a_server_that_ends_when_it_is_asked(
-    warmed: Warm, monkeypatch: pytest.MonkeyPatch, longer: float
-) -> None:
+def test_a_server_that_ends_when_it_is_asked(warmed: Warm, longer: float) -> None:
     """It had nothing to do for a while, or heard nothing from us for too long: the next serves. One
     that ends by itself does not listen any more, and holds the lock for a little longer."""
     warmed.prepare(WHAT_IT_HAS)
@@ -312,17 +310,15 @@ def test_a_server_that_ends_when_it_is_asked(
     (server,) = warmed.servers
     (lock,) = warmed.modules.parent.glob("*.lock")
 
-    def connect(found: Any, connect: Callable[..., Any] = fork_client._Server.connect) -> Any:
-        connection = connect(found)
-        if lives(server):
-            os.kill(server, signal.SIGKILL)
-            until(lambda: not lives(server))
-            held = os.open(lock, os.O_RDWR)
-            fcntl.flock(held, fcntl.LOCK_EX)
-            threading.Timer(longer, os.close, (held,)).start()
-        return connection
+    def end() -> None:
+        os.kill(server, signal.SIGKILL)
+        until(lambda: not lives(server))
+        held = os.open(lock, os.O_RDWR)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        threading.Timer(longer, os.close, (held,)).start()
 
-    monkeypatch.setattr(fork_client._Server, "connect", connect)
+    os.kill(server, signal.SIGSTOP)  # it is connected to, and does not answer yet
+    threading.Timer(0.5, end).start()
     child = warmed.fork("raise SystemExit(4)")
     assert child is not None and child.reap()[0] == 4
     assert warmed.servers != [server]
