@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.results.runs import RecordedRun
 from sweeper.results.status import NOBODY
 from sweeper.store.documents import encode, read_json
 from sweeper.sweep.lock import holding_sweep
 from sweeper.sweep.states import Event
 from sweeper.tui.model import RunView
 from sweeper.tui.render import head_lines
-from sweeper.tui.run_views import by_our_clock, past_points
+from sweeper.tui.run_views import by_our_clock
 from sweeper.tui.text import UNICODE, joined
 
 Watched = Any
@@ -146,34 +145,23 @@ def test_a_file_that_cannot_be_read_is_read_later(
         if run != third:
             watched.scene.log(run, "boom\n")
             watched.scene.worker(run, 1, Event.FAILED, reason="error")
-    fails: dict[str, Exception] = {first: StoreError("slow down"), second: NotFound("gone")}
+    fails, open_file = {first}, os.open
 
-    def fails_to_poll() -> None:
-        raise StoreError("not now")
+    def opens(path: Any, *rest: Any, **more: Any) -> int:
+        if any(f"{run}.1" in str(path) for run in fails):
+            raise PermissionError(13, "not for you")
+        return open_file(path, *rest, **more)
 
-    log_tail, rows = RecordedRun.log_tail, past_points
-
-    def troubled(reads: Any) -> Any:
-        def read(run: RecordedRun, *rest: Any, **more: Any) -> Any:
-            if isinstance(fails.get(run.id), StoreError if reads is rows else Exception):
-                raise fails[run.id]
-            return reads(run, *rest, **more)
-
-        return read
-
-    monkeypatch.setattr(RecordedRun, "log_tail", troubled(log_tail))
-    monkeypatch.setattr("sweeper.tui.poller.past_points", troubled(rows))
+    watched.scene.store.remove([watched.scene.folder.log(second, 1)])
+    monkeypatch.setattr(os, "open", opens)
     view = watched.poller.look()
     assert [run.said for run in view.runs] == ["", "", ""]
     assert [run.value for run in view.runs] == [None, 1.0, 1.0]
-    assert (view.problem, view.loading) == ("slow down", 0)
-    with monkeypatch.context() as patch:
-        patch.setattr(watched.poller._follower, "poll", fails_to_poll)
-        fails.clear()
-        view = watched.poller.look()
-    assert (view.problem, view.runs[0].value) == ("not now", 1.0)
+    assert "not for you" in view.problem and view.loading == 0
+    fails.clear()
+    watched.poller.look()
     view = watched.poller.look()
-    assert [run.said for run in view.runs] == ["boom", "", ""]  # what has gone stays away
+    assert [run.said for run in view.runs] == ["boom", "", ""]
     assert [run.value for run in view.runs] == [1.0] * 3 and not view.problem
 
 
