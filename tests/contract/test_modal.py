@@ -335,11 +335,8 @@ def test_one_whose_image_cannot_tell_it(modal: Any, tmp_path: Path) -> None:
     assert backend.poll([job.token])[job.token].state is JobState.RUNNING
 
 
-def test_those_that_are_starting_do_not_hold_the_others(
-    modal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_those_that_are_starting_do_not_hold_the_others(modal: Any, tmp_path: Path) -> None:
     """Of more than are told at a time, those that time did not suffice for are told next."""
-    monkeypatch.setattr("sweeper.backends.modal.backend._TELLING_SECONDS", 1.0)
     modal.starting = True
     backend, jobs = _open(modal, tmp_path), [a_job(number) for number in range(24)]
     backend.submit(jobs)
