@@ -1,8 +1,10 @@
 """The time of day is told and decides nothing: hosts differ in it, and it is set forward and back.
 What lasts is measured by the monotonic clock of who measures."""
 
+import http.server
 import json
 import os
+import threading
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -171,17 +173,26 @@ def test_a_clock_set_forward_deletes_no_checkpoint(tmp_path: Path) -> None:
     assert vault.purge() == [brief]
 
 
-def test_a_store_that_refuses_the_time_says_so() -> None:
+class Skewed(http.server.BaseHTTPRequestHandler):
     """S3 takes no request whose time differs from its own by a quarter of an hour."""
-    refused: Any = PermissionError(13, "The difference between the times is too large.")
-    cause: Any = Exception()
-    cause.response = {"Error": {"Code": "RequestTimeTooSkewed"}}
-    refused.__cause__ = cause
-    store = open_remote("memory://clocks")
 
-    def refuse(*_: object, **__: object) -> None:
-        raise refused
+    def do_GET(self) -> None:
+        told = b"<Error><Code>RequestTimeTooSkewed</Code><Message>too large</Message></Error>"
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(told)))
+        self.end_headers()
+        self.wfile.write(told)
 
-    store._fs = Namespace(cat_file=refuse)
-    with pytest.raises(StoreError, match="is this machine's clock right"):
-        store.read("sweep.json")
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_store_that_refuses_the_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Skewed) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "testing")
+        with pytest.raises(StoreError, match="is this machine's clock right"):
+            open_remote("s3://clocks/x").read("sweep.json")
+        server.shutdown()

@@ -2,6 +2,7 @@
 does not answer."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -249,10 +250,19 @@ class Table:
         del self.kept[key]
 
 
-def test_what_jobs_left_of_their_ends_is_removed_once_they_are_gone() -> None:
+def test_what_jobs_left_of_their_ends_is_removed_once_they_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     table = Table()
-    cluster: Any = object.__new__(Cluster)
-    cluster._state = cluster._kept = cluster._ray = table
+    nothing = {"init": lambda *_, **__: None, "remote": lambda kind: kind}
+    modules: dict[str, Any] = {
+        "ray": SimpleNamespace(nodes=table.nodes, **nothing),
+        "ray._private.state": table,
+        "ray.experimental.internal_kv": SimpleNamespace(internal_kv_get_gcs_client=lambda: table),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    cluster = Cluster("auto", "s")
     table.kept[b"another"] = b"{}"
     cluster.forget(["going", "leaving", "gone", "never was"])
     assert set(table.kept) == {b"another"}
