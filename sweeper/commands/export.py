@@ -1,23 +1,26 @@
-"""`sweeper export`: writes runs to CSV, Parquet, or Weights & Biases."""
+"""`sweeper export`: writes runs to CSV, Parquet, Weights & Biases, or a trace for Perfetto."""
 
 import importlib
 import io
+import json
 import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from types import ModuleType
 from typing import Protocol
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry
-from sweeper.common.atomic import replacing
+from sweeper.common.atomic import atomic_write, replacing
 from sweeper.common.sanitize import raw as raw_stream
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.metrics.rows import as_float, as_number
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun, missing_text
+from sweeper.results.timeline import trace_events
 from sweeper.sweep.labels import plural
 from sweeper.terminal import say, warn
 
@@ -51,8 +54,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     what = shared.group(verb, "what to write")
     what.add_argument(
         "--format",
-        choices=("csv", "parquet", "wandb"),
-        help="the format (default: by the suffix of --out; csv without --out)",
+        choices=("csv", "parquet", "wandb", "trace"),
+        help="the format (default: by the suffix of --out; csv without --out); trace: the attempts "
+        "on a time axis, for Perfetto",
     )
     what.add_argument(
         "--table",
@@ -88,15 +92,20 @@ def run(arguments: Namespace) -> int:
     if kind == "wandb":
         count = to_wandb(runs, arguments.project, arguments.out)
         place = f"W&B project {arguments.project}"
+    elif kind == "trace":
+        events = trace_events(runs, datetime.now(UTC))
+        count, place = len(events), out
+        _write_text(json.dumps({"traceEvents": events}), out)
     else:
         table = registry.table(arguments.table, runs)
         count, place = table.num_rows, out
         _write(table, kind, out, raw=arguments.raw)
+    what = "event" if kind == "trace" else "row"
     if arguments.json:
         facts = {"format": kind, "out": place, "runs": len(runs), "rows": count}
         return print_json_answer({"schema": 1, **facts}, registry.problems)
     if out != "-" or kind == "wandb":
-        say(f"{plural(len(runs), 'run')}, {plural(count, 'row')}: {place}")
+        say(f"{plural(len(runs), 'run')}, {plural(count, what)}: {place}")
     return tell_problems(registry.problems)
 
 
@@ -135,6 +144,17 @@ def _write(table: _Table, kind: str, path: str, *, raw: bool) -> None:
     try:
         with replacing(path) as temporary:
             write(table, temporary)
+    except OSError as error:
+        raise EnvironmentFailure(f"{path}: {error.strerror or error}") from error
+
+
+def _write_text(text: str, path: str) -> None:
+    """Write a file completely, or not at all; `-` is standard output."""
+    if path == "-":
+        print(text)
+        return
+    try:
+        atomic_write(path, text.encode())
     except OSError as error:
         raise EnvironmentFailure(f"{path}: {error.strerror or error}") from error
 

@@ -1,0 +1,61 @@
+"""`sweeper export --format trace`: the attempts of a sweep on a time axis."""
+
+import json
+
+import pytest
+
+from sweeper.cli import main
+
+
+@pytest.fixture
+def spans(tmp_path, written, capsys):
+    """The spans of a sweep's runs by name, from the exported file."""
+
+    def export(sweep):
+        sweep.save()
+        out = tmp_path / "sweep.json"
+        code = main(["export", "--root", str(tmp_path), "--format", "trace", "--out", str(out)])
+        assert code == 0
+        assert capsys.readouterr().out.endswith(f" events: {out}\n")
+        events = json.loads(out.read_text())["traceEvents"]
+        names = {
+            (e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"
+        }
+        found: dict[str, list[dict]] = {}
+        for event in events:
+            if event["ph"] == "X":
+                found.setdefault(names[event["pid"], event["tid"]], []).append(event)
+        return found
+
+    return export
+
+
+def test_each_attempt_waits_and_works(tmp_path, written, spans):
+    sweep = written.Written(tmp_path, "s", {"lr": [1, 2]})
+    sweep.run({"lr": 1}, 0, state="preempted", wall_s=30.0)
+    sweep.run({"lr": 1}, 0, attempt=2, wall_s=60.0, paused_s=12.0)
+    sweep.run({"lr": 2}, 0, state="failed", wall_s=5.0, reason="exit", detail="no file")
+    found = spans(sweep)
+    first, second = found["lr=1,seed=0"], found["lr=2,seed=0"]
+    assert [span["name"] for span in first] == [
+        "waits to start", "attempt 1", "waits to start", "attempt 2",
+    ]  # fmt: skip
+    # Each was recorded as ended at 01:09:05, and began at 01:01:05 and 01:02:05.
+    assert [span["dur"] for span in first if span["name"] != "waits to start"] == [480e6, 420e6]
+    assert first[1]["ts"] == first[0]["ts"] + first[0]["dur"]
+    assert first[3]["args"]["held back by the service (s)"] == 12.0
+    assert second[1]["args"]["state"] == "failed"
+    assert second[1]["args"]["detail"] == "no file"
+
+
+def test_what_has_not_ended_lasts_until_now_and_what_was_not_begun_is_not_there(
+    tmp_path, written, spans
+):
+    sweep = written.Written(tmp_path, "s", {"lr": [1, 2, 3]})
+    sweep.run({"lr": 1}, 0, state="running")
+    sweep.run({"lr": 2}, 0, state="submitted")
+    sweep.run({"lr": 3}, 0, state="planned")
+    found = spans(sweep)
+    assert set(found) == {"lr=1,seed=0", "lr=2,seed=0"}
+    assert [span["name"] for span in found["lr=2,seed=0"]] == ["waits to start"]
+    assert all(span["dur"] >= 0 for span in found["lr=1,seed=0"])
