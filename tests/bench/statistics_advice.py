@@ -4,8 +4,9 @@
 
 Runs whose evaluations are noisier, or that ended earlier, are no clear winners; advice about seeds
 and about the ends of axes in blocks; what a next grid costs; three rounds on fresh seeds. Where a
-plan is needed, sweeps are written into a store and read as `sweeper analyze` does. All cells are
-equal, unless it says otherwise.
+plan is needed, sweeps are written into a store and read as `sweeper analyze` does. Then intervals
+of a best that was only just named and over several tasks, and runs that seem to fall back. All
+cells are equal, unless it says otherwise.
 """
 
 import argparse
@@ -24,8 +25,10 @@ from statistics_coverage import alone
 from statistics_worlds import WORLDS, make, through_files
 
 from sweeper.analysis.comparison.cells import rank
+from sweeper.analysis.comparison.tasks import interquartile_mean, interval
 from sweeper.analysis.findings.study import Study, study
 from sweeper.analysis.reading.frames import SweepData, judged_by, load
+from sweeper.analysis.statistics.seeds import only_just
 from sweeper.results.registry import Registry
 
 Row = tuple[str, list[float]]
@@ -160,6 +163,53 @@ def rounds(trials: int) -> Iterator[Row]:
         yield f"V9 three rounds of {cells} cells, n = 3, through files", shares
 
 
+def just_named(trials: int) -> Iterator[Row]:
+    """Yield how often the interval of a best that was only just named holds, one cell being ahead
+    by 1.5 standard deviations, and in which share of sweeps the best was only just named."""
+    for cells in (6, 12):
+        rng = np.random.default_rng([57, cells])
+        held = named = total = 0
+        while named < trials:
+            total += 1
+            data, truth, _ = make(rng, WORLDS["normal"], cells, 3, -1.5 * (np.arange(cells) == 0))
+            ranking = rank(data)
+            best = ranking.best
+            if best is None or not only_just(ranking.comparisons):
+                continue
+            low, high = best.summary.low, best.summary.high
+            named += 1
+            held += low is not None and high is not None and low <= truth[int(best.name)] <= high
+        yield f"{cells} cells, n = 3", [held / named, named / total]
+
+
+def several_tasks(trials: int) -> Iterator[Row]:
+    """Yield how often the interval of an interquartile mean over 10 tasks holds its true value."""
+    for runs in (3, 5):
+        rng = np.random.default_rng([58, runs])
+        held = 0
+        for _ in range(trials):
+            levels = rng.uniform(0.2, 0.8, 10)
+            truth = interquartile_mean(levels + rng.normal(0, 0.05, (4000, 10)))
+            low, high = interval(levels + rng.normal(0, 0.05, (runs, 10)))
+            held += low <= truth <= high
+        yield f"{runs} runs", [held / trials]
+
+
+def learning(trials: int) -> Iterator[Row]:
+    """Yield how often a run that goes on learning is said not to keep what it learned, if its
+    evaluations have heavy tails."""
+    for df in (2, 3):
+        for points in (40, 100):
+            rng = np.random.default_rng([59, df, points])
+            told = 0
+            curve = 20 + 10 * np.exp(-np.arange(points) / (points / 3))
+            for _ in range(trials):
+                drawn: Any = curve + rng.standard_t(df, (3, 3, points))
+                cells = [({"lr": 10.0**-at}, own.tolist()) for at, own in enumerate(drawn)]
+                told += "unstable" in _kinds(study(statistics_axes.sweep(cells)))
+            yield f"t{df} noise, {points} values", [told / trials]
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
@@ -172,6 +222,9 @@ def main() -> None:
         ("the lead is found, % (promised: 80) / seeds advised, mean", advised_seeds),
         ("costs more than three times its sweep, % / the most, in tenths of its sweep", next_grids),
         ("not one study, % / a lone winner, %", rounds),
+        ("only just named: its interval holds, % / sweeps in which it was, %", just_named),
+        ("the interval of an interquartile mean over 10 tasks holds, %", several_tasks),
+        ("a run that learns is said not to keep what it learned, %", learning),
     ):
         print(f"\n| | {head} |\n|---|---|")
         for name, figures in table(trials):
