@@ -25,7 +25,6 @@ from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
 from sweeper.store.base import Store
 from sweeper.store.local import refuse_links
-from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural
@@ -212,10 +211,9 @@ def _logs_in_use(registry: Registry) -> set[str]:
 
 def _temporaries(root: str, before: float) -> Iterator[Waste]:
     """Yield temporary files of dead writers on this machine, or so old that any writer is dead."""
-    top = open_store(root).local_path("")
-    if top is None:
+    if "://" in root:
         return
-    for folder, _, names in os.walk(top):
+    for folder, _, names in os.walk(root):
         for name in names:
             matched = _TEMPORARY.fullmatch(name)
             if matched is None:

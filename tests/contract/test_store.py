@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -366,3 +367,34 @@ def test_a_login_that_is_missing_costs_one_line(tmp_path: Path, session: str) ->
     assert done.returncode == 6, done.stderr
     assert "not logged in: `aws sso login`" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def _serving(root: str) -> set[str]:
+    """Return the processes through which this root is reached."""
+    pids: set[str] = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (folder / "cmdline").read_bytes().decode().split("\0")[-3:-1] == [
+                "sweeper.store.serving",
+                root,
+            ]:
+                pids.add(folder.name)
+    return pids
+
+
+def test_changed_settings_are_not_served_by_a_process_from_before(
+    s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = tmp_path / ".aws" / "config"
+    settings.parent.mkdir()
+    seen: list[set[str]] = []
+    for text in ("[default]\n", "[default]\n", "[default]\nregion = us-east-1\n"):
+        if not settings.exists() or settings.read_text() != text:
+            settings.write_text(text)
+        shared = open_shared(s3_root)
+        assert isinstance(shared, SharedStore)
+        shared.create(f"a/{len(seen)}", b"1")
+        shared.close()
+        seen.append(_serving(s3_root))
+    assert [len(pids) for pids in seen] == [1, 1, 2]

@@ -1,6 +1,8 @@
 """What an interpreter loads for what it is asked: looked at in interpreters of their own."""
 
+import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from types import ModuleType
 import pytest
 
 import sweeper
+from sweeper.store.opening import open_store
 
 pytestmark = pytest.mark.e2e
 
@@ -57,6 +60,34 @@ def test_what_a_remote_store_takes_is_not_loaded_for_a_local_one() -> None:
     statement = "import sweeper.cli, sweeper.results.registry as r; r.Registry('/nowhere').sweeps()"
     assert not _loaded_by(statement) & {"s3fs", "botocore", "aiobotocore", "gcsfs", "adlfs"}
     assert "fsspec" not in _loaded_by("import sweeper.launcher.launching")
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["status", "status s", "ls s", "show s/one", "sql 'select * from runs'", "costs s",
+     "checkpoints s", "alarms s", "rollouts s/one", "logs s", "store gc", "analyze s"],
+)  # fmt: skip
+def test_a_command_that_reads_a_remote_store_does_not_load_its_client(
+    s3_root: str, verb: str
+) -> None:
+    """The process that commands and workers share has it."""
+    store = open_store(s3_root)
+    runs = [{"id": "a" * 12, "name": "one", "cell": "c", "seed": None, "config": {}}]
+    plan = {"schema": 1, "name": "s", "metric": {"name": "x", "goal": "minimize"}, "recipe": {}}
+    plan |= {"launch": {}, "axes": {}, "runs": runs}
+    store.replace("s/sweep.json", json.dumps(plan).encode())
+    store.replace(f"s/state/{'a' * 12}/1.succeeded.json", b'{"schema": 1}')
+    store.replace(f"s/runs/{'a' * 12}.1/metrics.jsonl", b'{"step": 0, "x": 1}\n')
+    store.replace(f"s/attempts/{'a' * 12}.1/stdout.log", b"a line\n")
+    words = _run(
+        "import sys; from contextlib import redirect_stdout as r; import sweeper.cli as c\n"
+        "with r(sys.stderr): c.main(sys.argv[1:])\n"
+        "print(' '.join(sys.modules))",
+        *shlex.split(verb),
+        SWEEPER_ROOT=s3_root,
+    )
+    assert "sweeper.store.shared" in words
+    assert not {word.split(".")[0] for word in words} & {"s3fs", "botocore", "fsspec"}
 
 
 def test_importing_a_recipe_imports_no_heavy_package() -> None:
