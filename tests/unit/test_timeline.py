@@ -42,7 +42,7 @@ def test_each_attempt_waits_and_works(tmp_path, written, spans):
     ]  # fmt: skip
     # Each was recorded as ended at 01:09:05, and began at 01:01:05 and 01:02:05.
     assert [span["dur"] for span in first if span["name"] != "waits to start"] == [480e6, 420e6]
-    assert first[1]["ts"] == first[0]["ts"] + first[0]["dur"]
+    assert first[3]["ts"] == first[2]["ts"] + first[2]["dur"]
     assert first[3]["args"]["held back by the service (s)"] == 12.0
     assert second[1]["args"]["state"] == "failed"
     assert second[1]["args"]["detail"] == "no file"
