@@ -2,6 +2,7 @@
 attempt when the backend itself has restarted a job."""
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
@@ -22,10 +23,10 @@ _PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds between the attempts of `with_retries`."""
 
 
-def with_retries(action: Callable[[], T]) -> T:
+def with_retries(action: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
     """Call `action`, with a few retries while the store does not answer. `NotFound` and
     `AlreadyExists` are answers, and are raised at once."""
-    return retried(action, _PAUSES, _is_unanswered)
+    return retried(action, _PAUSES, _is_unanswered, sleep=sleep)
 
 
 def _is_unanswered(error: Exception) -> bool:
@@ -38,10 +39,11 @@ def claim(
     attempt: int,
     submitted: int | None = None,
     origin: Mapping[str, object] = _NOTHING,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
     """Claim the attempt. Returns whether it belongs to this worker. If the reply to the create was
     lost, the nonce distinguishes our own claim from another worker's. `origin` says what the
-    attempt runs."""
+    attempt runs. `sleep` waits between retries; tests pass their own."""
     nonce = os.urandom(8).hex()
     path = folder.event(run, attempt, Event.CLAIMED)
     body = {
@@ -54,12 +56,13 @@ def claim(
         "pid": os.getpid(),
         **origin,
     }
-    if with_retries(lambda: newer_attempt(folder, run, attempt)):
+    if with_retries(lambda: newer_attempt(folder, run, attempt), sleep):
         return False
     try:
-        with_retries(lambda: folder.store.create(path, encode(body)))
+        with_retries(lambda: folder.store.create(path, encode(body)), sleep)
     except AlreadyExists:
-        return with_retries(lambda: read_as(folder.store, path, event.read)).nonce == nonce
+        ours = with_retries(lambda: read_as(folder.store, path, event.read), sleep)
+        return ours.nonce == nonce
     return True
 
 

@@ -1,6 +1,8 @@
 """A launcher whose runs use an engine that goes away and comes back, and what its workers say."""
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -189,17 +191,29 @@ def test_an_environment_that_cannot_be_changed_is_waited_for(make_engine: Any) -
         (None, "oom", "oom"),  # which no engine is the cause of
     ],
 )
-def test_a_worker_knows_whose_fault_it_was(
-    now: str | None, reason: str, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        lifecycle, "knock", lambda url, _: now if url == FIRST else pytest.fail(url)
-    )
-    outcome = Judged(event=Event.FAILED, code=1, signal=None, reason=reason, detail=None)
-    job = _job(job_model.Engine(FIRST, "t1"))
-    found = blame(job, outcome)
-    assert (found["reason"], found["code"]) == (told, 1)
-    assert (FIRST in str(found["detail"])) == (told == "service")
-    assert blame(_job(None), outcome) == outcome
-    done = Judged(event=Event.SUCCEEDED, code=0, signal=None, reason=None, detail=None)
-    assert blame(job, done) == done
+def test_a_worker_knows_whose_fault_it_was(now: str | None, reason: str, told: str) -> None:
+    class Engine(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(encode({"service": lifecycle.SERVICE, "started": now}))
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Engine) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        if now is None:
+            server.server_close()
+        else:
+            threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        outcome = Judged(event=Event.FAILED, code=1, signal=None, reason=reason, detail=None)
+        job = _job(job_model.Engine(url, "t1"))
+        found = blame(job, outcome)
+        assert (found["reason"], found["code"]) == (told, 1)
+        assert (url in str(found["detail"])) == (told == "service")
+        assert blame(_job(None), outcome) == outcome
+        done = Judged(event=Event.SUCCEEDED, code=0, signal=None, reason=None, detail=None)
+        assert blame(job, done) == done
+        if now is not None:
+            server.shutdown()

@@ -19,7 +19,6 @@ from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import Event
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
-from sweeper.worker import claim as claiming
 from sweeper.worker.checkpoint_resume import has_final_checkpoint, read_records, seed
 from sweeper.worker.claim import claim
 from sweeper.worker.job import with_backend_variables
@@ -425,9 +424,8 @@ def test_what_was_printed_before_the_end_is_copied_whoever_keeps_the_pipe(
 # The claim
 
 
-@pytest.fixture
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claiming, "_PAUSES", (0.0, 0.0))
+def _claimed(store: FaultyStore) -> bool:
+    return claim(SweepFolder(store, "s"), "r", 1, sleep=FakeClock().sleep)
 
 
 def _striking(calls: dict[str, Fault]) -> Callable[[int, str], Fault | None]:
@@ -451,27 +449,25 @@ def _striking(calls: dict[str, Fault]) -> Callable[[int, str], Fault | None]:
     ],
 )
 def test_a_claim_survives_a_bad_connection(
-    store: LocalStore, folder: SweepFolder, quickly: None, faults: dict[str, Fault]
+    store: LocalStore, folder: SweepFolder, faults: dict[str, Fault]
 ) -> None:
-    faulty = FaultyStore(store, Faults(_striking(faults)))
-    assert claim(SweepFolder(faulty, "s"), "r", 1)
+    assert _claimed(FaultyStore(store, Faults(_striking(faults))))
     assert not faults  # every one has struck
     assert not claim(folder, "r", 1)
 
 
 def test_a_lost_reply_is_no_claim_when_another_was_first(
-    store: LocalStore, folder: SweepFolder, quickly: None
+    store: LocalStore, folder: SweepFolder
 ) -> None:
     assert claim(folder, "r", 1)
     first = read_json(store, folder.event("r", 1, Event.CLAIMED))
-    faulty = FaultyStore(store, Faults(_striking({"store.create": Fault.FAIL})))
-    assert not claim(SweepFolder(faulty, "s"), "r", 1)
+    assert not _claimed(FaultyStore(store, Faults(_striking({"store.create": Fault.FAIL}))))
     assert read_json(store, folder.event("r", 1, Event.CLAIMED)) == first
 
 
-def test_a_store_that_never_answers_is_an_error(store: LocalStore, quickly: None) -> None:
+def test_a_store_that_never_answers_is_an_error(store: LocalStore) -> None:
     with pytest.raises(StoreError):
-        claim(SweepFolder(FaultyStore(store, Faults(lambda *_: Fault.FAIL)), "s"), "r", 1)
+        _claimed(FaultyStore(store, Faults(lambda *_: Fault.FAIL)))
 
 
 def test_nothing_is_claimed_when_a_newer_attempt_was_opened(
