@@ -92,7 +92,7 @@ def compare(
     Raises `UsageError` for missing columns and for an unknown goal.
     """
     if goal not in ("minimize", "maximize"):
-        raise UsageError(f"goal {goal!r}: say minimize or maximize")
+        raise UsageError(f"goal {goal!r}: write minimize or maximize")
     keys = _keys(frame, by)
     for column in (metric, *keys):
         if column not in frame.columns:

@@ -180,7 +180,7 @@ def lines(sides: Sides) -> list[str]:
     for one in sides.against:
         reach = "" if one.low is None else f" (95 % {one.low:+.3f} to {one.high:+.3f})"
         texts.append(
-            f"{one.name} less {sides.names[0]}: {one.difference:+.3f}{reach}; it alone solves "
+            f"{one.name} minus {sides.names[0]}: {one.difference:+.3f}{reach}; it alone solves "
             f"{len(one.gained)}, the other alone {len(one.lost)}"
         )
     return texts

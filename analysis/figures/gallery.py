@@ -243,7 +243,7 @@ def _curves(study: Study) -> Iterator[Panel]:
     for key in data.drawn:
         figure = curves(study.ranking, key, main=key in first, even=key in even)
         if figure is not None:
-            yield Panel("curves", key, figure, f"{key} against the step, a line a cell")
+            yield Panel("curves", key, figure, f"{key} by step, one line per cell")
 
 
 def _axes(study: Study) -> Iterator[Panel]:
@@ -317,7 +317,7 @@ def _rollouts(study: Study) -> Iterator[Panel]:
     yield Panel("rollouts", "rewards", rewards(behaviour, ranking), "Histogram of rewards by cell")
     figure = passes(behaviour, ranking)
     if figure is not None:
-        yield Panel("rollouts", "pass@k", figure, "pass@k by k, a line a cell")
+        yield Panel("rollouts", "pass@k", figure, "pass@k by k, one line per cell")
     over = (
         ("signal", "groups with signal", "groups with signal", True),
         ("length", "length of answers", "tokens written", False),
@@ -325,4 +325,4 @@ def _rollouts(study: Study) -> Iterator[Panel]:
     for what, name, title, share in over:
         figure = over_iterations(behaviour, ranking, what, title, share=share)
         if figure is not None:
-            yield Panel("rollouts", name, figure, f"{title} by iteration, a line a cell")
+            yield Panel("rollouts", name, figure, f"{title} by iteration, one line per cell")

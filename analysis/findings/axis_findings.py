@@ -47,7 +47,7 @@ def tell_axes(axes: AxesTold) -> Iterator[Finding]:
     yield from _flat(axes.axes)
     if axes.left_out and (axes.axes or axes.surface is not None):
         names = labels.listed(names_of(axes.left_out), 4)
-        text = f"Left out of what is said of the axes, as runs there diverged or failed: {names}."
+        text = f"Left out of the findings on axes, because runs there diverged or failed: {names}."
         cells = tuple(cell.name for cell in axes.left_out)
         yield Finding("axes_without", "note", text, cells)
 
@@ -105,11 +105,11 @@ def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
         yield Finding("no_effect", "note", text, (), {"axes": flat})
     for pair in surface.pairs:
         if pair.told:
-            text = f"What {pair.x} does depends on {pair.y}, beyond the noise."
+            text = f"The effect of {pair.x} depends on {pair.y}, beyond the noise."
             yield Finding("interaction", "note", text, (), {"x": pair.x, "y": pair.y, "p": pair.p})
     left = [f"{key} ({why})" for key, why in surface.left]
     if surface.why or left:
-        text = f"What axes do was not modelled: {surface.why}." if surface.why else ""
+        text = f"The effects of axes were not modelled: {surface.why}." if surface.why else ""
         more = f"Not in the model: {labels.listed(left, 8)}." if left else ""
         yield Finding("not_modelled", "note", " ".join(filter(None, (text, more))))
 

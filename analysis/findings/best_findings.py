@@ -55,12 +55,12 @@ def _by_blocks(blocks: Blocks) -> Finding:
         "not_known": [block.value for block in unknown],
     }
     if len(unknown) == len(judged):
-        text = "Nothing tells the noise: in no block can a better setting be told from a lucky run."
+        text = "The noise is unknown: in no block can a better setting be told from a lucky run."
         return Finding("by_blocks", "warning", text, cells, evidence)
     parts = [
-        (tied, "noise can explain the lead of the best cell over some others there"),
-        (unknown, "nothing tells the noise"),
-        (ahead, "the best cell is ahead of every other there beyond the noise"),
+        (tied, "noise can explain the lead of the best cell over some others"),
+        (unknown, "the noise is unknown"),
+        (ahead, "the best cell is ahead of every other beyond the noise"),
     ]
     listed = "; ".join(f"in {len(own)} {what}" for own, what in parts if own)
     text = f"Of {len(judged)} blocks, each judged by itself at the 5 % level: {listed}."
@@ -97,7 +97,7 @@ def _equal(ranking: Ranking, best: Cell, sign: float) -> str:
         f"exactly {labels.brief(value)}"
     )
     if value == ranking.bounds[0 if sign > 0 else 1]:
-        return f"{text}, and the metric can be no better: it tells nothing more of them."
+        return f"{text}, and the metric cannot be better, so it cannot separate them."
     return f"{text}."
 
 
@@ -150,8 +150,8 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
         )
     if few:
         text += (
-            f" {plural(max(runs), 'run')} of each may hide that runs of a cell collapse now and "
-            "then: six of each would most likely show it."
+            f" {plural(max(runs), 'run')} of each may not show that some runs of a cell collapse: "
+            "six of each probably would."
         )
     return Finding("separated", "good", text, names, evidence)
 
@@ -181,14 +181,14 @@ def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
     if best.summary.n == 1:
         text = (
             f"The lead is that of a single run of {short_name(best)}, by noise that other cells "
-            "show: a cell that is noisier than those, or a lucky run, would look the same. Fresh "
-            "seeds of it tell."
+            "show: a noisier cell, or a lucky run, would look the same. New seeds of it would "
+            "decide."
         )
     elif _each_its_own(ranking) and math.comb(sum(runs), runs[0]) < DEALS:
         text = (
-            f"It rests on {runs[0]} runs against {runs[1]}, each cell with its own noise: were "
-            "seeds to end at one of two values, equal cells would look like this in up to one of "
-            "eight sweeps. Three runs of each tell."
+            f"It rests on {runs[0]} runs against {runs[1]}, each cell with its own noise: if "
+            "runs end at one of two values, equal cells look like this in up to one of eight "
+            "sweeps. Three runs of each would decide."
         )
     else:
         return []
@@ -216,17 +216,17 @@ def _not_compared(data: SweepData, ranking: Ranking, best: Cell) -> Finding:
     if ranking.comparisons:
         text = (
             f"{plural(len(cells), 'cell')} with one run, or identical ones, could not be "
-            "compared: nothing tells their noise."
+            "compared: their noise is unknown."
         )
     elif best.summary.n == 1:
         text = (
-            "The best cell has a single finished run. Nothing here tells a better setting from a "
-            "luckier seed."
+            "The best cell has a single finished run. Its lead may be a better setting "
+            "or a luckier seed."
         )
     elif best.summary.identical:
-        text = "The runs of the best cell are identical: they tell nothing of its noise."
+        text = "The runs of the best cell are identical: they show nothing about its noise."
     else:
-        text = "The other cells have one run each, or identical ones: their noise is not known."
+        text = "The other cells have one run each, or identical ones: their noise is unknown."
     return Finding("not_compared", "warning", text, cells, evidence)
 
 

@@ -51,11 +51,11 @@ def noise_text(noise: Noise) -> str | None:
         return None
     parts = [_whose(noise)]
     if noise.trend:
-        parts.append(f"It changes along {noise.trend}, and each cell has that of its place there.")
+        parts.append(f"It changes along {noise.trend}: each cell has the noise of its value there.")
     if noise.shares:
         parts.append("The noise of a share follows from its mean, as for counts of answers.")
     if noise.between is not None:
-        parts.append("All ran the same seeds: what a seed adds to all cells alike does not count.")
+        parts.append("All ran the same seeds: the effect of a seed on all cells does not count.")
     return " ".join(parts)
 
 
@@ -73,17 +73,17 @@ def _whose(noise: Noise) -> str:
     if noise.kind == "moderated":
         return (
             f"Cells share their noise, that of {behind}{tested}: each cell's variance is drawn "
-            f"toward what all have in common, which weighs like {noise.prior_df:.0f} runs."
+            f"toward the common one, which has the weight of {noise.prior_df:.0f} runs."
         )
     if noise.p is not None:
         return (
-            f"Each cell has its own noise, as the variances of {behind} differ more than normal "
-            f"noise would let them (Bartlett's test, {labels.p_value(noise.p)})."
+            f"Each cell has its own noise, because the variances of {behind} differ more than "
+            f"normal noise allows (Bartlett's test, {labels.p_value(noise.p)})."
         )
     if noise.asked == "own":
-        return "Each cell has its own noise, as was asked for."
+        return "Each cell has its own noise, as requested."
     return (
-        f"Each cell has its own noise: {behind} are too few to ask whether they share it."
+        f"Each cell has its own noise: {behind} are too few to test whether they share it."
         if noise.repeated > 1
         else f"The noise is that of {behind}, for this cell alone."
     )

@@ -61,7 +61,7 @@ def next_steps(
     if checkpoint is not None and not steps:
         steps.append("Use the checkpoint below.")
         if ranking.best is not None and ranking.best.summary.n == 2:
-            steps.append("Add seeds if much hangs on it: two say little of the noise itself.")
+            steps.append("Add seeds if much depends on it: two seeds say little about the noise.")
     return tuple(steps)
 
 
@@ -147,13 +147,13 @@ def _more_seeds(following: NextGrid | None, fewest: int) -> str:
         runs = plural(following.runs, "new run")
         return f"Launch next.yaml: every cell with three seeds ({runs})."
     if fewest > 2:
-        return "Runs that are all equal tell no noise: a finer metric would, or a seed that counts."
+        return "Identical runs show no noise: use a finer metric, or a seed that has an effect."
     return "Run every cell with three seeds or more (seeds: 3 in the grid)."
 
 
 def _beyond(evidence: Mapping[str, Any]) -> str:
     if evidence["suggestion"] is None:
-        return f"Ask whether {evidence['axis']} can go beyond {evidence['shown']}."
+        return f"Check whether {evidence['axis']} can go beyond {evidence['shown']}."
     suggestion = labels.setting(evidence["suggestion"])
     return (
         f"Extend {evidence['axis']} beyond {evidence['shown']}, for example by "

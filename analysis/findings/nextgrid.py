@@ -411,6 +411,6 @@ def _seeds(data: SweepData, ranking: Ranking, text: str) -> NextGrid | str:
     runs = len(ranking.cells) * _FEWEST - len(data.runs)
     if runs <= 0:
         return "every cell was given three seeds"
-    why = "Three seeds a cell: the least that tells noise from effect."
-    title = f"{data.name} with three seeds a cell."
+    why = "Three seeds per cell: the fewest that separate noise from effect."
+    title = f"{data.name} with three seeds per cell."
     return NextGrid("seeds", why, _written(grid, title), _remaining_axes(data, []), runs)

@@ -49,7 +49,7 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
     ahead = ranking.passed_over
     if ahead:
         names = labels.listed(names_of(ahead), 3)
-        text += f" What is left of {names} is better than the best named here."
+        text += f" The other runs of {names} are better than the best named here."
     evidence = {"runs": [run.name for run in runs], "better": [cell.name for cell in ahead]}
     return [Finding("diverged", "warning", text, cells, evidence)]
 
@@ -92,11 +92,11 @@ def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
     text = f"{plural(runs, 'run')} of {labels.listed(names_of(cells), 3)} failed: {rule}."
     if ranking.held_back:
         names = labels.listed(names_of(ranking.held_back), 3)
-        text += f" What is left of {names} is better than the best named here."
+        text += f" The other runs of {names} are better than the best named here."
     elif best is not None and best.failed and metric.failed == "bound":
-        text += " The best cell lost runs, and would be."
+        text += " The best cell lost runs, and would be the best even then."
     elif best is not None and best.failed and metric.failed == "drop":
-        text += " The best cell is among them, and may be the better for it."
+        text += " The best cell is among them, and may look better without them."
     doubt = ranking.held_back or (best is not None and best.failed)
     level = "warning" if doubt else "note"
     evidence = {
@@ -203,7 +203,7 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
     if equal:
         text = (
             f"In {_each(len(equal))} all runs ended at exactly the same value, "
-            f"which tells nothing of the noise there.{unknown}"
+            f"which shows nothing about the noise there.{unknown}"
         )
         findings.append(Finding("same_value", "note", text, equal))
     return [*findings, *_almost_identical(ranking), *_split(ranking)]

@@ -81,7 +81,7 @@ def decide_by_blocks(
         spread=None,
         believe=tuple(f for f in findings if f.kind not in LATER or f.kind == "block_holes"),
         caution="Each was chosen by the same runs that measure it, and its interval allows for "
-        "that; where it has none, its value may flatter it.",
+        "that; without an interval, its value may be too good.",
         steps=tuple(_steps(data, findings, blocks, following)),
         checkpoint=None,
         checks=tuple(_checks(data, ranking, findings, judged, blocks.by)),
@@ -156,12 +156,12 @@ def _steps(
             f"better, on fresh seeds ({runs} of {cells})."
         )
     elif fewest < 3 and not unknown:
-        yield "Run the best cells and those not told from them with three seeds or more."
+        yield "Run the best cells and those tied with them with three seeds or more."
     if unknown:
         first = "Or" if kind == "confirm" else "Run some cells with three seeds or more, or"
         yield (
-            f"{first} say whose noise to take (--noise from=SWEEP): a few repeated cells tell the "
-            "noise of all (--noise pooled)."
+            f"{first} name a sweep whose noise to use (--noise from=SWEEP), or use the noise of "
+            "the few repeated cells for all (--noise pooled)."
         )
     yield "Take for each block its best cell: the table of blocks has its settings and checkpoint."
 

@@ -215,7 +215,7 @@ def _caution(ranking: Ranking) -> str | None:
         return None
     chosen = f"The best of {cells} cells was chosen by the same runs that measure it"
     if best.summary.low is None:
-        return f"{chosen}, so its value here may flatter it: fresh seeds would tell."
+        return f"{chosen}, so its value here may be too good: new seeds would show."
     if only_just(ranking.comparisons):
         return (
             f"{chosen}, and it was only just named: fresh seeds are likely to show about "
@@ -224,8 +224,9 @@ def _caution(ranking: Ranking) -> str | None:
     if ranking.chosen_of < 2:
         return f"{chosen}; it leads by so much that this hardly inflates its value."
     return (
-        f"{chosen}, which may flatter it. Its interval allows for that: it is longer on the worse "
-        f"side, as for a choice among {ranking.chosen_of} cells that may be equally good."
+        f"{chosen}, which may make it look too good. Its interval allows for that: it is longer "
+        f"on the worse side, as for a choice among {ranking.chosen_of} cells that may be equally "
+        "good."
     )
 
 

@@ -60,7 +60,7 @@ def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> K
     path = os.path.join(folder, name)
     text = merged(_read(path), document["sweep"], "\n".join(lines))
     if text is None:
-        messages.append(f"{path}: has no place for facts (a line {_BEGIN}): it is left as it is")
+        messages.append(f"{path}: has no place for facts (a line {_BEGIN}): it is unchanged")
         return Kept(None, tuple(messages))
     return Kept(write_file(folder, name, text.encode("utf-8", "replace")), tuple(messages))
 

@@ -109,7 +109,7 @@ def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
     rows = {row["cell"]: row for row in document["cells"]}
     best = rows.get(document["verdict"]["best"])
     if best is None:
-        return Judged(None, "no cell is best, so nothing can be told")
+        return Judged(None, "no cell is best, so the criterion cannot be judged")
     if criterion.metric is None:
         return _against(document, rows, best)
     metric: str | None = document["metric"] and document["metric"]["name"]
@@ -128,7 +128,7 @@ def _beyond(criterion: Criterion, best: Mapping[str, Any]) -> Judged:
         return Judged(False, text)
     if low is None or high is None:
         seeds = plural(best["n"], "seed")
-        return Judged(None, f"{text}, by {seeds}: no interval tells how sure that is")
+        return Judged(None, f"{text}, by {seeds}: there is no interval")
     text += f" (95 % interval {labels.number(low)} to {labels.number(high)}, {best['n']} seeds)"
     if holds(low, criterion.bound) and holds(high, criterion.bound):
         return Judged(True, text)

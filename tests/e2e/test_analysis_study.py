@@ -99,7 +99,7 @@ def test_cells_that_an_axis_is_judged_without_are_named(tmp_path: Path, written:
     found = studied(tmp_path)
     assert [level.shown for level in found.axes[0].levels] == ["1", "2", "4"]
     assert kinds(found)["axes_without"].text == (
-        "Left out of what is said of the axes, as runs there diverged or failed: lr=8."
+        "Left out of the findings on axes, because runs there diverged or failed: lr=8."
     )
 
 
