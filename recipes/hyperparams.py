@@ -6,8 +6,10 @@
 #
 # 5e-5 x 10 (LoRA's, against training all weights) x (2000 / width) ^ (0.781 Llama, 0.0775 Qwen)
 #
-# DPO should move the model little, and uses tinker-cookbook's initial value, 1e-5. The recipes'
-# defaults are for the engine's tiny models, and are used for those.
+# Other methods move the model less, and use the values of tinker-cookbook's recipes for every
+# model: RL from 1e-5 (math_rl) to 4e-5 (rl_basic), of which the geometric middle is used;
+# distillation 1e-4 with rank 128; DPO 1e-5. The recipes' defaults are for the engine's tiny models,
+# and are used for those.
 #
 # The rank is the smallest power of two, from 8 to 128, whose adapter has a weight for each unit of
 # information to learn. "LoRA Without Regret" (Schulman et al. 2025, thinkingmachines.ai/blog/lora)
@@ -15,8 +17,12 @@
 # data hold about a bit per token of shown answers, or a bit per answer that is rewarded or
 # compared.
 
+import ast
+import importlib.util
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import chz
@@ -25,9 +31,16 @@ from . import settings, tasks
 from .settings import AUTO
 
 FIELDS = ("learning_rate", "lora_rank")
-_DPO_RATE = 1e-5
+_RATES = {
+    "dpo": (1e-5, "what tinker-cookbook's DPO starts from, for every model"),
+    "rl": (2e-5, "between the 1e-5 and 4e-5 of tinker-cookbook's RL, for every model"),
+    "terminal": (2e-5, "between the 1e-5 and 4e-5 of tinker-cookbook's RL, for every model"),
+    "distill": (1e-4, "what tinker-cookbook's distillation uses, for every model"),
+}
+_DISTILL_RANK = 128
 _EXPONENTS = {"Llama": 0.781, "Qwen": 0.0775}
 _LEAST, _MOST = 8, 128
+_WIDTHS, _WEIGHTS = "_KNOWN_HIDDEN_SIZES", "_LORA_PARAMS_PER_RANK_BY_COMPONENT"
 
 
 class Shape(NamedTuple):
@@ -53,6 +66,26 @@ SHAPES: Mapping[str, Shape] = {
     "meta-llama/Llama-3.2-1B": Shape("Llama", 2048, 834_816),
     "meta-llama/Llama-3.2-3B": Shape("Llama", 3072, 1_650_944),
     "meta-llama/Llama-3.3-70B-Instruct": Shape("Llama", 8192, 13_079_808),
+    "deepseek-ai/DeepSeek-V3.1": Shape("DeepSeek", 7168, 96_883_776),
+    "deepseek-ai/DeepSeek-V3.1-Base": Shape("DeepSeek", 7168, 96_883_776),
+    "deepseek-ai/DeepSeek-V4.1-Flash": Shape("DeepSeek", 5120, 108_821_760),
+    "deepseek-ai/DeepSeek-V4.1-Flash-1017": Shape("DeepSeek", 5120, 108_821_760),
+    "moonshotai/Kimi-K2-Thinking": Shape("Kimi", 7168, 146_694_976),
+    "moonshotai/Kimi-K2.5": Shape("Kimi", 7168, 146_694_976),
+    "moonshotai/Kimi-K2.6": Shape("Kimi", 7168, 146_694_976),
+    "moonshotai/Kimi-K3.1-Pro": Shape("Kimi", 7168, 774_669_824),
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": Shape("Nemotron", 2688, 12_064_768),
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": Shape("Nemotron", 4096, 113_160_192),
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": Shape("Nemotron", 8192, 258_803_712),
+    "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16": Shape("Nemotron", 2688, 12_064_768),
+    "nvidia/NVIDIA-Nemotron-3.5-Super-VL-120B-A12B-BF16": Shape("Nemotron", 4096, 113_160_192),
+    "openai/gpt-oss-120b": Shape("gpt-oss", 2880, 41_074_624),
+    "openai/gpt-oss-20b": Shape("gpt-oss", 2880, 7_544_512),
+    "thinkingmachines/Inkling": Shape("Inkling", 6144, 158_337_344),
+    "thinkingmachines/Inkling-2-Small": Shape("Inkling", 4608, 130_618_176),
+    "thinkingmachines/Inkling-Small": Shape("Inkling", 4096, 66_020_672),
+    "zai-org/GLM-5.3": Shape("GLM", 6144, 124_437_632),
+    "zai-org/GLM-5.3-Flash": Shape("GLM", 4096, 77_923_584),
     "Qwen/Qwen3-235B-A22B-Instruct-2507": Shape("Qwen", 4096, 59_931_008),
     "Qwen/Qwen3-30B-A3B": Shape("Qwen", 2048, 15_440_256),
     "Qwen/Qwen3-30B-A3B-Base": Shape("Qwen", 2048, 15_440_256),
@@ -74,8 +107,8 @@ SHAPES: Mapping[str, Shape] = {
     "Qwen/Qwen3.6-35B-A3B": Shape("Qwen", 2048, 17_545_728),
     "Qwen/Qwen3.8-27B": Shape("Qwen", 5120, 7_544_320),
 }
-"""Sizes by the service's model names: those of Llama and Qwen models in tinker-cookbook's tables
-(`hyperparam_utils`). The experts of a mixture share half of their adapter, as in the service."""
+"""Sizes by the service's model names, of tinker-cookbook's tables (`hyperparam_utils`, 0.6.1). The
+experts of a mixture share half of their adapter, as in the service."""
 
 
 class Chosen(NamedTuple):
@@ -91,10 +124,15 @@ def learning_rate(recipe: str, model: str, usual: float) -> Chosen:
     shape = _shape(model)
     if shape is not None and shape.family == "tiny":
         return Chosen(usual, f"the default of {recipe}, which is for the engine's models")
-    if recipe == "dpo":
-        return Chosen(_DPO_RATE, "tinker-cookbook's initial value for DPO, for every model")
+    if recipe in _RATES:
+        return Chosen(*_RATES[recipe])
     if shape is None:
         raise ValueError(f"learning_rate=auto: no rate is known for {model}; give a number")
+    if shape.family not in _EXPONENTS:
+        raise ValueError(
+            f"learning_rate=auto: no rate is known for {shape.family} models such as {model}, only "
+            f"for {' and '.join(_EXPONENTS)}; give a number"
+        )
     exponent = _EXPONENTS[shape.family]
     rate = float(f"{5e-5 * 10 * (2000 / shape.width) ** exponent:.3g}")
     why = f"5e-5 x 10 for LoRA x (2000/{shape.width})^{exponent}"
@@ -124,7 +162,11 @@ def choose(recipe: str, config: settings.Training) -> dict[str, Chosen]:
     if config.learning_rate == AUTO:
         usual = chz.chz_fields(type(config))["learning_rate"]._default
         chosen["learning_rate"] = learning_rate(recipe, config.model_name, usual)
-    if config.lora_rank == AUTO:
+    shape = _shape(config.model_name)
+    if config.lora_rank == AUTO and recipe == "distill" and not (shape and shape.family == "tiny"):
+        why = "the rank of tinker-cookbook's distillation, for every model"
+        chosen["lora_rank"] = Chosen(_DISTILL_RANK, why)
+    elif config.lora_rank == AUTO:
         chosen["lora_rank"] = lora_rank(config.model_name, *_to_learn(recipe, config))
     return chosen
 
@@ -150,7 +192,39 @@ def notes(recipe: str, config_class: type[Any], values: Mapping[str, Any]) -> li
 
 
 def _shape(model: str) -> Shape | None:
-    return SHAPES.get(model.partition(":")[0])  # after the colon comes a variant of the service's
+    name = model.partition(":")[0]  # after the colon comes a variant of the service's
+    return SHAPES.get(name) or _installed().get(name)
+
+
+@cache
+def _installed() -> Mapping[str, Shape]:
+    """Return the sizes in the tables of the installed tinker-cookbook, which may know more models.
+    Reads them without importing it, which would load torch."""
+    spec = importlib.util.find_spec("tinker_cookbook")
+    folders = None if spec is None else spec.submodule_search_locations
+    if not folders:
+        return {}
+    tables: dict[str, Any] = {}
+    with suppress(OSError, ValueError, SyntaxError):
+        tree = ast.parse(Path(folders[0], "hyperparam_utils.py").read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.AnnAssign) and node.value is not None:
+                name = node.target.id if isinstance(node.target, ast.Name) else ""
+                if name in (_WIDTHS, _WEIGHTS):
+                    tables[name] = ast.literal_eval(node.value)
+        weights = tables.get(_WEIGHTS, {})
+        return {
+            name: Shape(_family(name), int(width), sum(map(int, weights[name].values())))
+            for name, width in tables.get(_WIDTHS, {}).items()
+            if name in weights
+        }
+    return {}
+
+
+def _family(model: str) -> str:
+    """Return the family of a model, as `get_lr` finds it; its maker for others."""
+    known = (family for family in _EXPONENTS if family.lower() in model.lower())
+    return next(known, model.partition("/")[0])
 
 
 def _to_learn(recipe: str, config: Any) -> tuple[int, str]:

@@ -42,9 +42,47 @@ def test_dpo_has_a_rate_of_its_own_for_every_model():
 
 @pytest.mark.parametrize("key", ["learning_rate", "lora_rank"])
 def test_a_model_that_is_not_known_is_told(key):
-    config = sft.Config(model_name="openai/gpt-oss-20b", **{key: "auto"})
-    with pytest.raises(ValueError, match=f"{key}=auto: .*openai/gpt-oss-20b.*; give a"):
+    config = sft.Config(model_name="somebody/model", **{key: "auto"})
+    with pytest.raises(ValueError, match=f"{key}=auto: .*somebody/model.*; give a"):
         hyperparams.resolved("sft", config)
+
+
+def test_a_family_without_a_formula_has_a_rank_and_no_rate():
+    config = sft.Config(model_name="openai/gpt-oss-20b", lora_rank="auto")
+    assert chosen("sft", config) == {"lora_rank": 8}
+    config = sft.Config(model_name="openai/gpt-oss-20b", learning_rate="auto")
+    with pytest.raises(
+        ValueError, match="no rate is known for gpt-oss models such as openai/gpt-oss-20b, only"
+    ):
+        hyperparams.resolved("sft", config)
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-oss-20b", "Qwen/Qwen3-8B", "somebody/model"])
+def test_other_methods_have_values_of_their_own_for_every_model(model):
+    given = {"model_name": model, "learning_rate": "auto"}
+    assert chosen("rl", rl.Config(**given)) == {"learning_rate": 2e-5}
+    distilled = chosen("distill", distill.Config(**given, lora_rank="auto"))
+    assert distilled == {"learning_rate": 1e-4, "lora_rank": 128}
+    assert chosen("dpo", dpo.Config(**given)) == {"learning_rate": 1e-5}
+
+
+def test_models_that_only_the_installed_tinker_cookbook_knows(tmp_path, monkeypatch):
+    package = tmp_path / "tinker_cookbook"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('it is not imported')")
+    (package / "hyperparam_utils.py").write_text(
+        'def size():\n    _KNOWN_HIDDEN_SIZES: dict[str, int] = {"Qwen/Qwen9-1B": 2000}\n'
+        "_LORA_PARAMS_PER_RANK_BY_COMPONENT: dict = "
+        '{"Qwen/Qwen9-1B": {"mlp": 10, "attn": 20, "unembed": 30}}\n'
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hyperparams._installed.cache_clear()
+    try:
+        config = sft.Config(model_name="Qwen/Qwen9-1B", learning_rate="auto")
+        assert chosen("sft", config) == {"learning_rate": pytest.approx(5e-4)}
+        assert hyperparams.lora_rank("Qwen/Qwen9-1B", 961, "tokens").value == 32
+    finally:
+        hyperparams._installed.cache_clear()
 
 
 def test_an_adapter_has_as_many_weights_as_the_engine_makes():
