@@ -330,7 +330,7 @@ def test_a_metric_at_its_worst_could_be_better(judge: Any):
     cells = [({"lr": lr}, [0.0]) for lr in (1, 2)]
     for goal, end in (("minimize", True), ("maximize", False)):
         text = judge(*cells, goal=goal, name=goal)[1]["tied"].text
-        assert text.startswith("lr=1 and lr=2 are tied") and ("can be no better" in text) == end
+        assert text.startswith("lr=1 and lr=2 are tied") and ("cannot be better" in text) == end
 
 
 def test_noise_that_looks_as_if_some_seeds_went_another_way_is_warned_of(judge: Any):
