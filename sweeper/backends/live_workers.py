@@ -4,6 +4,7 @@ user, launcher and path. Backends check this before they report that a job does 
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cached_property
 
 import psutil
 
@@ -40,8 +41,11 @@ class Workers:
         return held | self.find(wanted - held).keys()
 
     def _job(self, token: str) -> str:
-        folder = SweepFolder.at_address(self._folder)
-        return os.path.join(folder.store.root, folder.job(*attempt_of(token)))
+        return os.path.join(self._sweep.store.root, self._sweep.job(*attempt_of(token)))
+
+    @cached_property
+    def _sweep(self) -> SweepFolder:
+        return SweepFolder.at_address(self._folder)
 
     def _look(self, wanted: set[str]) -> dict[str, psutil.Process]:
         """Search the process table."""

@@ -68,7 +68,7 @@ def _run(arguments: Namespace) -> int:
     service = [] if planned.service == "local" else service_warnings(planned)
     for warning in (*planned.warnings, *later_warnings(planned, store), *service):
         warn(f"warning: {warning}")
-    begun, idle = _before(planned, arguments.root or default_root())
+    begun, idle = _before(planned, store)
     recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in planned.parts))
     most = " at most" if planned.race else ""
     more = f", and {sum(planned.unknown.values())}{most} to come" if planned.unknown else ""
@@ -153,13 +153,13 @@ def _launch_here(request: "LaunchRequest", user: "User", *, plain: bool) -> int:
     return exit_code(launched.summary)
 
 
-def _before(planned: "Plan", root: str) -> tuple[str, bool]:
+def _before(planned: "Plan", store: "Store") -> tuple[str, bool]:
     """Describe what an earlier launch has left to do (`: 2 to start, 16 succeeded`; "" without
     one), and return whether nothing is left."""
     from sweeper.launcher.preview import counts, estimate_of, survey
     from sweeper.sweep.states import OPEN
 
-    preview = survey(planned, open_store(root))
+    preview = survey(planned, store)
     if (use := estimate_of(preview)) is not None:
         say(use)
     if not any(preview.state.opened for preview in preview.previews):
