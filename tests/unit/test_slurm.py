@@ -333,6 +333,30 @@ def test_an_array_whose_table_is_gone_is_no_reason_to_call_its_jobs_absent(tmp_p
         SlurmBackend(FakeSlurm(answer), "sweep", str(tmp_path)).poll(["c" * 12 + "-a1"])
 
 
+@pytest.mark.parametrize(
+    ("end", "is_over"),
+    [
+        ("exit 229", True),  # ESLURM_ALREADY_DONE, of which scancel prints nothing
+        (
+            "echo 'scancel: error: on job id 7: Invalid job id specified' >&2; exit 1",
+            True,
+        ),
+        ("echo 'scancel: error: Access/permission denied' >&2; exit 1", False),
+    ],
+)
+def test_a_job_that_ends_before_it_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, is_over: bool
+) -> None:
+    answer = _line("7", "RUNNING", mark=Tables(str(tmp_path / "s")).mark, known="c" * 12 + "-a1")
+    for name, text in (("squeue", f"echo '{answer}'"), ("scancel", end)):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    backend = SlurmBackend(slurm_commands.Slurm(), "sweep", str(tmp_path / "s"))
+    with contextlib.nullcontext() if is_over else pytest.raises(Unreachable, match="denied"):
+        backend.cancel(["c" * 12 + "-a1"])
+
+
 def test_what_is_suspended_cannot_be_stopped_yet(tmp_path: Path) -> None:
     token, other = _tokens(2)
     mark = Tables(str(tmp_path)).mark

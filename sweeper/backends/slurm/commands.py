@@ -15,6 +15,9 @@ from sweeper.store.documents import timestamp
 
 SECONDS = 60.0
 """Timeout of a command, after which it counts as not answered."""
+_OVER = ("Invalid job id", "already complet", "exit code 229")
+"""Errors of scancel for jobs that have ended meanwhile. For some it prints nothing, and exits with
+the low byte of ESLURM_ALREADY_DONE (2021)."""
 
 # The reason comes last because it may contain anything.
 _FIELDS = (
@@ -285,7 +288,7 @@ class Slurm:
         try:
             self.call("scancel", *options, *ids)
         except Unreachable as error:
-            if "Invalid job id" not in str(error) and "already complet" not in str(error):
+            if not any(words in str(error) for words in _OVER):
                 raise  # otherwise they ended by themselves
 
 
