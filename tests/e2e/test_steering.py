@@ -200,7 +200,7 @@ def test_a_sweep_is_paused_widened_stopped_and_goes_on(shell: Shell) -> None:
     assert launcher.wait(90) == 4
     launcher.communicate()
     assert "no launcher is running" in shell.run("stop", "toys")
-    assert "a launcher that was started for it" in shell.run("resume", "toys")
+    assert "continued by a new launcher" in shell.run("resume", "toys")
     shell.hold.unlink()
     shell.until_states({"succeeded": 9})
     assert set(shell.executed().values()) == {1}

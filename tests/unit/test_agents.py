@@ -180,7 +180,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("runs", {"sweep": "s", "selectors": ["nothing"]}, "no run 'nothing'"),
     ("runs", {"sweep": "s", "size": 0}, "greater than or equal to 1"),
     ("verdict", {"sweep": "gone"}, "no sweep"),
-    ("verdict", {"sweep": "s", "metric": "no/such"}, "which way is better"),
+    ("verdict", {"sweep": "s", "metric": "no/such"}, "choose --goal"),
     ("verdict", {"sweep": "../../etc"}, ""),
     ("compare", {"a": "s", "b": "gone"}, "gone"),
     ("compare", {"a": "s", "b": "s/lr=1"}, "two sweeps, or two cells"),

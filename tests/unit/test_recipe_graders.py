@@ -57,7 +57,7 @@ def test_exact_and_regex():
 @pytest.mark.parametrize(
     ("name", "answer", "choices", "message"),
     [
-        ("regex", "(", (), "no regular expression"),
+        ("regex", "(", (), "not a regular expression"),
         ("numeric", "none", (), "has no number"),
         ("choice", "A", (), 'needs "choices"'),
         ("choice", "C", ("red", "green"), "is none of the choices"),
