@@ -66,9 +66,9 @@ class Reader:
         if shares < 2 or self._folder is None:
             return
         parts: list[list[tuple[Files, str]]] = [[] for _ in range(shares)]
-        begin = 0
+        begin = lead = total // 10  # this process makes the table too, so it reads less
         for files, path, size in sizes:
-            parts[begin * shares // total].append((files, path))
+            parts[begin * shares // (total + lead)].append((files, path))
             begin += size
         for part in parts[1:]:
             with suppress(OSError):  # no room for a process
