@@ -17,6 +17,7 @@ from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreE
 from sweeper.grid.notify import notify_of, require_variables
 from sweeper.launcher import background, kept_environments, preflight
 from sweeper.launcher.background import offer, start_detached
+from sweeper.launcher.dotenv import load_secrets
 from sweeper.launcher.kept_environments import remove_unneeded_environment
 from sweeper.launcher.manifest import Offer, record, secret_names, write_environment
 from sweeper.launcher.placement_guard import Located, located, refuse_another
@@ -150,6 +151,7 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     _check_account(planned)
     launched = planned.launch
     names = secret_names(planned.secrets, planned.service)
+    load_secrets(planned.grid_path, names, user.tell)
     capabilities = preflight.admit(launched, store, planned.service, names, live=live)
     opened, before = _open(folder, planned, user.tell)
     preflight.try_out(opened, planned, planned.runs)
@@ -227,6 +229,7 @@ def ready(folder: SweepFolder, agree: Agree = refuse) -> Ready:
     require(plan.recorded, folder.address, agree)
     launched = plan.launch
     names = secret_names(plan.secrets, plan.service)
+    load_secrets(plan.grid_path, names, lambda _: None)
     capabilities = preflight.admit(launched, folder.store, plan.service, names, live=False)
     opened, before = _open_again(folder, plan)
     over = {run for run, s in folder.read_states().items() if s.state is State.SUCCEEDED}

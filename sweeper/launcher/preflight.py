@@ -302,5 +302,6 @@ def require_secrets(names: Sequence[str]) -> None:
     missing = [name for name in names if not os.environ.get(name)]
     if missing:
         raise EnvironmentFailure(
-            f"the secret {missing[0]} is not set: `export {missing[0]}=...` before launching"
+            f"the secret {missing[0]} is not set: `export {missing[0]}=...` before launching, or "
+            "write it into the file .env beside the grid"
         )
