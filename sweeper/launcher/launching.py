@@ -13,7 +13,14 @@ from sweeper.backends.base import Backend
 from sweeper.common import logs
 from sweeper.common.json_values import list_of, table_of
 from sweeper.common.logs import Log
-from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
+from sweeper.errors import (
+    AnotherLauncher,
+    EnvironmentFailure,
+    NotFound,
+    StoreError,
+    SweeperError,
+    UsageError,
+)
 from sweeper.grid.notify import notify_of, require_variables
 from sweeper.launcher import background, kept_environments, preflight
 from sweeper.launcher.background import offer, start_detached
@@ -98,9 +105,11 @@ class Launched(NamedTuple):
 
 
 def launch(  # noqa: PLR0913  (the options of the command)
-    source: "str | os.PathLike[str] | Mapping[str, object] | Plan",
+    source: "str | os.PathLike[str] | Mapping[str, object] | Sequence[object] | Plan",
     root: str | None = None,
     *,
+    main: "Callable[..., object] | None" = None,
+    name: str | None = None,
     overrides: "Mapping[str, object] | Sequence[str] | None" = None,
     wait: bool = True,
     smoke: bool = False,
@@ -110,7 +119,9 @@ def launch(  # noqa: PLR0913  (the options of the command)
     """Launch a grid, or continue its sweep: finished runs are skipped, running ones adopted, new
     ones added, and failed ones left alone unless `launch.retries` allows more attempts.
 
-    `source` is a grid's path, its mapping, or a plan; for the other arguments see `LaunchRequest`.
+    `source` is a grid's path, its mapping, a plan, or with `main` a list of configs (chz objects or
+    dataclasses), each a run of `main(config)`; the sweep is then called `name`, by default like the
+    module of `main`. For the other arguments see `LaunchRequest`.
     With `drop`, finished runs that the grid no longer has leave the sweep. Raises `GridError` for a
     grid that cannot run, `UsageError` for another user's sweep (see `launch_plan`) and for finished
     runs that would be dropped, `EnvironmentFailure` if something it needs is missing,
@@ -118,6 +129,12 @@ def launch(  # noqa: PLR0913  (the options of the command)
     """
     from sweeper.planner.plan import plan
 
+    if main is not None:
+        from sweeper.launcher.from_configs import grid_of
+
+        source = grid_of(source, main, name)
+    elif name is not None or not isinstance(source, Plan | str | os.PathLike | Mapping):
+        raise UsageError("launch: a list of configs needs main=FUNCTION; name goes with it")
     planned = source if isinstance(source, Plan) else plan(source, overrides)
 
     def dropping(_: Sequence[str]) -> bool:

@@ -1,8 +1,10 @@
-"""Recipes that are functions: the function returns a chz Blueprint or a config, and a `main` takes
-the config. Loaded by path in the recipe's interpreter; standard library and chz only."""
+"""Recipes that are functions: one returns a chz Blueprint or a config, and a `main` takes it; or it
+is that `main`, and takes a chz object or a dataclass. Loaded by path in the recipe's interpreter;
+standard library and chz only."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import sys
@@ -33,13 +35,21 @@ class Function:
     def __init__(self, function: Callable[..., object], arguments: list[str]) -> None:
         self.function = function
         self.name = str(function.__name__)
-        self.parameters = inspect.signature(function).parameters
-        self.cls = _class_of(self._call(arguments)[0], self.name)
+        self.taken = _taken(function)
+        self.parameters: Mapping[str, inspect.Parameter] = {}
+        if self.taken is None:
+            self.parameters = inspect.signature(function).parameters
+        if self.taken is not None:
+            self.cls = self.taken if chz.is_chz(self.taken) else as_chz(self.taken)
+        else:
+            self.cls = _class_of(self._call(arguments)[0], self.name)
         self._held: dict[str, object] = {}
 
     def make(self, arguments: list[str]) -> Made:
         """Make the config from `key=value` arguments, as chz reads them. Raises the errors of chz
         and of the function."""
+        if self.taken is not None:
+            return Made(chz.Blueprint(self.cls).make_from_argv(list(arguments)), {})
         built, given = self._call(arguments)
         cls = _class_of(built, self.name)
         fields = chz.chz_fields(cls)
@@ -68,12 +78,22 @@ class Function:
 
     def defaults(self, arguments: list[str]) -> Mapping[str, object]:
         """Return the config's values if nothing else is given; {} if it needs more."""
+        if self.taken is not None:
+            return {}
         try:
             config = self.make(arguments).config
         except Exception:  # noqa: BLE001  (it is told when configurations are checked)
             return {}
         self._held = {name: getattr(config, name, None) for name in chz.chz_fields(type(config))}
         return self._held
+
+    def consumer(self, module: ModuleType) -> Callable[[object], object]:
+        """Return the function that takes the config. Raises `Unusable`."""
+        if self.taken is None:
+            return consumer(module, self.cls)
+        if chz.is_chz(self.taken):
+            return self.function
+        return lambda config: self.function(from_chz(config, self.taken))
 
     def _call(self, arguments: list[str]) -> tuple[object, dict[str, object]]:
         given: dict[str, object] = {}
@@ -85,6 +105,67 @@ class Function:
 
         own = [argument for argument in arguments if _first(argument) in self.parameters]
         return chz.Blueprint(recording).make_from_argv(own), given
+
+
+def _taken(function: Callable[..., object]) -> type[object] | None:
+    """Return the class of config that a function takes as its only parameter: a chz class or a
+    dataclass. None for a function that makes a config."""
+    try:
+        hints: dict[str, typing.Any] = typing.get_type_hints(function)
+        (name,) = inspect.signature(function).parameters
+    except Exception:  # noqa: BLE001  (evaluating it runs the recipe's code)
+        return None
+    cls, returned = hints.get(name), hints.get("return")
+    if chz.is_chz(returned) or typing.get_origin(returned) is chz.Blueprint:
+        return None
+    usable = isinstance(cls, type) and (chz.is_chz(cls) or dataclasses.is_dataclass(cls))
+    return typing.cast("type[object]", cls) if usable else None
+
+
+@functools.lru_cache
+def as_chz(cls: type[object]) -> type[object]:
+    """Return a chz class with the fields of a dataclass, and of the dataclasses in it."""
+    hints = typing.get_type_hints(cls)
+    space: dict[str, object] = {"__module__": cls.__module__, "__doc__": cls.__doc__}
+    types: dict[str, object] = {}
+    for field in dataclasses.fields(typing.cast("typing.Any", cls)):
+        if not field.init:
+            continue
+        hint = hints[field.name]
+        types[field.name] = as_chz(hint) if dataclasses.is_dataclass(hint) else hint
+        if field.default is not dataclasses.MISSING:
+            space[field.name] = chz.field(default_factory=functools.partial(to_chz, field.default))
+            if not dataclasses.is_dataclass(hint) and field.default.__class__.__hash__:
+                space[field.name] = chz.field(default=field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            make = field.default_factory
+            space[field.name] = chz.field(default_factory=lambda make=make: to_chz(make()))
+        else:
+            space[field.name] = chz.field()
+    return chz.chz(type(cls.__name__, (), {**space, "__annotations__": types}))
+
+
+def to_chz(value: object) -> object:
+    """Return a dataclass's object as one of `as_chz`; other values as they are."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    names = [field.name for field in dataclasses.fields(value) if field.init]
+    made: typing.Any = as_chz(type(value))
+    return made(**{name: to_chz(getattr(value, name)) for name in names})
+
+
+def from_chz(config: object, cls: type[object] | None) -> object:
+    """Return an object of a dataclass with the values of an object of `as_chz`."""
+    made: typing.Any = cls
+    hints: dict[str, typing.Any] = typing.get_type_hints(cls)
+    values: dict[str, object] = {}
+    for name in chz.chz_fields(config):
+        value = getattr(config, name)
+        nested = isinstance(hints[name], type) and dataclasses.is_dataclass(hints[name])
+        values[name] = (
+            from_chz(value, typing.cast("type[object]", hints[name])) if nested else value
+        )
+    return made(**values)
 
 
 def _first(argument: str) -> str:
@@ -158,8 +239,8 @@ def _takes_one(function: Callable[..., object]) -> bool:
 
 def run(module: ModuleType, name: str, arguments: list[str]) -> None:
     """Make the config, and run its `main` to the end."""
-    config = Function(getattr(module, name), arguments).make(arguments).config
-    ended = consumer(module, type(config))(config)
+    function = Function(getattr(module, name), arguments)
+    ended = function.consumer(module)(function.make(arguments).config)
     if inspect.isawaitable(ended):
         import asyncio
 

@@ -112,7 +112,7 @@ def _source_of(
     for arguments in attempts:
         try:
             source: Function = function_recipes.Function(value, arguments)
-            function_recipes.consumer(module, source.cls)
+            source.consumer(module)
         except function_recipes.Unusable as error:
             raise Refused("main", str(error)) from None
         except Exception as error:  # noqa: BLE001  (it is somebody else's code)

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +98,42 @@ def test_a_loop_of_a_shell_script_becomes_a_sweep(shell: Shell) -> None:
     assert "wrote loop.yaml" in output
     assert "2 to start" in shell.run("plan", "loop.yaml")
     shell.run("launch", "loop.yaml", *shell.backend, "--wait")
-    runs = json.loads(shell.run("ls", "loop", "--metric", "loss", "--goal", "minimize", "--json"))[
-        "runs"
+    runs = json.loads(shell.run("ls", "loop", "--json"))["runs"]
+    assert sorted((run["name"], run["state"]) for run in runs) == [
+        ("loss=0.25", "succeeded"),
+        ("loss=0.5", "succeeded"),
     ]
-    assert sorted((run["name"], run["value"]) for run in runs) == [
-        ("loss=0.25", 0.25),
-        ("loss=0.5", 0.5),
-    ]
+
+
+MODULE = """
+import dataclasses, json, os
+
+@dataclasses.dataclass
+class Config:
+    rate: float
+    log_path: str = ""
+    flag: str = ""
+
+def train(config: Config) -> None:
+    with open(os.path.join(config.log_path, "metrics.jsonl"), "a") as file:
+        file.write(json.dumps({"step": 0, "loss": config.rate}) + "\\n")
+    if config.flag and not os.path.exists(config.flag):
+        raise RuntimeError("no flag")
+"""
+
+
+def test_configs_from_python_are_a_sweep_that_verbs_know(shell: Shell) -> None:
+    (shell.folder / "module.py").write_text(MODULE)
+    flag = str(shell.folder / "flag")
+    program = "import sweeper; from module import Config, train\n"
+    program += f"configs = [Config(rate=1.0), Config(rate=0.5, flag={flag!r})]\n"
+    settings = {"launch.backend": shell.backend[1], "launch.retries": 0}
+    program += f"sweeper.launch(configs, main=train, name='py', overrides={settings})\n"
+    command = [sys.executable, "-c", program]
+    subprocess.run(command, cwd=shell.folder, env=shell.environment, check=True, timeout=120)
+    runs = json.loads(shell.run("ls", "py", "--json"))["runs"]
+    assert sorted(run["state"] for run in runs) == ["failed", "succeeded"]
+    Path(flag).touch()
+    shell.run("retry", "py", "--wait")
+    runs = json.loads(shell.run("ls", "py", "--json"))["runs"]
+    assert sorted((r["attempts"], r["state"]) for r in runs) == [(1, "succeeded"), (2, "succeeded")]
