@@ -178,7 +178,7 @@ def _checked(
 ) -> Checked:
     del stamp  # part of the cache's key
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
-        return Checked(None, (f"{path} is no regular file: not checked",))
+        return Checked(None, (f"{path} is not a regular file: not checked",))
     items: list[Any] = []
     unused: Counter[str] = Counter()
     notes: list[str] = []

@@ -138,7 +138,7 @@ def print_json(document: Mapping[str, object]) -> int:
 def is_screen() -> bool:
     """Return whether a person sits at a terminal with a movable cursor."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
-    # A stream that is None or closed is no terminal.
+    # A stream that is None or closed is not a terminal.
     if any(stream is None or stream.closed or not stream.isatty() for stream in streams):  # pyright: ignore[reportUnnecessaryComparison]
         return False
     return os.environ.get("TERM", "") not in ("", "dumb", "unknown")

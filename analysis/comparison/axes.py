@@ -251,7 +251,7 @@ def _crossing(x: str, y: str, ranking: Ranking, sign: float, family: int) -> Cro
         at = rows.setdefault(level(cell.settings, y), {})
         others = tuple(item for item in rest(cell, x) if item[0] != y)
         at.setdefault(level(cell.settings, x), {})[others] = cell
-    # The best of all, in means over all rows, against the one that is best in each row.
+    # Compare the best value over all rows with the best value of each row.
     better: dict[tuple[str, str], list[tuple[float, str]]] = {}
     for name, row in rows.items():
         for first, second in combinations(sorted(row), 2):

@@ -136,9 +136,9 @@ def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[
 
 
 def by_blocks(ranking: Ranking, partition: Blocks, sign: float) -> tuple[Ranking, Blocks]:
-    """Compare each cell with the best of its block; no cell is best of all. Return the ranking,
-    and the blocks, in which each best has the interval of a cell that was chosen. Nothing changes
-    if fewer than two blocks have a best cell."""
+    """Compare each cell with the best of its block; no cell is best of all. Return the ranking
+    and the blocks. The interval of each best allows for its having been chosen. Nothing changes if
+    fewer than two blocks have a best cell."""
     if sum(block.best is not None for block in partition.blocks) < 2:
         return ranking, partition
     leaders: dict[str, str] = {}

@@ -81,7 +81,7 @@ def _x(cell: Cell, key: str, *, numeric: bool) -> Any:
 
 
 def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
-    """Yield the model's means with their band, or error bars for values that are no numbers."""
+    """Yield the model's means with their band, or error bars for values that are not numbers."""
     meta = {"cell": -1, "tone": 0 if effect.told else -1}
     colour = PALETTE[0] if effect.told else MUTED
     if not numeric:

@@ -25,7 +25,7 @@ def with_baseline(data: SweepData, registry: Registry) -> SweepData:
     if wanted.sweep is None:
         planned = {run.cell for run in plan.runs if not run.retired} if plan else set[str]()
         if planned and wanted.cell not in planned:
-            return replace(data, unmet=f"the baseline {wanted.cell} is no cell: {_NOTHING}")
+            return replace(data, unmet=f"the baseline {wanted.cell} is not a cell: {_NOTHING}")
         return replace(data, baseline=wanted.cell)
     return _with_another(data, wanted.sweep, data.metric, registry)
 

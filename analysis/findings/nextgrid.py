@@ -195,8 +195,8 @@ def _filled(
     _named(grid, data.name)
     seeds = Counter(len(cell.runs) for cell in ranking.cells).most_common(1)[0][0]
     count = plural(len(lacking), "combination")
-    why = f"{count} that other blocks have a result of; finished runs are kept."
-    title = f"{data.name} with {count} more, which other blocks have a result of."
+    why = f"{count} for which other blocks have results; finished runs are kept."
+    title = f"{data.name} with {count} more, for which other blocks have results."
     yaml = _written(grid, title)
     return NextGrid(
         "holes", why, yaml, _remaining_axes(data, []), len(lacking) * seeds, len(lacking)
@@ -228,7 +228,7 @@ def _parsed(text: str, *, comments: bool) -> Any:
     except (YAMLError, ValueError, RecursionError):
         return "its text on record cannot be read"
     if not isinstance(document, Mapping):
-        return "its text on record is no mapping"
+        return "its recorded text is not a mapping"
     if "extends" in document:
         return "it extends another file, whose text is not on record"
     return cast(Any, document)
@@ -315,9 +315,8 @@ def _extend(data: SweepData, text: str, edges: Sequence[Mapping[str, Any]]) -> N
         more *= (len(planned) + 1) / len(planned)
         done.append(key)
     if not done:
-        return (
-            f"{labels.listed([str(edge['axis']) for edge in edges])} is no plain list in its `grid`"
-        )
+        names = labels.listed([str(edge["axis"]) for edge in edges])
+        return f"{names} is not a plain list in its `grid`"
     _named(grid, data.name)
     changed = labels.listed(done)
     why = f"{changed} one value further; finished runs are kept."

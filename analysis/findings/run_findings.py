@@ -115,7 +115,7 @@ def _repeated(data: SweepData) -> list[Finding]:
     text = (
         f"{labels.listed(again.fresh)} repeated {len(again.names)} of the {again.cells} cells of "
         f"{again.first} on fresh seeds: they are judged by those alone, as what chose them "
-        "flatters them; the other cells are no part of this."
+        "flatters them; the other cells are left out."
     )
     cells = tuple(again.names.values())
     return [Finding("confirmed", "note", text, cells, {"first": again.first, "by": again.fresh})]

@@ -83,7 +83,7 @@ class Options(TypedDict, total=False):
     by: str | None
     """A setting. Each of its values is judged separately."""
     ignore: Sequence[str]
-    """Configuration keys of runs in plain folders that are no settings."""
+    """Configuration keys of runs in plain folders that are not settings."""
     seed: Sequence[str]
     """The configuration keys that hold the seed of runs in plain folders."""
     prices: str | None

@@ -139,7 +139,7 @@ class SweepData:
     says where they ran, if there are several places. `root` is the root of the first sweep ("" for
     a folder), and `paths` are the folders of all. `noted` are people's notes. `stands_still` says
     why the open runs are not started, if they are not. `own_keys` are configuration keys of runs in
-    folders that are no settings."""
+    folders that are not settings."""
 
     name: str
     plan: Plan | None
@@ -293,7 +293,7 @@ def read(
 
 
 def _own_keys(sources: Sequence[Source]) -> OwnKeys:
-    """Return the keys of all sources that are no settings."""
+    """Return the keys of all sources that are not settings."""
     parts = zip(*(source.own for source in sources), strict=True)
     return OwnKeys(*(tuple(dict.fromkeys(key for own in part for key in own)) for part in parts))
 

@@ -1,4 +1,4 @@
-"""Finds runs whose records are equal to the last bit, if that is no accident. Pure."""
+"""Finds runs whose records are equal to the last bit, if that is not by chance. Pure."""
 
 import hashlib
 from collections.abc import Callable, Sequence

@@ -215,7 +215,7 @@ def _wider(df: float) -> float:
 def _variances(groups: Sequence[Sequence[float]], unit: float) -> tuple[Floats, Floats]:
     """Return the variances of repeated cells, in units of `unit`, and their degrees of freedom."""
     scaled = [np.asarray(values, dtype=float) / unit for values in groups]
-    # The mean of equal values may be off by a rounding error, which is no noise.
+    # The mean of equal values may be off by a rounding error, which is not noise.
     variances = np.array([float(v.var(ddof=1)) if v.min() < v.max() else 0.0 for v in scaled])
     return variances, np.array([len(values) - 1.0 for values in scaled])
 

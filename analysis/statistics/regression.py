@@ -124,7 +124,7 @@ def column(key: str, numbers: Sequence[float], texts: Sequence[str]) -> Column |
         return Column(key, (), log, low, high, at, curved=len(set(numbers)) > 2)
     names = tuple(dict.fromkeys(texts))
     if len(names) > min(_MOST, max(_LEVELS, len(texts) // _EACH)):
-        return f"it has {len(names)} values that are no numbers"
+        return f"it has {len(names)} values that are not numbers"
     places = {name: place for place, name in enumerate(names)}
     at = np.array([places[text] for text in texts], dtype=float)
     return Column(key, names, False, 0.0, 0.0, at, curved=False)

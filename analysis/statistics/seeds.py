@@ -76,7 +76,7 @@ class Summary(NamedTuple):
 class Chosen(NamedTuple):
     """A cell that was chosen as the best of `of` possible ones. With `sign` 1, smaller is
     better. `share` is the confidence of the bound on its worse side: it is higher for a cell that
-    was only just named, as chance has most likely helped."""
+    was only just named, because chance has probably helped it."""
 
     name: str
     of: int

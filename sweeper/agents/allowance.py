@@ -79,7 +79,7 @@ def read_limits(text: str | None) -> Limits:
         except ValueError:
             number = -1.0
         if not 0 <= number < 1e15:
-            raise UsageError(f"--budget {part.strip()}: is no number from 0 on")
+            raise UsageError(f"--budget {part.strip()}: is not a number from 0 on")
         limits[name.strip()] = number
     return Limits(**limits)
 

@@ -28,7 +28,7 @@ def check_claim(
     from sweeper import analysis
 
     if "/" not in better or "/" not in worse:
-        raise UsageError("name two cells, each as sweep/cell: of whole sweeps none is better")
+        raise UsageError("name two cells, each as sweep/cell, not whole sweeps")
     comparison = analysis.versus(registry, better, worse, metric=metric)
     if len(comparison.rows) != 1:
         raise UsageError("these are not two cells that can be compared")

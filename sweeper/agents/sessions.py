@@ -151,7 +151,7 @@ class Sessions:
             if key in _RESERVED:
                 raise UsageError(f"settings: {key} cannot be set: {_RESERVED[key]}")
             if re.fullmatch("[a-z_]+", key) is None:
-                raise UsageError(f"settings: {key[:100]!r} is no setting")
+                raise UsageError(f"settings: {key[:100]!r} is not a setting")
         settings = dict(spec.settings)
         if spec.problems and spec.data is not None:
             raise UsageError("give `problems` or `data`, not both")
@@ -194,13 +194,15 @@ class Sessions:
 
     def find(self, reference: str) -> Session:
         """Find a session by the name of its run. Raises `NotFound`, and `UsageError` for a run
-        that is no session."""
+        that is not a session."""
         run = self._workspace.registry.run(reference)
         plan = SweepFolder(self._store, run.sweep).read_plan()
         kinds: dict[str | None, Kind] = {_RECIPES["sft"]: "sft", _RECIPES["grpo"]: "grpo"}
         kind = kinds.get(plan.recipe.module)
         if kind is None or not isinstance(run, SweepRun):
-            raise UsageError(f"{run.sweep}/{run.name} is no session: init_sft, init_grpo begin one")
+            raise UsageError(
+                f"{run.sweep}/{run.name} is not a session: init_sft, init_grpo begin one"
+            )
         self._workspace.require_ours(run.sweep)
         return Session(run, kind, f"{run.sweep}/session/{run.id}")
 

@@ -151,7 +151,7 @@ def grid(verb: ArgumentParser) -> None:
 
 
 def launch_options(verb: ArgumentParser) -> _ArgumentGroup:
-    """Add how to launch, over the settings of a grid. Return the group."""
+    """Add options that override how a grid is launched. Return the group."""
     launch = group(verb, LAUNCH)
     launch.add_argument("--backend", help="where jobs execute (default: the grid's, else tmux)")
     launch.add_argument("--max-parallel", type=int, metavar="N", help="most jobs at once")

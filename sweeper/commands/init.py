@@ -377,7 +377,7 @@ def _create(path: str, text: str) -> None:
 
 def _name(reference: str) -> str:
     """Derive the sweep's name: `pkg.train:Config` -> train, `path/to/toy.py` -> toy; `sweep` if
-    the result is no valid name."""
+    the result is not a valid name."""
     head = reference.partition(":")[0]
     if head.endswith(".py") or "/" in head or os.path.isfile(head):
         name = os.path.splitext(os.path.basename(head))[0]

@@ -123,7 +123,7 @@ def full(survey_of_launch: LaunchPreview) -> Iterator[str]:
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal; None if the output is no terminal."""
+    """Return the columns of the terminal; None if the output is not a terminal."""
     if not sys.stdout.isatty():
         return None
     try:

@@ -164,7 +164,7 @@ def _gpus(arguments: Namespace) -> list[str]:
             return [f"launch.{backend.key}.{option}={arguments.gpus}"]
     message = f"--gpus: {backend.name} has no such option"
     options = ", ".join(backend.section.fields)
-    more = f"; set launch.{backend.key}.KEY=VALUE, KEY is one of {options}" if options else ""
+    more = f"; set launch.{backend.key}.KEY=VALUE, where KEY is one of {options}" if options else ""
     raise UsageError(f"{message}{more}")
 
 

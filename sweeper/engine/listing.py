@@ -129,7 +129,9 @@ def external_addresses(service: Service, path: Params, base: str) -> Body:
     place = _place(path)
     service.vault.entry(place)
     if place.kind != "external_weights":
-        raise RequestError(f"{place} is no external checkpoint: save_weights_external makes one")
+        raise RequestError(
+            f"{place} is not an external checkpoint: save_weights_external makes one"
+        )
     ticket, expires = service.tickets.issue(place)
     urls = {file: f"{base}{ticket}/{file}" for file in (exports.CONFIG, exports.WEIGHTS)}
     return {"urls": urls, "expires": time_of(expires)}

@@ -39,7 +39,7 @@ def check_kind(kind: str) -> None:
     """Raise ValueError if the kind does not exist."""
     name, _, which = kind.partition(":")
     if name not in KINDS or (which and name != "harbor"):
-        raise ValueError(f"{kind!r} is no kind of environment: {', '.join(KINDS)}")
+        raise ValueError(f"{kind!r} is not a kind of environment: {', '.join(KINDS)}")
     if name == "harbor" and not which:
         raise ValueError("environment=harbor needs a type of harbor's: harbor:docker, harbor:modal")
 

@@ -134,7 +134,7 @@ def _alike(rows: Sequence[Row], others: Sequence[Row]) -> int:
 
 
 def describe(value: object) -> str:
-    """Describe a recorded value that is no number: `an object with loss and acc`."""
+    """Describe a recorded value that is not a number: `an object with loss and acc`."""
     if isinstance(value, dict):
         keys = [str(key) for key in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         more = ", ..." if len(keys) > _SHOWN else ""

@@ -31,7 +31,7 @@ _GLOB = frozenset("*?[")
 
 
 class Catalog:
-    """The contents of one or several roots: sweeps, and folders at any depth that hold a
+    """The contents of one or several roots: sweeps, and folders at any depth that hold
     a metrics file but belong to no sweep (see `folders.FolderRun`). Each call sees the current
     store. A run is identified by its `root`, `sweep` and `run` (the id) together, since the same
     configuration in two sweeps has the same id.

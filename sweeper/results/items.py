@@ -17,7 +17,7 @@ from sweeper.sweep.run_record import RUN_KEY, AnswerRow
 
 LIMIT = 64_000_000
 """The largest file that is read, in bytes: the first part of a larger one would be what was
-answered first, which is no fair sample."""
+answered first, which is not a fair sample."""
 
 _ITEMS = "items.jsonl"
 _EVALUATED = "trajectories.jsonl"

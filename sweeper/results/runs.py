@@ -52,8 +52,8 @@ class RecordedRun(ABC):
     and `sweep_folder`. `retired`: the grid no longer contains it. `stage` and `parents` (ids)
     belong to sweeps with stages.
 
-    `attempts` counts the opened attempts. Missing files of attempts are no error: a run that has
-    not started has no metrics, an empty log and no checkpoints.
+    `attempts` counts the opened attempts. Missing files of attempts are not an error: a run
+    that has not started has no metrics, an empty log and no checkpoints.
     """
 
     id: str

@@ -338,7 +338,7 @@ class SweepRun(RecordedRun):
 
     @property
     def command(self) -> list[str] | None:
-        """The command of the deciding attempt; None for a recipe that is no command."""
+        """The command of the deciding attempt; None for a recipe that is not a command."""
         template = self._sweep.plan.recipe_of(self.stage).command
         if template is None:
             return None

@@ -108,7 +108,7 @@ class RunTable:
     def add(
         self, run: str, attempt: int, event: Event, body: Mapping[str, object] | None = None
     ) -> bool:
-        """Record an event. An event that is already recorded is no error. Return whether it was
+        """Record an event. An event that is already recorded is not an error. Return whether it was
         new."""
         return bool(self.add_each(event, {(run, attempt): body or {}}))
 

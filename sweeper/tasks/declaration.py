@@ -134,7 +134,7 @@ _ENVIRONMENT = Section(
     Field("tpu", _ANYTHING),
     Field("skills_dir", Text()),
     Field("env", _ENV),
-    Field("workdir", Text(r"/.*", "{} is no absolute path")),
+    Field("workdir", Text(r"/.*", "{} is not an absolute path")),
     Field("healthcheck", _HEALTHCHECK),
     Field("mcp_servers", _Several(_MCP)),
 )

@@ -30,7 +30,7 @@ def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
         rest = (match[2] or "").strip() if match else ""
         place = Place(path, number, 1)
         if name not in (*DONE, *_LATER):
-            problems.add(place, f"{line.split()[0][:40]!r} is no instruction of a Dockerfile")
+            problems.add(place, f"{line.split()[0][:40]!r} is not an instruction of a Dockerfile")
             continue
         if not rest:
             problems.add(place, f"{name} of what?")

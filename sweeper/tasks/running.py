@@ -219,9 +219,9 @@ def _finite(what: str, value: object) -> float:
             raise ValueError
         number = float(value)
     except (ValueError, OverflowError):
-        raise ValueError(f"{what} is no number") from None
+        raise ValueError(f"{what} is not a number") from None
     if not math.isfinite(number):
-        raise ValueError(f"{what} is no finite number")
+        raise ValueError(f"{what} is not a finite number")
     return number
 
 

@@ -165,7 +165,7 @@ def _unique(values: Iterable[object]) -> list[object]:
 
 
 def _escaped(value: object) -> object:
-    """Return a value in which `${` is no reference. `Reference` marks those that are."""
+    """Return a value in which `${` is not a reference. `Reference` marks those that are."""
     if isinstance(value, Reference):
         return str(value)
     if isinstance(value, str):

@@ -78,7 +78,7 @@ def _blocks(
     read = {name: block for name, block in read.items() if block.names}
     for name, (line, _) in blocks.items():
         if name not in read:
-            draft.note(line, f"{name}: is no block with fixed, grid or random")
+            draft.note(line, f"{name}: is not a block with fixed, grid or random")
     if not read:
         return
     axis = draft.key("block")

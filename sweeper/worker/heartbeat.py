@@ -60,7 +60,7 @@ class Requests:
 
     def look_for_sweep(self) -> bool:
         """Return whether the sweep was removed, including our job's description: then nothing more
-        is recorded. A link to an unmounted disk is no removal. Raises `StoreError`."""
+        is recorded. A link to an unmounted disk does not count as removal. Raises `StoreError`."""
         described = self._folder.job(self._run, self._attempt)
         if not self.removed and not self._store.exists(described):
             self.removed = self._folder.name not in self._store.folders_with("sweep.json")

@@ -425,7 +425,7 @@ def test_what_is_refused_within_a_call_is_said(given):
         ).result(WAIT)
     with pytest.raises(tinker.BadRequestError, match="is not public already"):
         given.rest.unpublish_checkpoint_from_tinker_path(given.state).result(WAIT)
-    with pytest.raises(tinker.BadRequestError, match="is no external checkpoint"):
+    with pytest.raises(tinker.BadRequestError, match="is not an external checkpoint"):
         given.raw(
             "weights",
             "get_external_weights_urls",

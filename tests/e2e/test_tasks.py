@@ -140,7 +140,7 @@ BROKEN = {
     ),
     "no instruction of Docker": (
         {"environment/Dockerfile": "FROM x\n\nRUM make\n"},
-        "environment/Dockerfile:3:1: 'RUM' is no instruction of a Dockerfile",
+        "environment/Dockerfile:3:1: 'RUM' is not an instruction of a Dockerfile",
     ),
     "no file to copy": (
         {"environment/Dockerfile": "FROM x\nCOPY nothing /app/\n"},
@@ -176,11 +176,11 @@ FAILING = {
     ),
     "no number": (
         {"tests/test.sh": "#!/bin/bash\necho nan >/logs/verifier/reward.txt\n"},
-        "tests/test.sh: reward.txt is no finite number",
+        "tests/test.sh: reward.txt is not a finite number",
     ),
     "no JSON": (
         {"tests/test.sh": '#!/bin/bash\necho \'{"a": "1"}\' >/logs/verifier/reward.json\n'},
-        "tests/test.sh: reward.json: a is no number",
+        "tests/test.sh: reward.json: a is not a number",
     ),
     "too slow": (
         {

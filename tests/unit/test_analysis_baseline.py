@@ -86,7 +86,7 @@ def test_a_baseline_sweep_that_is_not_there_is_told(tmp_path: Path, written: Mod
 
 def test_a_baseline_that_is_no_cell_is_told(tmp_path: Path, written: ModuleType) -> None:
     _sweep(written, tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"cell": "eval/base"})
-    told = "the baseline eval/base is no cell: the best is compared with nothing"
+    told = "the baseline eval/base is not a cell: the best is compared with nothing"
     assert _against(tmp_path, "demo") == told
 
 

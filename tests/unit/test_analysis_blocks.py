@@ -77,6 +77,6 @@ def test_the_command_that_makes_a_report_again_says_its_blocks(
 def test_an_axis_of_many_texts_is_left_out_by_name():
     """Each text is a column of the model, which is fitted a thousand times."""
     found = column("prompt", [], [f"p{i % 41}" for i in range(1000)])
-    assert found == "it has 41 values that are no numbers"
+    assert found == "it has 41 values that are not numbers"
     kept = column("prompt", [], [f"p{i % 40}" for i in range(1000)])
     assert not isinstance(kept, str) and len(kept.names) == 40

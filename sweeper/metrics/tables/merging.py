@@ -64,8 +64,8 @@ def odd_steps(attempts: Sequence[Columns]) -> list[str]:
         texts = [step for step in texts if step is not None]
         if texts:
             singular, plural_form = (
-                "row has a step that is no number",
-                "rows have steps that are no numbers",
+                "row has a step that is not a number",
+                "rows have steps that are not numbers",
             )
             which = plural(len(texts), singular, plural_form)
             notes.append(f"{which} (the first: {describe(texts[0])})")
