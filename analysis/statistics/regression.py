@@ -163,7 +163,7 @@ class Fit:
         means = rows @ self.weights[chosen]
         spread = self.spread
         if self.columns[index].knots:
-            # The places of the knots were found, too: to first order a step at each.
+            # The places of the knots are estimates. To first order, moving one adds a step there.
             column = self.columns[index]
             bends = self.weights[own][-len(column.knots) :]
             wider = np.column_stack([self.design, column.steps(column.at) * bends])
