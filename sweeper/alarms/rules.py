@@ -35,8 +35,9 @@ ADVICE = {
     "truncation": (
         "raise max_tokens, or ask for shorter answers: answers that are cut off get no reward"
     ),
-    "stalled": "read `sweeper logs`: does the service answer, does the recipe wait for a "
-    "lock? `sweeper cancel` and `sweeper retry` restart it",
+    "stalled": "read `sweeper logs`, and `sweeper logs RUN --stacks` for what its threads do: "
+    "does the service answer, does the recipe wait for a lock? `sweeper cancel` and "
+    "`sweeper retry` restart it",
     "paused": ("wait, lower launch.max_parallel, or request more quota; nothing is lost meanwhile"),
     "heartbeat": "check whether its machine is alive and can reach the store; the run counts "
     "as lost once the backend no longer knows its job",

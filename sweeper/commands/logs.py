@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sweeper.commands import arguments as shared
 from sweeper.commands.log_printer import LinePrinter, RunKey, run_key
 from sweeper.commands.selection import newest, open_registry
-from sweeper.common.sanitize import sanitize
+from sweeper.common.sanitize import sanitize, sanitize_lines
 from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
 from sweeper.metrics.sources import Files
 from sweeper.results.logs import Line, Tail, files_of
@@ -23,8 +23,9 @@ from sweeper.results.selectors import check_states
 from sweeper.results.sweeps import SweepRun
 from sweeper.results.waiting import SHARE, Live
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.states import ENDED, OPEN, Event
-from sweeper.terminal import warn
+from sweeper.sweep.labels import plural
+from sweeper.sweep.states import ENDED, OPEN, Event, State
+from sweeper.terminal import print_json, say, warn
 
 if TYPE_CHECKING:
     from sweeper.backends.base import Backend
@@ -37,6 +38,9 @@ _STANDS_SECONDS = 2.0
 
 _IDLE_SECONDS = 3.0
 """How long nothing must be at work before the end: a launcher may be replaced by the next."""
+
+_STACKS_SECONDS = 60.0
+"""How long to wait for the workers' answers: they look every 5 s."""
 
 _OVER = ENDED | {Event.LOST}
 
@@ -52,6 +56,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     lines.add_argument("-n", "--lines", type=int, metavar="N", help="only the last N lines of each")
     lines.add_argument(
         "--launcher", action="store_true", help="show the messages of a sweep's launchers"
+    )
+    lines.add_argument(
+        "--stacks", action="store_true", help="what the threads of a running run are doing now"
     )
     lines.add_argument("--grep", metavar="PATTERN", help="only lines that match this pattern")
     shared.root(verb)
@@ -71,6 +78,8 @@ def run(arguments: Namespace) -> int:
             raise UsageError(f"--grep {arguments.grep!r}: {error}") from error
     if arguments.lines is not None and arguments.lines < 0:
         raise UsageError("--lines takes a count, 0 or more")
+    if arguments.stacks:
+        return _print_stacks(arguments)
     if arguments.launcher:
         return _print_launchers(arguments, pattern)
     printer = LinePrinter(pattern, arguments.json)
@@ -313,6 +322,38 @@ class _Reader:
         wanted = [f"is {' or '.join(states)}"] if states else []
         wanted += [f"matches --where {where!r}"] if where else []
         return f"no run {' and '.join(wanted)}"
+
+
+def _print_stacks(arguments: Namespace) -> int:
+    """Ask the workers of running runs what their recipes are doing, and print their answers."""
+    from sweeper.sweep import stacks
+
+    if arguments.follow or arguments.launcher or arguments.grep or arguments.lines is not None:
+        raise UsageError("--stacks takes only runs, --state, --where and --json")
+    registry = open_registry(arguments, cache=False)
+    chosen = registry.choose(arguments.runs, arguments.state, arguments.where)
+    running = [run for run in chosen if isinstance(run, SweepRun) and run.state is State.RUNNING]
+    if not running:
+        raise NotFound("none of these runs is running: there are no stacks to print")
+    asked = [(run, stacks.ask(run.sweep_folder, run.id, run.attempts)) for run in running]
+    warn(f"waiting for {plural(len(asked), 'worker')}, which look every few seconds")
+    answers: dict[str, stacks.Stacks | None] = {}
+    deadline = time.monotonic() + _STACKS_SECONDS
+    for run, word in asked:
+        left = max(0.0, deadline - time.monotonic())
+        answer = stacks.wait(run.sweep_folder, run.id, run.attempts, word, left)
+        answers[f"{run.sweep}/{run.name}"] = answer
+    silent = [name for name, answer in answers.items() if answer is None]
+    if arguments.json:
+        shown = {name: answer and answer._asdict() for name, answer in answers.items()}
+        print_json({"schema": 1, "stacks": shown})
+    for name, answer in answers.items() if not arguments.json else ():
+        if answer is not None:
+            say(f"{name}, {answer.time}:")
+            print(sanitize_lines(answer.text))
+    for name in silent:
+        warn(f"{name}: no answer within {_STACKS_SECONDS:g} s: its worker does not reach the store")
+    return 1 if silent else 0
 
 
 def _print_launchers(arguments: Namespace, pattern: "re.Pattern[str] | None") -> int:

@@ -194,8 +194,9 @@ def _beside(name: str) -> ModuleType:
 
 
 def count_usage(modules: str | None) -> None:
-    """Start counting the recipe's use of the Tinker service, if its worker asks for that. On the
-    first use, the modules imported so far are added to the list at `modules`, for the fork
+    """Start counting the recipe's use of the Tinker service, if its worker asks for that, and write
+    the stacks of the recipe's threads beside that folder when a signal asks for them. On the first
+    use, the modules imported so far are added to the list at `modules`, for the fork
     server."""
     folder = os.environ.get("SWEEPER_METER")
     if folder:
@@ -207,6 +208,7 @@ def count_usage(modules: str | None) -> None:
         if modules is not None:
             reported = lambda: _beside("own_packages").remember(modules)  # noqa: E731
         _beside("meter").install(folder, labels, reported)
+        _beside("stack_signal").write_stacks_to(f"{folder}.stacks")
 
 
 def load_early(recipes: tuple[str, ...] = ()) -> set[str]:

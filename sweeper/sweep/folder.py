@@ -98,6 +98,14 @@ class SweepFolder:
         """Return the path of an event of an attempt, which never changes."""
         return f"{self.state}/{run}/{attempt}.{event.value}.json"
 
+    def stacks_request(self, run: str, attempt: int) -> str:
+        """Return the path of a request for what an attempt's recipe is doing (`stacks.py`)."""
+        return f"{self.state}/{run}/{attempt}.stacks"
+
+    def stacks(self, run: str, attempt: int) -> str:
+        """Return the path of the answer to such a request."""
+        return f"{self.attempt(run, attempt)}/stacks.json"
+
     def alarm(self, run: str, attempt: int, rule: str) -> str:
         """Return the path of an alarm, which never changes."""
         return f"{self.alarms}/{run}.{attempt}.{rule}.json"

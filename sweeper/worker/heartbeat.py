@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from sweeper.common.codec import SCHEMA
 from sweeper.errors import AlreadyExists, StoreError
 from sweeper.store.documents import encode, timestamp
-from sweeper.sweep.states import Event
+from sweeper.sweep.states import Event, parse_name
 from sweeper.sweep.usage import NO_USAGE
-from sweeper.worker.claim import read_run_events
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 class Requests:
     """The requests to the worker of one attempt, as of the last check. `superseded` means that a
     newer attempt was opened, `cancelled` that a user has cancelled this one, or has `removed`
-    its sweep."""
+    its sweep, `stacks` that somebody wants to know what the recipe is doing."""
 
     def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
         self._store, self._folder = folder.store, folder
@@ -34,13 +33,17 @@ class Requests:
         self.superseded = False
         self.cancelled = False
         self.removed = False
+        self.stacks = False
 
     def look(self) -> bool:
         """Return whether the worker is to stop. If the launcher declared it lost, record that it
         is alive. An unreachable store makes no requests."""
         attempt = self._attempt
         try:
-            events = read_run_events(self._folder, self._run)  # one request for all of them
+            states = f"{self._folder.state}/{self._run}"
+            names = set(self._folder.store.names(states))  # one request for all of them
+            events = {event for name in names if (event := parse_name(os.path.basename(name)))}
+            self.stacks = self._folder.stacks_request(self._run, attempt) in names
             if not events and self.look_for_sweep():
                 return True
             if (attempt + 1, Event.INTENT) in events:
@@ -158,6 +161,7 @@ class Heartbeat:
 
     def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
         self._store = folder.store
+        self._sweep_folder, self._run, self._attempt = folder, run, attempt
         self._path = folder.heartbeat(run, attempt)
         self._counter = 0
         self._begun = time.monotonic()
@@ -197,6 +201,17 @@ class Heartbeat:
             say(f"sweeper: {error}")
             return False
         return True
+
+    def tell_stacks(self, group: int) -> None:
+        """Answer the request for what the recipe, a process group, is doing."""
+        from sweeper.sweep import stacks  # rarely used, like the next
+        from sweeper.worker.stacks import stacks_of
+
+        text = stacks_of(group, "" if self.usage is None else self.usage.stacks)
+        try:
+            stacks.answer(self._sweep_folder, self._run, self._attempt, text)
+        except StoreError as error:
+            say(f"sweeper: {error}")
 
     def up_seconds(self) -> float:
         """Return the seconds since the claim, by the monotonic clock."""

@@ -354,6 +354,8 @@ class Worker:
             self._begin_stop()
         if self._requests.removed and self._syncing is not None:
             self._syncing.abandon()
+        elif self._requests.stacks and self._child is not None:
+            self._heartbeat.tell_stacks(self._child.pid)
 
     def _ending(self, code: int | None) -> Ending:
         """Return what this worker knows about the end."""

@@ -28,10 +28,11 @@ class _ProcessUsage(NamedTuple):
 
 class UsageFiles:
     """The usage files in `folder`. A file is read again only when it has changed. `clock` returns
-    monotonic seconds."""
+    monotonic seconds. `stacks` is the file in which the recipe writes its stacks when asked."""
 
     def __init__(self, folder: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
+        self.stacks = f"{folder}.stacks"
         self._paused: dict[str, tuple[str, float]] = {}
         self._sessions: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, tuple[tuple[int, int], Usage]] = {}

@@ -1,0 +1,80 @@
+"""Requests for what a running recipe is doing: the stacks of its threads.
+
+A request is one file per attempt, with a random word. The worker finds it beside the attempt's
+events, and answers with the same word. Standard library only, since workers load it."""
+
+import os
+import time
+from typing import NamedTuple
+
+from sweeper.common import codec
+from sweeper.common.codec import SCHEMA, Time
+from sweeper.errors import NotFound
+from sweeper.store.documents import encode, read_as, timestamp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sweeper.sweep.folder import SweepFolder
+
+_POLL_SECONDS = 0.5
+
+
+class Stacks(NamedTuple):
+    """What a recipe was doing at a time, as text. `word` is that of the request."""
+
+    word: str
+    time: Time
+    text: str
+
+
+class _Asked(NamedTuple):
+    word: str
+
+
+def ask(folder: "SweepFolder", run: str, attempt: int) -> str:
+    """Ask the worker of an attempt for its recipe's stacks. Return the word of the request. Raises
+    `StoreError`."""
+    word = os.urandom(6).hex()
+    path = folder.stacks_request(run, attempt)
+    folder.store.replace(path, encode({"schema": SCHEMA, "word": word}))
+    return word
+
+
+def wait(folder: "SweepFolder", run: str, attempt: int, word: str, seconds: float) -> Stacks | None:
+    """Wait for the answer to a request. None if there is none after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        stacks = read(folder, run, attempt)
+        if stacks is not None and stacks.word == word:
+            return stacks
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(_POLL_SECONDS)
+
+
+def read(folder: "SweepFolder", run: str, attempt: int) -> Stacks | None:
+    """Read the last answer about an attempt. None if there is none. Raises `StoreError`."""
+    try:
+        return read_as(folder.store, folder.stacks(run, attempt), _read_stacks)
+    except NotFound:
+        return None
+
+
+def answer(folder: "SweepFolder", run: str, attempt: int, text: str) -> None:
+    """Answer the request about an attempt, and remove it. Raises `StoreError`."""
+    request = folder.stacks_request(run, attempt)
+    try:
+        word = read_as(folder.store, request, _read_asked).word
+    except NotFound:
+        return
+    body = {"schema": SCHEMA, "word": word, "time": timestamp(), "text": text}
+    folder.store.replace(folder.stacks(run, attempt), encode(body))
+    folder.store.remove([request])
+
+
+def _read_stacks(document: object, place: str) -> Stacks:
+    return codec.read(Stacks, document, place)
+
+
+def _read_asked(document: object, place: str) -> _Asked:
+    return codec.read(_Asked, document, place)
