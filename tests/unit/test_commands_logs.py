@@ -188,6 +188,7 @@ def asked(printing: Printing, *runs: str, **more: Any) -> Namespace:
         "lines": None,
         "json": False,
         "launcher": False,
+        "stacks": False,
         "follow": False,
         "root": printing.folder.store.root,
     }
