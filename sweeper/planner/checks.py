@@ -44,7 +44,7 @@ from sweeper.sweep.usage import Usage
 
 _SOURCE_BYTES = 1_000_000
 _SHOWN = 6
-_NUMBERS = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?(, *[-+]?[0-9.]+([eE][-+]?[0-9]+)?)+")
+_NUMBERS = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?(, +[-+]?[0-9.]+([eE][-+]?[0-9]+)?)+")
 
 
 def check_placeholders(grid: Grid, runs: Sequence[Run], problems: Problems) -> None:

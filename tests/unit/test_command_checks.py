@@ -99,11 +99,12 @@ def test_a_placeholder_of_a_mapping_is_refused_with_the_cell_and_the_keys():
     ]
 
 
-def test_an_override_with_commas_is_one_text_and_that_is_said():
-    assert warnings("lr=1e-3,1e-4") == [
-        "override 'lr=1e-3,1e-4': this is a single string; write an axis as 'lr=[1e-3,1e-4]'"
+def test_an_override_with_commas_and_spaces_is_one_text_and_that_is_said():
+    assert warnings("lr=1e-3, 1e-4") == [
+        "override 'lr=1e-3, 1e-4': this is a single string; write an axis as 'lr=[1e-3, 1e-4]'"
     ]
-    assert warnings("lr=a,b") == []
+    for fine in ("lr=1e-3,1e-4", "lr=a, b", "lr='1e-3,1e-4'"):
+        assert warnings(fine) == []
 
 
 def test_seeds_that_the_command_does_not_use_are_warned_of(tmp_path):
@@ -214,9 +215,9 @@ if __name__ == "__main__":
         ),
         (
             {},
-            ("learning_rate=1e-3,1e-4",),
-            "override 'learning_rate=1e-3,1e-4': learning_rate takes float, not \"1e-3,1e-4\"; an"
-            " axis is written 'learning_rate=[1e-3,1e-4]'",
+            ("learning_rate=1e-3, 1e-4",),
+            "override 'learning_rate=1e-3, 1e-4': learning_rate takes float, not \"1e-3, 1e-4\"; an"
+            " axis is written 'learning_rate=[1e-3, 1e-4]'",
         ),
     ],
 )
