@@ -37,6 +37,10 @@ ROLES: dict[str, tuple[tuple[str, ...], str]] = {
         ("optim/kl_sample_train_v2", "optim/kl_sample_train_v1", "kl_policy_base", "kl"),
         r"(?:^|[/_])kl(?:$|[/_])",
     ),
+    "gradient": (
+        ("optim/grad_norm", "train/grad_norm", "grad_norm"),
+        r"(?:^|[/_])(?:unclipped_)?grad(?:ient)?s?_?(?:l2|norm)(?:$|[/_:])",
+    ),
     "mixed": (("env/all/by_group/frac_mixed",), r"(?:^|/)frac_mixed$"),
     "same": ((), r"(?:^|/)frac_reward_zero_std$"),
     "bad": (("env/all/by_group/frac_all_bad",), r"(?:^|/)frac_all_bad$"),

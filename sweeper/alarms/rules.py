@@ -25,6 +25,11 @@ ADVICE = {
     "from a model that is sometimes right",
     "kl": "lower the learning rate, take fewer substeps, or check that sampler and trainer have "
     "the same model and settings",
+    "mismatch": "check that sampler and trainer have the same model, weights, chat template, "
+    "temperature and precision; runs of other models healthily have 0.0002 (dense) to 0.002 "
+    "(mixture of experts)",
+    "gradient": "lower the learning rate, clip gradients or warm up longer; inspect the batches of "
+    "those steps",
     "no_signal": "read `sweeper rollouts`: the task may be too hard, the reward broken, or "
     "max_tokens too short for any answer; warm up with SFT, or make the reward "
     "denser",
@@ -59,6 +64,10 @@ Thresholds = Mapping[str, float]
 JUDGE_FAILED = "judge_failed"
 """The rule whose message gets the error of the function that failed."""
 
+_OF_SAMPLER = "sample_train"
+"""A part of the keys of tinker-cookbook that compare the sampler with the trainer."""
+_GRADIENTS = 10
+"""How many gradients a norm is compared with, at least."""
 _FEW = 3
 """After so many values null is taken for NaN; before, it may be that a value is rare."""
 _NEAR_ZERO = 0.1
@@ -202,6 +211,32 @@ def _kl(history: History, thresholds: Thresholds) -> Evidence | None:
     return Evidence(kl.key, kl.step, now, thresholds["above"], text)
 
 
+def _mismatch(history: History, thresholds: Thresholds) -> Evidence | None:
+    kl = history.series["kl"]
+    if _OF_SAMPLER not in kl.key or kl.count > thresholds["steps"]:
+        return None  # it is against a base model, or may be drift
+    now = kl.values[-1]
+    if now <= thresholds["above"]:
+        return None
+    text = f"{kl.key} is {now:.3g} nats{_at(kl.step)}, so early: more than {thresholds['above']:g}"
+    return Evidence(kl.key, kl.step, now, thresholds["above"], text)
+
+
+def _gradient(history: History, thresholds: Thresholds) -> Evidence | None:
+    norm = history.series["gradient"]
+    steps = int(thresholds["steps"])
+    before = list(norm.values)[:-steps]
+    if len(before) < _GRADIENTS:
+        return None
+    usual, least = median(before), min(norm.last(steps))
+    bound = thresholds["above"] * usual
+    # Not after a rise that has been going on: the norm of a model that learns may grow slowly.
+    if usual <= 0 or least <= bound or least <= 2 * max(before):
+        return None
+    text = f"{norm.key} is {norm.values[-1]:.3g}{_at(norm.step)}; its median before was {usual:.3g}"
+    return Evidence(norm.key, norm.step, norm.values[-1], bound, text)
+
+
 def _no_signal(history: History, thresholds: Thresholds) -> Evidence | None:
     mixed, same = history.series.get("mixed"), history.series.get("same")
     series = mixed or same
@@ -288,6 +323,8 @@ ROW_RULES = (
     RowRule("collapse", ("reward",), _collapse),
     RowRule("entropy", ("entropy",), _entropy),
     RowRule("kl", ("kl",), _kl),
+    RowRule("mismatch", ("kl",), _mismatch),
+    RowRule("gradient", ("gradient",), _gradient),
     RowRule("no_signal", ("mixed", "same"), _no_signal),
     RowRule(JUDGE_FAILED, ("failed",), _judge_failed),
     RowRule("length", ("length",), _length),

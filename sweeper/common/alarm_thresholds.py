@@ -78,6 +78,20 @@ RULES: dict[str, Rule] = {
             "steps": _steps(3),
         },
     ),
+    "mismatch": Rule(
+        "the sampler and the trainer disagree from the first steps on, before the policy can drift",
+        {
+            "above": Threshold(0.02, 0.0, 1e6, "nats a token, in one of the first steps"),
+            "steps": Threshold(3, 1, 10, "steps that count as the first", "count"),
+        },
+    ),
+    "gradient": Rule(
+        "the norm of the gradient grows, and stays large",
+        {
+            "above": Threshold(10.0, 1.0, 1e6, "times its median before"),
+            "steps": _steps(3, WINDOW // 2),
+        },
+    ),
     "no_signal": Rule(
         "all answers of a group earn the same: nothing to learn from",
         {

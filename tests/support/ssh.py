@@ -45,6 +45,8 @@ class SshHost:
             "PasswordAuthentication": "no",
             "MaxStartups": "100",
             "MaxSessions": "100",
+            # Bash then reads no ~/.bashrc, in which a power cut could leave a lock of the user's.
+            "SetEnv": "SHLVL=2",
         }
         text = "".join(f"{key} {value}\n" for key, value in settings.items())
         (folder / f"{name}.conf").write_text(text)

@@ -161,8 +161,31 @@ def test_entropy() -> None:
     assert set(run(both(entropy=[1.0, 0.1, 0.05, *([0.03] * 8)]), given=raised)) == {"entropy"}
 
 
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [([0.09, 0.1], 0), ([0.0002, 0.0002, 0.03], 2), ([0.0002, 0.002, 0.002], None),
+     ([0.001, 0.004, 0.01, 0.05, 0.2], None)],
+)  # fmt: skip
+def test_mismatch(values: list[float], step: int | None) -> None:
+    """Later it is drift of the policy, which the rule kl judges."""
+    found = run(of("optim/kl_sample_train_v2", values)).get("mismatch")
+    assert (found and found.step) == step
+    assert run(of("kl_policy_base", [0.2] * 3)) == {}
+
+
+def test_gradient() -> None:
+    key, usual = "optim/unclipped_grad_l2:mean", [1.0, 1.4, 0.8, 1.1, 0.9] * 3
+    found = run(of(key, [*usual, 30.0, 45.0, 60.0]))["gradient"]
+    assert (found.key, found.step, found.bound) == (key, 17, 10.0)
+    assert "its median before was 1" in found.message
+    assert run(of("grad_norm", [*usual, 300.0, 1.0, 200.0, 1.2])) == {}  # spikes
+    assert run(of("grad_norm", [1.2**step for step in range(40)])) == {}  # slow growth
+    assert run(of("grad_norm", [0.1, 0.1, 9.0, 9.0, 9.0])) == {}  # a warm-up
+    assert run(of("grad_norm", [*usual, 30.0, 45.0, 60.0]), given={"gradient": None}) == {}
+
+
 def test_kl() -> None:
-    key = "optim/kl_sample_train_v2"
+    key = "kl_policy_base"
     assert set(run(of(key, [0.001, 0.7, 0.8, 0.9]))) == {"kl"}
     assert run(of(key, [0.6, 0.07, 0.05, 0.02])) == {}
     assert set(run(of(key, [0.1] * 3), given={"kl": {"above": 0.05}})) == {"kl"}
