@@ -17,7 +17,8 @@ T = TypeVar("T")
 Learned = Literal[
     "all_assistant_messages", "last_assistant_turn", "last_assistant_message", "all_tokens"
 ]
-"""What of a conversation is trained on. The names are those of tinker-cookbook's `TrainOnWhat`."""
+"""The part of a conversation that is trained on. The names are those of tinker-cookbook's
+`TrainOnWhat`."""
 
 
 class Example(NamedTuple):

@@ -25,7 +25,7 @@ _HEAD = {
 _LEAVE = ("exit", "logout")
 _SUMMARISE = (
     "You are about to run out of room: all of this will be gone. Say what was done, what was found "
-    "out and what is left to do, for somebody who goes on with it."
+    "out and what is left to do, for somebody who continues it."
 )
 _SUMMARY = "\n\nWhat has been done so far:\n"
 

@@ -59,7 +59,7 @@ class IsolatedFunction(Function):
             self._place.put({_PROGRAM: file.read(), _FILE: self._text})
         if self._place.exec("command -v python3", _MORE_SECONDS).code != 0:
             raise RecipeError(
-                f"{self.function}: the environment has no python3, which is to be in /usr "
+                f"{self.function}: the environment has no python3, which must be in /usr "
                 "(Debian: apt-get install python3)"
             )
 

@@ -165,7 +165,7 @@ class SupervisedTrainer(Trainer):
 
     @property
     def learn(self) -> chat.Learned:
-        """What of a conversation is trained on, and evaluated."""
+        """The parts of a conversation that are trained on, and evaluated."""
         return self.config.train_on_what
 
     def render_train(self, data: tasks.Split) -> list[chat.Example]:

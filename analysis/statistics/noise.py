@@ -76,7 +76,7 @@ class Noise:
     `lent` sweeps. `p` belongs to the test for equal variances (None if there was no test).
     `prior` is the variance that all cells have in common, with `prior_df` degrees of freedom
     (infinite: it is used alone). `total` are the degrees of freedom of all cells together.
-    `refused` are sweeps whose noise was to be lent but differs. `noisier` are the cells that
+    `refused` are sweeps whose noise was requested but differs. `noisier` are the cells that
     share the noise although their own variance is larger than that of the others by an F test at
     `NOISIER`, with their own noise. `together` is the noise of all cells, where each has its own
     although nobody asked for that, or where runs failed. Along the axis `trend` the noise grows

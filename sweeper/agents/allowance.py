@@ -48,8 +48,8 @@ class Used(NamedTuple):
 
 class Entry(NamedTuple):
     """A launch: the ids of the runs that it started, and the budget of the sweep for its whole
-    life. `life` tells the sweep from others of its name: its identity, or something that belongs to
-    this launch alone while that is not on record ("": a record of an older version)."""
+    life. `life` distinguishes the sweep from others of its name: its identity, or something that
+    belongs to this launch alone while that is not on record ("": a record of an older version)."""
 
     path: str
     sweep: str

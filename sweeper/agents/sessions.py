@@ -103,7 +103,7 @@ class Sessions:
 
     def open(self, spec: Spec, limits: Mapping[str, float]) -> Session:
         """Start a session within the allowance, or find the existing one of that name and seed. A
-        session that has spent its budget goes on with the amounts asked for now. Raises
+        session that has spent its budget continues with the amounts requested now. Raises
         `UsageError`, and whatever `launch` raises."""
         if _NAME.fullmatch(spec.name) is None:
             raise UsageError(f"{spec.name!r} is not a valid name: use a-z, digits, '.', '_', '-'")
@@ -302,8 +302,8 @@ def _try_out(grading: Grading) -> None:
     scores = {score for *_, score in grading.examples}
     if len(scores) < 2:
         raise UsageError(
-            "examples: give the grader two or more (question, response, answer, score), of which "
-            "not all are worth the same: one that gives all the same teaches nothing"
+            "examples: give the grader two or more (question, response, answer, score) with "
+            "different scores: a grader with equal scores teaches nothing"
         )
     with tempfile.TemporaryDirectory(prefix="sweeper-grader-") as folder:
         path = os.path.join(folder, "grader.py")

@@ -73,7 +73,9 @@ Start = Annotated[
 ]
 Steps = Annotated[int, Field(ge=1, le=1000)]
 Seconds = Annotated[float, Field(ge=0, le=300, description="how long to wait for the result")]
-Busy = Annotated[float, Field(ge=0, le=60, description="how long, if another order is at work")]
+Busy = Annotated[
+    float, Field(ge=0, le=60, description="how long to wait if another order is being executed")
+]
 
 
 class NewSession(Arguments):

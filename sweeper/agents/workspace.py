@@ -85,7 +85,7 @@ class Workspace:
         plan = preview.launch.plan
         if not self.limits.allows_any:
             raise UsageError(
-                "nothing may be launched: whoever starts this server sets how much, by --budget "
+                "nothing may be launched: the person who starts this server sets it with --budget "
                 "(runs, tokens, usd, hours)"
             )
         folder = SweepFolder(self.store, plan.name)
@@ -175,8 +175,8 @@ class Workspace:
                 raise
 
     def _require_room(self, sweep: str, left: Mapping[str, float]) -> None:
-        """Raise `UsageError` if a sweep that is over could use more than is left when it goes
-        on."""
+        """Raise `UsageError` if a sweep that is over could use more than is left when it
+        continues."""
         recorded = allowance.of_sweep(self.store, allowance.entries(self.store), sweep)
         now = allowance.used(self.store, recorded)._asdict()
         for name in left.keys() - {"runs"}:

@@ -252,7 +252,7 @@ class AlarmActions:
             self._tell(f"on_alarm: {argv[0]} for {alarm.name} ({alarm.rule}) {problem}")
         document = self._document(alarm, argv, problem or "done")
         path = self._folder.action(alarm.run, alarm.attempt, alarm.rule)
-        with suppress(SweeperError):  # it was carried out all the same, and is recorded as begun
+        with suppress(SweeperError):  # it was carried out nevertheless, and is recorded as begun
             self._folder.store.replace(path, encode(document), durable=False)
 
     def _document(

@@ -29,7 +29,7 @@ _LONGEST = 500
 _LAST_LOOKS = 30
 _LAST_SECONDS = 20.0
 _OF_A_MACHINE = ("disk", "memory")
-"""Rules about a machine: one alarm stands for all runs on it."""
+"""Rules about a machine: one alarm covers all runs on it."""
 
 _Machine = tuple[str, str | None]
 """A rule about machines, and the host that it found something wrong with."""

@@ -108,7 +108,7 @@ def _step(name: str, begun: float, found: str) -> Step:
 
 
 def _trained(service: Service, model: str, seconds: float) -> Iterator[Step]:
-    """Train a step of a model, and sample from it. Each step has so many seconds. Raises
+    """Train a step of a model, and sample from it. Each step has this many seconds. Raises
     `EnvironmentFailure`."""
     import tinker
 

@@ -37,7 +37,7 @@ _STANDS_SECONDS = 2.0
 """How long to wait for the end of a line; it may be a question, or a stopped progress bar."""
 
 _IDLE_SECONDS = 3.0
-"""How long nothing must be at work before the end: a launcher may be replaced by the next."""
+"""How long nothing must be running before the end: a launcher may be replaced by the next."""
 
 _STACKS_SECONDS = 60.0
 """How long to wait for the workers' answers: they look every 5 s."""
@@ -297,7 +297,7 @@ class _Reader:
             yield Line(run, tail.attempt, line.encode("utf-8", "replace"))
 
     def _at_work(self) -> bool:
-        """Return whether a job may be at work, or a launcher that may start one."""
+        """Return whether a job may be running, or a launcher that may start one."""
         from sweeper.sweep.lock import is_held
 
         if any(run.state in OPEN for run in self._candidates):

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _power(preview: "LaunchPreview", root: str) -> str | None:
-    """Describe which lead the planned seeds find, if earlier runs tell the noise."""
+    """Describe which lead the planned seeds can detect, if earlier runs show the noise."""
     metric = preview.plan.metric
     begun = any(preview.state.state is State.SUCCEEDED for preview in preview.previews)
     if metric is None or not (begun or lenders(metric.noise)):

@@ -57,7 +57,7 @@ class _Screen(io.StringIO):
 
 
 def follow(arguments: Namespace) -> int:
-    """Follow a sweep until nothing is at work on it."""
+    """Follow a sweep until nothing of it is running."""
     registry = open_registry(arguments, cache=False)
     drawn = is_screen() and not arguments.json
     reporter = _Reporter(arguments)
@@ -102,7 +102,7 @@ def _draw(sweep: "Sweep", seen: Status, arguments: Namespace) -> None:
 
 
 def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
-    """Fit the output of `print_status` into so many lines. The table ends at the first empty line
+    """Fit the output of `print_status` into this many lines. The table ends at the first empty line
     and is cut to make room for the rest; an alarm gets one line."""
     from rich.cells import chop_cells
 

@@ -178,7 +178,7 @@ def alarm_line(alarm: "Alarm", more: int = 0) -> str:
 
 
 def _interest(run: "RecordedRun") -> int:
-    """Return the order in which runs matter: first those at work, then those that went wrong, then
+    """Return the order in which runs matter: first running ones, then those that went wrong, then
     those that wait, then those that are done."""
     from sweeper.sweep.states import OPEN, State
 

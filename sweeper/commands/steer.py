@@ -54,7 +54,7 @@ def _add_resume(verb: ArgumentParser) -> None:
 
 
 def _resume(arguments: Namespace) -> int:
-    """Request that the sweep continue, and start a launcher if none is at work."""
+    """Request that the sweep continue, and start a launcher if none is running."""
     from sweeper.commands.output import agreeing
 
     name = arguments.sweep or only(open_registry(arguments, snapshot=True))
@@ -81,7 +81,7 @@ def _add_parallel(verb: ArgumentParser) -> None:
 
 
 def _parallel(arguments: Namespace) -> int:
-    """Request so many jobs at once."""
+    """Request this many jobs at once."""
     done = pausing.parallel(arguments.sweep, arguments.jobs, root=arguments.root)
     if arguments.json:
         return print_steered(done, jobs=arguments.jobs)

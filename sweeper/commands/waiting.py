@@ -119,7 +119,7 @@ class _View:
 
 
 def follow(plan: "Plan", root: str, *, plain: bool) -> int:
-    """Follow a sweep that another launcher drives until nothing is at work on it. Return its exit
+    """Follow a sweep that another launcher drives until nothing of it is running. Return its exit
     code, 130 if interrupted."""
     from sweeper.commands import watch
     from sweeper.results.waiting import wait

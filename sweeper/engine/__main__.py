@@ -137,9 +137,9 @@ def _stop(home: str | None, users: Sequence[str], *, force: bool) -> None:
     if users and not force:
         more = f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
         named = f"{', '.join(users[:_NAMED])}{more}"
-        what = f"{len(users)} sweep{'s' * (len(users) > 1)} at work use it: {named}"
+        what = f"{len(users)} sweep{'s' * (len(users) > 1)} in progress use it: {named}"
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise EngineError(f"{what}; `sweeper engine stop --force` stops it all the same")
+            raise EngineError(f"{what}; `sweeper engine stop --force` stops it nevertheless")
         print(f"{what}. Runs wait, or begin again from their last checkpoint, when it is back.")
         if input("Stop it? [y/N] ").strip().lower() not in ("y", "yes"):
             print("it goes on")

@@ -1,6 +1,6 @@
 """Limits on concurrency: training clients by seats for sessions, samples by how many are drawn.
 
-A request that must wait gets a promise all the same. The promise says why it is paused.
+A request that must wait still gets a promise. The promise says why it is paused.
 """
 
 import threading

@@ -30,7 +30,7 @@ KINDS = {
     "podman": "a container by podman, of the image that the task's Dockerfile makes",
     "docker": "the same by docker",
     "harbor": "an environment of the package harbor: harbor:TYPE, or harbor:module:Class",
-    "process": "a temporary folder and nothing apart: for tasks that one trusts",
+    "process": "a temporary folder and nothing apart: for trusted tasks",
 }
 """The kinds of environments, with a description of each."""
 

@@ -156,7 +156,7 @@ class Judge:
         self._sign, self._at = sign_of(goal), at
         of = mean_of_last(at)
         self._before_last: deque[Point] | None = None if of is None else deque(maxlen=of - 1)
-        """What the last point is taken together with, where a mean is asked for."""
+        """The points before the last one, for `at` values that are means."""
         self._before: float | None = None
         """The best finite value before the last point, which may yet be written again."""
         self.last: Point | None = None

@@ -86,7 +86,7 @@ def _wrong(name: str, value: str) -> str | None:
             "that the backend sets (its secrets)"
         )
     if name in _INCLUDES:
-        return f"{shown}: one file is taken along: write into it what that one says"
+        return f"{shown}: one file is taken along: copy the lines of that file into it"
     if name in _EDITABLE:
         return f"{shown}: the checkout is taken along by itself: take the line out"
     place = value.partition(" @ ")[2].strip() or value
@@ -106,7 +106,7 @@ def outside(path: str, *folders: str | None) -> str | None:
         return f"{path} is to come with the copy of a git checkout, and there is none: `git init`"
     below = os.path.relpath(os.path.realpath(path), root)
     if below.startswith(".."):
-        return f"{path} is outside the checkout {root}, of which jobs elsewhere get a copy"
+        return f"{path} is outside the checkout {root}, whose copy jobs elsewhere get"
     if checkout.git(root, "check-ignore", "-q", "--", below) is not None:
         return f"git ignores {path}, so that it is not in the copy that jobs elsewhere get"
     return None

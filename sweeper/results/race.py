@@ -16,11 +16,12 @@ _BOUND, _SHAPE = 2.25, 0.25
 _DIFFERENT = 0.03
 """The level of the test for different variances."""
 _NOISIER = 1.75
-"""A best cell whose variance is so many times that of the others must be clear by its own, too."""
+"""A best cell whose variance is this many times that of the others must also be clear by its
+own."""
 _FEW = 4
 """With fewer cells that were repeated, each has its own noise, as in the report."""
 _MANY = 12
-"""From so many on, each variance is drawn toward the common one, as in the report."""
+"""From this many on, each variance is drawn toward the common one, as in the report."""
 _WELCH = 2 / 3
 """Welch's test gets at most this share of the degrees of freedom of two cells, as in the report."""
 _MOST_DF = 500

@@ -31,7 +31,7 @@ class _Answer(NamedTuple):
 
 
 def offered(service: Service, seconds: float | None = None) -> tuple[Model, ...]:
-    """Return the models of a service, which gets so many seconds to answer. Raises
+    """Return the models of a service, which gets this many seconds to answer. Raises
     `EnvironmentFailure`."""
     document = service.ask("get_server_capabilities", "models", seconds=seconds)
     try:

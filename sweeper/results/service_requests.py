@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SECONDS = 60.0
 _LARGEST = 200_000_000
 _URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"
-"""Where the SDK asks if nobody says otherwise."""
+"""The SDK's default address."""
 
 
 class Service(NamedTuple):

@@ -1,4 +1,5 @@
-"""Tells what a step's time is spent on, by `time/...` metrics of recipes and tinker-cookbook."""
+"""Shows what a step's time is spent on, from the `time/...` metrics of recipes and
+tinker-cookbook."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple

@@ -55,7 +55,7 @@ class Racing(Stages):
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """Return why the race does not go on, unless somebody does something."""
+        """Return why the race waits for the user."""
         left = sum(self._plan.unknown.values())
         return () if self._why_not is None else (f"race: {self._why_not} (up to {left} runs)",)
 
@@ -147,7 +147,7 @@ class Racing(Stages):
         return _Results({c: own for c, own in values.items() if c not in diverged}, diverged)
 
     def _record(self, decision: Round) -> None:
-        """Record a round, unless an earlier launcher has, and go on with what is on record."""
+        """Record a round, unless an earlier launcher has, and continue from the record."""
         path = self._context.folder.race_round(len(self._plan.rounds) + 1)
         with suppress(AlreadyExists):
             self._context.store.create(path, encode(decision.document()))

@@ -30,7 +30,7 @@ TryCall: TypeAlias = Callable[[Callable[[], None]], bool]
 
 T = TypeVar("T")
 _REFUSED_SECONDS = 15.0, 300.0
-"""How long a place is left alone that did not take a job: doubled each time, up to the second
+"""How long a place that refused a job is not tried again: doubled each time, up to the second
 number."""
 _AGAIN = (State.PREEMPTED, State.LOST)
 """After these events a run goes to the next place, if that has room."""

@@ -49,7 +49,7 @@ def judged(plan: Plan) -> str:
 _ENDED = {
     "clear": "one cell is clearly the best",
     "spent": "the cells that may be the best have all their seeds",
-    "identical": "the runs of each cell are identical, so more seeds tell nothing",
+    "identical": "the runs of each cell are identical, so more seeds show nothing",
 }
 
 

@@ -12,7 +12,7 @@ class Round(NamedTuple):
     """What a race decided, which is final: the `runs` (ids) that bring their cells to `seeds` seeds
     each; or, without runs, that it `ended`: one cell is clear, all seeds are spent, or the runs of
     each cell are identical. `judged` identifies what the decision was about (cells, metric, most
-    seeds): if the grid changes, the race goes on."""
+    seeds): if the grid changes, the race continues."""
 
     seeds: Annotated[int, AtLeast(1)]
     runs: Annotated[tuple[str, ...], Default(())]

@@ -369,7 +369,7 @@ def _verifier(
     collect = given.get("collect") or []
     mode = given.get("environment_mode") or ("separate" if given.get("environment") else "shared")
     if mode == "separate":
-        message = "verifier.environment_mode: only `shared` is to be had here"
+        message = "verifier.environment_mode: only `shared` is supported here"
         reading.problem("verifier" if "verifier" in reading.entries else "steps", message)
     if "verifier" in reading.entries:
         _check_variables(given.get("env") or {}, "verifier", reading)

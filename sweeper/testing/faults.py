@@ -47,7 +47,7 @@ def _raise_killed() -> NoReturn:
 
 
 class Faults:
-    """The plan of which calls fail and how.
+    """The calls that fail, and how.
 
     `chosen` maps a call's number to its fault. Or it is a function of the number and the call's
     name (`"store.create s/state/..."`, `"backend.find"`) that returns the fault or None. `kill`

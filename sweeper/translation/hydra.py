@@ -124,7 +124,7 @@ def _draw_all(draft: Draft) -> None:
         if is_list(values):
             draft.draws[key] = {"choice": axes.pop(key)}
         else:
-            draft.note(0, f"{key}: a range stays an axis, beside what is drawn")
+            draft.note(0, f"{key}: a range stays an axis, next to drawn values")
 
 
 def _own(draft: Draft, line: int, name: str, value: str) -> None:

@@ -114,13 +114,13 @@ _LOADING_SECONDS = 0.02
 LINGER_SECONDS = 600.0
 """How long a view that closes by itself stays open after the sweep's end and the last key."""
 UNTOUCHED_SECONDS = 10.0
-"""How long it stays open if no key was ever pressed: then probably nobody looks at it."""
+"""How long it stays open if no key was ever pressed: then it is probably unattended."""
 
 _DEBUG = bool(os.environ.get("SWEEPER_DEBUG"))
 
 
 def _describe(error: Exception) -> str:
-    """Describe an error in a sentence: the view goes on, even after a bug in sweeper."""
+    """Describe an error in a sentence: the view continues, even after a bug in sweeper."""
     if isinstance(error, SweeperError | OSError):
         return str(error)
     return f"a bug in sweeper: {type(error).__name__}: {error} (SWEEPER_DEBUG=1 shows where)"
@@ -276,7 +276,7 @@ class WatchApp(App[int]):
         return max(self._every, _ENDED_SECONDS) if view.ended and not self._page else self._every
 
     def _should_close(self) -> bool:
-        """Return whether the view should close because nobody looks at it any more."""
+        """Return whether the view should close because it is unattended."""
         if self._guest is not None and os.getppid() != self._guest:
             return True
         idle = time.monotonic() - self._last_key_time

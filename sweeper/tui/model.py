@@ -101,7 +101,7 @@ class RunView(NamedTuple):
 
 
 class SweepView(NamedTuple):
-    """A sweep as the screen shows it. `launcher`: one is at work. `held` says why it starts
+    """A sweep as the screen shows it. `launcher`: one is running. `held` says why it starts
     nothing, `unreachable` what does not answer it, `limit` how many jobs it allows at once if that
     is less than `parallel`. `problem` says why this view is outdated; `loading` counts the runs
     whose metrics are still to be read; `costs` describes the usage so far and the expected rest.
@@ -137,7 +137,7 @@ class SweepView(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether the sweep is over: nothing runs, and no launcher is at work that would start
+        """Whether the sweep is over: nothing runs, and no launcher is running that would start
         anything."""
         return not self.launcher and not any(
             run.state in ("running", "submitted") for run in self.runs

@@ -89,7 +89,7 @@ def curve_lines(
     *,
     log: bool = False,
 ) -> list[Line]:
-    """Plot one metric in so many columns and lines, with a line for each of the neighbouring
+    """Plot one metric in this many columns and lines, with a line for each of the neighbouring
     metrics. `about` names the run of the best curves, and then gives further facts."""
     width, height = size
     keys = list(data.curves)

@@ -152,7 +152,7 @@ class PageReader:
         return _Metrics(run)
 
     def _follow(self, runs: Sequence[SweepRun]) -> None:
-        """Follow the runs that are at work, all with one follower: on a remote store each of its
+        """Follow the running runs, all with one follower: on a remote store each of its
         polls costs a listing."""
         at_work = {run.id: run for run in runs if run.state in OPEN}
         if at_work.keys() != self._followed:

@@ -120,7 +120,7 @@ BROKEN = {
     ),
     "separate": (
         {"task.toml": '[verifier]\nenvironment_mode = "separate"\n'},
-        "task.toml:1:1: verifier.environment_mode: only `shared` is to be had here",
+        "task.toml:1:1: verifier.environment_mode: only `shared` is supported here",
     ),
     "no instruction": ({"instruction.md": None}, "instruction.md: there is no such file"),
     "empty instruction": ({"instruction.md": " \n"}, "instruction.md: is empty"),

@@ -132,9 +132,8 @@ def test_an_engine_that_sweeps_use_is_not_stopped_unasked(
     told = capsys.readouterr()
     assert bool(stops) == stopped
     if not flags:
-        named = (
-            "7 sweeps at work use it: /sweeps/0, /sweeps/1, /sweeps/2, /sweeps/3, /sweeps/4 and 2"
-        )
+        named = "7 sweeps in progress use it: /sweeps/0, /sweeps/1, /sweeps/2, /sweeps/3, "
+        named += "/sweeps/4 and 2"
         assert named in (told.out if terminal else told.err)
     assert code == (6 if not stopped and not terminal else 0)
 

@@ -80,7 +80,7 @@ def test_lines_that_mean_something_here_alone(checkout: Path) -> None:
     told = _refused(checkout, "needs.txt", text)
     path = f"{checkout}/needs.txt"
     assert [line.partition(f"{path}:")[2].partition(":")[0] for line in told] == list("23456")
-    assert "write into it what that one says" in told[0]
+    assert "copy the lines of that file into it" in told[0]
     assert "password" in told[4] and "example.com" not in told[4]
     assert read(path).options == (
         "--find-links /opt/wheels",
