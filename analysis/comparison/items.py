@@ -447,8 +447,8 @@ def _cell(
     chosen: _Chosen | None,
     shares: bool,
 ) -> ItemCell:
-    """Return a cell with its interval; that of the `chosen` one reaches as far down as the best of
-    several equal cells may lie above its true mean."""
+    """Return a cell with its interval. The interval of the `chosen` cell allows for its having been
+    chosen as the best of several."""
     estimate = level(table, luck, groups)
     reach, value = estimate.reach(), estimate.value
     below = reach if chosen is None else max(reach, chosen.reach)

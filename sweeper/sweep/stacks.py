@@ -1,7 +1,5 @@
-"""Requests for what a running recipe is doing: the stacks of its threads.
-
-A request is one file per attempt, with a random word. The worker finds it beside the attempt's
-events, and answers with the same word. Standard library only, since workers load it."""
+"""Requests for the stacks of a running recipe's threads: one file per attempt with a random word,
+which the worker answers with the same word. Workers load this: standard library only."""
 
 import os
 import time

@@ -334,7 +334,7 @@ def _step(
     at = os.path.join(folder, "steps", name) if name else folder
     instruction = _text(os.path.join(at, "instruction.md"), problems)
     if instruction is not None and not instruction.strip():
-        problems.add(Place(os.path.join(at, "instruction.md")), "is empty: nothing is asked for")
+        problems.add(Place(os.path.join(at, "instruction.md")), "is empty: write the instruction")
     agent: AgentTable = {**(values.get("agent") or {}), **(own.get("agent") or {})}
     solution = os.path.join(at, "solution")
     _script(solution, "solve.sh", problems, ": nothing shows that the task can be solved")

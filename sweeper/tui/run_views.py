@@ -168,7 +168,7 @@ class Timing:
         attempt, at, then = self._seen.get(run, (0, 0.0, 0.0))
         if attempt != state.attempt:
             attempt, at, then = self._seen[run] = (state.attempt, now, fraction)
-        since = began if state.attempt == 1 else None  # a later one may have begun with some done
+        since = began if state.attempt == 1 else None  # later ones may start with work done
         return nearly(remaining(fraction, (at, then), since, now))
 
 

@@ -1,9 +1,5 @@
-"""Runs jobs on machines reached by SSH, each with some slots.
-
-Before a job is started, its host is recorded in the sweep's folder, so that any launcher asks the
-right host for it, and only that one. What runs on a host is recorded there (`host.py`). A host that
-does not answer says nothing about its jobs: they count as running, and other hosts go on.
-"""
+"""Runs jobs on machines reached by SSH, each with some slots. A job's host is recorded in the
+sweep's folder before it starts. A host that does not answer says nothing about its jobs."""
 
 import os
 import time

@@ -1,10 +1,5 @@
-"""Runs on a host: starts workers, and says what became of them. The launcher sends this file over
-the connection, to any Python from 3.8. Standard library only, nothing of ours.
-
-A worker is started in a session of its own, so that it outlives the connection. Just before it
-becomes the worker, its process writes a record with its pid, when it began, and when the machine
-did: by these it is found again, and known to have ended, or to have been lost with its machine.
-"""
+"""Runs on a host: starts workers, each in a session of its own, and reports how they ended. The
+launcher sends this file over the connection, to any Python from 3.8. Standard library only."""
 
 from __future__ import annotations
 
