@@ -37,7 +37,7 @@ def test_two_base_models_on_the_same_prompts(engine, metered, tmp_path):
     done = compare(*given, "--out", str(page), "--full")
     assert (done.returncode, done.stderr) == (0, "")
     assert "6 items, answered by 2 sides" in done.stdout
-    assert "base (2) less base: +0.000" in done.stdout
+    assert "base (2) minus base: +0.000" in done.stdout
     assert "\\n" not in done.stdout
     assert "3+3=" in page.read_text()
     # The same is not asked twice, and what is new is.
