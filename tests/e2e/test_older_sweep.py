@@ -16,6 +16,7 @@ import sweeper
 from sweeper.results.registry import Registry
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.launch import Launch
 from sweeper.sweep.plan import read
 
 pytestmark = pytest.mark.e2e
@@ -54,8 +55,7 @@ def test_nothing_of_its_plan_is_lost() -> None:
     document = json.loads(FILES["before/sweep.json"])
     plan = read(document, "sweep.json")
     del document["seal"]
-    later: dict[str, object] = {"priority": 1.0, "warm": True, "requirements": None}
-    document["launch"] |= later
+    document["launch"] = Launch().document() | document["launch"]  # what later versions added
     assert {**plan.document(), "launches": list(plan.launches)} == {"launches": [], **document}
 
 
