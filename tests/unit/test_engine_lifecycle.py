@@ -1,6 +1,7 @@
 """Finding an engine that is not there, and how lightly that starts."""
 
 import http.server
+import io
 import json
 import os
 import sys
@@ -105,6 +106,11 @@ def test_a_home_may_be_named_by_a_link(tmp_path, impostor):
     assert lifecycle.find(str(tmp_path / "link")).url == url
 
 
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
 @pytest.mark.parametrize(
     ("flags", "terminal", "answer", "stopped"),
     [
@@ -124,8 +130,8 @@ def test_an_engine_that_sweeps_use_is_not_stopped_unasked(
     says["home"] = str(tmp_path)
     stops = []
     monkeypatch.setattr(lifecycle, "stop", stops.append)
-    for stream in (sys.stdin, sys.stderr):
-        monkeypatch.setattr(stream, "isatty", lambda: terminal, raising=False)
+    for stream in ("stdin", "stderr") if terminal else ():
+        monkeypatch.setattr(f"sys.{stream}", Screen())
     monkeypatch.setattr("builtins.input", lambda _: answer if terminal else pytest.fail("asked"))
     sweeps = [f"/sweeps/{n}" for n in range(7)]
     code = engine_verbs.main(["stop", "--home", str(tmp_path), *flags], lambda _: sweeps)

@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -66,7 +69,15 @@ def test_other_methods_have_values_of_their_own_for_every_model(model):
     assert chosen("dpo", dpo.Config(**given)) == {"learning_rate": 1e-5}
 
 
-def test_models_that_only_the_installed_tinker_cookbook_knows(tmp_path, monkeypatch):
+OF_A_NEW_MODEL = """
+from sweeper.recipes import hyperparams, sft
+config = sft.Config(model_name="Qwen/Qwen9-1B", learning_rate="auto")
+print(hyperparams.choose("sft", config)["learning_rate"].value)
+print(hyperparams.lora_rank("Qwen/Qwen9-1B", 961, "tokens").value)
+"""
+
+
+def test_models_that_only_the_installed_tinker_cookbook_knows(tmp_path):
     package = tmp_path / "tinker_cookbook"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('it is not imported')")
@@ -75,14 +86,10 @@ def test_models_that_only_the_installed_tinker_cookbook_knows(tmp_path, monkeypa
         "_LORA_PARAMS_PER_RANK_BY_COMPONENT: dict = "
         '{"Qwen/Qwen9-1B": {"mlp": 10, "attn": 20, "unembed": 30}}\n'
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    hyperparams._installed.cache_clear()
-    try:
-        config = sft.Config(model_name="Qwen/Qwen9-1B", learning_rate="auto")
-        assert chosen("sft", config) == {"learning_rate": pytest.approx(5e-4)}
-        assert hyperparams.lora_rank("Qwen/Qwen9-1B", 961, "tokens").value == 32
-    finally:
-        hyperparams._installed.cache_clear()
+    argv = [sys.executable, "-c", OF_A_NEW_MODEL]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    told = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
+    assert [float(line) for line in told.split()] == [pytest.approx(5e-4), 32]
 
 
 def test_an_adapter_has_as_many_weights_as_the_engine_makes():
