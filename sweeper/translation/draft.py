@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from sweeper.common.json_values import is_list, is_table, list_of, table_of
+from sweeper.common.sanitize import sanitize
 from sweeper.fields.nodes import Node, scalar
 from sweeper.grid.dotted_keys import is_key
 from sweeper.grid.overrides import flow
@@ -140,7 +141,7 @@ class Draft:
 
     def place(self, remark: Remark) -> str:
         """Return a remark with its place, on one line."""
-        text = " ".join(remark.text.split())
+        text = sanitize(" ".join(remark.text.split()))
         return f"{self.source}:{remark.line}: {text}" if remark.line else f"{self.source}: {text}"
 
     def _drawn_and_seeds(self) -> Iterator[str]:
@@ -234,12 +235,6 @@ def sweep_name(text: str, otherwise: str) -> str:
 def interpreter() -> str:
     """Return the name of Python on this machine."""
     return next(filter(shutil.which, ("python", "python3")), "python3")
-
-
-def program_word(word: str) -> str:
-    """Return a program as a command executes it: a file in the folder needs `./`."""
-    here = os.path.isfile(word) and os.sep not in word and not shutil.which(word)
-    return os.path.join(".", word) if here else word
 
 
 def braced(word: str) -> str:

@@ -137,3 +137,12 @@ def test_thirty_files_nearly_all_of_which_plan_without_an_edit():
     planned = [name for name in FILES if "runs" in EXPECTED[name]]
     assert len(FILES) == len(EXPECTED) == 30
     assert len(planned) >= 27
+
+
+def test_control_characters_reach_neither_the_terminal_nor_the_grid(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.sh").write_text(
+        "conda activate \x1b[31mred\nfor a in 1 2; do true\x1b[2J; a $a; done\n"
+    )
+    assert main(["init", "--from", "x.sh", "--out", "x.yaml"]) == 0
+    assert "\x1b" not in capsys.readouterr().err + (tmp_path / "x.yaml").read_text()
