@@ -184,10 +184,11 @@ def _followed(arguments: Namespace) -> int:
     from sweeper.terminal import warn
 
     root = arguments.root or default_root()
-    chosen = {"runs": [arguments.sweep], "state": None, "where": None, "root": arguments.root}
-    how = {"follow": True, "lines": None, "launcher": False, "grep": None, "json": False}
+    verb = ArgumentParser()
+    logs.add_arguments(verb)
+    given = verb.parse_args([arguments.sweep, "--follow", "--root", root])
     try:
-        logs.run(Namespace(**chosen, **how))
+        logs.run(given)
         status = wait(arguments.sweep, root=root)
     except KeyboardInterrupt:
         cancel = hint("cancel", arguments.sweep, root=arguments.root)
