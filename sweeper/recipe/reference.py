@@ -253,9 +253,11 @@ def _ask(
     cwd: str,
     request: "Asked",
     env: Mapping[str, str],
-    seconds: float = IMPORT_SECONDS,
+    seconds: float | None = None,
 ) -> "Answer":
-    """Run bootstrap.py by path in the recipe's interpreter, and return its answer."""
+    """Run bootstrap.py by path in the recipe's interpreter, and return its answer. Raises
+    `RecipeError` after `seconds` (None: those for importing a recipe)."""
+    seconds = IMPORT_SECONDS if seconds is None else seconds
     reference = request["reference"]
     try:
         process = probe(python, cwd, env)
