@@ -68,7 +68,7 @@ def _by_blocks(blocks: Blocks) -> Finding:
     if single:
         text += (
             f" Of these {len(single)} {'leads' if len(single) == 1 else 'lead'} by a single run, "
-            "by noise that other cells show: a lucky run would look the same."
+            "judged by the noise of other cells: a lucky run would look the same."
         )
     sure = len(ahead) == len(judged) and not single
     return Finding("by_blocks", "good" if sure else "warning", text, cells, evidence)
@@ -180,8 +180,8 @@ def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
     runs = sorted((best.summary.n, nearest.summary.n))
     if best.summary.n == 1:
         text = (
-            f"The lead is that of a single run of {short_name(best)}, by noise that other cells "
-            "show: a noisier cell, or a lucky run, would look the same. New seeds of it would "
+            f"The lead is that of a single run of {short_name(best)}, judged by the noise of other "
+            "cells: a noisier cell, or a lucky run, would look the same. New seeds of it would "
             "decide."
         )
     elif _each_its_own(ranking) and math.comb(sum(runs), runs[0]) < DEALS:

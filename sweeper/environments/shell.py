@@ -130,7 +130,7 @@ class Shell:
         root: str = "",
     ) -> None:
         if process.stdin is None or process.stdout is None:
-            raise ValueError("the supervisor is spoken to by pipes")
+            raise ValueError("the supervisor needs pipes as its standard input and output")
         self._process, self._end_all, self._why, self._root = process, end_all, why, root
         self._stdin, self._stdout = process.stdin.fileno(), process.stdout.fileno()
         os.set_blocking(self._stdin, False)

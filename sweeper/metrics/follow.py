@@ -44,7 +44,7 @@ class Growing:
 
     def _begin(self) -> None:
         self.offset = 0
-        """How many bytes have been given."""
+        """The number of bytes returned so far."""
         self._edge = b""
         self._stamp: Stamp | None = None
         self._pieces: list[list[int]] = []
