@@ -34,7 +34,7 @@ WORKERS = "tests/chaos/test_workers.py::"
 WAKES = "tests/chaos/test_tmux.py::test_a_stopped_worker_wakes_up_beside_a_newer_attempt"
 
 LINKED = """\
-        os.link(temporary, path)  # it fails when the name is taken, and never shows half a file
+        os.link(temporary, path)  # fails if the name exists, and never shows an incomplete file
     finally:
         with suppress(OSError):
             os.unlink(temporary)
@@ -44,8 +44,8 @@ MUTATIONS = [
     Mutation(
         "no claim",
         "sweeper/worker/claim.py",
-        "        with_retries(lambda: folder.store.create(path, encode(body)))\n",
-        "        with_retries(lambda: folder.store.replace(path, encode(body)))\n",
+        "        with_retries(lambda: folder.store.create(path, encode(body)), sleep)\n",
+        "        with_retries(lambda: folder.store.replace(path, encode(body)), sleep)\n",
         TWICE,
     ),
     Mutation(

@@ -264,7 +264,7 @@ def test_names_of_any_grid_are_distinct_and_safe(axes, base, include, when, rand
         runs = plan(grid).runs
     except GridError as error:
         allowed = ("twice", "U+0000", "set by sweeper", "given by seeds", "an axis already",
-                   "the same configuration", "overlap", "the grid gives no", "in a circle",
+                   "the same configuration", "overlap", "the grid gives no", "a circle", "is not a reference",
                    "names no key", "apply to the same cells", "by a later entry")  # fmt: skip
         assert all(any(word in line for word in allowed) for line in error.problems)
         return
