@@ -263,9 +263,10 @@ def test_names_of_any_grid_are_distinct_and_safe(axes, base, include, when, rand
     try:
         runs = plan(grid).runs
     except GridError as error:
-        allowed = ("twice", "is not a reference", "U+0000", "set by sweeper", "given by seeds", "an axis already",
-                   "the same configuration", "overlap", "the grid gives no", "a circle",
-                   "names no key", "apply to the same cells", "by a later entry")  # fmt: skip
+        allowed = ("twice", "is not a reference", "U+0000", "set by sweeper", "given by seeds",
+                   "an axis already", "the same configuration", "overlap", "the grid gives no",
+                   "a circle", "names no key", "apply to the same cells",
+                   "by a later entry")  # fmt: skip
         assert all(any(word in line for word in allowed) for line in error.problems)
         return
     assert len({run.name.casefold() for run in runs}) == len(runs)
