@@ -131,10 +131,10 @@ def _best_and_final(run: RecordedRun, keep: Collection[str]) -> Iterator[str]:
     if "final" in keep:
         yield from _paths(records[-1])
     if "best" in keep:
-        yield from _paths(_best(run, records))
+        yield from _paths(best_record(run, records))
 
 
-def _best(run: RecordedRun, records: Sequence[Row]) -> Row:
+def best_record(run: RecordedRun, records: Sequence[Row]) -> Row:
     """Return the record at whose step the run's metric was best; the last one if that is
     unknown."""
     metric: Mapping[str, str] = run.metric or {}

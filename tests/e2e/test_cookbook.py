@@ -326,3 +326,42 @@ def _kill(claim: dict[str, Any]) -> None:
     for process in (worker, *worker.children(recursive=True)):
         process.kill()
     until(lambda: not psutil.pid_exists(claim["pid"]) or worker.status() == "zombie")
+
+
+_LOGPROBS = """
+import json, sys, tinker, torch
+from transformers import AutoModelForCausalLM
+
+folder, address, tokens = sys.argv[1], sys.argv[2], list(range(3, 33))
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+with torch.no_grad():
+    logprobs = torch.log_softmax(model(torch.tensor([tokens])).logits[0].double(), -1)
+merged = [float(logprobs[at, token]) for at, token in enumerate(tokens[1:])]
+sampler = tinker.ServiceClient().create_sampling_client(model_path=address)
+engine = sampler.compute_logprobs(tinker.ModelInput.from_ints(tokens)).result()[1:]
+print(json.dumps([merged, engine]))
+"""
+
+
+def test_a_merged_model_has_the_logprobs_of_the_engine(shell: Shell, tmp_path: Path) -> None:
+    """A winner is downloaded, merged into its base by `tinker_cookbook.weights`, and loaded by
+    transformers."""
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(
+        "name: taught\nrecipe: sft\nservice: local\nlaunch: {backend: local}\n"
+        "base: {max_steps: 8, train_size: 64, test_size: 8, learning_rate: 2e-2}\n"
+        "metric: {name: test/nll, goal: minimize}\n"
+    )
+    shell.run("launch", str(grid), "--wait")
+    python, merged = str(COOKBOOK / "bin" / "python"), str(tmp_path / "merged")
+    shell.run("weights", "taught/base", "--to", merged, "--format", "merged", "--python", python)
+    info = lifecycle.find(str(shell.home))
+    assert info is not None
+    final = Registry(str(shell.root)).run("taught/base").checkpoint_records()[-1]
+    told = subprocess.run(
+        [python, "-c", _LOGPROBS, merged, str(final["sampler_path"])],
+        env={**shell.environment, **lifecycle.client_environment(info)},
+        capture_output=True, text=True, check=True, timeout=300,
+    )  # fmt: skip
+    theirs, ours = json.loads(told.stdout)
+    assert theirs == pytest.approx(ours, abs=1e-3)

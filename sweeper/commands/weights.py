@@ -1,0 +1,143 @@
+"""`sweeper weights`: downloads the weights of a run, or of a sweep's best run."""
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping
+
+from sweeper.commands import arguments as shared
+from sweeper.commands.output import print_json_answer
+from sweeper.commands.selection import open_named
+from sweeper.errors import NotFound, UsageError
+from sweeper.metrics.rows import Row
+from sweeper.results import weights
+from sweeper.results.registry import Registry
+from sweeper.results.service_requests import of_sweeps
+from sweeper.results.sweeps import SweepRun
+from sweeper.store.documents import dotted
+from sweeper.terminal import number, say, setting
+
+_CARD = "README.md"
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper weights`."""
+    what = shared.group(verb, "which weights")
+    what.add_argument("of", metavar="SWEEP|RUN", help="a run, or a sweep: its best run")
+    what.add_argument(
+        "--which",
+        default="final",
+        metavar="final|best|NAME",
+        help="the checkpoint: the final one (default), the best by the metric, or one by name",
+    )
+    form = shared.group(verb, "where to, and how")
+    form.add_argument("--to", required=True, metavar="DIR", help="a new folder")
+    form.add_argument(
+        "--format",
+        choices=("adapter", "peft", "merged"),
+        default="adapter",
+        help="the service's adapter (default), a PEFT adapter for serving, or the whole model with "
+        "the adapter merged; the last two by tinker-cookbook",
+    )
+    form.add_argument(
+        "--python", metavar="PATH", help="an interpreter that has tinker-cookbook (default: ours)"
+    )
+    form.add_argument(
+        "--base", metavar="MODEL", help="the base model's folder, or its name on the hub"
+    )
+    form.add_argument("--push", metavar="OWNER/NAME", help="then push to the hub, with $HF_TOKEN")
+    shared.roots(verb)
+    shared.json(verb)
+
+
+def run(arguments: Namespace) -> int:
+    """Download, convert, describe and push."""
+    target = os.path.abspath(arguments.to)
+    if os.path.lexists(target):
+        raise UsageError(f"--to {arguments.to}: exists already; name a new folder")
+    if not os.path.isdir(os.path.dirname(target)):
+        raise UsageError(f"--to {arguments.to}: there is no folder {os.path.dirname(target)}")
+    if arguments.push and not os.environ.get("HF_TOKEN"):
+        raise UsageError("--push needs HF_TOKEN: `export HF_TOKEN=...`")
+    by_cookbook = arguments.format != "adapter" or arguments.push
+    python = weights.find_cookbook(arguments.python) if by_cookbook else ""
+    registry, (name,) = open_named(arguments.root, [arguments.of])
+    chosen = _run_of(registry, name)
+    record = weights.choose(chosen, arguments.which)
+    service = of_sweeps([registry.sweep(chosen.sweep)])
+    adapter = target if arguments.format == "adapter" else f"{target}.adapter"
+    made = weights.download(service, str(record[weights.STATE]), adapter)
+    if arguments.format != "adapter":
+        base = arguments.base or _folder_of(registry, chosen, made.base_model)
+        paths = {"base_model": base, "adapter_path": adapter, "output_path": target}
+        weights.by_cookbook(python, arguments.format, os.environ, **paths)
+    card = "\n".join(_card(chosen, record, made.base_model)) + "\n"
+    with open(os.path.join(target, _CARD), "w", encoding="utf-8") as file:
+        file.write(card)
+    if arguments.push:
+        weights.by_cookbook(python, "push", os.environ, model_path=target, repo_id=arguments.push)
+    facts = {"run": f"{chosen.sweep}/{chosen.name}", "checkpoint": record.get("name")}
+    facts |= {"path": record[weights.STATE], "folder": target, "format": arguments.format}
+    if arguments.json:
+        document = {"schema": 1, **facts, "pushed": arguments.push}
+        return print_json_answer(document, registry.problems)
+    say(f"{facts['run']}, checkpoint {facts['checkpoint']}: {arguments.format} in {arguments.to}")
+    if arguments.push:
+        say(f"pushed to {arguments.push}")
+    return 0
+
+
+def _run_of(registry: Registry, name: str) -> SweepRun:
+    """Return a run by its name, or the best run of a sweep's best cell."""
+    if registry.has_sweep(name):
+        from sweeper import analysis  # slow to load
+
+        best = analysis.best(registry, name)
+        if not best.cells:
+            raise NotFound(f"{name}: no cell has a result yet, so no run is the best")
+        cell = str(best.cells[0]["cell"])
+        runs = [run for run in registry.sweep(name).runs if run.cell == cell]
+        measured = [(value, run) for run in runs if (value := run.record()["value"]) is not None]
+        if not measured:
+            raise NotFound(f"{name}: no run of its best cell {cell} has a value")
+        pick = max if best.goal == "maximize" else min
+        return pick(measured, key=lambda pair: pair[0])[1]
+    run = registry.run(name)
+    if not isinstance(run, SweepRun):
+        raise UsageError(f"{run.sweep}/{run.name}: no sweep recorded which service has its weights")
+    return run
+
+
+def _folder_of(registry: Registry, run: SweepRun, base_model: str) -> str:
+    """Return the folder of a base model of the local engine, or the model's name on the hub."""
+    if registry.sweep(run.sweep).plan.service != "local":
+        return base_model
+    from sweeper import paths
+    from sweeper.engine import model_aliases
+    from sweeper.engine.models import load_models
+
+    offered = load_models(paths.home(), {}, model_aliases.complete({}, {}))
+    return offered.get(base_model).directory if base_model in offered.names() else base_model
+
+
+def _card(run: SweepRun, record: Row, base_model: str) -> Iterator[str]:
+    """Yield the lines of a model card, from what the sweep recorded."""
+    facts = run.record()
+    yield "---"
+    if base_model:
+        yield f"base_model: {base_model}"
+    yield "tags: [tinker, lora, sweeper]"
+    yield "---"
+    yield f"# {run.sweep}/{run.name}"
+    yield ""
+    yield f"- checkpoint: {record.get('name')}, {record[weights.STATE]}"
+    if facts["metric"] and facts["value"] is not None:
+        yield f"- {facts['metric']}: {number(facts['value'])}"
+    provenance: Mapping[str, object] = run.provenance
+    for key in ("commit", "dirty", "code", "program", "host", "time"):
+        if provenance.get(key) not in (None, "", [], {}):
+            yield f"- {key}: {provenance[key]}"
+    yield ""
+    yield "| setting | value |"
+    yield "|---|---|"
+    for key, value in dotted(run.config):
+        yield f"| {key} | {setting(value)} |".replace("\n", " ")

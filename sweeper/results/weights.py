@@ -1,0 +1,139 @@
+"""Downloads a checkpoint's adapter, and has tinker-cookbook make what other programs load."""
+
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sweeper.errors import EnvironmentFailure, NotFound, UsageError
+from sweeper.metrics.rows import Row
+from sweeper.results.checkpoints import last
+from sweeper.results.kept_checkpoints import best_record
+from sweeper.results.runs import RecordedRun
+from sweeper.results.service_requests import Service
+
+_SECONDS = 3600
+"""How long the service keeps the copy that is downloaded, if it cannot be deleted afterwards."""
+_TOOL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cookbook_weights.py")
+STATE = "state_path"
+
+
+class Adapter(NamedTuple):
+    """A downloaded adapter: its folder, and the base model as its configuration names it."""
+
+    folder: str
+    base_model: str
+
+
+def choose(run: RecordedRun, which: str) -> Row:
+    """Return the record of a run's checkpoint: `final`, `best` by its metric, or by its name.
+    Raises `NotFound`."""
+    records = [record for record in run.checkpoint_records() if record.get(STATE)]
+    name = f"{run.sweep}/{run.name}"
+    if not records:
+        raise NotFound(f"{name}: no checkpoint to train on from is recorded (`sweeper show`)")
+    if which == "final":
+        return dict(last(records, STATE) or records[-1])
+    if which == "best":
+        return best_record(run, records)
+    named = [record for record in records if record.get("name") == which]
+    if not named:
+        names = ", ".join(str(record.get("name")) for record in records[-8:])
+        raise NotFound(f"{name}: no checkpoint {which!r}: there is {names}")
+    return named[-1]
+
+
+def download(service: Service, path: str, folder: str) -> Adapter:
+    """Download the adapter of a checkpoint to a new folder, in the files of PEFT's format. Raises
+    `NotFound` if the service no longer has it, `EnvironmentFailure` if it fails."""
+    import httpx
+    import tinker
+
+    # The SDK would retry for minutes; this fails at once.
+    service.ask("weights_info", "checkpoint", method="POST", body={"tinker_path": path})
+    client = tinker.ServiceClient(base_url=service.url, api_key=service.key)
+    partial = f"{folder}.partial-{secrets.token_hex(3)}"
+    try:
+        rest = tinker.RestClient(base_url=service.url, api_key=service.key)
+        training = client.create_training_client_from_state(path).result()
+        name = f"download-{secrets.token_hex(6)}"
+        copy = training.save_weights_external(name, ttl_seconds=_SECONDS).result().path
+        try:
+            os.makedirs(partial)
+            urls = rest.get_external_weights_urls(copy).result().urls
+            for file, url in urls.items():
+                _fetch(url, os.path.join(partial, _plain_name(file)))
+        finally:
+            rest.delete_checkpoint_from_tinker_path(copy).result()
+        os.rename(partial, folder)
+    except (tinker.TinkerError, httpx.HTTPError, OSError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise EnvironmentFailure(f"{path} cannot be downloaded: {reason}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        client.close("success")
+    return Adapter(folder, _base_model(folder))
+
+
+def _plain_name(file: str) -> str:
+    """Return the name of a file that the service lists. Raises `EnvironmentFailure` for a path."""
+    if os.path.basename(file) != file or file in ("", ".", ".."):
+        raise EnvironmentFailure(f"the service lists a file {file!r}, which is not a plain name")
+    return file
+
+
+def _fetch(url: str, path: str) -> None:
+    import httpx
+
+    with httpx.stream("GET", url, timeout=60.0, follow_redirects=True) as answer:
+        answer.raise_for_status()
+        with open(path, "wb") as file:
+            for chunk in answer.iter_bytes():
+                file.write(chunk)
+
+
+def _base_model(folder: str) -> str:
+    try:
+        with open(os.path.join(folder, "adapter_config.json"), encoding="utf-8") as file:
+            document: object = json.load(file)
+    except (OSError, ValueError):
+        return ""
+    return str(document.get("base_model_name_or_path", "")) if isinstance(document, dict) else ""  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+
+
+def find_cookbook(python: str | None) -> str:
+    """Return an interpreter that has tinker-cookbook: the given one, or this one. Raises
+    `UsageError`."""
+    from sweeper.recipe.reference import find_python
+
+    if python is not None:
+        return find_python(python)
+    if importlib.util.find_spec("tinker_cookbook") is None:
+        raise UsageError(
+            "this needs tinker-cookbook: give --python, an interpreter that has it "
+            "(`make cookbook` makes .venv-cookbook/bin/python)"
+        )
+    return sys.executable
+
+
+def by_cookbook(
+    python: str, action: str, environ: Mapping[str, str], **arguments: str | None
+) -> None:
+    """Call a function of `tinker_cookbook.weights` in an interpreter that has it. Raises
+    `EnvironmentFailure` with its error."""
+    done = subprocess.run(
+        [python, _TOOL],
+        input=json.dumps({"action": action, "arguments": arguments}),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=dict(environ),
+    )
+    if done.returncode:
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no message"]
+        raise EnvironmentFailure(f"tinker-cookbook: {action} failed: {lines[-1][:300]}")
