@@ -59,7 +59,9 @@ def next_steps(
     if "all_diverged" in by_kind:
         steps.append("Try settings under which every seed stays finite.")
     if checkpoint is not None and not steps:
-        steps.append("Use the checkpoint below.")
+        steps.append(
+            f"Use the checkpoint below; sweeper weights {data.name} --to DIR downloads its weights."
+        )
         if ranking.best is not None and ranking.best.summary.n == 2:
             steps.append("Add seeds if much depends on it: two seeds say little about the noise.")
     return tuple(steps)

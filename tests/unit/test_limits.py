@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,7 +84,15 @@ def test_no_file_to_open_is_no_room_for_jobs(tmp_path: Path) -> None:
             time.sleep(0.01)
 
 
-def test_a_verb_without_room_is_no_bug_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_verb_without_room_is_no_bug_of_ours(
+    tmp_path: Path, written: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = written.Written(tmp_path, "s", {"lr": [1]})
+    sweep.run({"lr": 1}, 0)
+    sweep.save()
+    status = ["status", "s", "--root", str(tmp_path)]
+    assert cli.main(status) == 0  # loads what the verb needs
     with _no_more_files():
-        assert cli.main(["status"]) == 6
-    assert "this machine has no more open files" in capsys.readouterr().err
+        assert cli.main(status) == 6
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("sweep.json: Too many open files")
