@@ -324,8 +324,8 @@ def _moved(model: Fit, index: int) -> Fit:
         column = model.columns[index]
         bends = model.weights[model.place(index)][-len(column.knots) :]
         wider = np.column_stack([model.design, column.steps(column.at)])
-        found: Any = np.linalg.lstsq(wider, model.y, rcond=None)[0]
-        ways = -found[-len(bends) :] / bends
+        solution: Any = np.linalg.lstsq(wider, model.y, rcond=None)[0]
+        ways = -solution[-len(bends) :] / bends
         low, high = np.quantile(column.at, [_PLACES[0], _PLACES[-1]])
         for part in (1.0, 0.5, 0.25, 0.125):
             knots = np.clip(np.array(column.knots) + part * ways, low, high)

@@ -76,11 +76,11 @@ def _steps(arguments: Namespace, models: list[Model]) -> Iterator[Step]:
     if plan is not None:
         from sweeper.launcher.preflight import models_of
 
-        asked = models_of(plan)
-        if missing := sorted(asked - set(names)):
+        needed = models_of(plan)
+        if missing := sorted(needed - set(names)):
             raise EnvironmentFailure(f"{plan.name}: the service has no model {', '.join(missing)}")
         yield _step(
-            "grid", begun, f"{plan.name}: {', '.join(sorted(asked)) or 'no model'} is there"
+            "grid", begun, f"{plan.name}: {', '.join(sorted(needed)) or 'no model'} is there"
         )
     least = smallest(tuple(models))
     if least is None:

@@ -335,15 +335,15 @@ def _print_stacks(arguments: Namespace) -> int:
     running = [run for run in chosen if isinstance(run, SweepRun) and run.state is State.RUNNING]
     if not running:
         raise NotFound("none of these runs is running: there are no stacks to print")
-    asked = [(run, stacks.ask(run.sweep_folder, run.id, run.attempts)) for run in running]
-    warn(f"waiting for {plural(len(asked), 'worker')}, which look every few seconds")
+    requests = [(run, stacks.ask(run.sweep_folder, run.id, run.attempts)) for run in running]
+    warn(f"waiting for {plural(len(requests), 'worker')}, which look every few seconds")
     answers: dict[str, stacks.Stacks | None] = {}
     deadline = time.monotonic() + _STACKS_SECONDS
-    for run, word in asked:
+    for run, word in requests:
         left = max(0.0, deadline - time.monotonic())
         answer = stacks.wait(run.sweep_folder, run.id, run.attempts, word, left)
         answers[f"{run.sweep}/{run.name}"] = answer
-    silent = [name for name, answer in answers.items() if answer is None]
+    unanswered = [name for name, answer in answers.items() if answer is None]
     if arguments.json:
         shown = {name: answer and answer._asdict() for name, answer in answers.items()}
         print_json({"schema": 1, "stacks": shown})
@@ -351,9 +351,9 @@ def _print_stacks(arguments: Namespace) -> int:
         if answer is not None:
             say(f"{name}, {answer.time}:")
             print(sanitize_lines(answer.text))
-    for name in silent:
+    for name in unanswered:
         warn(f"{name}: no answer within {_STACKS_SECONDS:g} s: its worker does not reach the store")
-    return 1 if silent else 0
+    return 1 if unanswered else 0
 
 
 def _print_launchers(arguments: Namespace, pattern: "re.Pattern[str] | None") -> int:

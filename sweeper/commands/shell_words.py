@@ -25,7 +25,7 @@ class NeedsShell(Exception):
 def split_line(line: str) -> list[str]:
     """Return the words of a command. Variables in front of the program (`A=1 python x.py`) are set
     by `env`. Raises `NeedsShell`."""
-    kept: list[str] = []
+    pieces: list[str] = []
     end = 0
     for match in _PIECE.finditer(line):
         if match.start() != end:
@@ -38,11 +38,11 @@ def split_line(line: str) -> list[str]:
             raise NeedsShell(f"{expanded.group()!r} in {piece[:40]} needs a shell")
         if (special := match["shell"] or match["expands"]) is not None:
             raise NeedsShell(f"{special[:40]!r} needs a shell")
-        kept.append(re.sub(r"\\([$`])", r"\1", piece) if piece.startswith('"') else piece)
+        pieces.append(re.sub(r"\\([$`])", r"\1", piece) if piece.startswith('"') else piece)
     try:
         if end < len(line):
             raise ValueError("No closing quotation")
-        words = shlex.split("".join(kept))
+        words = shlex.split("".join(pieces))
     except ValueError as error:
         raise NeedsShell(f"not a command: {str(error).lower()}") from error
     return ["env", *words] if words and _ASSIGNMENT.match(words[0]) else words

@@ -17,17 +17,17 @@ def raced(plan: Plan, rounds: Sequence[Round]) -> Plan:
         return plan
     later = {run.id for run in race.runs}
     added = {run for one in rounds for run in one.runs} & later
-    kept = [run for run in plan.runs if not run.retired]
-    there = {run.id for run in kept}
+    current = [run for run in plan.runs if not run.retired]
+    there = {run.id for run in current}
     gone = {run.id: run for run in plan.runs if run.retired}
     names = {run.name for run in plan.runs}
     for run in race.runs:
         if run.id in added and run.id not in there:
             before = gone.pop(run.id, None)
             name = run.name if run.name not in names else f"{run.name}~{run.id[:6]}"
-            kept.append(run._replace(name=name if before is None else before.name))
-    whole = plan._replace(runs=(*kept, *gone.values()), rounds=tuple(rounds))
-    left = len(later - {run.id for run in kept})
+            current.append(run._replace(name=name if before is None else before.name))
+    whole = plan._replace(runs=(*current, *gone.values()), rounds=tuple(rounds))
+    left = len(later - {run.id for run in current})
     over = bool(rounds) and rounds[-1].ended is not None and rounds[-1].judged == judged(whole)
     return whole._replace(unknown={"": left} if left and not over else {})
 

@@ -76,10 +76,10 @@ class SshBackend(Backend):
             raise NoRoom(f"ssh: no free slot for {len(left)} jobs: they start when there is one")
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
+        places: dict[str, str] = {}
         for host, states in self._look(tokens, every=True).items():
-            found |= {token: f"{host}:{state}" for token, state in states.items()}
-        return found
+            places |= {token: f"{host}:{state}" for token, state in states.items()}
+        return places
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         hosts = self._recorded(tokens)

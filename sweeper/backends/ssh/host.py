@@ -178,18 +178,18 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Do what the launcher requests."""
     host = Host(request["folder"], request["sweep"])
     do, tokens = request["do"], request.get("tokens", [])
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     if do == "start":
-        found["left"] = host.start(request["jobs"], request["slots"])
+        result["left"] = host.start(request["jobs"], request["slots"])
     elif do == "cancel":
         host.cancel(tokens)
     elif do == "log":
-        found["log"] = host.log(tokens[0])
+        result["log"] = host.log(tokens[0])
     elif do == "forget":
         host.forget(tokens)
     elif do == "look":
-        found["states"] = host.look(tokens)
-    return {**found, "busy": host.busy(), "python": sys.version.split()[0]}
+        result["states"] = host.look(tokens)
+    return {**result, "busy": host.busy(), "python": sys.version.split()[0]}
 
 
 def main(text: str) -> None:
