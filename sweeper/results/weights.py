@@ -50,34 +50,47 @@ def choose(run: RecordedRun, which: str) -> Row:
 
 def download(service: Service, path: str, folder: str) -> Adapter:
     """Download the adapter of a checkpoint to a new folder, in the files of PEFT's format. Raises
-    `NotFound` if the service no longer has it, `EnvironmentFailure` if it fails."""
-    import httpx
-    import tinker
+    `NotFound` if the service no longer has it, `EnvironmentFailure` if it fails.
 
+    The SDK runs in a process of its own: it may abort the process at the end."""
     # The SDK would retry for minutes; this fails at once.
     service.ask("weights_info", "checkpoint", method="POST", body={"tinker_path": path})
-    client = tinker.ServiceClient(base_url=service.url, api_key=service.key)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "sweeper.results.weights"],
+        input=json.dumps({"url": service.url, "path": path, "folder": folder}),
+        env={**os.environ, "TINKER_API_KEY": service.key},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise EnvironmentFailure(f"{path} cannot be downloaded: {lines[-1][:300]}")
+    return Adapter(folder, _base_model(folder))
+
+
+def _export(url: str, path: str, folder: str) -> None:
+    """Have the service export the checkpoint, download the files, and delete the export."""
+    import tinker
+
+    client = tinker.ServiceClient(base_url=url)
     partial = f"{folder}.partial-{secrets.token_hex(3)}"
     try:
-        rest = tinker.RestClient(base_url=service.url, api_key=service.key)
+        rest = tinker.RestClient(base_url=url)
         training = client.create_training_client_from_state(path).result()
         name = f"download-{secrets.token_hex(6)}"
         copy = training.save_weights_external(name, ttl_seconds=_SECONDS).result().path
         try:
             os.makedirs(partial)
             urls = rest.get_external_weights_urls(copy).result().urls
-            for file, url in urls.items():
-                _fetch(url, os.path.join(partial, _plain_name(file)))
+            for file, address in urls.items():
+                _fetch(address, os.path.join(partial, _plain_name(file)))
         finally:
             rest.delete_checkpoint_from_tinker_path(copy).result()
         os.rename(partial, folder)
-    except (tinker.TinkerError, httpx.HTTPError, OSError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise EnvironmentFailure(f"{path} cannot be downloaded: {reason}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        client.close("success")
-    return Adapter(folder, _base_model(folder))
+        client.close("success").result()
 
 
 def _plain_name(file: str) -> str:
@@ -137,3 +150,19 @@ def by_cookbook(
     if done.returncode:
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no message"]
         raise EnvironmentFailure(f"tinker-cookbook: {action} failed: {lines[-1][:300]}")
+
+
+def _main() -> int:
+    """Download what the request on standard input names. Return the exit code."""
+    try:
+        _export(**json.loads(sys.stdin.read()))
+    except Exception as error:  # noqa: BLE001  (the SDK's, the network's or the disk's)
+        print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    ended = _main()
+    sys.stderr.flush()
+    os._exit(ended)

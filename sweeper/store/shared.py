@@ -138,6 +138,9 @@ class SharedStore:
         del path
         return None
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """End the connections. The process ends when nobody is connected for a while."""
         with suppress(IndexError):  # another thread took the last one

@@ -178,7 +178,8 @@ def test_its_mistakes_are_told_beside_all_others(typed, tmp_path: Path) -> None:
     assert typed("plan", "wrong.yaml", code=2).replace("sweeper: ", "").splitlines() == [
         "wrong.yaml:4:8: axis 'x' has no values",
         "wrong.yaml:6:12: launch.backend: no backend 'borrowd-time': use aws-batch, beaker, "
-        "borrowed-time, kubernetes, local, modal, ray, slurm, tmux; did you mean 'borrowed-time'?",
+        "borrowed-time, kubernetes, local, modal, ray, slurm, ssh, tmux; "
+        "did you mean 'borrowed-time'?",
         "wrong.yaml:7:12: launch.retries is a string; it takes an integer",
         "wrong.yaml:8:19: unknown key 'queu' in launch.borrowed_time; did you mean 'queue'?",
         "wrong.yaml:8:37: launch.borrowed_time.nice is 0 to 19, not 20",

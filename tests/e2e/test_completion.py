@@ -24,7 +24,7 @@ done
 
 TYPED = {
     "sweeper st": {"status", "stop", "store"},
-    "sweeper w": {"watch"},
+    "sweeper w": {"watch", "weights"},
     "sweeper watch a": {"alpha"},
     "sweeper --completion ": {"bash", "zsh", "fish"},
     "sweeper plan ": {"mine.yaml", "sweeps/", "elsewhere/"},

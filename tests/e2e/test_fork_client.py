@@ -204,6 +204,7 @@ def test_it_is_as_after_an_exec(
         environment = one["environment"]
         assert environment["MY_KEY"] == "canary-4711"
         assert environment.pop("SWEEPER_ATTEMPT") == str(attempt)
+        assert environment.pop("SWEEPER_NAME").endswith("" if attempt == 1 else f" ({attempt})")
         assert environment.pop("TINKER_TAGS").endswith(f".{attempt}")
         folder = warmed.bench.path(attempt)
         assert environment.pop("SWEEPER_RUN_DIR") == str(folder)
