@@ -102,7 +102,7 @@ def case(cli: Any, request: Mapping[str, Any], answer: int) -> None:
         from sweeper.recipe import reference as recipe
 
         recipe._ask = ask_here
-        probe.ahead = lambda **_: contextlib.nullcontext()
+        probe.ahead = lambda *_, **__: contextlib.nullcontext()
     watch = Watch()
     out, err = io.StringIO(), io.StringIO()
     code: Any = 1
