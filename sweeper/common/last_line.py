@@ -5,6 +5,7 @@ import re
 from sweeper.common.sanitize import sanitize
 
 _SHOWN = 200
+_END = 20
 _TRACEBACK = "Traceback (most recent call last):"
 _LABEL = re.compile(r"error: +(?=\S)")
 """Prefixes of messages, which are removed: the text around the line already says that the run
@@ -14,12 +15,16 @@ _EXCEPTION = r"[A-Za-z_][\w.]*(?::.*)?\Z"
 
 
 def cause(data: bytes) -> str:
-    """Return the last line of the last traceback in the end of a log, else the last line: programs
-    may print more while they end. For people, at most 200 characters."""
+    """Return the last line of the last traceback in the end of a log, else the last that begins
+    with `error: `, else the last line: programs may print more while they end. For people, at most
+    200 characters."""
     lines = data.decode("utf-8", "replace").splitlines()
     starts = [number for number, line in enumerate(lines) if line.strip() == _TRACEBACK]
     for line in lines[starts[-1] + 1 :] if starts else ():
         if re.match(_EXCEPTION, line):
+            return _plain(line)[:_SHOWN]
+    for line in reversed(lines[-_END:]):
+        if line.startswith("error: "):  # a library may print more while the interpreter ends
             return _plain(line)[:_SHOWN]
     return last_line(data)
 
