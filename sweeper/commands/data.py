@@ -24,7 +24,7 @@ _MOST = 100
 _BOLD, _PLAIN = "\x1b[1;32m", "\x1b[0m"
 _MARKS = (
     "\N{LEFT-POINTING DOUBLE ANGLE QUOTATION MARK}",
-    ("\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK}"),
+    "\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK}",
 )
 
 
@@ -101,12 +101,12 @@ def _environment(plan: Plan) -> Mapping[str, str]:
     grids = plan.launch.env
     if plan.service != "local":
         return grids
-    from sweeper.engine import lifecycle, model_aliases  # load slowly
+    from sweeper.engine import lifecycle  # loads slowly
 
     if lifecycle.find() is None:  # a running engine has made the cache
-        from sweeper.engine.models import load_models
+        from sweeper.engine.models import usual_models
 
-        load_models(home(), {}, model_aliases.complete({}, {}))
+        usual_models(home())
     return {**grids, **lifecycle.hub_environment(environ={**os.environ, **grids})}
 
 

@@ -81,7 +81,8 @@ def run(arguments: Namespace) -> int:
     registry = open_registry(arguments, snapshot=True)
     run = registry.run(arguments.run)
     (noted,) = marks_by_run([run])
-    document = _document(run, *noted)
+    times = of_rows(run.readable_history.rows)
+    document = _document(run, *noted, times)
     if arguments.json:
         return print_json_answer({"schema": 1, **document}, registry.problems)
     record = document["run"]
@@ -117,7 +118,6 @@ def run(arguments: Namespace) -> int:
     _section("last metrics", ("key", "step", "value"),
              [(key, p["step"], p["value"] if not key.endswith("_at")
                else measurement(key, p["value"])) for key, p in metrics.items()])  # fmt: skip
-    times = of_rows(run.readable_history.rows)
     if times is not None:
         _section("a step's time", ("part", "seconds", "share"), _parts(times))
     checkpoints = [(c.get("name"), _step_of(c), c.get("sampler_path") or c.get("state_path"))
@@ -179,7 +179,7 @@ def facts(provenance: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield key, text if len(text) <= _FACT else f"{text[: _FACT - 3]}..."
 
 
-def _document(run: RecordedRun, own: Marks, of_sweep: Marks) -> _Document:
+def _document(run: RecordedRun, own: Marks, of_sweep: Marks, times: StepTimes | None) -> _Document:
     history = run.readable_history
     return {
         "run": {**run.record(), "path": run.path},
@@ -192,7 +192,7 @@ def _document(run: RecordedRun, own: Marks, of_sweep: Marks) -> _Document:
         "attempts": _attempts(run),
         "checkpoints": run.readable(run.checkpoint_records, []),
         "last_metrics": last_values(history.rows),
-        "step_times": times._asdict() if (times := of_rows(history.rows)) else None,
+        "step_times": times._asdict() if times else None,
         "files": run.readable(lambda: _files(run), []),
         "skipped": {"malformed lines": history.malformed, "torn last lines": history.torn},
     }

@@ -112,10 +112,9 @@ def _folder_of(registry: Registry, run: SweepRun, base_model: str) -> str:
     if registry.sweep(run.sweep).plan.service != "local":
         return base_model
     from sweeper import paths
-    from sweeper.engine import model_aliases
-    from sweeper.engine.models import load_models
+    from sweeper.engine.models import usual_models
 
-    offered = load_models(paths.home(), {}, model_aliases.complete({}, {}))
+    offered = usual_models(paths.home())
     return offered.get(base_model).directory if base_model in offered.names() else base_model
 
 

@@ -12,7 +12,7 @@ from typing import Any, Required, TypedDict, cast
 import numpy as np
 
 from sweeper import paths
-from sweeper.engine import hub, tiny
+from sweeper.engine import hub, model_aliases, tiny
 from sweeper.engine.array_types import Arrays, Floats
 from sweeper.engine.errors import Unknown
 from sweeper.engine.net import Rotation, Shape, rotary
@@ -246,3 +246,9 @@ def load_models(home: str, models: Mapping[str, str], aliases: Mapping[str, str]
     except (ValueError, OSError) as error:
         raise EngineError(str(error)) from error
     return offered
+
+
+def usual_models(home: str) -> Models:
+    """Load the models of an engine that is started without any of its user's own. Raises
+    `EngineError`."""
+    return load_models(home, {}, model_aliases.complete({}, {}))

@@ -42,8 +42,7 @@ def step_times(keys: Collection[str], sums: Sums) -> StepTimes | None:
     if not total > 0:
         return None
     parts = {name: sums(key)[0] / steps for name, key in named.items()}
-    ordered = sorted(parts, key=lambda name: (-parts[name], name))
-    return StepTimes(total / steps, {name: parts[name] for name in ordered})
+    return _longest_first(total / steps, parts)
 
 
 def _part(key: str) -> str | None:
@@ -71,6 +70,9 @@ def mean_times(several: Sequence[StepTimes]) -> StepTimes | None:
     names = dict.fromkeys(name for one in several for name in one.parts)
     count = len(several)
     parts = {name: sum(one.parts.get(name, 0.0) for one in several) / count for name in names}
+    return _longest_first(sum(one.seconds for one in several) / count, parts)
+
+
+def _longest_first(seconds: float, parts: Mapping[str, float]) -> StepTimes:
     ordered = sorted(parts, key=lambda name: (-parts[name], name))
-    seconds = sum(one.seconds for one in several) / count
     return StepTimes(seconds, {name: parts[name] for name in ordered})

@@ -240,3 +240,13 @@ def interpreter() -> str:
 def braced(word: str) -> str:
     """Return a word in which braces are literal."""
     return word.replace("{", "{{").replace("}", "}}")
+
+
+def number_or_text(text: str) -> object:
+    """Return a number, or the text if the number would be written differently."""
+    try:
+        value = scalar(text)
+    except ValueError:
+        return text
+    whole = isinstance(value, int) and not isinstance(value, bool) and str(value) == text
+    return value if whole or isinstance(value, float) else text

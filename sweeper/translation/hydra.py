@@ -13,6 +13,7 @@ from sweeper.translation.draft import (
     braced,
     entries_of,
     interpreter,
+    number_or_text,
     sweep_name,
 )
 
@@ -158,11 +159,11 @@ def _vary(draft: Draft, line: int, name: str, value: str) -> None:
     call = _CALL.match(value)
     parts = split_commas(value)
     if call is None:
-        draft.axis(name, [_value(part) for part in parts])
+        draft.axis(name, [number_or_text(part) for part in parts])
         return
     kind, inside = call.groups()
     given = split_commas(inside)
-    values = [_value(part.partition("=")[2] if "=" in part else part) for part in given]
+    values = [number_or_text(part.partition("=")[2] if "=" in part else part) for part in given]
     plain_values = [v for part, v in zip(given, values, strict=True) if "=" not in part]
     if kind == "choice":
         draft.axis(name, values)
@@ -176,7 +177,9 @@ def _vary(draft: Draft, line: int, name: str, value: str) -> None:
         log, rest = inner
         bounds = _CALL.match(rest)
         if log and bounds and bounds[1] == "interval":
-            draft.draw(name, {"log_uniform": [_value(part) for part in split_commas(bounds[2])]})
+            draft.draw(
+                name, {"log_uniform": [number_or_text(part) for part in split_commas(bounds[2])]}
+            )
         else:
             draft.note(line, f"{name}: tag: tags have no counterpart")
             _vary(draft, line, name, rest)
@@ -202,7 +205,7 @@ def _range(given: list[str]) -> list[float] | None:
     for part in given:
         key, sign, text = part.partition("=")
         texts |= {key.strip(): text} if sign else {}
-    made = [_value(texts.get(key, "")) for key in ("start", "stop", "step")]
+    made = [number_or_text(texts.get(key, "")) for key in ("start", "stop", "step")]
     numbers: list[float] = [number for number in made if is_number(number)]
     if len(numbers) < 3:
         return None
@@ -226,16 +229,6 @@ def split_commas(text: str) -> list[str]:
             parts.append(text[begun:index].strip())
             begun = index + 1
     return [*parts, text[begun:].strip()]
-
-
-def _value(text: str) -> object:
-    """Return a value: a number, or the text as Hydra will read it again."""
-    try:
-        value = scalar(text)
-    except ValueError:
-        return text
-    whole = isinstance(value, int) and not isinstance(value, bool) and str(value) == text
-    return value if whole or isinstance(value, float) else text
 
 
 def _program(source: str) -> str | None:

@@ -5,10 +5,16 @@ import shlex
 from collections.abc import Iterator
 
 from sweeper.common.json_values import list_of
-from sweeper.fields.nodes import scalar
 from sweeper.grid.arithmetic import Uncomputable, parse
 from sweeper.translation import hydra, slurm
-from sweeper.translation.draft import Draft, Reference, Untranslatable, braced, sweep_name
+from sweeper.translation.draft import (
+    Draft,
+    Reference,
+    Untranslatable,
+    braced,
+    number_or_text,
+    sweep_name,
+)
 
 _STATEMENT = re.compile(
     r"""(?P<quoted>'[^']*'|"(?:\\.|[^"\\])*"|\\.|\$\(\((?:[^()]|\([^()]*\))*\)\)|\$\([^)]*\)|`[^`]*`|\$\{[^}]*\})
@@ -137,23 +143,23 @@ class _Script:
                 _SEQUENCE.match(piece),
             )
             if array:
-                values += map(_scalar, self.arrays.get(array[1], []))
+                values += map(number_or_text, self.arrays.get(array[1], []))
             elif sequence:
                 values += _sequence(sequence[1])
             elif braces:
                 low, high, step = int(braces[1]), int(braces[2]), abs(int(braces[3] or 1)) or 1
                 values += range(low, high + 1, step) if low <= high else range(low, high - 1, -step)
             elif piece.startswith("$") and (name := piece.strip("${}")) in self.variables:
-                values += map(_scalar, self.variables[name].split())
+                values += map(number_or_text, self.variables[name].split())
             elif "{" in piece and "," in piece:
                 start, _, rest = piece.partition("{")
                 inside, _, tail = rest.partition("}")
-                values += [_scalar(f"{start}{part}{tail}") for part in inside.split(",")]
+                values += [number_or_text(f"{start}{part}{tail}") for part in inside.split(",")]
             elif re.search(r"[$`*?]", piece) and not piece.startswith("'"):
                 self.draft.note(line, f"{_cut(piece)}: a shell would expand it; write its values")
                 values.append(piece)
             else:
-                values += map(_scalar, shlex.split(piece))
+                values += map(number_or_text, shlex.split(piece))
         return values
 
     def finish(self) -> Draft:
@@ -204,7 +210,9 @@ class _Script:
         block: dict[str, object] = {}
         for name in dict.fromkeys(names):
             items = self.arrays[name]
-            block[self.draft.key(name)] = [_scalar(items[n]) for n in taken if n < len(items)]
+            block[self.draft.key(name)] = [
+                number_or_text(items[n]) for n in taken if n < len(items)
+            ]
         if index in self.used:
             block[self.draft.key(index)] = taken
             self.used.discard(index)
@@ -263,7 +271,7 @@ class _Script:
             if name in axes:
                 self.used.add(name)
             elif name in self.variables:
-                self.draft.fix(name, _scalar(self.variables[name]))
+                self.draft.fix(name, number_or_text(self.variables[name]))
         key = f"computed_{len(self.calculated) + 1}"
         key = self.calculated.setdefault(expression, key)
         self.draft.fix(key, Reference(f"${{{expression}}}"))
@@ -343,7 +351,7 @@ def _parallel(
             named.lstrip("-") if named.startswith("-") or "=" in command[index] else f"arg{number}"
         )
         command = [word.replace(mark, f"{{{draft.key(name)}}}") for word in command]
-        axes[name] = [_scalar(value) for value in values]
+        axes[name] = [number_or_text(value) for value in values]
     return command, axes
 
 
@@ -357,19 +365,9 @@ def _split(words: list[str], mark: str) -> list[list[str]]:
     return parts
 
 
-def _scalar(text: str) -> object:
-    """Return a number, or the text if the number would be written differently."""
-    try:
-        value = scalar(text)
-    except ValueError:
-        return text
-    whole = isinstance(value, int) and not isinstance(value, bool) and str(value) == text
-    return value if whole or isinstance(value, float) else text
-
-
 def _sequence(text: str) -> list[object]:
     """Return the values of `seq [first [step]] last`."""
-    numbers = [_scalar(word) for word in text.split()]
+    numbers = [number_or_text(word) for word in text.split()]
     given = [n for n in list_of(numbers) if isinstance(n, int | float)]
     if len(given) != len(numbers) or not 1 <= len(given) <= 3:
         return [text]
