@@ -369,5 +369,4 @@ class PreferenceTrainer(PairTrainer):
 
 
 if __name__ == "__main__":
-    main(service.parse_arguments(Config))
-    service.leave()
+    service.run_program(main, Config)

@@ -432,5 +432,4 @@ class Evaluation:
 
 
 if __name__ == "__main__":
-    main(service.parse_arguments(Config))
-    service.leave()
+    service.run_program(main, Config)

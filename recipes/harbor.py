@@ -332,5 +332,4 @@ class Trials:
 
 
 if __name__ == "__main__":
-    main(service.parse_arguments(Config))
-    service.leave()
+    service.run_program(main, Config)

@@ -74,5 +74,4 @@ class RewardTrainer(dpo.PairTrainer):
 
 
 if __name__ == "__main__":
-    main(service.parse_arguments(Config))
-    service.leave()
+    service.run_program(main, Config)

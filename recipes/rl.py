@@ -510,5 +510,4 @@ class GroupTrainer(Trainer):
 
 
 if __name__ == "__main__":
-    main(service.parse_arguments(Config))
-    service.leave()
+    service.run_program(main, Config)

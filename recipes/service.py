@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import chz
@@ -219,17 +219,35 @@ def stop_on_signals() -> Iterator[Stop]:
             signal.signal(signum, handler)
 
 
-def leave() -> None:
-    """End the finished program with exit code 0.
+def run_program(main: Callable[[C], object], config: type[C]) -> NoReturn:
+    """Call `main` with the command line's options, and end the process with the exit code and the
+    messages that Python would give.
 
     It skips Python's own teardown: compiled parts of the SDK and its dependencies abort it now and
-    then (once in 123 runs on a busy machine), and the run would count as failed.
+    then (once in 123 runs on a busy machine). A run that had finished would count as failed, and
+    one that had failed would lose its reason.
     """
+    code = 0
+    try:
+        main(parse_arguments(config))
+    except SystemExit as stop:
+        code = _exit_code(stop)
+    except Exception as error:  # noqa: BLE001 - printed as Python would
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    os._exit(0)
+    os._exit(code)
+
+
+def _exit_code(stop: SystemExit) -> int:
+    """Return the code of an exit, whose message, if it has one, is printed, as Python does."""
+    if stop.code is None or isinstance(stop.code, int):
+        return stop.code or 0
+    print(stop.code, file=sys.stderr)
+    return 1
 
 
 def service_error(error: BaseException) -> BaseException | None:

@@ -80,5 +80,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    main(service.parse_arguments(Config))
-    service.leave()
+    service.run_program(main, Config)

@@ -236,5 +236,4 @@ class SupervisedTrainer(Trainer):
 
 
 if __name__ == "__main__":
-    main(service.parse_arguments(Config))
-    service.leave()
+    service.run_program(main, Config)

@@ -498,5 +498,4 @@ def _mean(values: Sequence[float]) -> float:
 
 
 if __name__ == "__main__":
-    main(service.parse_arguments(Config))
-    service.leave()
+    service.run_program(main, Config)

@@ -20,6 +20,11 @@ from sweeper.worker.rate_limits import is_quota_error
 
 LIMIT = "limit"
 """The reason for an attempt that the machine had no room for. That is not the run's fault."""
+_CRASHES = frozenset(
+    {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
+)
+"""Signals of a program's own fault. Compiled parts of the SDK abort Python while it ends, after
+the recipe's error, which is then the reason that a user looks for."""
 _CGROUPS = "/sys/fs/cgroup"
 
 
@@ -106,12 +111,14 @@ def _failed(ending: Ending) -> Judged:
         return _outcome(Event.FAILED, code, "incomplete", detail)
     if code == -signal.SIGKILL and ending.memory_kills and not ending.killed_by_us:
         return _outcome(Event.FAILED, code, "oom", "killed by the kernel: out of memory")
-    if code is not None and code < 0:
+    if code is not None and code < 0 and -code not in _CRASHES:
         return _outcome(Event.FAILED, code, "killed")
     from sweeper.worker.service_errors import meaning  # not needed by most workers
 
     error = cause(ending.tail)
     details = [f"{error}: {advice}" if (advice := meaning(error)) else error]
+    if code is not None and code < 0:
+        details.append(f"the program crashed ({_signal_name(-code)})")
     if ending.memory_kills:  # perhaps a process of the recipe, or of another run
         details.append("the kernel also killed a process of this cgroup: out of memory")
     reason = "quota" if is_quota_error(ending.tail) else "error"

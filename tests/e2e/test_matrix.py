@@ -29,7 +29,7 @@ def test_one_table_says_what_works_where(
         "nobody/none": {stage: {"failed": 1} for stage in STAGES},
     }
     assert [one["column"] for one in told["failures"]] == list(STAGES)
-    assert all("nobody/none" in one["reason"] for one in told["failures"])
+    assert [one["reason"] for one in told["failures"] if "nobody/none" not in one["reason"]] == []
     shown = shell.run("ls", "matrix", "--by", "model_name").splitlines()
     assert shown[0].split() == ["model_name", *STAGES]
     [works] = [line for line in shown if line.startswith("Qwen/Qwen3-8B ")]

@@ -221,7 +221,7 @@ def test_a_password_within_an_address_is_a_secret() -> None:
         (Ending(0, False), Event.FAILED, "incomplete"),
         (Ending(3, True), Event.FAILED, "error"),
         (Ending(-9, None), Event.FAILED, "killed"),
-        (Ending(-11, None, memory_kills=1), Event.FAILED, "killed"),
+        (Ending(-11, None, memory_kills=1), Event.FAILED, "error"),
         (Ending(-9, None, memory_kills=1), Event.FAILED, "oom"),
         (Ending(-9, None, memory_kills=1, killed_by_us=True), Event.FAILED, "killed"),
         (Ending(1, None, memory_kills=1), Event.FAILED, "error"),
@@ -246,6 +246,13 @@ def test_what_an_ending_means(ending: Ending, event: Event, reason: str | None) 
         assert (outcome["code"], outcome["signal"]) == (None, signal.Signals(-ending.code).name)
     else:
         assert (outcome["code"], outcome["signal"]) == (ending.code, None)
+
+
+def test_a_program_that_crashes_while_it_ends_keeps_its_reason() -> None:
+    tail = b"step 1\nerror: no such model: a/b\nnanobind: leaked 2 instances!\n"
+    outcome = judge(Ending(-signal.SIGABRT, None, tail=tail))
+    assert outcome["reason"] == "error"
+    assert outcome["detail"] == "no such model: a/b; the program crashed (SIGABRT)"
 
 
 @pytest.mark.parametrize(
