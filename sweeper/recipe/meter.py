@@ -198,8 +198,9 @@ class Meter:
             self._changed.wait()
             self._changed.clear()
             _safely(self, self.write)
-            then, self._then = self._then, None
-            if then is not None:
+            # A session comes before the imports that the first use needs, such as a tokenizer's.
+            if self._then is not None and self._counts:
+                then, self._then = self._then, None
                 _safely(self, then)
             time.sleep(_WRITE_SECONDS)
 

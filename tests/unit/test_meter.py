@@ -5,6 +5,8 @@ import importlib.util
 import json
 import os
 import sys
+import threading
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -124,6 +126,21 @@ def test_answers_are_counted_by_kind_and_model(meter: ModuleType, tmp_path: Path
     trained = {"prefill": 110, "cached": 0, "sample": 0, "train": 1112, "requests": 7, "steps": 1}
     read = {"prefill": 25, "cached": 2, "sample": 10, "train": 0, "requests": 2, "steps": 0}
     assert counted(tmp_path, made) == {"models": {"Qwen/Qwen3-8B": trained, "base/model": read}}
+
+
+def test_the_imports_of_a_run_are_listed_once_it_trains(meter: ModuleType, tmp_path: Path) -> None:
+    """What the recipe imports between its session and its first request would be missing."""
+    listed = threading.Event()
+    tinker, made = sdk(), meter.Meter(str(tmp_path), listed.set)
+    meter.wrap(tinker, made, {})
+    made.session("one")
+    written = tmp_path / f"{os.getpid()}.json"
+    while not written.exists():
+        time.sleep(0.01)
+    assert not listed.wait(0.2)
+    tinker.ServiceClient().create_lora_training_client("a/b").optim_step(None)
+    tinker.waiting[-1].future().set_result(None)
+    assert listed.wait(60)
 
 
 def test_what_fails_or_is_given_up_counts_nothing(meter: ModuleType, tmp_path: Path) -> None:
