@@ -56,9 +56,24 @@ def seeds_for(lead: float, cells: int) -> int | None:
 def smallest_lead(ranking: Ranking, cells: int, seeds: int) -> float | None:
     """Return the smallest lead that is detected, on the scale of the comparison, with the noise of
     a ranking: the median of its cells. None if the noise is unknown."""
+    deviation = _deviation(ranking)
+    return None if deviation is None else lead_found(cells, seeds) * deviation
+
+
+def _deviation(ranking: Ranking) -> float | None:
     noise = ranking.noise.between or ranking.noise
     sds = sorted(spread.sd for spread in noise.spreads.values())
-    return lead_found(cells, seeds) * sds[len(sds) // 2] if sds else None
+    return sds[len(sds) // 2] if sds else None
+
+
+def noise_of(
+    registry: Registry, sweep: str, metric: str | None, goal: str | None = None
+) -> tuple[Ranking, float | None]:
+    """Return the ranking of a sweep's cells, and the standard deviation between seeds on the scale
+    of its comparison: the median of the cells. None if the noise is unknown."""
+    (data,) = settle(load(registry, sweep, metric, goal, rollouts=False))
+    ranking = rank(data)
+    return ranking, _deviation(ranking)
 
 
 def power_table(ranking: Ranking) -> list[Found]:
@@ -87,8 +102,7 @@ def before_launch(registry: Registry, plan: Plan) -> str | None:
     for name in lenders(metric.noise) or (plan.name,):
         if not registry.has_sweep(name):
             continue
-        (data,) = settle(load(registry, name, metric.name, metric.goal, rollouts=False))
-        ranking = rank(data)
+        ranking, _ = noise_of(registry, name, metric.name, metric.goal)
         lead = smallest_lead(ranking, len(cells), seeds)
         if lead is not None:
             return (

@@ -47,7 +47,7 @@ def find_below(folder: str, name: str, endings: tuple[str, ...], what: str) -> s
     if not path.startswith(top + os.sep) or "\0" in name:
         raise UsageError(f"{name[:200]!r} is not below the folder of grids")
     if not path.endswith(endings) or not os.path.isfile(path):
-        known = ", ".join(_names(folder, endings)[:20]) or "none"
+        known = ", ".join(names_below(folder, endings)[:20]) or "none"
         raise UsageError(f"no {what} {name[:200]!r}: there is {known}")
     return path
 
@@ -62,10 +62,10 @@ def _extends(path: str) -> str | None:
 
 def grid_names(folder: str) -> list[str]:
     """Return the grids below the folder, as relative paths."""
-    return _names(folder, _ENDINGS)
+    return names_below(folder, _ENDINGS)
 
 
-def _names(folder: str, endings: tuple[str, ...]) -> list[str]:
+def names_below(folder: str, endings: tuple[str, ...]) -> list[str]:
     names: list[str] = []
     for top, folders, files in os.walk(folder):
         folders[:] = sorted(one for one in folders if not one.startswith(".") and one != "sweeps")

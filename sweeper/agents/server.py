@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sweeper.agents.answers import NOTICE, Marker, answered, masked
 from sweeper.agents.grids import find_grid, grid_names
+from sweeper.agents.preparing import Preparing
 from sweeper.agents.reading import Reading
 from sweeper.agents.running import Running
 from sweeper.agents.skill import ARC
@@ -28,7 +29,7 @@ from sweeper.errors import EnvironmentFailure, SweeperError
 _ORDERING = frozenset({"train_sft_step", "train_grpo_step", "sample", "save", "load", "finish"})
 _STARTING = frozenset({"launch", "retry"}) | _ORDERING
 _BEGINNING = frozenset({"init_sft", "init_grpo"})
-_CHANGING = _STARTING | _BEGINNING | {"cancel", "note", "record_result"}
+_CHANGING = _STARTING | _BEGINNING | {"cancel", "note", "record_result", "datasets"}
 _LONGEST = 60_000
 """The most characters of a resource."""
 _ABOUT = f"""\
@@ -41,7 +42,9 @@ Believe the verdict, not a single run: seeds and intervals decide. {NOTICE}"""
 def every_tool(workspace: Workspace) -> list[Callable[..., object]]:
     """Return the tools, in the order in which an agent uses them."""
     running, reading, training = Running(workspace), Reading(workspace), Training(workspace)
+    preparing = Preparing(workspace)
     return [
+        *(preparing.models, preparing.datasets, preparing.power),
         *(running.plan, running.launch, running.status, running.wait, running.alarms),
         *(running.cancel, running.retry, reading.runs, reading.verdict, reading.compare),
         *(reading.record_result, reading.rollouts, reading.items, reading.logs),
@@ -77,7 +80,7 @@ def _tool(function: Callable[..., object]) -> Tool:
             read_only_hint=name not in _CHANGING,
             destructive_hint=name == "cancel",
             idempotent_hint=name not in _STARTING,
-            open_world_hint=False,
+            open_world_hint=name == "datasets",
         ),
     )
     asked = inspect.signature(function).parameters.get("asked")

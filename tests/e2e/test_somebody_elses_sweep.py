@@ -241,7 +241,8 @@ def _environment(tmp_path: Path, folder: Path, canaries: Canaries) -> dict[str, 
     secrets = {**SECRETS, "A_SLACK": f"http://{canaries.address}/slack"}
     place = {"SWEEPER_HOME": str(folder / "home"), "SWEEPER_ROOT": str(folder / "root")}
     # The user's own service, which does not answer: port 9 of this machine.
-    return {**os.environ, **secrets, **place, "TINKER_BASE_URL": "http://127.0.0.1:9"}
+    nothing = "http://127.0.0.1:9"
+    return {**os.environ, **secrets, **place, "TINKER_BASE_URL": nothing, "HF_ENDPOINT": nothing}
 
 
 def _run(line: list[str], folder: Path, environment: dict[str, str]) -> tuple[int | None, str]:
@@ -316,6 +317,7 @@ GIVEN: dict[str, object] = {
     "settings": {"no_such_setting": 1},
     "seconds": 0.0,
     "busy_seconds": 0.0,
+    "place": "hub",
 }
 """The arguments of tools, by their names; others keep their defaults. No session is begun: it would
 be the user's own."""

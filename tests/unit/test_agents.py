@@ -201,11 +201,26 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("note", {"target": "s", "text": LONG}, "at most 20000"),
     ("note", {"target": "s", "by": "the owner"}, "not permitted"),
     ("shell", {"command": "id"}, "Unknown tool"),
+    ("models", {"service": "http://elsewhere"}, "'tinker' or 'local'"),
+    ("models", {"size": 51}, "less than or equal to 50"),
+    ("datasets", {"name": "../outside.yaml"}, "not below the folder"),
+    ("datasets", {"name": "gone.jsonl"}, "no data file"),
+    ("datasets", {"name": "mine.yaml"}, "no data file"),
+    ("datasets", {"save": "x.jsonl"}, "name the dataset"),
+    ("datasets", {"name": "a.jsonl", "rows": -1}, "greater than or equal to 0"),
+    ("datasets", {"name": "a", "place": "hub", "save": "x.jsonl"}, "HF_HUB_OFFLINE is set"),
+    ("datasets", {"place": "/etc"}, "'local' or 'hub'"),
+    ("power", {"cells": 1}, "greater than or equal to 2"),
+    ("power", {"lead": 0}, "greater than 0"),
+    ("power", {"sweep": "gone"}, "no sweep"),
 ]
 
 
-def test_hostile_and_wrong_calls_get_a_clear_error_and_nothing_runs(bench: Bench) -> None:
+def test_hostile_and_wrong_calls_get_a_clear_error_and_nothing_runs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert len(HOSTILE) >= 60
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     before = sorted(str(path) for path in bench.root.rglob("*"))
     found = bench.ask(ANY, *((tool, given) for tool, given, _ in HOSTILE))
     wrong: list[object] = []
@@ -226,13 +241,14 @@ def test_every_tool_says_what_it_takes(bench: Bench) -> None:
             return (await client.list_tools()).tools
 
     tools = asyncio.run(listed())
-    assert len(tools) == 25
+    assert len(tools) == 28
     for tool in tools:
         jsonschema.Draft202012Validator.check_schema(tool.input_schema)
         assert tool.input_schema["additionalProperties"] is False, tool.name
         assert 40 < len(tool.description) < 700, tool.name
     reading = {tool.name for tool in tools if tool.annotations.read_only_hint}
-    assert reading.isdisjoint({"launch", "cancel", "retry", "note", "record_result"})
+    changing = {"launch", "cancel", "retry", "note", "record_result", "datasets"}
+    assert reading.isdisjoint(changing)
 
 
 def test_what_a_command_uses_cannot_be_limited_in_tokens(bench: Bench) -> None:
