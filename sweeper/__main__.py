@@ -1,8 +1,25 @@
 """Runs the command line: `python -m sweeper` is `sweeper`."""
 
 import sys
+from importlib import import_module
 
-from sweeper.cli import main
+
+def main() -> int:
+    """Run the command line. The interpreter that checks a plan's recipe takes longest, so it
+    starts before other modules load; the plan's output module loads while it answers."""
+    if sys.argv[1:2] != ["plan"]:
+        return _run()
+    from sweeper.recipe.probe import ahead
+
+    with ahead(sys.argv[2:], meanwhile=lambda: import_module("sweeper.commands.plan_text")):
+        return _run()
+
+
+def _run() -> int:
+    from sweeper import cli
+
+    return cli.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

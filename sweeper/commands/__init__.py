@@ -2,9 +2,12 @@
 exit code; short verbs of one kind share a file (`VERBS`). Files are loaded on demand."""
 
 import importlib
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+
+TYPE_CHECKING = False  # importing argparse and typing delays the start by milliseconds
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
 
 GROUPS = {
     "start": ("init", "data", "plan", "launch", "run"),
@@ -147,12 +150,14 @@ def parts(verb: str) -> dict[str, str]:
     return {name.partition(" ")[2]: name for name in whole}
 
 
-class Verb(NamedTuple):
+class Verb:
     """The two functions of a verb: `add_arguments` declares its arguments, and `run` does its work
     and returns the exit code."""
 
-    add_arguments: Callable[[ArgumentParser], None]
-    run: Callable[[Namespace], int]
+    def __init__(
+        self, add_arguments: "Callable[[ArgumentParser], None]", run: "Callable[[Namespace], int]"
+    ) -> None:
+        self.add_arguments, self.run = add_arguments, run
 
 
 _SHARED = {

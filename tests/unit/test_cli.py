@@ -10,16 +10,17 @@ import pytest
 
 from sweeper import cli
 from sweeper.commands import EXAMPLES, FORMER, GROUPS, PARENTS, VERBS, load, ls, of_today
+from sweeper.commands.parser import parse
 from sweeper.engine.__main__ import EXAMPLES as ENGINE_EXAMPLES
 from sweeper.engine.__main__ import parser as engine_parser
 
 
 def test_overrides_may_stand_behind_flags():
     given = ["launch", "grid.yaml", "a=1", "--wait", "~b", "--backend", "local", "c=[1,2]"]
-    arguments = cli.parse(given)
+    arguments = parse(given)
     assert arguments.overrides == ["a=1", "~b", "c=[1,2]"]
     assert (arguments.wait, arguments.backend) == (True, "local")
-    assert cli.parse(["cancel", "s", "--state", "failed", "x*"]).runs == ["x*"]
+    assert parse(["cancel", "s", "--state", "failed", "x*"]).runs == ["x*"]
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("engine", *PARENTS)])
@@ -41,10 +42,10 @@ def test_flags_may_stand_between_the_arguments_of_any_verb(verb: str) -> None:
     for action in declared._actions:
         if action.option_strings and action.required:
             between += [action.option_strings[-1], next(iter(action.choices or ("x",)))]
-    plain = vars(cli.parse([*verb.split(), *between, *words]))
+    plain = vars(parse([*verb.split(), *between, *words]))
     for place in range(len(words) + 1):
         given = [*verb.split(), *words[:place], *between, *words[place:]]
-        assert vars(cli.parse(given)) == plain
+        assert vars(parse(given)) == plain
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_flags_may_stand_between_the_arguments_of_any_verb(verb: str) -> None:
 )
 def test_what_nobody_knows_is_refused(given, capsys):
     with pytest.raises(SystemExit) as stopped:
-        cli.parse(given)
+        parse(given)
     assert stopped.value.code == 2
     assert "unrecognized arguments" in capsys.readouterr().err
 
@@ -79,7 +80,7 @@ def test_what_nobody_knows_is_refused(given, capsys):
 )
 def test_a_mistyped_verb_or_option_is_told_with_the_one_that_was_meant(given, told, capsys):
     with pytest.raises(SystemExit) as stopped:
-        cli.parse(given)
+        parse(given)
     assert stopped.value.code == 2
     said = capsys.readouterr().err
     assert told in said
@@ -158,7 +159,7 @@ def test_help_of_a_verb_has_a_sentence_an_example_and_short_groups(
 def test_the_example_of_a_verb_can_be_typed(name: str) -> None:
     words = ["sweeper", *name.split()]
     assert shlex.split(EXAMPLES[name])[: len(words)] == words
-    cli.parse(shlex.split(EXAMPLES[name])[1:])
+    parse(shlex.split(EXAMPLES[name])[1:])
 
 
 @pytest.mark.parametrize("action", ENGINE_EXAMPLES)
@@ -170,7 +171,7 @@ def test_the_example_of_an_action_of_the_engine_can_be_typed(action: str) -> Non
 
 
 def test_what_stands_before_a_second_word_counts() -> None:
-    given = cli.parse(["doctor", "--root", "r", "--json", "notify", "s"])
+    given = parse(["doctor", "--root", "r", "--json", "notify", "s"])
     assert (given.root, given.json, given.part, given.sweep) == ("r", True, "notify", "s")
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from sweeper import cli
 from sweeper.commands import launch
+from sweeper.commands.parser import parse
 from sweeper.commands.shell_words import NeedsShell, lines_of, split_line
 from sweeper.errors import GridError
 from sweeper.planner.arguments import planned_by
@@ -121,7 +122,7 @@ def test_options_of_the_command_need_the_dashes(capsys):
 
 
 def test_words_after_the_dashes_are_the_command():
-    arguments = cli.parse(["run", "--name", "n", "seeds=2", "--", "a", "--root", "--", "x=1"])
+    arguments = parse(["run", "--name", "n", "seeds=2", "--", "a", "--root", "--", "x=1"])
     assert arguments.command == ["a", "--root", "--", "x=1"]
     assert (arguments.overrides, arguments.name, arguments.root) == (["seeds=2"], "n", None)
 

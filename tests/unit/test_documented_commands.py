@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper import cli
+from sweeper.commands import parser
 from sweeper.engine import __main__ as engine
 from sweeper.planner.plan import plan
 from sweeper.results.registry import Registry
@@ -54,7 +54,7 @@ def parse(capsys: pytest.CaptureFixture[str]) -> Parse:
             try:
                 if words[0] == "engine":
                     return engine.parser().parse_args(words[1:])
-                return cli.parse(words)
+                return parser.parse(words)
             except SystemExit as ended:
                 said = capsys.readouterr().err
                 if ended.code == 0:  # it has done what it was asked: --help

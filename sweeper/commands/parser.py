@@ -1,0 +1,216 @@
+"""Parses the command line: `parse`, and the `parser` that it needs, also for help."""
+
+import argparse
+import functools
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from sweeper.commands import EXAMPLES, GROUPS, PARENTS, VERBS, load, parts
+
+_REPEATABLE = ("overrides", "runs", "sweeps")
+"""Arguments that may be given any number of times."""
+_OPTIONAL = ("sweep", "text", "recipe")
+"""Arguments that may be left out, in their order."""
+_UNKNOWN_VERB = re.compile(r"argument (VERB|\{.*?\}): invalid choice: '(.*?)'")
+_EPILOG = """\
+exit codes: 0 done, 1 a bug in sweeper, 2 usage or a bad grid, 3 some runs failed, 4 not finished
+(launch --wait and status), 5 not found, 6 the environment, 130 interrupted"""
+
+
+def parse(given: list[str]) -> argparse.Namespace:
+    """Parse the arguments. Optional and repeatable arguments may also follow flags, which argparse
+    does not support in subcommands: `launch grid.yaml --wait max_steps=5`."""
+    command = None
+    if given[:1] == ["run"] and "--" in given:  # argparse would take the command's words as options
+        end = given.index("--")
+        given, command = given[:end], given[end + 1 :]
+    top = parser(given)
+    arguments, rest = top.parse_known_args(given)
+    if command is not None:
+        arguments.command = command
+    for name in _OPTIONAL:
+        if rest and not rest[0].startswith("-") and getattr(arguments, name, "") is None:
+            setattr(arguments, name, rest.pop(0))
+    repeatable = next(
+        (name for name in _REPEATABLE if isinstance(getattr(arguments, name, None), list)), None
+    )
+    if rest and (repeatable is None or any(word.startswith("-") for word in rest)):
+        arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if repeatable is not None:
+        getattr(arguments, repeatable).extend(rest)
+    vars(arguments).pop("parser")  # verbs get only what was given
+    return arguments
+
+
+def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """Make the parser: the whole one, or the part that the `given` arguments need. If they begin
+    with a verb, the other verbs are left out; otherwise only the verbs among them get flags.
+    Making all of them costs some milliseconds at each start."""
+    top = _Parser(
+        prog="sweeper",
+        usage="sweeper [-h] [--version] [--completion SHELL] VERB ...",
+        description="Experiment sweeps for people who post-train language models.\n\n" + _verbs(),
+        epilog=_EPILOG,
+        formatter_class=_Formatter,
+    )
+    top.add_argument("--version", action=_Version)
+    top.add_argument("--completion", action=_Completion, choices=("bash", "zsh", "fish"))
+    verbs = top.add_subparsers(
+        dest="verb", required=True, metavar="VERB", prog="sweeper", help=argparse.SUPPRESS
+    )
+    first = given[0] if given else None
+    names = [name for name in VERBS if " " not in name]
+    for name in (first,) if first in names else names:
+        wanted = given is None or name in given
+        verb = _add(verbs.add_parser, name, name)
+        if wanted:
+            _declare(verb, name)
+    return top
+
+
+def _add(
+    add: Callable[..., argparse.ArgumentParser], name: str, whole: str
+) -> argparse.ArgumentParser:
+    """Add the parser of a verb, without its arguments."""
+    verb = add(
+        name,
+        help=VERBS[whole],
+        description=f"{VERBS[whole][0].upper()}{VERBS[whole][1:]}.",
+        epilog=f"example: {EXAMPLES[whole]}",
+        formatter_class=_Help,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    verb.set_defaults(parser=verb)
+    return verb
+
+
+def _declare(verb: argparse.ArgumentParser, whole: str) -> None:
+    """Declare the arguments of a verb."""
+    from sweeper.commands.arguments import help_option
+
+    if whole not in PARENTS:
+        load(whole).add_arguments(verb)
+    if parts(whole):
+        _add_parts(verb, whole)
+    help_option(verb)
+
+
+def _add_parts(verb: argparse.ArgumentParser, name: str) -> None:
+    """Add the second words that a verb takes, with their arguments."""
+    seconds = verb.add_subparsers(
+        dest="part",
+        title="actions",
+        required=name in PARENTS,
+        metavar=f"{{{','.join(parts(name))}}}",
+        prog=f"sweeper {name}",
+    )
+    before = [action.dest for action in verb._actions]  # pyright: ignore[reportPrivateUsage]
+    for second, whole in parts(name).items():
+        part = _add(seconds.add_parser, second, whole)
+        _declare(part, whole)
+        # Keep what was given before the second word: `sweeper doctor --root R notify SWEEP`.
+        for action in part._actions:  # pyright: ignore[reportPrivateUsage]
+            if action.dest in ("root", "json") and action.dest in before:
+                action.default = argparse.SUPPRESS
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """A formatter that finds the width by itself: argparse makes one for each argument, and would
+    load shutil and its compressors for that."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
+@functools.cache
+def _columns() -> int:
+    """Return the width of the terminal, as `shutil.get_terminal_size` does."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given):
+        return int(given)
+    with suppress(AttributeError, OSError, ValueError):
+        if columns := os.get_terminal_size(sys.stdout.fileno()).columns:
+            return columns
+    return 80
+
+
+class _Help(_Formatter):
+    """A formatter that leaves the options out of the first line, since each has a line below."""
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: object,
+        prefix: str | None = None,
+    ) -> None:
+        """Add the first line."""
+        del groups
+        self._prog += " [options]"
+        super().add_usage(usage, [one for one in actions if not one.option_strings], (), prefix)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that suggests the verb or the option that was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        from sweeper.fields.kinds import nearest
+
+        verb = _UNKNOWN_VERB.match(message)
+        options = [word for action in self._actions for word in action.option_strings]
+        if verb is not None:
+            names = [name for name in VERBS if " " not in name]
+            if verb[1] != "VERB":
+                names = list(parts(self.prog.rpartition(" ")[2]))
+            kind = "verb " if verb[1] == "VERB" else ""
+            message = f"no {kind}{verb[2]!r}; see {self.prog} --help{nearest(verb[2], names)}"
+        elif message.startswith("unrecognized arguments: "):
+            words = [word.partition("=")[0] for word in message.split()[2:] if word[:2] == "--"]
+            message += next(filter(None, (nearest(word, options) for word in words)), "")
+            if self.prog.endswith(" run"):
+                message += "; the options of the command follow --"
+        super().error(message)
+
+
+def _verbs() -> str:
+    """Return the verbs under their headings."""
+    lines: list[str] = []
+    for heading, names in GROUPS.items():
+        lines += ["", f"{heading}:", *(f"  {name:<13}{VERBS[name]}" for name in names)]
+    return "\n".join(lines[1:])
+
+
+class _Version(argparse.Action):
+    """An action that prints the version, which is looked up only on request."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="print the version")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from sweeper import __version__
+
+        print(f"sweeper {__version__}")
+        parser.exit()
+
+
+class _Completion(argparse.Action):
+    """An action that prints the code that a shell needs for completion."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, choices: Sequence[str]) -> None:
+        super().__init__(
+            option_strings,
+            dest,
+            choices=choices,
+            help='print shell code; in ~/.bashrc: eval "$(sweeper --completion bash)"',
+        )
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> None:
+        from sweeper.commands.completion import shell_code
+
+        print(shell_code(str(given[1])))
+        parser.exit()
