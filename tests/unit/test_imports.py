@@ -202,7 +202,7 @@ def test_a_verb_has_its_arguments_and_what_it_does_in_one_file() -> None:
     verbs = [load(name) for name in VERBS if name not in PARENTS]
     assert all(verb.add_arguments.__module__ == verb.run.__module__ for verb in verbs)
     adding = {path for path in FILES if ".add_argument(" in path.read_text()}
-    shared = {"cli", "commands.arguments", "engine.__main__", "engine.limits"}
+    shared = {"commands.parser", "commands.arguments", "engine.__main__", "engine.limits"}
     places = {".".join(path.relative_to(ROOT / "sweeper").with_suffix("").parts) for path in adding}
     assert places <= shared | {verb.run.__module__.removeprefix("sweeper.") for verb in verbs}
 
