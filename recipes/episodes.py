@@ -41,7 +41,8 @@ class Sampled(NamedTuple):
 class Limits(NamedTuple):
     """Limits of an episode: turns, tokens of an answer, tokens of the context, seconds of a
     command, seconds of the episode, and characters of an output that the model sees. With
-    `summarise` the model writes a summary when the context is full, and continues from it."""
+    `summarise` the model writes a summary when the context is full, or has only `margin` more
+    tokens, and continues from it."""
 
     turns: int
     tokens: int
@@ -50,6 +51,7 @@ class Limits(NamedTuple):
     episode_seconds: float
     output: int
     summarise: bool = False
+    margin: int = 0
 
 
 class Played(NamedTuple):
@@ -261,7 +263,7 @@ class _Episode:
         limits = self._limits
         room = len(self._context) + limits.tokens
         if limits.summarise:
-            room += len(self._reply(_SUMMARISE)) + limits.tokens
+            room += len(self._reply(_SUMMARISE)) + limits.tokens + limits.margin
         return room > limits.context and bool(self._turns)
 
     def _summed_up(self) -> bool:

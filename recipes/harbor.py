@@ -27,7 +27,7 @@ from typing import Any
 import chz
 
 from sweeper import environments
-from sweeper.tasks import Task, read_all
+from sweeper.tasks import Task
 
 from . import (
     harbor_trials,
@@ -38,6 +38,7 @@ from . import (
     scores,
     service,
     settings,
+    terminal_tasks,
     tracking,
 )
 from .harbor_trials import Trial
@@ -51,10 +52,9 @@ _LOOK_SECONDS = 0.2
 
 
 @chz.chz
-class Config(settings.Place):
+class Config(settings.Place, settings.Tasks):
     """Configuration of a run."""
 
-    tasks: str = chz.field(doc="folder of tasks in Harbor's format")
     agent: str = chz.field(
         default=_TERMINUS, doc="harbor's name of an agent, or the import path of a class (a.b:C)"
     )
@@ -76,6 +76,9 @@ class Config(settings.Place):
         default=False,
         doc="terminus-2: summarise near that limit; the tokens then cannot be trained on",
     )
+    summary_margin: int = chz.field(
+        default=8000, doc="terminus-2, summarise: tokens before that limit at which to do it"
+    )
     renderer_name: str | None = chz.field(
         default=None, doc="terminus-2: tinker-cookbook's renderer; else the one it recommends"
     )
@@ -85,6 +88,7 @@ class Config(settings.Place):
     def _check(self) -> None:
         settings.check_at_least(self, attempts=1, n_parallel_envs=1, environment_retries=0)
         settings.check_at_least(self, max_turns=1, max_tokens=1, context_limit=2)
+        settings.check_at_least(self, summary_margin=0)
         settings.check_positive(self, "timeout_multiplier")
         options_of(self.agent_options)
 
@@ -111,9 +115,7 @@ def lacks(values: Mapping[str, Any]) -> list[str]:
     if values.get("environment", "bubblewrap") == "bubblewrap":
         lacking = environments.missing("bubblewrap")
         reasons += [f"environment=bubblewrap: {lacking}"] if lacking else []
-    if values.get("tasks"):
-        reasons += read_all(str(values["tasks"]))[1]
-    return reasons
+    return reasons + terminal_tasks.mistakes(values)
 
 
 def main(config: Config) -> None:
@@ -123,7 +125,7 @@ def main(config: Config) -> None:
         directory = rundir.open_run(config.log_path, values, _FREE)
         if lacking := lacks(values):
             raise RecipeError(lacking[0])
-        tasks = read_all(config.tasks)[0]
+        tasks = terminal_tasks.read(values).train
         directory.write_config(values)
         directory.drop_steps_from(0)
         with tracking.tracked(config, directory, values) as tracker:
@@ -143,7 +145,7 @@ class Trials:
     ) -> None:
         self.config, self.directory = config, directory
         self.stop, self.tracker = stop, tracker
-        self.suite = os.path.basename(os.path.normpath(config.tasks))
+        self.suite = config.dataset or os.path.basename(os.path.normpath(config.tasks))
         self.ended: dict[tuple[str, int], Trial] = {}
         self.failures: dict[tuple[str, int], int] = {}
         self.lost: list[tuple[str, int]] = []
@@ -261,6 +263,7 @@ class Trials:
             "temperature": config.temperature,
             "max_turns": config.max_turns,
             "enable_summarize": config.summarise,
+            "proactive_summarization_threshold": config.summary_margin,
             "record_terminal_session": False,
             "suppress_max_turns_warning": True,
         }

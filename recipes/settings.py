@@ -151,6 +151,24 @@ class Policy(Training):
 
 
 @chz.chz
+class Tasks:
+    """Terminal tasks of a run; see sweeper.tasks.Choice."""
+
+    tasks: str = chz.field(
+        doc="folder of the tasks (sweeper doctor tasks); with dataset, a checkout of its repository"
+    )
+    task_ids: str | None = chz.field(
+        default=None, doc="only these: names and globs, separated by commas; !NAME leaves one out"
+    )
+    dataset: str | None = chz.field(
+        default=None, doc="tasks of this data set in the registry: NAME@VERSION"
+    )
+    registry: str | None = chz.field(
+        default=None, doc="registry file of Harbor or Terminal-Bench; else registry.json in tasks"
+    )
+
+
+@chz.chz
 class ByOrder:
     """Settings of a run whose steps a client requests one after the other; see session.py."""
 

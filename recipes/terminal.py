@@ -29,7 +29,7 @@ import chz
 
 from sweeper import environments
 from sweeper.environments import Died, Environment, NotThere
-from sweeper.tasks import Task, TaskFailed, made_of, read_all
+from sweeper.tasks import Task, TaskFailed, made_of
 
 from . import (
     chat,
@@ -42,6 +42,7 @@ from . import (
     service,
     settings,
     tasks,
+    terminal_tasks,
 )
 from .episodes import Played, Player, Sampled
 from .rollouts import Group, Problem
@@ -55,11 +56,13 @@ _LOOK_SECONDS = 0.2
 
 
 @chz.chz
-class Config(settings.Policy):
+class Config(settings.Policy, settings.Tasks):
     """Configuration of a run. Metrics are reproducible if the commands are deterministic."""
 
-    tasks: str = chz.field(doc="folder of the tasks to train on (sweeper doctor tasks)")
     test_tasks: str | None = chz.field(default=None, doc="folder of tasks to evaluate on")
+    test_task_ids: str | None = chz.field(
+        default=None, doc="evaluate on these only: of test_tasks, else of those that tasks means"
+    )
     environment: str = chz.field(
         default="bubblewrap",
         doc="where commands are executed: bubblewrap, podman, docker, harbor:TYPE, process",
@@ -77,6 +80,9 @@ class Config(settings.Policy):
     summarise: bool = chz.field(
         default=False, doc="let the model summarise at context_limit, and continue from that"
     )
+    summary_margin: int = chz.field(
+        default=0, doc="summarise: tokens before context_limit at which to do it"
+    )
     n_epochs: int | None = chz.field(
         default=None, doc="train on each task this many times, instead of max_steps"
     )
@@ -92,13 +98,20 @@ class Config(settings.Policy):
     storage_mb: int = chz.field(
         default=512, doc="size of files in an environment, unless its task sets it"
     )
+    cpus: int | None = chz.field(
+        default=None, doc="CPUs of an environment, unless its task sets them; default: all"
+    )
     log_path: str = chz.field(default="runs/terminal", doc="directory for metrics and checkpoints")
 
     @chz.validate
     def _check(self) -> None:
         settings.check_at_least(self, max_turns=1, context_limit=2, max_output=2)
         settings.check_at_least(self, n_parallel_envs=1, environment_retries=0)
-        settings.check_at_least(self, memory_mb=16, storage_mb=1)
+        settings.check_at_least(self, memory_mb=16, storage_mb=1, summary_margin=0)
+        if self.cpus is not None:
+            settings.check_at_least(self, cpus=1)
+        if self.summary_margin >= self.context_limit:
+            raise ValueError("summary_margin must be less than context_limit")
         if self.n_epochs is not None:
             settings.check_at_least(self, n_epochs=1)
         settings.check_positive(self, "command_seconds")
@@ -109,13 +122,6 @@ class Config(settings.Policy):
                 "environment=process isolates nothing: "
                 "set unsafe=True if every command may do what you may"
             )
-
-
-class Data(NamedTuple):
-    """The tasks to train on, and those to evaluate on."""
-
-    train: list[Task]
-    test: list[Task]
 
 
 class Key(NamedTuple):
@@ -143,20 +149,12 @@ def lacks(values: Mapping[str, Any]) -> list[str]:
     kind = values.get("environment", "bubblewrap")
     if (lacking := _missing(kind)) is not None:
         reasons.append(f"environment={kind}: {lacking}")
-    for key in ("tasks", "test_tasks"):
-        if values.get(key):
-            reasons += _mistakes(str(values[key]))
-    return reasons
+    return reasons + terminal_tasks.mistakes(values)
 
 
 @cache
 def _missing(kind: str) -> str | None:
     return environments.missing(kind)
-
-
-@cache
-def _mistakes(folder: str) -> tuple[str, ...]:
-    return read_all(folder)[1]
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
@@ -174,7 +172,8 @@ def with_epochs(config: Config) -> Config:
     another epoch if the number of tasks does not divide evenly."""
     if config.n_epochs is None:
         return config
-    steps = -(-config.n_epochs * len(read_all(config.tasks)[0]) // config.groups_per_batch)
+    count = len(terminal_tasks.read(chz.asdict(config)).train)
+    steps = -(-config.n_epochs * count // config.groups_per_batch)
     return chz.replace(config, max_steps=max(steps, 1))
 
 
@@ -185,25 +184,17 @@ class EpisodeTrainer(rl.GroupTrainer):
     shown: ClassVar = ("env/all/reward/total", "env/all/correct", "test/reward")
 
     @staticmethod
-    def load_data(config: Config) -> Data:
+    def load_data(config: Config) -> terminal_tasks.Tasks:
         """Read the tasks. Raises RecipeError if one has a mistake, or if this machine cannot run
         the environment."""
         if (lacking := environments.missing(config.environment)) is not None:
             raise RecipeError(f"environment={config.environment}: {lacking}")
-        folders = [config.tasks, *([config.test_tasks] if config.test_tasks else [])]
-        tasks: list[list[Task]] = []
-        for folder in folders:
-            read, mistakes = read_all(folder)
-            if mistakes:
-                more = f" (and {len(mistakes) - 1} more: sweeper doctor tasks {folder})"
-                raise RecipeError(mistakes[0] + (more if len(mistakes) > 1 else ""))
-            tasks.append(read)
-        return Data(tasks[0], tasks[1] if config.test_tasks else [])
+        return terminal_tasks.read(chz.asdict(config))
 
     def prepare(self, data: Any) -> None:
         """Render the prompts of all tasks and create the episode player."""
         config = self.config
-        self.tag = os.path.basename(os.path.normpath(config.tasks))
+        self.tag = config.dataset or os.path.basename(os.path.normpath(config.tasks))
         self.tasks = {"train": data.train, "test": data.test}
         self.questions = [self.problem(task) for task in data.train]
         self.held_out = [self.problem(task) for task in data.test]
@@ -219,9 +210,10 @@ class EpisodeTrainer(rl.GroupTrainer):
                 config.episode_seconds,
                 config.max_output,
                 config.summarise,
+                config.summary_margin,
             ),
         )
-        self.limits = environments.Limits(config.memory_mb, config.storage_mb)
+        self.limits = environments.Limits(config.memory_mb, config.storage_mb, cpus=config.cpus)
         self.pool = ThreadPoolExecutor(config.n_parallel_envs, "episode")
         self.places: set[Environment] = set()
         self.closing = False

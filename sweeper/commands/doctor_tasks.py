@@ -6,17 +6,24 @@ from sweeper.commands import arguments as shared
 from sweeper.environments import KINDS, NotThere, check_kind, missing
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.sweep.labels import plural
+from sweeper.tasks.choosing import choice_of
 from sweeper.tasks.task_checks import Checked, check_tasks, notes_of
 from sweeper.terminal import number, print_json, print_table, say, warn
 
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper doctor tasks`."""
-    shared.group(verb, "which tasks").add_argument(
+    which = shared.group(verb, "which tasks")
+    which.add_argument(
         "folder",
         metavar="FOLDER",
         help="a task (a folder with task.toml), or a folder of tasks",
     )
+    which.add_argument("--task-ids", metavar="NAMES", help="names and globs, separated by commas")
+    which.add_argument(
+        "--dataset", metavar="NAME@VERSION", help="of a registry; FOLDER is its checkout"
+    )
+    which.add_argument("--registry", metavar="FILE", help="that registry (FOLDER/registry.json)")
     how = shared.group(verb, "how to try them")
     how.add_argument(
         "--environment",
@@ -45,7 +52,11 @@ def run(arguments: Namespace) -> int:
         raise EnvironmentFailure(f"tasks cannot be tried (--read-only reads them): {lacking}")
     try:
         checked = check_tasks(
-            arguments.folder, kind, unsafe=arguments.unsafe, at_once=arguments.at_once
+            arguments.folder,
+            kind,
+            unsafe=arguments.unsafe,
+            at_once=arguments.at_once,
+            choice=choice_of(vars(arguments)),
         )
     except NotThere as error:
         raise UsageError(str(error).replace("say `unsafe: true`", "say --unsafe")) from None

@@ -42,12 +42,13 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on all processes of an environment together."""
+    """Limits on all processes of an environment together. `cpus` of None: all of the machine's."""
 
     memory_mb: int = 1024
     storage_mb: int = 512
     processes: int = 128
     files: int = 100_000
+    cpus: int | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from sweeper.environments.base import Died, Ended, Limits, Made, NotThere
-from sweeper.environments.shell import InShell, Shell, close_pipes, last_error, supervisor
+from sweeper.environments.shell import InShell, Shell, close_pipes, last_error, on_cpus, supervisor
 
 _EVERY_SECONDS = 0.1
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
@@ -250,7 +250,8 @@ class Bubblewrap(InShell):
     def _spawn(self, info: int) -> "subprocess.Popen[bytes]":
         made = self._made
         script = supervisor("-1", _PREPARE, made.limits)
-        argv = [*_start(_over_root(made)), "--info-fd", str(info), *_NAMESPACES]
+        argv = [*on_cpus(made.limits.cpus), *_start(_over_root(made))]
+        argv += ["--info-fd", str(info), *_NAMESPACES]
         argv += [*_file_system(made), "--chdir", made.workdir, "--", "bash", "-c", script, "shell"]
         env = {"PATH": _PATH, "HOME": "/root", "TERM": "dumb", "LANG": "C.UTF-8", "USER": "root"}
         try:

@@ -85,6 +85,8 @@ class Container(InShell):
         made, limits = self._made, self._made.limits
         argv = [self._command, "run", "-i", "--rm", "--name", self._name, "--network", "none"]
         argv += ["--memory", f"{limits.memory_mb}m", "--memory-swap", f"{limits.memory_mb}m"]
+        if limits.cpus is not None:  # more than there are is refused
+            argv += ["--cpus", str(min(limits.cpus, os.cpu_count() or 1))]
         argv += ["--pids-limit", str(limits.processes), "--ulimit", "nofile=1024:1024"]
         # At most our own limit: podman's default is refused if it is above ours.
         own = resource.getrlimit(resource.RLIMIT_NPROC)[1]

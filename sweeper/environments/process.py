@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 
 from sweeper.environments.base import Died, Made
-from sweeper.environments.shell import InShell, Shell, close_pipes, supervisor
+from sweeper.environments.shell import InShell, Shell, close_pipes, on_cpus, supervisor
 
 ROOT = "SWEEPER_TASK_ROOT"
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ")
@@ -52,7 +52,8 @@ class Process(InShell):
                 os.makedirs(os.path.join(self.root, folder), exist_ok=True)
             script = supervisor("-- -$p $p", session=True)
             env |= {"HOME": workdir, "TERM": "dumb", **self._made.env, ROOT: self.root}
-            self._process = _begin(["bash", "-c", script, "shell"], env, workdir)
+            command = [*on_cpus(self._made.limits.cpus), "bash", "-c", script, "shell"]
+            self._process = _begin(command, env, workdir)
         except OSError as error:
             raise Died(f"the environment does not start: {error}") from None
         self._shell = Shell(self._process, self._end_all, root=self.root)

@@ -1,10 +1,12 @@
 """A shell that keeps its state between commands, controlled through two pipes. A supervisor (bash)
 in the environment starts one shell at a time. Random words mark the end of each output."""
 
+import itertools
 import os
 import secrets
 import select
 import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -88,6 +90,20 @@ def supervisor(
         "loop": shlex.quote(_LOOP),
         "word": _WORD,
     }
+
+
+_turn = itertools.count()
+
+
+def on_cpus(cpus: int | None) -> list[str]:
+    """Return the beginning of a command that confines it to so many of the CPUs that we may use.
+    Environments take them in turn. Nothing keeps a program from choosing others again."""
+    ours = sorted(os.sched_getaffinity(0))
+    if cpus is None or cpus >= len(ours):
+        return []
+    first = next(_turn) * cpus
+    own = {ours[(first + number) % len(ours)] for number in range(cpus)}
+    return [shutil.which("taskset") or "taskset", "--cpu-list", ",".join(map(str, sorted(own)))]
 
 
 class Output:

@@ -1,6 +1,7 @@
 """Tasks for a model that works in a shell, in Harbor's format: one folder per task, with the
 instruction, the environment and the verifier."""
 
+from sweeper.tasks.choosing import Choice, choice_of
 from sweeper.tasks.documents import Step, Task
 from sweeper.tasks.reading import read_all, read_tasks
 from sweeper.tasks.running import (
@@ -15,11 +16,13 @@ from sweeper.tasks.running import (
 )
 
 __all__ = [
+    "Choice",
     "Judged",
     "Step",
     "Task",
     "TaskFailed",
     "begin_step",
+    "choice_of",
     "made_of",
     "read_all",
     "read_tasks",

@@ -10,6 +10,7 @@ from typing import Any, cast
 from sweeper.errors import UsageError
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Reading
+from sweeper.tasks.choosing import ALL, Choice, folders_of
 from sweeper.tasks.declaration import (
     TASK,
     AgentTable,
@@ -118,36 +119,20 @@ _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*/[a-zA-Z0-9][a-zA-Z0-9._-]*")
 _ODD_STEP = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
 
 
-def folders_of(path: str) -> list[str]:
-    """Return the folders of the tasks at a path: the path itself if it is a task, else its
-    subfolders. Raises `UsageError` if there is none."""
-    if any(os.path.isfile(os.path.join(path, name)) for name in ("task.toml", "instruction.md")):
-        return [path]
-    try:
-        names = sorted(os.listdir(path))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
-    folders = [os.path.join(path, name) for name in names if not name.startswith((".", "_"))]
-    folders = [folder for folder in folders if os.path.isdir(folder)]
-    if not folders:
-        raise UsageError(f"{path}: there is no task in it: a task is a folder with task.toml")
-    return folders
-
-
-def read_all(path: str) -> tuple[list[Task], tuple[str, ...]]:
-    """Return the tasks at a path, and a line for each mistake."""
+def read_all(path: str, choice: Choice = ALL) -> tuple[list[Task], tuple[str, ...]]:
+    """Return the chosen tasks at a path, and a line for each mistake."""
     problems = Problems()
     try:
-        tasks = read_tasks(path, problems)
+        tasks = read_tasks(path, problems, choice)
     except UsageError as error:
         return [], (str(error),)
     return tasks, problems.error().problems if problems else ()
 
 
-def read_tasks(path: str, problems: Problems) -> list[Task]:
-    """Return all tasks at a path that could be read; see `read_task`."""
+def read_tasks(path: str, problems: Problems, choice: Choice = ALL) -> list[Task]:
+    """Return all chosen tasks at a path that could be read; see `read_task`."""
     tasks: list[Task] = []
-    for folder in folders_of(path):
+    for folder in folders_of(path, choice):
         task = read_task(folder, problems)
         if task is None:
             continue

@@ -87,6 +87,7 @@ def made_of(task: Task, limits: Limits | None = None) -> Made:
             storage_mb=place.storage_mb or limits.storage_mb,
             processes=limits.processes,
             files=limits.files,
+            cpus=place.cpus or limits.cpus,
         ),
         folder=task.folder,
         image=place.docker_image,

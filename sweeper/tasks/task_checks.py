@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sweeper.environments import Died, Environment, Limits, open_environment
 from sweeper.fields.nodes import Problems
+from sweeper.tasks.choosing import ALL, Choice
 from sweeper.tasks.documents import Task
 from sweeper.tasks.reading import read_tasks
 from sweeper.tasks.running import (
@@ -46,11 +47,13 @@ def check_tasks(
     unsafe: bool = False,
     at_once: int = 4,
     limits: Limits | None = None,
+    choice: Choice = ALL,
 ) -> Checked:
-    """Read the tasks at a path. With a `kind` of environment, try those without mistakes. Raises
-    `UsageError` if there is no task, and `NotThere` if such environments are not possible."""
+    """Read the chosen tasks at a path. With a `kind` of environment, try those without mistakes.
+    Raises `UsageError` if there is no task, and `NotThere` if such environments are not
+    possible."""
     problems = Problems()
-    tasks = read_tasks(path, problems)
+    tasks = read_tasks(path, problems, choice)
     mistakes = problems.error().problems if problems else ()
     if kind is None:
         return Checked(tuple(tasks), mistakes)

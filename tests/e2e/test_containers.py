@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,9 @@ def test_a_task_in_a_container(opened, task, kind):
     """Its image is made once; the shell keeps its state; a command ends in time; the solution earns
     all and nothing done does not."""
     assert environments.missing(kind) is None
-    place = opened(made_of(task, SMALL), kind)
+    place = opened(made_of(task, replace(SMALL, cpus=1)), kind)
+    (name,) = podman("ps", "-q").split()
+    assert podman("inspect", name, "--format", "{{.HostConfig.NanoCpus}}").strip() == "1000000000"
     set_up(place, task)
     begin_step(place, task, task.steps[0])
     assert not verify(place, task, task.steps[0]).reward

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -82,6 +83,14 @@ def test_what_killed_processes_still_write_is_not_output_of_the_next_command(ope
     for _ in range(20):
         assert place.exec(writers, 0.05).ended == "timeout"
         assert place.exec("echo well", SOON) == Result(0, b"well\n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cpus_are_as_many_as_asked_for(opened, kind):
+    ours = len(os.sched_getaffinity(0))
+    for cpus, seen in ((None, ours), (1, 1), (ours + 5, ours)):
+        place = opened(kind, limits=replace(SMALL, cpus=cpus))
+        assert place.exec("nproc", SOON).text == f"{seen}\n"
 
 
 def test_no_isolation_is_only_for_who_says_so():

@@ -12,7 +12,7 @@ import sweeper
 from sweeper import environments
 from sweeper.commands.doctor_tasks import add_arguments
 from sweeper.errors import GridError
-from sweeper.tasks import declaration
+from sweeper.tasks import Choice, declaration, read_all
 from sweeper.tasks.task_checks import check_tasks
 
 pytestmark = pytest.mark.e2e
@@ -302,6 +302,82 @@ def test_a_plan_says_what_this_machine_lacks(tmp_path, monkeypatch):
     assert len(sweeper.plan(grid | {"grid": {"size": [1]}}).runs) == 1
     elsewhere = {"launch": {"backend": "slurm"}}
     assert len(sweeper.plan(grid | elsewhere).runs) == 3
+
+
+def names_of(tmp_path, **choice):
+    tasks, mistakes = read_all(str(tmp_path), Choice(**choice))
+    return [task.name.removeprefix("ours/") for task in tasks] or list(mistakes)
+
+
+@pytest.mark.parametrize(
+    ("task_ids", "names"),
+    [
+        ("one", ["one"]),
+        ("t*,one", ["one", "three", "two"]),
+        ("!t*", ["one"]),
+        ("*,!one", ["three", "two"]),
+        ("four", ["task_ids: no task in {} is called four: it has one, three, two"]),
+        ("one,!one", ["task_ids=one,!one leaves no task in {}"]),
+    ],
+)
+def test_tasks_by_names_and_globs(tmp_path, task_ids, names):
+    for name in ("one", "two", "three"):
+        write(tmp_path / name, {}, name)
+    assert names_of(tmp_path, task_ids=task_ids) == [name.format(tmp_path) for name in names]
+
+
+def git(folder, *words):
+    given = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    return subprocess.run([*given, *words], check=True, capture_output=True, text=True).stdout
+
+
+def test_tasks_by_a_registry(tmp_path):
+    """Of a checkout: those that the data set has at its commit, in Harbor's form and the older."""
+    for name in ("one", "two", "three"):
+        write(tmp_path / "sets" / "a" / name, {}, name)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "tasks")
+    commit = git(tmp_path, "rev-parse", "HEAD").strip()
+
+    def task(name):
+        source = {"git_url": "https://example.org/tasks.git", "git_commit_id": commit}
+        return {"name": name, "path": f"sets/a/{name}", **source}
+
+    older = {"github_url": "https://example.org/tasks.git", "dataset_path": "./sets/a"}
+    rows = [
+        {"name": "a", "version": "1.0", "description": "", "tasks": [task("one"), task("two")]},
+        {"name": "a", "version": "2.0", "description": "", "tasks": [task("three")]},
+        {"name": "b", "version": "0.1", "commit_hash": commit, **older},
+        {"name": "c", "version": "0.1", "task_id_subset": ["two"], "commit_hash": "head", **older},
+        {"name": "d", "version": "1", "tasks": [{"name": "out", "path": "../out"}]},
+        {"name": "e", "version": "1", "tasks": [task("one") | {"git_commit_id": "f" * 40}]},
+    ]
+    (tmp_path / "registry.json").write_text(json.dumps(rows))
+    assert names_of(tmp_path, dataset="a@1.0") == ["one", "two"]
+    assert names_of(tmp_path, dataset="a@1.0", task_ids="t*") == ["two"]
+    assert names_of(tmp_path, dataset="a") == ["three"]
+    assert names_of(tmp_path, dataset="b@0.1") == ["one", "three", "two"]
+    file = tmp_path / "registry.json"
+    assert names_of(tmp_path, dataset="c@0.1", registry=str(file)) == ["two"]
+    for dataset, why in (
+        ("a@3", f"{file} has no dataset a@3: it has a@1.0, a@2.0"),
+        ("d", "a registry's path must not lead out of its repository: ../out"),
+        ("e", f"{tmp_path}: no commit {'f' * 40} in it"),
+    ):
+        (told,) = names_of(tmp_path, dataset=dataset)
+        assert told.startswith(why)
+    (tmp_path / "sets" / "a" / "one" / "instruction.md").write_text("Something else.")
+    (told,) = names_of(tmp_path, dataset="a@1.0")
+    assert told == (
+        f"{tmp_path}: its tasks are not those of commit {commit}: "
+        f"git -C {tmp_path} checkout {commit}"
+    )
+    command = [sys.executable, "-m", "sweeper", "doctor", "tasks", "--read-only", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--dataset", "a@2.0"], capture_output=True, text=True, check=False
+    )
+    assert "1 task read, 0 mistakes" in done.stdout, done.stderr
 
 
 def test_the_command_line(tmp_path):

@@ -246,6 +246,9 @@ def test_an_episode_that_sums_up_is_trained_in_segments(tmp_path):
     assert episodes.from_document(line) == played
     steps = episodes.atif(problem, played, "m", {})["steps"][1:]
     assert [step["metrics"]["prompt_tokens"] for step in steps] == [len(one) for one in contexts]
+    # With a margin it does so that much earlier.
+    early, *_ = play(tmp_path, answers[1:], **most, margin=60)
+    assert ["summary" in turn.metrics for turn in early.rollout.turns] == [False, True, False]
     # One segment where nothing was summed up.
     plain, problem, *_ = play(tmp_path, [("ls", True), ("exit", True)])
     ((prompt, same, places),) = rollouts.segments(problem.prompt, plain.rollout)

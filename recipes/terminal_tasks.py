@@ -1,0 +1,49 @@
+"""Reads the terminal tasks of a run: those to train on, and those to evaluate on."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from sweeper.tasks import Choice, Task, choice_of, read_all
+
+from .service import RecipeError
+
+
+class Tasks(NamedTuple):
+    """The tasks to train on, and those to evaluate on."""
+
+    train: list[Task]
+    test: list[Task]
+
+
+def sources(values: Mapping[str, Any]) -> dict[str, tuple[str, Choice]]:
+    """Return the folder and the choice of the tasks of `train`, and of `test` if there are any."""
+    if not values.get("tasks"):
+        return {}
+    choice, ids = choice_of(values), values.get("test_task_ids")
+    found = {"train": (str(values["tasks"]), choice)}
+    if values.get("test_tasks"):
+        found["test"] = str(values["test_tasks"]), Choice(ids)
+    elif ids is not None:
+        found["test"] = str(values["tasks"]), choice._replace(task_ids=ids)
+    return found
+
+
+@cache
+def _read(folder: str, choice: Choice) -> tuple[list[Task], tuple[str, ...]]:
+    return read_all(folder, choice)
+
+
+def mistakes(values: Mapping[str, Any]) -> list[str]:
+    """Return a line for each mistake of a run's tasks."""
+    lines = [line for source in sources(values).values() for line in _read(*source)[1]]
+    return list(dict.fromkeys(lines))
+
+
+def read(values: Mapping[str, Any]) -> Tasks:
+    """Return a run's tasks. Raises RecipeError for the first mistake."""
+    if lines := mistakes(values):
+        more = f" (and {len(lines) - 1} more: sweeper doctor tasks {values['tasks']})"
+        raise RecipeError(lines[0] + (more if len(lines) > 1 else ""))
+    tasks = {split: _read(*source)[0] for split, source in sources(values).items()}
+    return Tasks(tasks["train"], tasks.get("test", []))

@@ -1,0 +1,171 @@
+"""Chooses tasks: by names and globs, and by a data set's name and version in a registry file of
+Harbor or Terminal-Bench, whose repository is checked out here. Downloads nothing."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple, cast
+
+from sweeper.common.json_values import list_of, table_of
+from sweeper.errors import UsageError
+
+_SECONDS = 60.0
+_TASK_FILES = ("task.toml", "instruction.md", "task.yaml")
+
+
+class Choice(NamedTuple):
+    """Which tasks at a path. `task_ids` are names and globs, separated by commas; one after `!`
+    leaves tasks out. `dataset` is NAME or NAME@VERSION in `registry`, or in the file
+    `registry.json` at the path, which then is a checkout of the data set's repository."""
+
+    task_ids: str | None = None
+    dataset: str | None = None
+    registry: str | None = None
+
+
+ALL = Choice()
+
+
+def choice_of(values: Mapping[str, object]) -> Choice:
+    """Return the choice among the values of a run's configuration."""
+    given = (values.get(key) for key in Choice._fields)
+    return Choice(*(None if value is None else str(value) for value in given))
+
+
+def folders_of(path: str, choice: Choice = ALL) -> list[str]:
+    """Return the folders of the chosen tasks. Raises `UsageError` if there is none, and for a name
+    that means no task."""
+    if choice.dataset is not None:
+        folders = _in_dataset(path, choice.dataset, choice.registry)
+    elif choice.registry is not None:
+        raise UsageError(f"registry={choice.registry}: name its dataset: dataset=NAME@VERSION")
+    else:
+        folders = _in_folder(path)
+    return folders if choice.task_ids is None else _named(folders, choice.task_ids, path)
+
+
+def _in_folder(path: str) -> list[str]:
+    """Return the path itself if it is a task, else its subfolders."""
+    if any(os.path.isfile(os.path.join(path, name)) for name in _TASK_FILES):
+        return [path]
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    folders = [os.path.join(path, name) for name in names if not name.startswith((".", "_"))]
+    folders = [folder for folder in folders if os.path.isdir(folder)]
+    if not folders:
+        raise UsageError(f"{path}: there is no task in it: a task is a folder with task.toml")
+    return folders
+
+
+def _named(folders: Sequence[str], task_ids: str, path: str) -> list[str]:
+    """Return the folders with these names, in their order."""
+    patterns = [word.strip() for word in task_ids.split(",") if word.strip()]
+    names = {folder: os.path.basename(os.path.normpath(folder)) for folder in folders}
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern.removeprefix("!")) for name in names.values()):
+            known = ", ".join([*names.values()][:8]) + (", ..." if len(names) > 8 else "")
+            raise UsageError(f"task_ids: no task in {path} is called {pattern}: it has {known}")
+    without = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    wanted = [pattern for pattern in patterns if not pattern.startswith("!")] or ["*"]
+    chosen = [
+        folder
+        for folder, name in names.items()
+        if any(fnmatchcase(name, one) for one in wanted)
+        and not any(fnmatchcase(name, one) for one in without)
+    ]
+    if not chosen:
+        raise UsageError(f"task_ids={task_ids} leaves no task in {path}")
+    return chosen
+
+
+class _Source(NamedTuple):
+    """A task of a data set: its path in the repository, and the commit of it."""
+
+    path: str
+    commit: str | None
+
+
+def _in_dataset(path: str, dataset: str, registry: str | None) -> list[str]:
+    """Return the folders of a data set's tasks. Raises `UsageError` if the checkout has others."""
+    file = registry or os.path.join(path, "registry.json")
+    row = _row(file, dataset)
+    sources = _harbor_sources(row) if "tasks" in row else _older_sources(row, path)
+    if not sources:
+        raise UsageError(f"{file}: {dataset} names no task")
+    for commit in dict.fromkeys(one.commit for one in sources if one.commit):
+        _check_commit(path, commit, [one.path for one in sources if one.commit == commit])
+    folders = [os.path.join(path, one.path) for one in sources]
+    if missing := [folder for folder in folders if not os.path.isdir(folder)]:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise UsageError(f"{file}: {dataset} has {missing[0]}, which is not there{more}")
+    return folders
+
+
+def _row(file: str, dataset: str) -> Mapping[str, object]:
+    """Return the registry's entry of a data set; without a version, the last one of its name."""
+    try:
+        with open(file, encoding="utf-8") as stream:
+            document: object = json.load(stream)
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}: dataset={dataset} needs a registry") from None
+    except ValueError as error:
+        raise UsageError(f"{file}: not JSON: {error}") from None
+    rows = [table_of(row) for row in list_of(document)]
+    name, _, version = dataset.partition("@")
+    of_name = [row for row in rows if row.get("name") == name]
+    found = [row for row in of_name if not version or str(row.get("version")) == version]
+    if not found:
+        known = sorted({f"{row.get('name')}@{row.get('version')}" for row in of_name or rows})
+        raise UsageError(f"{file} has no dataset {dataset}: it has {', '.join(known[:12])}")
+    return found[-1]
+
+
+def _harbor_sources(row: Mapping[str, object]) -> list[_Source]:
+    tasks = [table_of(one) for one in list_of(row["tasks"])]
+    return [_Source(_below(one.get("path")), _commit(one.get("git_commit_id"))) for one in tasks]
+
+
+def _older_sources(row: Mapping[str, object], path: str) -> list[_Source]:
+    """Return the tasks of Terminal-Bench's older form: a folder, and perhaps names in it."""
+    folder, commit = _below(row.get("dataset_path") or "tasks"), _commit(row.get("commit_hash"))
+    names = row.get("task_id_subset")
+    if names is None:
+        names = [os.path.basename(one) for one in _in_folder(os.path.join(path, folder))]
+    return [_Source(os.path.join(folder, str(name)), commit) for name in cast("list[str]", names)]
+
+
+def _below(given: object) -> str:
+    """Return a path within a repository. Raises `UsageError` for one that leads out of it."""
+    path = os.path.normpath(str(given or ".").removeprefix("./"))
+    if os.path.isabs(path) or path.split(os.sep)[0] == "..":
+        raise UsageError(f"a registry's path must not lead out of its repository: {given}")
+    return path
+
+
+def _commit(given: object) -> str | None:
+    return None if given in (None, "", "HEAD", "head") else str(given)
+
+
+def _check_commit(path: str, commit: str, folders: Sequence[str]) -> None:
+    """Raise `UsageError` unless these folders are as at the commit."""
+    if commit.startswith("-"):
+        raise UsageError(f"a registry's commit is not one: {commit}")
+    argv = ["git", "-C", path, "diff", "--quiet", commit, "--", *folders]
+    try:
+        ended = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"{path}: git does not compare it with {commit}: {error}") from None
+    if ended.returncode == 1:
+        raise UsageError(
+            f"{path}: its tasks are not those of commit {commit}: git -C {path} checkout {commit}"
+        )
+    if ended.returncode:
+        why = ended.stderr.strip().splitlines()[:1]
+        raise UsageError(f"{path}: no commit {commit} in it: {''.join(why)[:200]}")
