@@ -4,13 +4,15 @@ make the prompts and grade the answers. Needs tinker-cookbook in the same interp
 import asyncio
 import hashlib
 import importlib
+import importlib.util
 import pkgutil
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from . import graders
+from . import graders, settings
+from .data_files import Checked
 from .service import RecipeError
 from .suites import Item
 
@@ -73,15 +75,26 @@ def _cookbook(module: str) -> Any:
     return importlib.import_module(f"tinker_cookbook.{module}")
 
 
+def _not_installed(name: str) -> str:
+    return (
+        f"{PREFIX}{name} needs tinker-cookbook, which this interpreter does not have: `pip install "
+        "tinker-cookbook` beside sweeper, or name an interpreter that has it by launch.python"
+    )
+
+
+def check(suite: str) -> Checked:
+    """Check a benchmark of a suite while a grid is planned, without importing the package."""
+    if importlib.util.find_spec("tinker_cookbook") is None:
+        return Checked(_not_installed(suite.removeprefix(PREFIX)))
+    return Checked(None)
+
+
 def found(name: str) -> Any:
     """Return the benchmark of that name. Raises RecipeError if there is none, or no package."""
     try:
         package = _cookbook("eval.benchmarks")
     except ImportError as error:
-        raise RecipeError(
-            f"suite={PREFIX}{name}: tinker-cookbook is not installed here ({error}): "
-            "install it beside sweeper, or name its interpreter by launch.python"
-        ) from None
+        raise RecipeError(f"{_not_installed(name)} ({error})") from None
     for module in pkgutil.iter_modules(package.__path__):
         if not module.name.startswith("_"):
             try:
@@ -95,19 +108,26 @@ def found(name: str) -> Any:
 
 
 class Benchmarks:
-    """The benchmarks of an evaluation, played on an event loop of their own."""
+    """The benchmarks of an evaluation, at most `most` examples of each, played on an event loop of
+    their own."""
 
-    def __init__(self, names: Sequence[str], config: Any, tokenizer: Any) -> None:
-        renderer = config.renderer_name
+    def __init__(
+        self,
+        names: Sequence[str],
+        how: settings.Answering,
+        model_name: str,
+        most: int | None,
+        tokenizer: Any,
+    ) -> None:
+        renderer = how.renderer_name
         if renderer is None:
             try:
-                renderer = _cookbook("model_info").get_recommended_renderer_name(config.model_name)
+                renderer = _cookbook("model_info").get_recommended_renderer_name(model_name)
             except (ValueError, KeyError):
                 raise RecipeError(
-                    f"tinker-cookbook knows no renderer for {config.model_name}: "
-                    "name one by renderer_name"
+                    f"tinker-cookbook knows no renderer for {model_name}: name one by renderer_name"
                 ) from None
-        self._config, self._tokenizer = config, tokenizer
+        self._how, self._most, self._tokenizer = how, most, tokenizer
         self._renderer = _cookbook("renderers").get_renderer(renderer, tokenizer)
         self._named = {name: found(name) for name in names}
         self._made: dict[tuple[str, int], dict[str, Any]] = {}
@@ -115,9 +135,9 @@ class Benchmarks:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
-    def items(self) -> list[Item]:
-        """Return the examples of all benchmarks in order. Raises RecipeError if a data set is
-        missing.
+    def items(self, taken: Collection[str] = ()) -> list[Item]:
+        """Return the examples of all benchmarks in order. A benchmark whose name is `taken` by
+        another suite is called cookbook-<name>. Raises RecipeError if a data set is missing.
         """
         items: list[Item] = []
         for name in self._named:
@@ -125,14 +145,21 @@ class Benchmarks:
                 key = hashlib.sha256(f"{name}/{example}".encode()).hexdigest()[:16]
                 self._where[key] = name, example
                 empty = graders.Question("", "", ())
-                items.append(Item(key, name, [], empty, GRADER, "", example))
+                suite = f"cookbook-{name}" if name in taken else name
+                items.append(Item(key, suite, [], empty, GRADER, "", example))
         return items
+
+    def name_of(self, item: Item) -> str:
+        """Return the name of an item's benchmark."""
+        return self._where[item.key][0]
 
     def begin(self, sampler: Any, item: Item, first: int, seeds: Sequence[int]) -> Waited:
         """Play an example once for each seed; the first is its sample `first`."""
         name, example = self._where[item.key]
         played: list[Callable[[], Coroutine[Any, Any, Played]]] = []
         for number, seed in enumerate(seeds, first):
+            if example not in self._environments(name, number):  # asked before, of other weights
+                del self._made[name, number]
             environment = self._environments(name, number).pop(example)  # it is for one episode
             played.append(lambda e=environment, s=seed: self._play(sampler, e, s))
 
@@ -148,11 +175,11 @@ class Benchmarks:
     def _environments(self, name: str, sample: int) -> dict[str, Any]:
         """Return the environments of all examples for one sample of each, by the example's id."""
         if (name, sample) not in self._made:
-            config, benchmark = self._config, self._named[name]
+            benchmark = self._named[name]
             benchmark_config = _cookbook("eval.benchmarks").BenchmarkConfig(
-                max_examples=config.max_items,
-                max_tokens=config.max_tokens,
-                temperature=config.temperature,
+                max_examples=self._most,
+                max_tokens=self._how.max_tokens,
+                temperature=self._how.temperature,
                 system_prompt=benchmark.recommended_system_prompt,
             )
             try:
@@ -182,8 +209,8 @@ class Benchmarks:
         tokens, reward, turn = 0, 0.0, 0
         while True:
             params = tinker.SamplingParams(
-                max_tokens=self._config.max_tokens,
-                temperature=self._config.temperature,
+                max_tokens=self._how.max_tokens,
+                temperature=self._how.temperature,
                 stop=stop,
                 seed=(seed + turn) % 2**31,
             )

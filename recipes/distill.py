@@ -25,10 +25,12 @@ import chz
 from . import (
     chat,
     estimates,
+    evaluating,
     hyperparams,
     policy_gradient,
     preview,
     rl,
+    rollouts,
     samplers,
     service,
     settings,
@@ -97,7 +99,11 @@ lacks = rl.lacks
 
 def notes(values: Mapping[str, Any]) -> list[str]:
     """Return lines for the plan of a run: the values chosen for `auto`, and notes on its data."""
-    return [*hyperparams.notes("distill", Config, values), *settings.notes(values)]
+    return [
+        *hyperparams.notes("distill", Config, values),
+        *settings.notes(values),
+        *evaluating.notes(values),
+    ]
 
 
 def main(config: Config) -> None:
@@ -108,12 +114,12 @@ def main(config: Config) -> None:
 
 def examples(values: Mapping[str, Any], count: int) -> preview.Document:
     """Return the first questions that the student or the teacher would answer; see preview.py."""
-    return preview.of_questions(Config(**values), count, rl.problems_of)
+    return preview.of_questions(settings.made(Config, values), count, rollouts.problems_of)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
     """Estimate the tokens of a run with these values; see estimates.py."""
-    config = Config(**values)
+    config = settings.made(Config, values)
     train, test = estimates.split_sizes(config)
     teachers = [estimates.model_of(config, name) for _, name in teachers_of(config.teacher)]
     size = rl.sampled_size(config, train)
@@ -131,6 +137,7 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
     passed = config.max_steps * config.batch_size * (train.prompt + size - 1)
     tally.add(config.model_name, "train", passed)
     sft.tally_evaluation(tally, config.model_name, test, estimates.evaluations(config))
+    evaluating.tally(tally, config)
     return tally.counts()
 
 

@@ -25,6 +25,7 @@ import chz
 from . import (
     chat,
     estimates,
+    evaluating,
     hyperparams,
     pairs,
     preview,
@@ -49,7 +50,7 @@ then.
 
 
 @chz.chz
-class Config(pairs.Settings):
+class Config(pairs.Settings, settings.Evaluated):
     """Configuration of a run. The same configuration gives the same metrics."""
 
     dpo_beta: float = chz.field(
@@ -68,12 +69,18 @@ class Config(pairs.Settings):
         settings.check_positive(self, "dpo_beta")
 
 
-lacks = pairs.lacks
+def lacks(values: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the files of a run's pairs and suites."""
+    return [*pairs.lacks(values), *evaluating.lacks(values)]
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
     """Return lines for the plan of a run: the values chosen for `auto`, and notes on its data."""
-    return [*hyperparams.notes("dpo", Config, values), *pairs.notes(values)]
+    return [
+        *hyperparams.notes("dpo", Config, values),
+        *pairs.notes(values),
+        *evaluating.notes(values),
+    ]
 
 
 def main(config: Config) -> None:
@@ -83,12 +90,12 @@ def main(config: Config) -> None:
 
 def examples(values: Mapping[str, Any], count: int) -> preview.Document:
     """Return the first pairs that a run would train on; see preview.py."""
-    return preview.of_pairs(Config(**values), count, chat.render_answer)
+    return preview.of_pairs(settings.made(Config, values), count, chat.render_answer)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
     """Estimate the tokens of a run with these values; see estimates.py."""
-    config = Config(**values)
+    config = settings.made(Config, values)
     train, test = estimates.pair_sizes(config)
     tally, reference = estimates.Tally(), config.reference_model_name or config.model_name
     tally_pairs(tally, config, train, test)
@@ -98,6 +105,7 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
         times = estimates.evaluations(config) * test.number
         tally.add(config.model_name, "prefill", times * test.prompt)
         tally.add(config.model_name, "sample", times * test.answer)
+    evaluating.tally(tally, config)
     return tally.counts()
 
 
@@ -230,7 +238,7 @@ class PairTrainer(Trainer):
         """Submit a step's forward pass; the service executes it with the weights of that step."""
         config = self.config
         saved = self.save(step) if self.save_due(step) else None
-        scores = self.begin_evaluation(step) if self.evaluation_due(step) else None
+        scores = self.begin_scores(step)
         indices = tasks.batch_indices(step, config.batch_size, len(self.train_pairs), config.seed)
         batch = [self.train_pairs[index] for index in indices]
         return Passed(step, batch, self.forward(batch), scores, saved)

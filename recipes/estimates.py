@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from . import chat, data_files, pairs, rewards, settings, tasks
+from . import chat, data_files, pairs, rewards, settings, suites, tasks
 
 SOME = 128
 """Number of texts whose mean length stands for all."""
@@ -151,6 +151,23 @@ def judged_size(config: settings.Settings) -> float:
     return once(config, measure, "judged", config.data, config.train_size)
 
 
+def suite_sizes(
+    config: settings.Problems, suite: str | None, how: settings.Answering, most: int | None
+) -> tuple[Sizes, float]:
+    """Return the sizes of the first `most` items of a suite, and the tokens of an answer."""
+
+    def measure() -> tuple[Sizes, float]:
+        items = suites.load_suites(config, suite, how.grader)[:most]
+        conversations = [
+            [*i.messages, {"role": "assistant", "content": i.question.answer}] for i in items
+        ]
+        sizes = sizes_of(config.model_name, conversations)
+        known = any(item.question.answer for item in items)
+        return sizes, min(sizes.answer, how.max_tokens) if known else how.max_tokens
+
+    return once(config, measure, "suite", suite, how.grader, most, how.max_tokens)
+
+
 def once(config: settings.Problems, measure: Callable[[], T], *key: object) -> T:
     """Measure once for all configurations with the same relevant settings. The seed is not one: it
     hardly changes the lengths."""
@@ -181,8 +198,12 @@ def _some(values: Sequence[T]) -> Sequence[T]:
 
 def evaluations(config: settings.Training) -> int:
     """Return the number of evaluations in a run: before some of its steps, and at its end."""
-    every = config.eval_every
-    return 1 + (-(-config.max_steps // every) if every else 1)
+    return times(config.eval_every, config.max_steps)
+
+
+def times(every: int, max_steps: int) -> int:
+    """Return how often something happens before the steps of a run and at its end."""
+    return 1 + (-(-max_steps // every) if every else 1)
 
 
 def model_of(config: settings.Place, name: str | None) -> str:

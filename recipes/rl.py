@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import chz
 
 from . import (
-    chat,
     estimates,
+    evaluating,
     hyperparams,
     isolated,
     policy_gradient,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 @chz.chz
-class Config(settings.Policy, settings.Settings):
+class Config(settings.Policy, settings.Settings, settings.Evaluated):
     """Configuration of a run. The same configuration gives the same metrics."""
 
     reward: Literal["dense", "sparse"] = chz.field(
@@ -85,7 +85,7 @@ class Config(settings.Policy, settings.Settings):
 def lacks(values: Mapping[str, Any]) -> list[str]:
     """Return what this machine lacks for a run with these values. Checked when a grid is planned
     whose runs execute on this machine."""
-    reasons = settings.lacks(values)
+    reasons = [*settings.lacks(values), *evaluating.lacks(values)]
     if values.get("reward_function") is not None:
         reasons += settings.lacking_function(values, "reward_function")
     apart = values.get("function_environment") == "bubblewrap"
@@ -100,7 +100,11 @@ TRIED = 4
 
 def notes(values: Mapping[str, Any]) -> list[str]:
     """Return lines for the plan of a run: the values chosen for `auto`, and notes on its data."""
-    return [*hyperparams.notes("rl", Config, values), *settings.notes(values)]
+    return [
+        *hyperparams.notes("rl", Config, values),
+        *settings.notes(values),
+        *evaluating.notes(values),
+    ]
 
 
 def main(config: Config) -> None:
@@ -110,12 +114,12 @@ def main(config: Config) -> None:
 
 def examples(values: Mapping[str, Any], count: int) -> preview.Document:
     """Return the first prompts that a run would sample from; see preview.py."""
-    return preview.of_questions(Config(**values), count, problems_of)
+    return preview.of_questions(settings.made(Config, values), count, rollouts.problems_of)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
     """Estimate the tokens of a run with these values, if no group is dropped; see estimates.py."""
-    config = Config(**values)
+    config = settings.made(Config, values)
     tally = tally_groups(config)
     train, _ = estimates.split_sizes(config)
     answers = config.max_steps * config.groups_per_batch * config.group_size
@@ -141,6 +145,7 @@ def tally_groups(config: Config) -> estimates.Tally:
     times = estimates.evaluations(config) * test.number
     tally.add(model, "prefill", times * test.prompt)
     tally.add(model, "sample", times * test.answer)
+    evaluating.tally(tally, config)
     return tally
 
 
@@ -155,36 +160,6 @@ SampleRequest: TypeAlias = "tinker.APIFuture[tinker.SampleResponse]"
 
 class Interrupted(Exception):
     """A signal arrived while a step was sampled; the step is discarded."""
-
-
-def problems_of(
-    tokenizer: Any, conversations: Sequence[tasks.Conversation], config: Any
-) -> list[Problem]:
-    """Return the problems that fit into `max_length`, with their right answers. Raises RecipeError
-    if none does."""
-    problems: list[Problem] = []
-    for conversation in conversations:
-        example = chat.render(tokenizer, conversation)[-1]
-        prompt, answer = example.tokens[: example.answer], example.tokens[example.answer :]
-        if len(prompt) + config.max_tokens > config.max_length:
-            continue
-        text = _text(tokenizer, answer)
-        problem = Problem(conversation[:-1], prompt, text, answer[-1], len(answer))
-        problems.append(problem._replace(written=conversation[-1]["content"]))
-    if not problems:
-        raise service.RecipeError(
-            f"max_length={config.max_length} leaves no question with max_tokens="
-            f"{config.max_tokens} to answer it"
-        )
-    if left_out := len(conversations) - len(problems):
-        count = f"{left_out} of {len(conversations)} questions"
-        limit = f"max_length={config.max_length}, with max_tokens for the answer"
-        print(f"{count} left out: longer than {limit}", flush=True)
-    return problems
-
-
-def _text(tokenizer: Any, tokens: Sequence[int]) -> str:
-    return tokenizer.decode(list(tokens), skip_special_tokens=True).strip()
 
 
 class GroupTrainer(Trainer):
@@ -228,11 +203,11 @@ class GroupTrainer(Trainer):
 
     def problems(self, conversations: list[tasks.Conversation]) -> list[Problem]:
         """Return the problems that fit into `max_length`, with their right answers."""
-        return problems_of(self.tokenizer, conversations, self.config)
+        return rollouts.problems_of(self.tokenizer, conversations, self.config)
 
     def text(self, tokens: list[int]) -> str:
         """Return the text of an answer, without its end token."""
-        return _text(self.tokenizer, tokens)
+        return rollouts.text_of(self.tokenizer, tokens)
 
     def train_steps(self) -> int:
         """Run all steps. Each samples from the weights of the step before, or of one a few steps
@@ -252,6 +227,10 @@ class GroupTrainer(Trainer):
         """Open a sampler on the current weights, with no requests pending."""
         self.sampler = self.training.save_weights_and_get_sampling_client()
         self.under_way: dict[int, Callable[[], list[Group]]] = {}
+
+    def begin_snapshot(self) -> "tinker.APIFuture[tinker.SamplingClient]":
+        """Return the sampler of the step, which has its weights."""
+        return self.sampler
 
     def advance(self, step: int) -> None:
         """Save a checkpoint if one is due, then run the step."""
@@ -289,7 +268,7 @@ class GroupTrainer(Trainer):
         """Run one step: its samples, the optimizer's steps, a line of metrics."""
         config = self.config
         groups_due = self.sample_ahead(step)
-        scores = self.begin_evaluation(step) if self.evaluation_due(step) else None
+        scores = self.begin_scores(step)
         groups = groups_due()
         judging = self.judging(step, groups)
         if judging.broken is not None:

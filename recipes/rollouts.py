@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from . import chat
+from .service import RecipeError
 from .tasks import Conversation
 
 
@@ -25,6 +27,37 @@ class Problem(NamedTuple):
     size: int
     tag: str = ""
     written: str = ""
+
+
+def problems_of(
+    tokenizer: Any, conversations: Sequence[Conversation], config: Any
+) -> list[Problem]:
+    """Return the problems that fit into `max_length`, with their right answers. Raises RecipeError
+    if none does."""
+    problems: list[Problem] = []
+    for conversation in conversations:
+        example = chat.render(tokenizer, conversation)[-1]
+        prompt, answer = example.tokens[: example.answer], example.tokens[example.answer :]
+        if len(prompt) + config.max_tokens > config.max_length:
+            continue
+        text = text_of(tokenizer, answer)
+        problem = Problem(conversation[:-1], prompt, text, answer[-1], len(answer))
+        problems.append(problem._replace(written=conversation[-1]["content"]))
+    if not problems:
+        raise RecipeError(
+            f"max_length={config.max_length} leaves no question with max_tokens="
+            f"{config.max_tokens} to answer it"
+        )
+    if left_out := len(conversations) - len(problems):
+        count = f"{left_out} of {len(conversations)} questions"
+        limit = f"max_length={config.max_length}, with max_tokens for the answer"
+        print(f"{count} left out: longer than {limit}", flush=True)
+    return problems
+
+
+def text_of(tokenizer: Any, tokens: Sequence[int]) -> str:
+    """Return the text of an answer, without its end token."""
+    return tokenizer.decode(list(tokens), skip_special_tokens=True).strip()
 
 
 class Turn(NamedTuple):

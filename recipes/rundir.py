@@ -23,6 +23,9 @@ CHECKPOINTS = "checkpoints.jsonl"
 ITEMS = "items.jsonl"
 EPISODES = "episodes.jsonl"
 
+PARENT = "parent_path"
+"""Key of a checkpoint's record for the address of the weights that its run started from."""
+
 
 class RunDirectory:
     """A writer of a run's files. `last_state` is the checkpoint to resume from, None for a new

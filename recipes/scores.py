@@ -6,24 +6,45 @@ from typing import Any
 
 from .suites import Item
 
+Done = Sequence[tuple[Item, Sequence[Mapping[str, Any]]]]
+"""Items with the rows of their answers."""
 
-def measures(done: Sequence[tuple[Item, Sequence[Mapping[str, Any]]]]) -> dict[str, float]:
+
+def measures(done: Done) -> dict[str, float]:
     """Return the metrics of all items together, and of each suite. Items without a grader are left
     out of scores."""
-    graded = [(item, rows) for item, rows in done if item.grader is not None]
+    graded = _graded(done)
     measured: dict[str, float] = {"test/num_items": len(done)}
     if graded:
         overall = scores_of([rows for _, rows in graded])
         measured |= {"test/accuracy": overall["score"]}
         if "stderr" in overall:
             measured["test/stderr"] = overall["stderr"]
-        errors = sum(row.get("error") is not None for _, rows in graded for row in rows)
-        measured["test/grader_errors"] = errors
-        measured["test/frac_grader_failed"] = errors / sum(len(rows) for _, rows in graded)
+        measured |= failures(done)
     for suite in dict.fromkeys(item.suite for item, _ in graded):
-        own = scores_of([rows for item, rows in graded if item.suite == suite])
-        measured |= {f"eval/{suite}/{key}": value for key, value in own.items()}
+        measured |= of_suite(suite, [(item, rows) for item, rows in graded if item.suite == suite])
     return measured
+
+
+def failures(done: Done) -> dict[str, float]:
+    """Return the metrics of answers that a grader could not judge."""
+    rows = [row for _, own in _graded(done) for row in own]
+    errors = sum(row.get("error") is not None for row in rows)
+    return {
+        "test/grader_errors": errors,
+        "test/frac_grader_failed": errors / max(len(rows), 1),
+    }
+
+
+def of_suite(name: str, done: Done) -> dict[str, float]:
+    """Return the metrics of a suite's items, none if no item is graded."""
+    graded = _graded(done)
+    scores = scores_of([rows for _, rows in graded]) if graded else {}
+    return {f"eval/{name}/{key}": value for key, value in scores.items()}
+
+
+def _graded(done: Done) -> Done:
+    return [(item, rows) for item, rows in done if item.grader is not None]
 
 
 def scores_of(items: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:

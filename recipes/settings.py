@@ -5,12 +5,14 @@ sessions."""
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import chz
 
 from . import data_files, sandbox, tasks
 from .service import RecipeError
+
+C = TypeVar("C")
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
@@ -67,6 +69,72 @@ class Problems(Place):
     @chz.validate
     def _check_problems(self) -> None:
         check_problems(self)
+
+
+@chz.chz
+class Answering:
+    """How the questions of suites are answered and graded."""
+
+    grader: str = chz.field(
+        default="exact",
+        doc="lines that name no grader: exact, numeric, regex, choice, or path/to/file.py:function",
+    )
+    samples: int = chz.field(default=1, doc="answers to each question; more than one: pass@k")
+    temperature: float = chz.field(default=0.0, doc="sampling temperature; 0: the likeliest token")
+    max_tokens: int = chz.field(default=64, doc="longest answer, in tokens")
+    in_flight: int = chz.field(default=32, doc="questions asked at once")
+    function_seconds: float = chz.field(
+        default=5.0, doc="time limit of a call of a grader's function"
+    )
+    function_megabytes: int = chz.field(default=512, doc="memory limit of a grader's function")
+    renderer_name: str | None = chz.field(
+        default=None, doc="renderer of tinker-cookbook's benchmarks; default: by the model's name"
+    )
+
+    @chz.validate
+    def _check_answering(self) -> None:
+        check_answering(self)
+
+
+@chz.chz
+class Infrequent:
+    """A second, rarer evaluation of a run that trains."""
+
+    suites: list[str] | None = chz.field(default=None, doc="default: those of eval.suites")
+    every: int = chz.field(default=100, doc="steps between evaluations; 0: first and last only")
+    items: int | None = chz.field(default=None, doc="only this many items of each suite")
+
+    @chz.validate
+    def _check_infrequent(self) -> None:
+        check_tier(self)
+
+
+@chz.chz
+class Suites(Answering):
+    """Evaluation of suites in a run that trains; see evaluating.py."""
+
+    suites: list[str] = chz.field(doc="tasks, arithmetic, JSONL files, cookbook:gsm8k")
+    every: int = chz.field(default=20, doc="steps between evaluations; 0: first and last only")
+    items: int | None = chz.field(
+        default=100, doc="only this many items of each suite, the first ones; None: all"
+    )
+    infrequent: Infrequent | None = chz.field(
+        default=None, doc="a rarer evaluation: its own suites, every and items"
+    )
+
+    @chz.validate
+    def _check_suites(self) -> None:
+        check_answering(self)
+        check_tier(self)
+
+
+@chz.chz
+class Evaluated:
+    """A run that can evaluate suites while it trains."""
+
+    eval: Suites | None = chz.field(
+        default=None, doc="evaluate while training: {suites: [...], every: 20, items: 100}"
+    )
 
 
 @chz.chz
@@ -209,6 +277,39 @@ def check_problems(config: Problems) -> None:
     for key, low, high in (("digits", 1, 8), ("length", 1, 12), ("letters", 2, 26)):
         if not low <= getattr(config, key) <= high:
             raise ValueError(f"{key} must be {low} to {high}, not {getattr(config, key)}")
+
+
+def check_answering(config: Answering) -> None:
+    """Raise ValueError for invalid settings of answers; see `check_problems`."""
+    check_at_least(config, samples=1, max_tokens=1, in_flight=1, function_megabytes=32)
+    check_positive(config, "function_seconds")
+    if not (math.isfinite(config.temperature) and config.temperature >= 0):
+        raise ValueError(f"temperature must not be negative, not {config.temperature}")
+    if config.samples > 1 and config.temperature == 0:
+        raise ValueError("samples above 1 are all the same at temperature 0: raise it")
+
+
+def check_tier(tier: Suites | Infrequent) -> None:
+    """Raise ValueError for invalid suites, items or steps between evaluations."""
+    check_at_least(tier, every=0)
+    if tier.items is not None:
+        check_at_least(tier, items=1)
+    if tier.suites is not None and not (tier.suites and all(map(str.strip, tier.suites))):
+        raise ValueError("suites must name at least one, as in [gsm8k.jsonl, cookbook:gsm8k]")
+
+
+def due(every: int, step: int) -> bool:
+    """Return whether something that happens every so many steps happens before a step. It happens
+    before the first one too."""
+    return step == 0 or bool(every and step % every == 0)
+
+
+def made(config_class: type[C], values: Mapping[str, Any]) -> C:
+    """Return the configuration of a run's values, in which a key such as `eval.every` is a field
+    of a field."""
+    if not any("." in key for key in values):
+        return config_class(**values)
+    return chz.Blueprint(config_class).apply(dict(values)).make()
 
 
 def check_settings(config: Settings) -> None:

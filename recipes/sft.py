@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import chz
 
-from . import chat, estimates, hyperparams, preview, service, settings, tasks
+from . import chat, estimates, evaluating, hyperparams, preview, service, settings, tasks
 from .trainer import Trainer, run
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @chz.chz
-class Config(settings.Settings):
+class Config(settings.Settings, settings.Evaluated):
     """Configuration of a run. The same configuration gives the same metrics."""
 
     batch_size: int = chz.field(default=32, doc="examples per step")
@@ -38,12 +38,18 @@ class Config(settings.Settings):
         settings.check_at_least(self, batch_size=1)
 
 
-lacks = settings.lacks
+def lacks(values: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the files of a run's data and suites."""
+    return [*settings.lacks(values), *evaluating.lacks(values)]
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
     """Return lines for the plan of a run: the values chosen for `auto`, and notes on its data."""
-    return [*hyperparams.notes("sft", Config, values), *settings.notes(values)]
+    return [
+        *hyperparams.notes("sft", Config, values),
+        *settings.notes(values),
+        *evaluating.notes(values),
+    ]
 
 
 def main(config: Config) -> None:
@@ -53,17 +59,18 @@ def main(config: Config) -> None:
 
 def examples(values: Mapping[str, Any], count: int) -> preview.Document:
     """Return the first examples that a run would train on; see preview.py."""
-    config = Config(**values)
+    config = settings.made(Config, values)
     return preview.of_conversations(config, count, config.train_on_what)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
     """Estimate the tokens of a run with these values; see estimates.py."""
-    config = Config(**values)
+    config = settings.made(Config, values)
     train, test = estimates.split_sizes(config)
     tally, model = estimates.Tally(), config.model_name
     tally.add(model, "train", config.max_steps * config.batch_size * train.whole)
     tally_evaluation(tally, model, test, estimates.evaluations(config))
+    evaluating.tally(tally, config)
     return tally.counts()
 
 
@@ -195,7 +202,7 @@ class SupervisedTrainer(Trainer):
     def submit(self, step: int) -> Submitted:
         """Submit all of a step's requests; the service executes them in this order."""
         saved = self.save(step) if self.save_due(step) else None
-        scores = self.begin_evaluation(step) if self.evaluation_due(step) else None
+        scores = self.begin_scores(step)
         batch = self.shown_at(step)
         return Submitted(
             step=step,

@@ -5,6 +5,7 @@
 # began with; the last line, at max_steps, has only an evaluation.
 
 import math
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -12,15 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import chz
 
-from . import hyperparams, rundir, service, settings, tracking
+from . import evaluating, hyperparams, rundir, service, settings, tracking
 from .timing import Stopwatch
 
 if TYPE_CHECKING:
     import tinker
 
 
-PARENT = "parent_path"
-"""Key of a checkpoint's record for the address of the weights that its run started from."""
+_SUITE = re.compile("eval/.+/score")
 
 
 def run(recipe: str, trainer: type["Trainer"], config: settings.Training) -> None:
@@ -43,6 +43,8 @@ def run(recipe: str, trainer: type["Trainer"], config: settings.Training) -> Non
                 finished = loop.train(tracker)
             finally:
                 loop.close()
+                if loop.suites is not None:
+                    loop.suites.close()
             connection.close()
             if not finished:
                 raise SystemExit(stop.exit_code)
@@ -71,6 +73,7 @@ class Trainer(ABC):
         self.parent = parent_of(config, directory)
         self.training = open_training(connection, config, directory, self.parent)
         self.tokenizer = service.tokenizer_of(self.training)
+        self.suites = evaluating.open_suites(config, directory, connection, self.tokenizer)
         self.last_line, self.stopwatch = time.monotonic(), Stopwatch()
         self.timed = self.stopwatch.span
         self.prepare(data)
@@ -121,10 +124,33 @@ class Trainer(ABC):
         rate = settings.learning_rate_at(self.config, step)
         return tinker.AdamParams(learning_rate=rate, beta1=0.9, beta2=0.95, eps=1e-8)
 
-    def evaluation_due(self, step: int) -> bool:
-        """Return whether the weights that a step begins with should be evaluated."""
-        every = self.config.eval_every
-        return step == 0 or bool(every and step % every == 0)
+    def begin_scores(self, step: int, last: bool = False) -> Callable[[], dict[str, float]] | None:
+        """Submit the evaluations that are due before a step, or after the last one: of the held-out
+        examples and of suites. The function returned waits for the scores. None if none is due."""
+        begun: list[Callable[[], dict[str, float]]] = []
+        if last or settings.due(self.config.eval_every, step):
+            begun.append(self.begin_evaluation(step))
+        suites = self.suites
+        if suites is not None and (tiers := suites.tiers if last else suites.due(step)):
+            if (
+                self.run.last_record is None
+            ):  # so that the next attempt of the run finds the answers
+                self.run.record_checkpoint({"name": "items", "batch": 0} | self.marks)
+            sampler = self.begin_snapshot()
+            begun.append(lambda: suites.scores(step, self.wait(sampler), tiers))
+
+        def scores() -> dict[str, float]:
+            measured: dict[str, float] = {}
+            for result in begun:
+                if not not_finite(measured):  # a model that has diverged gives no answers
+                    measured |= result()
+            return measured
+
+        return scores if begun else None
+
+    def begin_snapshot(self) -> "tinker.APIFuture[tinker.SamplingClient]":
+        """Request a client that samples from the current weights."""
+        return self.training.save_weights_and_get_sampling_client()
 
     def save_due(self, step: int) -> bool:
         """Return whether the weights that a step begins with should be saved."""
@@ -166,17 +192,17 @@ class Trainer(ABC):
     @property
     def marks(self) -> dict[str, Any]:
         """Further values that a checkpoint's record needs for the run to resume from it."""
-        parent = {PARENT: self.parent} if self.parent else {}
+        parent = {rundir.PARENT: self.parent} if self.parent else {}
         return parent | self.tracker.mark
 
     def finish(self, step: int) -> None:
         """Run the last evaluation, after `step` steps, and once it is logged record the final
         checkpoint."""
-        scores = self.begin_evaluation(step)
+        scores = self.begin_scores(step, last=True)
         state = self.training.save_state("final")
         sampler = self.training.save_weights_for_sampler("final")
         with self.timed("eval"):
-            evaluated = scores()
+            evaluated = scores() if scores else {}
         self.log(step, evaluated)
         paths = {"state_path": self.wait(state).path, "sampler_path": self.wait(sampler).path}
         record = {"name": "final", "batch": step, "final": True, **paths}
@@ -195,7 +221,8 @@ class Trainer(ABC):
         self.last_line = now
         self.run.log_metrics(step, metrics | times)
         self.tracker.log(step, metrics | times)
-        scores = "  ".join(f"{key} {metrics[key]:.4f}" for key in self.shown if key in metrics)
+        keys = [*self.shown, *(key for key in metrics if _SUITE.fullmatch(key))]
+        scores = "  ".join(f"{key} {metrics[key]:.4f}" for key in keys if key in metrics)
         print(f"step {step}/{self.config.max_steps}  {scores}", flush=True)
         if broken := not_finite(metrics):
             key, value = broken
@@ -235,8 +262,9 @@ def parent_of(config: settings.Training, directory: rundir.RunDirectory) -> str 
     A resumed run has the address on record, because a `load_checkpoint_path` of another run may
     have new checkpoints meanwhile.
     """
-    if directory.last_state is not None and PARENT in directory.last_state:
-        return directory.last_state[PARENT]
+    last = directory.last_state or directory.last_record or {}
+    if rundir.PARENT in last:
+        return last[rundir.PARENT]
     if config.load_checkpoint_path is None:
         return None
     return rundir.state_path(config.load_checkpoint_path)

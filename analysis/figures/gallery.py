@@ -32,6 +32,7 @@ from sweeper.analysis.figures.layouts import (
 from sweeper.analysis.figures.learning_curves import MUTED, PALETTE, colour_of, curves
 from sweeper.analysis.findings.finding import cell_text
 from sweeper.analysis.findings.study import Study
+from sweeper.analysis.reading.keys import suite_scores
 from sweeper.analysis.reading.settings import level, ordered
 from sweeper.analysis.statistics.regression import log_spread
 
@@ -236,7 +237,7 @@ def gallery(study: Study) -> list[Panel]:
 
 def _curves(study: Study) -> Iterator[Panel]:
     data = study.data
-    even = {data.roles.get("reward"), data.roles.get("accuracy")}
+    even = {data.roles.get("reward"), data.roles.get("accuracy"), *suite_scores(data.keys)}
     if data.metric is not None and data.metric.goal == "maximize":
         even |= {data.metric.name, data.train_key}
     first = {data.metric_name, data.train_key}

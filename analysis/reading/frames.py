@@ -20,7 +20,7 @@ from sweeper.analysis.reading.costs import (
     token_keys,
 )
 from sweeper.analysis.reading.history import Histories, History
-from sweeper.analysis.reading.keys import candidates, choose, train_candidates
+from sweeper.analysis.reading.keys import candidates, choose, suite_scores, train_candidates
 from sweeper.analysis.reading.metric import Metric, differently, find_metric
 from sweeper.analysis.reading.rollouts import BUDGET, Rollout, read_rollouts
 from sweeper.analysis.reading.run_keys import NO_KEYS, OwnKeys
@@ -211,7 +211,8 @@ class SweepData:
     @property
     def drawn(self) -> list[str]:
         """The keys with a figure of their own. The metric and the training curve come first."""
-        named = (self.metric_name, self.train_key, *self.roles.values())
+        suites = suite_scores(self.keys)
+        named = (self.metric_name, self.train_key, *self.roles.values(), *suites)
         keys = [key for key in named if key is not None]
         return list(dict.fromkeys(keys))
 

@@ -40,6 +40,9 @@ _WORDS: Mapping[str, re.Pattern[str]] = {
 }
 
 
+_SUITE = re.compile(r"eval/.+/score")
+_MOST_SUITES = 6
+
 _MORE = frozenset(
     (
         *("acc", "accuracy", "auc", "bleu", "correct", "elo", "em", "f1", "mrr", "pass"),
@@ -111,7 +114,13 @@ def train_candidates(metric: str | None) -> tuple[str, ...]:
 def candidates(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
     """Return the `keys` of one run that may have a role. Most runs have the same ones."""
     keys_of_roles = [key for role in ROLES for key in _ranked(role, keys)[:2]]
-    return tuple(key for key in dict.fromkeys(keys_of_roles) if key != metric)
+    wanted = (*keys_of_roles, *suite_scores(keys))
+    return tuple(key for key in dict.fromkeys(wanted) if key != metric)
+
+
+def suite_scores(keys: Collection[str]) -> list[str]:
+    """Return the scores of suites that were evaluated while training, as many as are drawn."""
+    return sorted(key for key in keys if _SUITE.fullmatch(key))[:_MOST_SUITES]
 
 
 def choose(keys: Mapping[str, int], metric: str | None) -> dict[str, str]:

@@ -246,6 +246,37 @@ def test_its_benchmarks_are_items_of_an_evaluation(shell: Shell, tmp_path: Path)
     assert items["score"].notna().all()
 
 
+def test_its_benchmarks_are_evaluated_while_a_recipe_trains(shell: Shell, tmp_path: Path) -> None:
+    """In an interpreter with the package, by `launch.python`; its data set is a local folder."""
+    suites = {"suites": ["cookbook:gsm8k"], "every": 3, "items": 6, "max_tokens": 12}
+    grid = {
+        "name": "taught", "recipe": "sweeper.recipes.sft", "service": "local",
+        "base": {
+            "task": "addition", "max_steps": 6, "train_size": 64, "test_size": 8,
+            "eval": {**suites, "renderer_name": "qwen3", "infrequent": {"every": 0, "items": 10}},
+        },
+        "metric": {"name": "eval/gsm8k/score", "goal": "maximize"},
+        "launch": {
+            "backend": "local", "cwd": str(COOKBOOK / "data"), "env": {"PYTHONPATH": str(ROOT)},
+            "python": str(COOKBOOK / "bin" / "python"),
+        },
+    }  # fmt: skip
+    path = tmp_path / "grid.yaml"
+    path.write_text(json.dumps(grid))
+    shell.run("launch", str(path), "--wait")
+    [run] = shell.runs("ls", "taught")
+    assert run["metric"] == "eval/gsm8k/score"
+    registry = Registry(str(shell.root))
+    frame = registry.metrics(registry.runs(), keys=["eval/gsm8k/score", "eval/gsm8k-10/score"])
+    scored = frame.set_index("step").notna()
+    assert scored.index[scored["eval/gsm8k/score"]].tolist() == [0, 3, 6]
+    assert scored.index[scored["eval/gsm8k-10/score"]].tolist() == [0, 6]
+    items = registry.items(registry.runs())
+    assert len(items) == 10  # those of the last evaluation
+    assert set(items["task"]) == {"gsm8k"}
+    assert set(items["step"]) == {6}
+
+
 TRACKED = """
 name: cookbook-sl-loop
 extends: {grid}

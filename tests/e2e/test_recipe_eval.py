@@ -33,13 +33,14 @@ def held(number):
 work when it is struck, however late that is."""
 
 
-def asked(recipes):
-    """Samples drawn by evaluations so far, by the engine's ledger."""
+def asked(recipes, recipe="eval"):
+    """Samples drawn by evaluations so far, by the engine's ledger; those of another recipe are all
+    of its samples."""
     key = {"X-API-Key": recipes.key}
     answer = httpx.get(f"{recipes.url}/api/v1/meter", headers=key, timeout=120)
     sessions = answer.raise_for_status().json()["sessions"]
     return sum(
-        one["samples"] for one in sessions if (one["user_metadata"] or {}).get("recipe") == "eval"
+        one["samples"] for one in sessions if (one["user_metadata"] or {}).get("recipe") == recipe
     )
 
 
@@ -49,12 +50,12 @@ def write_suite(path, count):
     return path
 
 
-def after_lines(recipes, log_path, count, signum, hold, **settings):
+def after_lines(recipes, log_path, count, signum, hold, recipe="eval", held=None, **settings):
     """Execute an evaluation, and send a signal once so many answers are on record. More are not,
-    before that: `hold` is the file of `HELD`."""
+    before that: `hold` is the file of `HELD` or `HELD_LATER`, and has the number `held`."""
     path = log_path / "items.jsonl"
-    hold.write_text(str(count))
-    process = recipes.start("eval", log_path, **settings)
+    hold.write_text(str(count if held is None else held))
+    process = recipes.start(recipe, log_path, **settings)
     while process.poll() is None:
         if path.exists() and path.read_bytes().count(b"\n") >= count:
             process.send_signal(signum)
@@ -162,3 +163,68 @@ def test_several_samples_by_a_function_of_the_users(recipes, tmp_path):
     assert asked(recipes) - before == 18
     last = recipes.measured(tmp_path / "run")[-1]
     assert {key for key in last if "pass@" in key} == {f"eval/suite/pass@{k}" for k in (1, 2)}
+
+
+TIERS = {"eval.every": 2, "eval.items": 4, "eval.max_tokens": 3, "eval.infrequent.every": 4}
+
+
+@pytest.mark.parametrize("recipe", ["sft", "rl", "dpo", "distill"])
+def test_suites_are_evaluated_while_a_run_trains(recipes, tmp_path, recipe):
+    suite = write_suite(tmp_path / "plus.jsonl", 6)
+    settings = TIERS | {"eval.suites": f"addition,{suite}", "max_steps": 5, "eval_every": 0}
+    done = recipes.succeed(recipe, tmp_path / "run", **settings, test_size=4)
+    scored = {
+        row["step"]: {key for key in row if key.startswith("eval/") and key.endswith("/score")}
+        for row in recipes.read(tmp_path / "run" / "metrics.jsonl")
+    }
+    often = {"eval/addition-1/score", "eval/plus/score"}
+    rarely = {"eval/addition-1-all/score", "eval/plus-all/score"}
+    both = often | rarely
+    assert scored == {0: both, 1: set(), 2: often, 3: set(), 4: both, 5: both}
+    rows = recipes.read(tmp_path / "run" / "items.jsonl")
+    counts = {step: sum(row["step"] == step for row in rows) for step in range(6)}
+    # What both tiers ask is asked once.
+    assert counts == {0: 10, 1: 0, 2: 8, 3: 0, 4: 10, 5: 10}
+    assert len({(row["step"], row["item"]) for row in rows}) == len(rows)
+    assert "eval/plus/score" in done.stdout
+    timed = {row["step"] for row in recipes.read(tmp_path / "run" / "metrics.jsonl")
+             if "time/eval" in row}  # fmt: skip
+    assert timed == {0, 2, 4, 5}
+
+
+HELD_LATER = """
+import os, time
+
+calls = 0
+
+def score(question, response, answer):
+    global calls
+    calls += 1
+    while os.path.exists({path!r}) and calls > int(open({path!r}).read()):
+        time.sleep(0.02)
+    return len(response) % 2
+"""
+"""A grader that gives no answer after some calls, while there is a file."""
+
+
+def test_an_evaluation_in_training_is_neither_repeated_nor_lost_by_a_kill(recipes, tmp_path):
+    suite = write_suite(tmp_path / "plus.jsonl", 12)
+    hold, grader = tmp_path / "hold", tmp_path / "held.py"
+    grader.write_text(HELD_LATER.format(path=str(hold)))
+    # Of its held-out examples, one, it asks at the first step and at the end.
+    settings = {"test_size": 1, "max_steps": 8, "save_every": 2, "eval_every": 0}
+    settings |= {"eval.suites": suite, "eval.every": 4, "eval.max_tokens": 2, "eval.in_flight": 2}
+    settings |= {"eval.grader": f"{grader}:score", "eval.function_seconds": 240}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    before = asked(recipes, "sft")
+    recipes.succeed("sft", whole, **settings)
+    assert asked(recipes, "sft") - before == 36 + 2
+    before = asked(recipes, "sft")
+    # In the evaluation before the first step, and in that of step 4. A call is its check.
+    for calls, lines in ((7, 6), (1 + 6 + 7, 19)):
+        given = {"recipe": "sft", "held": calls} | settings
+        assert after_lines(recipes, killed, lines, signal.SIGKILL, hold, **given) == -9
+    recipes.succeed("sft", killed, **settings)
+    assert asked(recipes, "sft") - before <= 36 + 3 + 2 * 3
+    assert recipes.read(killed / "items.jsonl") == recipes.read(whole / "items.jsonl")
+    assert recipes.measured(killed) == recipes.measured(whole)

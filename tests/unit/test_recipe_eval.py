@@ -1,3 +1,4 @@
+import importlib.util
 import itertools
 import json
 import re
@@ -6,7 +7,7 @@ import statistics
 import pytest
 
 from sweeper.recipes import eval as evaluation
-from sweeper.recipes import scores, settings, suites, tasks
+from sweeper.recipes import scores, settings, sft, suites, tasks
 from sweeper.recipes.service import RecipeError
 
 
@@ -135,3 +136,28 @@ def test_bad_values_are_refused(given, message):
 def test_what_a_run_holds_out_is_told_without_its_training_part():
     task = tasks.sorting(3, 4)
     assert tasks.held_out(task, 9) == tasks.generate(task, 5, 9, seed=3).test
+
+
+def test_suites_of_a_run_that_trains_are_checked_and_counted_when_it_is_planned(tmp_path):
+    suite = tmp_path / "suite.jsonl"
+    suite.write_text('{"prompt": "2+2=", "answer": "4"}\n{"prompt": "2+3="}\n')
+    names = [str(suite), "cookbook:gsm8k"]
+    values = {"eval.suites": [*names, "nowhere.jsonl"], "eval.grader": "numeric"}
+    lacking = sft.lacks(values)
+    assert [line.partition(": ")[0] for line in lacking] == ["eval.suites"] * len(lacking)
+    assert any("unknown suite 'nowhere.jsonl'" in line for line in lacking)
+    if importlib.util.find_spec("tinker_cookbook") is None:
+        assert any("cookbook:gsm8k needs tinker-cookbook" in line for line in lacking)
+    assert sft.notes(values) == ["the estimate leaves out the tokens of cookbook:gsm8k"]
+    suite.write_text("{}\n")
+    assert f'eval.suites: {suite}:1: expected "prompt"' in sft.lacks(values)[0]
+    # Before steps 0, 4 and 8, and at the end; the rarer tier before step 0 and at the end.
+    suite.write_text('{"prompt": "2+2=", "answer": "4"}\n{"prompt": "2+3=", "answer": "5"}\n')
+    given = {"eval.suites": names, "eval.every": 4, "eval.items": 1, "max_steps": 10}
+    sampled = [
+        sft.estimate(values)["tiny/qwen3"]["sample"]
+        for values in ({}, given, given | {"eval.infrequent.every": 0})
+    ]
+    answer = len("4") + 1
+    assert sampled[1] - sft.estimate({"max_steps": 10})["tiny/qwen3"]["sample"] == 4 * answer
+    assert sampled[2] - sampled[1] == 2 * 2 * answer

@@ -1,0 +1,223 @@
+"""Asks a model the questions of suites, grades the answers and records them: the common part of the
+evaluation recipe and of evaluations in runs that train."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import (
+    benchmarks,
+    chat,
+    data_files,
+    graders,
+    rewards,
+    rundir,
+    samplers,
+    scores,
+    service,
+    settings,
+    suites,
+)
+from .suites import Item
+
+if TYPE_CHECKING:
+    import tinker
+
+
+def check_functions(items: Iterable[Item], own: graders.Graders) -> None:
+    """Load each grader, and call functions on right answers before the model is asked anything."""
+    checked: set[str] = set()
+    for item in items:
+        name = item.grader
+        if name is None or name in checked or name == benchmarks.GRADER:
+            continue
+        checked.add(name)
+        own.get(name)
+        if ":" in name:
+            question = item.question
+            own.sandbox(name).check([(question.text, question.answer, question.answer)])
+
+
+class Answers:
+    """The answers recorded in `items.jsonl`, by item and sample. `rows` are those to start with;
+    each new row also gets the fields `more`."""
+
+    def __init__(
+        self,
+        directory: rundir.RunDirectory,
+        own: graders.Graders,
+        rows: Iterable[dict[str, Any]],
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._directory, self._graders, self._more = directory, own, dict(more or {})
+        self._rows: dict[str, dict[int, dict[str, Any]]] = {}
+        for row in rows:
+            if isinstance(row.get("item"), str) and isinstance(row.get("sample"), int):
+                self._rows.setdefault(row["item"], {}).setdefault(row["sample"], row)
+
+    def of(self, item: Item, samples: int) -> list[dict[str, Any]] | None:
+        """Return an item's rows, or None if it has fewer samples."""
+        rows = self._rows.get(item.key, {})
+        answers = [rows[sample] for sample in range(samples) if sample in rows]
+        return answers if len(answers) == samples else None
+
+    def count(self, item: Item) -> int:
+        """Return the number of an item's samples before the first missing one."""
+        rows = self._rows.get(item.key, {})
+        return next(number for number in range(len(rows) + 1) if number not in rows)
+
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Record an item's new samples in one write."""
+        rows = [self._more | row for row in rows]
+        self._directory.append_items(rows)
+        for row in rows:
+            self._rows.setdefault(row["item"], {})[row["sample"]] = row
+
+    def keep(self, items: Sequence[Item]) -> None:
+        """Drop items that are no longer in the suite, and regrade answers of another grader.
+
+        The file then holds exactly the suite's items, so that readers see this suite.
+        """
+        known = {item.key: item for item in items}
+        answers: dict[str, dict[int, dict[str, Any]]] = {}
+        for key, rows in self._rows.items():
+            if item := known.get(key):
+                answers[key] = {sample: self._graded(item, row) for sample, row in rows.items()}
+        if answers != self._rows:
+            self._rows = answers
+            every = (row for rows in answers.values() for row in rows.values())
+            self._directory.replace_items(list(every))
+
+    def _graded(self, item: Item, row: dict[str, Any]) -> dict[str, Any]:
+        fresh = described(item)
+        if item.grader == benchmarks.GRADER:
+            return row | fresh
+        print_of = None if item.grader is None else self._graders.fingerprint(item.grader)
+        if row.get("grader") == print_of:
+            return row | fresh
+        return row | fresh | self.grade(item, str(row.get("text", "")))
+
+    def grade(self, item: Item, text: str) -> dict[str, Any]:
+        """Return the score of a text and its grader, for a row."""
+        if item.grader is None:
+            return {"score": None, "grader": None}
+        score, error = self._graders.get(item.grader)(item.question, text)
+        return {"score": score, "grader": self._graders.fingerprint(item.grader), "error": error}
+
+
+def described(item: Item) -> dict[str, Any]:
+    """Return the fields of a row that describe its item."""
+    fields = {"item": item.key, "task": item.suite}
+    if item.grader != benchmarks.GRADER:  # its environment supplies the prompt when it is asked
+        fields["prompt"] = item.question.text
+    more = {"answer": item.question.answer, "cluster": item.cluster, "id": item.name}
+    return fields | {key: value for key, value in more.items() if value}
+
+
+class Model(NamedTuple):
+    """The model under evaluation, and the benchmarks prepared for it."""
+
+    connection: service.Service
+    sampler: "tinker.SamplingClient"
+    tokenizer: Any
+    examples: benchmarks.Benchmarks | None
+
+
+class Asked(NamedTuple):
+    """An item, and the pending request for its missing samples, if any."""
+
+    item: Item
+    first: int
+    request: Any | None
+
+
+class Asker:
+    """Asks the questions of items: they are pending while answers are graded, in order."""
+
+    def __init__(
+        self, how: settings.Answering, run_seed: int, answers: Answers, model: Model | None
+    ) -> None:
+        self.how, self.run_seed, self.answers, self.model = how, run_seed, answers, model
+
+    def under_way(self, items: Iterable[Item], stop: service.Stop | None = None) -> Iterator[Asked]:
+        """Yield the items in order, with `in_flight` asked ahead. None begins after a signal to
+        `stop`."""
+        waiting: deque[Asked] = deque()
+        for item in items:
+            if stop is not None and stop.signum is not None:
+                break
+            waiting.append(self.begin(item))
+            if len(waiting) > self.how.in_flight:
+                yield waiting.popleft()
+        yield from waiting
+
+    def begin(self, item: Item) -> Asked:
+        """Submit the request for an item's missing samples."""
+        import tinker
+
+        how, first, model = self.how, self.answers.count(item), self.model
+        if first >= how.samples or model is None:
+            return Asked(item, first, None)
+        if model.examples is not None and item.grader == benchmarks.GRADER:
+            seeds = [self.seed(item, sample) for sample in range(first, how.samples)]
+            return Asked(item, first, model.examples.begin(model.sampler, item, first, seeds))
+        prompt, end = chat.render_prompt(model.tokenizer, item.messages)
+        params = tinker.SamplingParams(
+            max_tokens=how.max_tokens,
+            temperature=how.temperature,
+            stop=[end],
+            seed=self.seed(item, first),
+        )
+        wanted = how.samples - first
+        request = model.sampler.sample(tinker.ModelInput.from_ints(prompt), wanted, params)
+        return Asked(item, first, request)
+
+    def seed(self, item: Item, sample: int) -> int:
+        """Return the seed of an item's samples, starting with this one."""
+        return samplers.seed_of(f"eval/{self.run_seed}/{item.key}/{sample}")
+
+    def answered(self, question: Asked) -> list[dict[str, Any]]:
+        """Wait for an item's answers, grade and record them."""
+        item, model = question.item, self.model
+        if question.request is not None and model is not None:
+            answer = model.connection.wait(question.request)
+            if item.grader == benchmarks.GRADER:
+                rows = [played.row() for played in answer]
+            else:
+                rows = [self.row(item, model.tokenizer, one) for one in answer.sequences]
+            known = described(item)
+            self.answers.add(
+                [known | r | {"sample": question.first + n} for n, r in enumerate(rows)]
+            )
+        return self.answers.of(item, self.how.samples) or []
+
+    def row(self, item: Item, tokenizer: Any, sequence: "tinker.SampledSequence") -> dict[str, Any]:
+        """Return a sample's row. An answer cut off at `max_tokens` is graded as it is."""
+        text = tokenizer.decode(list(sequence.tokens), skip_special_tokens=True)
+        ended = sequence.stop_reason == "stop"
+        row = {"sample": 0, "text": text, "tokens": len(sequence.tokens), "ended": ended}
+        return row | self.answers.grade(item, text)
+
+
+def check_suites(names: Iterable[str], grader: str) -> list[data_files.Checked]:
+    """Check suites by name while a grid is planned: tasks, files and benchmarks."""
+    return [
+        benchmarks.check(name) if name.startswith(benchmarks.PREFIX) else suites.check(name, grader)
+        for name in names
+    ]
+
+
+def judging(
+    directory: rundir.RunDirectory, step: int, done: scores.Done, name: str = ""
+) -> rewards.Judging:
+    """Record the answers so far that a grader could not judge, in a file whose name begins with
+    `name`."""
+    graded = [(item, row) for item, rows in done for row in rows if item.grader is not None]
+    failures = [
+        rewards.Failure(str(row["error"]), item.question.text, str(row.get("text", "")))
+        for item, row in graded
+        if row.get("error") is not None
+    ]
+    judges = {item.grader for item, row in graded if row.get("error") is not None}
+    judge = f"the grader {', '.join(sorted(filter(None, judges)))}"
+    return rewards.judging(directory, step, judge, failures, len(graded), name)

@@ -1,0 +1,195 @@
+"""Evaluates suites while a run trains: the setting `eval` of sft, rl, dpo and distill. Answers are
+asked, graded and recorded as by the recipe eval; each row also has the `step`."""
+
+# eval: {suites: [gsm8k.jsonl, cookbook:gsm8k], every: 20, items: 100, infrequent: {every: 200}}
+#
+# The answers to step n come from the weights that step n begins with. An evaluation that was killed
+# continues with the items that have no answer, because a run that resumes from a checkpoint reaches
+# the same weights again. A suite of both tiers is asked once at a step of both; in the rarer one
+# its metrics have the name `eval/<suite>-all/...`, or with the number of items.
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import answering, benchmarks, estimates, graders, rundir, scores, service, settings, suites
+from .data_files import Checked
+from .suites import Item
+
+if TYPE_CHECKING:
+    import tinker
+
+
+class Tier(NamedTuple):
+    """Items that are evaluated together, by the name of their metrics."""
+
+    every: int
+    items: Mapping[str, Sequence[Item]]
+
+
+class Suites:
+    """The suites of a run. `scores` evaluates them."""
+
+    def __init__(
+        self,
+        config: Any,
+        directory: rundir.RunDirectory,
+        connection: service.Service,
+        tokenizer: Any,
+    ) -> None:
+        how: settings.Suites = config.eval
+        self._config, self._how, self._directory = config, how, directory
+        self._connection, self._tokenizer = connection, tokenizer
+        self._graders = graders.Graders(how.function_seconds, how.function_megabytes)
+        self._examples = self._open_benchmarks()
+        items = self._items_by_name()
+        frequent = {name: items[name][: how.items] for name in how.suites}
+        self.tiers = [Tier(how.every, _by_suite(frequent.values()))]
+        if (rare := how.infrequent) is not None:
+            own = [items[name][: rare.items] for name in rare.suites or how.suites]
+            self.tiers.append(Tier(rare.every, _renamed(_by_suite(own), self.tiers[0], rare.items)))
+        answering.check_functions([item for own in items.values() for item in own], self._graders)
+        self._before: dict[int, list[dict[str, Any]]] = {}
+        for row in directory.read_items():  # of steps that a resumed run trains again
+            if isinstance(step := row.get("step"), int) and step >= directory.start_step:
+                self._before.setdefault(step, []).append(row)
+
+    def _open_benchmarks(self) -> benchmarks.Benchmarks | None:
+        names = _benchmarks_of(self._how)
+        if not names:
+            return None
+        rare = self._how.infrequent
+        limits = [self._how.items, *([rare.items] if rare else [])]
+        most = None if None in limits else max(limit or 0 for limit in limits)
+        model_name = self._config.model_name
+        return benchmarks.Benchmarks(names, self._how, model_name, most, self._tokenizer)
+
+    def _items_by_name(self) -> dict[str, list[Item]]:
+        """Return the items of each suite of both tiers."""
+        config, grader = self._config, self._how.grader
+        items = {
+            name: suites.load_suites(config, name, grader)
+            for name in names_of(self._how)
+            if not name.startswith(benchmarks.PREFIX)
+        }
+        if self._examples is not None:
+            taken = {item.suite for own in items.values() for item in own}
+            for name, own in groupby(self._examples.items(taken), key=self._examples.name_of):
+                items[f"{benchmarks.PREFIX}{name}"] = list(own)
+        return items
+
+    def due(self, step: int) -> list[Tier]:
+        """Return the tiers to evaluate before a step."""
+        return [tier for tier in self.tiers if settings.due(tier.every, step)]
+
+    def scores(
+        self, step: int, sampler: "tinker.SamplingClient", tiers: Sequence[Tier]
+    ) -> dict[str, float]:
+        """Ask the questions of tiers that have no answer yet, and return the metrics. A signal does
+        not stop it: the step to resume from comes after it."""
+        rows = self._before.pop(step, [])
+        answers = answering.Answers(self._directory, self._graders, rows, {"step": step})
+        model = answering.Model(self._connection, sampler, self._tokenizer, self._examples)
+        asker = answering.Asker(self._how, self._config.seed, answers, model)
+        items = {i.key: i for tier in tiers for own in tier.items.values() for i in own}
+        answered = {one.item.key: asker.answered(one) for one in asker.under_way(items.values())}
+        done = [(item, answered[item.key]) for item in items.values()]
+        answering.judging(self._directory, step, done, "eval_")
+        measured = scores.failures(done)
+        for tier in tiers:
+            for name, own in tier.items.items():
+                measured |= scores.of_suite(name, [(item, answered[item.key]) for item in own])
+        return measured
+
+    def close(self) -> None:
+        """End the graders' processes and the benchmarks' event loop."""
+        self._graders.close()
+        if self._examples is not None:
+            self._examples.close()
+
+
+def _by_suite(parts: "Sequence[Sequence[Item]] | Any") -> dict[str, list[Item]]:
+    by_suite: dict[str, list[Item]] = {}
+    for items in parts:
+        for item in items:
+            by_suite.setdefault(item.suite, []).append(item)
+    return by_suite
+
+
+def _renamed(
+    by_suite: dict[str, list[Item]], other: Tier, items: int | None
+) -> dict[str, list[Item]]:
+    """Give suites that are in the other tier too a name of their own."""
+    part = "all" if items is None else items
+    return {
+        f"{name}-{part}" if name in other.items else name: own for name, own in by_suite.items()
+    }
+
+
+def open_suites(
+    config: Any, directory: rundir.RunDirectory, connection: service.Service, tokenizer: Any
+) -> Suites | None:
+    """Return the suites of a run; None if it has none, or its recipe does not evaluate any."""
+    if getattr(config, "eval", None) is None:
+        return None
+    return Suites(config, directory, connection, tokenizer)
+
+
+def names_of(how: settings.Suites) -> list[str]:
+    """Return the names of the suites of both tiers, each once."""
+    rare = how.infrequent.suites if how.infrequent is not None else None
+    return list(dict.fromkeys([*how.suites, *(rare or ())]))
+
+
+def _benchmarks_of(how: settings.Suites) -> list[str]:
+    return [
+        name.removeprefix(benchmarks.PREFIX)
+        for name in names_of(how)
+        if name.startswith(benchmarks.PREFIX)
+    ]
+
+
+def lacks(values: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the suites of a run, and what this machine lacks for them."""
+    lacking = [f"eval.suites: {c.mistake}" for c in _checked(values) if c.mistake is not None]
+    if ":" in str(values.get("eval.grader", "")):
+        lacking += settings.lacking_function(values, "eval.grader")
+    return lacking
+
+
+def notes(values: Mapping[str, Any]) -> list[str]:
+    """Return lines for the plan of a run about its suites."""
+    notes = [note for checked in _checked(values) for note in checked.notes]
+    if unknown := [name for name in _given(values) if name.startswith(benchmarks.PREFIX)]:
+        notes.append(f"the estimate leaves out the tokens of {', '.join(unknown)}")
+    return notes
+
+
+def _given(values: Mapping[str, Any]) -> list[str]:
+    """Return the names of suites in a run's values."""
+    both = [values.get("eval.suites") or (), values.get("eval.infrequent.suites") or ()]
+    names = [str(name) for own in both for name in own if not settings.comes_later(name)]
+    return list(dict.fromkeys(names))
+
+
+def _checked(values: Mapping[str, Any]) -> list[Checked]:
+    return answering.check_suites(_given(values), str(values.get("eval.grader", "exact")))
+
+
+def tally(tally: estimates.Tally, config: Any) -> None:
+    """Count the questions and answers of all evaluations of suites. Those of benchmarks are not
+    known."""
+    how: settings.Suites | None = config.eval
+    if how is None:
+        return
+    tiers: list[tuple[Sequence[str], int, int | None]] = [(how.suites, how.every, how.items)]
+    if (rare := how.infrequent) is not None:
+        tiers.append((rare.suites or how.suites, rare.every, rare.items))
+    for names, every, most in tiers:
+        times = estimates.times(every, config.max_steps)
+        for name in names:
+            if not name.startswith(benchmarks.PREFIX):
+                sizes, answer = estimates.suite_sizes(config, name, how, most)
+                tally.add(config.model_name, "prefill", times * sizes.number * sizes.prompt)
+                samples = times * sizes.number * how.samples
+                tally.add(config.model_name, "sample", samples * answer)
