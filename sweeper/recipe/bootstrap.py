@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from sweeper.recipe.documents import Asked, Child, Located
 
-_CALLED_BEFORE = {"recipes.sft": "sweeper.recipes.sft", "recipes.rl": "sweeper.recipes.rl"}
-"""Names of our own recipes in older sweeps and grids -> their names today."""
 _USUAL = ("datetime", "html", "logging", "random", "subprocess", "urllib.parse")
 """Modules of the standard library that many recipes import and that take some milliseconds."""
 _PR_SET_PDEATHSIG = 1
@@ -117,33 +115,11 @@ def move_imports(moved: Callable[[str], str]) -> None:
 
 
 def set_path(recipe: Located) -> None:
-    """Set the module path as `python -m` or `python FILE` would. Replace an old name of one of
-    our recipes by its name today."""
+    """Set the module path as `python -m` or `python FILE` would."""
     if recipe["kind"] == "file":
         sys.path.insert(0, os.path.dirname(recipe["file"]))
     elif recipe["on_path"]:
         sys.path.insert(0, recipe["cwd"])
-    if recipe["kind"] == "module" and recipe["module"] in _CALLED_BEFORE:
-        recipe["module"] = _name_today(recipe["module"], short=not recipe["on_path"])
-
-
-def _name_today(module: str, *, short: bool) -> str:
-    """Return the name under which one of our recipes exists. A short name means ours. A module's
-    name means the user's own module if there is one, such as a package called `recipes`."""
-    names = [module, _CALLED_BEFORE[module]]
-    for name in reversed(names) if short else names:
-        if _is_there(name):
-            return name
-    return module
-
-
-def _is_there(module: str) -> bool:
-    import importlib.util
-
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package is missing too
-        return False
 
 
 def check(waits: int | None, recipes: tuple[str, ...] = ()) -> None:

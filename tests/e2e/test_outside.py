@@ -137,31 +137,6 @@ def test_the_built_in_recipe_is_not_shadowed(environment: Path, project: Path, e
     assert [run["state"] for run in listed["runs"]] == ["succeeded"]
 
 
-def test_a_sweep_that_has_our_recipe_by_its_older_name_goes_on(
-    environment: Path, project: Path, engine
-) -> None:
-    """Our recipes were modules at the top once: grids name them so, and sweeps recorded it."""
-    sweeper, text = environment / "sweeper", (
-        "name: old\nrecipe: recipes.sft\nservice: none\nseeds: SEEDS\n"
-        f"base: {{base_url: '{engine.url}', max_steps: 2, eval_every: 0, test_size: 4}}\n"
-        f"launch: {{backend: local, env: {{TINKER_API_KEY: {client_key(engine.home)}}}}}\n"
-    )  # fmt: skip
-    (project / "old.yaml").write_text(text.replace("SEEDS", "1"))
-    _run(project, sweeper, "launch", "old.yaml", "--wait")
-    recorded = project / "sweeps/old/sweep.json"
-    for attempt, on_path in ((1, True), (2, False)):  # named as a module, by the short name
-        document = json.loads(recorded.read_text())
-        document["recipe"] |= {"module": "recipes.sft", "on_path": on_path}
-        recorded.write_text(json.dumps(document))
-        [ended] = project.glob(f"sweeps/old/state/*/{attempt}.succeeded.json")
-        ended.rename(ended.with_name(f"{attempt}.failed.json"))
-        _run(project, sweeper, "retry", "old", "--wait", "--trust")
-    (project / "old.yaml").write_text(text.replace("SEEDS", "2"))
-    _run(project, sweeper, "launch", "old.yaml", "--wait", "--trust")
-    runs = json.loads(_run(project, sweeper, "status", "old", "--json"))["runs"]
-    assert [(run["state"], run["attempts"]) for run in runs] == [("succeeded", 3), ("succeeded", 1)]
-
-
 def test_nothing_of_ours_lies_beside_the_package(environment: Path) -> None:
     """A folder of the user's called `analysis` or `recipes` hides nothing, and is not hidden."""
     [site] = environment.parent.glob("lib/python*/site-packages")
