@@ -8,11 +8,12 @@ COOKBOOK := .venv-cookbook
 RAY := .venv-ray
 PEERS := .venv-peers
 HARBOR := .venv-harbor
+TRACKERS := .venv-trackers
 PYTHON312 ?= python3.12
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all slow lint types unit e2e kills faketime chaos live cookbook ray harbor podman peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sshd sacct outage quickstarts elsewhere image screens picture clean
+.PHONY: help install demo test test-all slow lint types unit e2e kills faketime chaos live cookbook trackers ray harbor podman peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sshd sacct outage quickstarts elsewhere image screens picture clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -173,6 +174,19 @@ $(COOKBOOK)/.installed: cookbook-constraints.txt tests/support/hub_datasets.py |
 	@$(COOKBOOK)/bin/python tests/support/hub_datasets.py $(COOKBOOK)/data
 	@touch $@
 
+trackers: dev $(TRACKERS)/.installed ## Trackio and TensorBoard, in an environment on top of .venv (100 MB)
+	@$(BIN)/pytest -q tests/e2e/test_trackers.py
+
+$(TRACKERS)/.installed: trackers-constraints.txt | $(VENV)/bin/python
+	@echo "installing Trackio and TensorBoard into $(TRACKERS)"
+	@test -x $(TRACKERS)/bin/python || $(BIN)/python -m venv $(TRACKERS)
+	@$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --requirement trackers-constraints.txt
+	@$(TRACKERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' | { read -r lib; \
+	  $(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(" + repr(sysconfig.get_path("purelib")) + ")")' \
+	  > "$$lib/below.pth"; }
+	@touch $@
+
 ray: $(RAY)/.installed ## sweeps on a real Ray of two nodes, in an environment of its own (1.6 GB)
 	@SWEEPER_TEST_WHOLE=1 $(RAY)/bin/pytest -q tests/e2e/test_ray.py \
 	  tests/e2e/test_quickstart_elsewhere.py -k "ray or Ray"
@@ -241,5 +255,5 @@ screens: dev tmux ## take the screens of docs/watch.md again, from a real sweep
 picture: dev chromium ## take the picture of README.md again, from a real sweep
 	@$(BIN)/python tests/support/report_picture.py
 
-clean: ## remove .venv, .venv-cookbook, .venv-ray, .venv-peers, .venv-harbor and build/image (sweeps stay)
-	rm -rf $(VENV) $(COOKBOOK) $(RAY) $(PEERS) $(HARBOR) build/image
+clean: ## remove .venv, .venv-cookbook, .venv-ray, .venv-peers, .venv-harbor, .venv-trackers and build/image (sweeps stay)
+	rm -rf $(VENV) $(COOKBOOK) $(RAY) $(PEERS) $(HARBOR) $(TRACKERS) build/image

@@ -1,5 +1,5 @@
-"""Logs a run's metrics to Weights & Biases too, if a project is given. W&B may slow a run down but
-never ends it. A resumed run resumes its W&B run."""
+"""Logs a run's metrics to Weights & Biases too, if a project is given, and to the trackers in
+$SWEEPER_TRACK. They may slow a run down but never end it. A resumed run resumes its W&B run."""
 
 import os
 import sys
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from . import trackers
 from .rundir import RunDirectory
 from .settings import Place
 
@@ -23,12 +24,18 @@ FLUSH = ("WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL", "1")
 
 
 class Tracker:
-    """The W&B run of a run. Without one, its methods do nothing."""
+    """The W&B run of a run, and its `others`. Without any, its methods do nothing."""
 
-    def __init__(self, run: Any | None, last_state: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        run: Any | None,
+        last_state: Mapping[str, Any] | None,
+        others: Mapping[str, trackers.Log] | None = None,
+    ) -> None:
         self._run = run
         self._before = (last_state or {}).get(RUN_ID)
         self._id = self._before if run is None or run.disabled else run.id
+        self._others = dict(others or {})
 
     @property
     def mark(self) -> dict[str, str]:
@@ -36,18 +43,23 @@ class Tracker:
         return {RUN_ID: self._id} if self._id else {}
 
     def catch_up(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Log the steps that W&B has missed: the run was killed before it could send them, or has
-        a project only now. Steps that an offline run has on disk are not known."""
+        """Log the steps that a tracker has missed: the run was killed before it could send them, or
+        has the tracker only now. Steps that an offline W&B run has on disk are not known."""
         run = self._run
-        if run is None or (run.offline and self._before):
-            return
-        first = run.starting_step  # `run.step` is not there yet
+        skip = run is None or (run.offline and self._before)
+        first = None if run is None or skip else run.starting_step  # `run.step` is not there yet
         for line in lines:
-            if line["step"] >= first:
-                self.log(line["step"], {k: v for k, v in line.items() if k != "step"})
+            values = {k: v for k, v in line.items() if k != "step"}
+            self._log_others(line["step"], values)
+            if first is not None and line["step"] >= first:
+                self._log_run(line["step"], values)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Log a step's line of metrics."""
+        self._log_run(step, metrics)
+        self._log_others(step, metrics)
+
+    def _log_run(self, step: int, metrics: Mapping[str, Any]) -> None:
         run, self._run = self._run, None  # for good, should it fail
         if run is not None:
             with _harmless("recorded no more"):
@@ -55,8 +67,18 @@ class Tracker:
                 run.log(dict(metrics), step, commit=True)
                 self._run = run
 
+    def _log_others(self, step: int, metrics: Mapping[str, Any]) -> None:
+        for name in list(self._others):
+            other = self._others.pop(name)
+            with _harmless("recorded no more", name):
+                other.log(step, metrics)
+                self._others[name] = other
+
     def finish(self, exit_code: int) -> None:
         """Wait a little for pending uploads, and report how the run ended."""
+        for name, other in self._others.items():
+            with _harmless("not finished", name):
+                other.finish()
         if self._run is not None:
             with _harmless("not finished"):
                 self._run.finish(exit_code=exit_code)
@@ -65,7 +87,8 @@ class Tracker:
 @contextmanager
 def tracked(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Iterator[Tracker]:
     """Open the W&B run for the time of the block; it gets the block's exit code."""
-    tracker = Tracker(_start(config, directory, values), directory.last_state)
+    others = _open_others(config, directory, values)
+    tracker = Tracker(_start(config, directory, values), directory.last_state, others)
     code: Any = 1
     try:
         tracker.catch_up(directory.read_metrics())
@@ -81,6 +104,8 @@ def tracked(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -
 def _start(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Any | None:
     """Return W&B's run, kept on disk if need be; None without a project, or if that fails too."""
     if not (config.wandb_project or os.environ.get("WANDB_PROJECT")):
+        return None
+    if os.environ.get("WANDB_MODE") == "disabled":
         return None
 
     def start(**more: Any) -> Any:
@@ -110,16 +135,36 @@ def _start(config: Place, directory: RunDirectory, values: Mapping[str, Any]) ->
     return None
 
 
+def _open_others(
+    config: Place, directory: RunDirectory, values: Mapping[str, Any]
+) -> dict[str, trackers.Log]:
+    """Open the trackers in $SWEEPER_TRACK. Those that cannot be opened are left out."""
+    opened: dict[str, trackers.Log] = {}
+    for name in trackers.wanted():
+        with _harmless("not recorded", name):
+            opened[name] = trackers.OPEN[name](
+                trackers.Run(
+                    project=os.environ.get("SWEEPER_TRACK_PROJECT") or config.wandb_project,
+                    name=os.environ.get("SWEEPER_TRACK_NAME") or config.wandb_name,
+                    group=os.environ.get("SWEEPER_SWEEP"),
+                    log_path=directory.path,
+                    config=values,
+                    resumes=directory.last_state is not None,
+                )
+            )
+    return opened
+
+
 def _is_set(setting: str) -> bool:
     """Return whether a variable of W&B's sets a setting."""
     return {"root_dir": "WANDB_DIR"}.get(setting, f"WANDB_{setting.upper()}") in os.environ
 
 
 @contextmanager
-def _harmless(otherwise: str) -> Iterator[None]:
-    """Turn any failure of W&B in the block into a line on standard error."""
+def _harmless(otherwise: str, tracker: str = "W&B") -> Iterator[None]:
+    """Turn any failure of a tracker in the block into a line on standard error."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001  what W&B raises has no common base
+    except Exception as error:  # noqa: BLE001  what trackers raise has no common base
         text = " ".join(str(error).split()) or type(error).__name__
-        print(f"W&B: {otherwise}: {text}", file=sys.stderr, flush=True)
+        print(f"{tracker}: {otherwise}: {text}", file=sys.stderr, flush=True)

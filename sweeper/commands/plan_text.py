@@ -100,6 +100,7 @@ def full(survey_of_launch: LaunchPreview) -> Iterator[str]:
         + ".<attempt>",
         "environment": ", ".join(environment(plan)),
         "secrets": ", ".join(plan.secrets) or None,
+        "track": ", ".join(plan.track) or None,
         "wandb": None if plan.wandb is None else flow(plan.wandb.document()),
         **{
             key: value if isinstance(value, str) else flow(value)

@@ -29,7 +29,7 @@ from sweeper.grid.notify import NOTIFY
 from sweeper.grid.sampling import RANDOM
 from sweeper.grid.seeds import SEEDS
 from sweeper.grid.stages import IN_STAGE, stages_schema
-from sweeper.grid.wandb import WANDB
+from sweeper.grid.wandb import TRACK, WANDB
 from sweeper.sweep.names import SWEEP_NAME
 
 
@@ -120,6 +120,7 @@ _PROGRAM = Section(
     ),
     Field("launch", Shape(LAUNCH.schema, read_launch), "How the runs are executed."),
     WANDB,
+    TRACK,
     ALARMS,
     ON_ALARM,
     BUDGET,

@@ -54,6 +54,7 @@ class Grid(NamedTuple):
     extends: tuple[Source, ...] = ()
     notes: tuple[str, ...] = ()
     wandb: Wandb | None = None
+    track: tuple[str, ...] = ()
     alarms: Alarms | None = None
     on_alarm: OnAlarm | None = None
     budget: Budget | None = None

@@ -28,7 +28,7 @@ from sweeper.grid.stages import (
     ordered,
     read_stages,
 )
-from sweeper.grid.wandb import check_env
+from sweeper.grid.wandb import check_env, check_track
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.names import is_sweep_name
 
@@ -210,6 +210,7 @@ def _grid(reading: Reading, name: str) -> Grid:
         secrets=secrets,
         launch=values.get("launch", Launch()),
         wandb=values.get("wandb"),
+        track=tuple(values.get("track", ())),
         alarms=values.get("alarms"),
         on_alarm=values.get("on_alarm"),
         budget=values.get("budget"),
@@ -255,6 +256,7 @@ def _check(grid: Grid, problems: Problems) -> None:
         if name in grid.launch.env:
             place = grid.places["launch"]
             problems.add(place, f"{name} is in both secrets and launch.env: remove one")
+    check_track(grid.wandb, grid.track, grid.places, problems)
     check_env(grid.wandb, grid.launch, grid.places["launch"], problems)
     check_rules(grid.alarms, grid.on_alarm, grid.places["on_alarm"], problems)
     check_overlap(grid.blocks, problems)

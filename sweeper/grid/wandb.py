@@ -1,20 +1,29 @@
-"""The section `wandb`: the Weights & Biases project that every run of the sweep logs to.
+"""The section `wandb`: the Weights & Biases project that every run logs to; and `track`, the list
+of all trackers that they log to.
 `sweeper.sweep.tracking` says what each run gets from it."""
 
 import re
+from collections.abc import Mapping, Sequence
 
-from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts
+from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts, nearest
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Section
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.plan import Wandb
-from sweeper.sweep.tracking import NAMES, SECTION
+from sweeper.sweep.tracking import NAMES, PACKAGES, SECTION
 
 _TAG = r"(?=.*\S)[^,\x00-\x1f]{1,64}"
 
 
 def _wrong_with_tag(tag: str) -> str | None:
     return None if re.fullmatch(_TAG, tag) else "1 to 64 characters each, no comma"
+
+
+def _wrong_with_tracker(tracker: str) -> str | None:
+    known = ", ".join(PACKAGES)
+    if tracker in PACKAGES:
+        return None
+    return f"{tracker[:60]!r} is not one of {known}{nearest(tracker, PACKAGES)}"
 
 
 _SECTION = Section(
@@ -58,8 +67,32 @@ WANDB = Field(
     Shape(_SECTION.schema, _read),
     "The Weights & Biases project that every run logs to.",
 )
+TRACK = Field(
+    "track",
+    Texts(
+        Item({"enum": list(PACKAGES)}, _wrong_with_tracker),
+        least=1,
+        unique=True,
+        example=f"a list of {', '.join(PACKAGES)}",
+    ),
+    "Where every run logs to, of wandb, trackio and tensorboard (default: wandb, if it has one).",
+)
 WHOLE = {"if": {"type": "object"}, "then": _SECTION.whole()}
 """JSON Schema of the section in a grid that extends no other."""
+
+
+def check_track(
+    wandb: Wandb | None, track: Sequence[str], places: Mapping[str, Place], problems: Problems
+) -> None:
+    """Note a list of trackers that contradicts the section."""
+    if not track:
+        return
+    if wandb is None and "wandb" in track:
+        message = "track: wandb needs its section too: add `wandb: {project: NAME}`"
+        problems.add(places["track"], message)
+    elif wandb is not None and "wandb" not in track:
+        message = "track does not list wandb, whose section this is: add it, or remove the section"
+        problems.add(places["wandb"], message)
 
 
 def check_env(wandb: Wandb | None, launch: Launch, place: Place, problems: Problems) -> None:

@@ -286,6 +286,8 @@ def changes(old: Plan, new: Plan) -> list[str]:
         lines.append("the notification settings have changed")
     if old.wandb != new.wandb:
         lines.append("the grid's W&B settings have changed")
+    if old.track != new.track:
+        lines.append("the grid's list of trackers has changed")
     return lines
 
 

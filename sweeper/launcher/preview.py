@@ -20,7 +20,7 @@ from sweeper.sweep.event import NOTHING
 from sweeper.sweep.folder import Events, SweepFolder
 from sweeper.sweep.plan import Plan, Run
 from sweeper.sweep.states import ENDED, RunState, State, fold, wants_attempt
-from sweeper.sweep.tracking import NAMES, SECTION
+from sweeper.sweep.tracking import NAMES, SECTION, TRACK, TRACK_NAME, TRACK_PROJECT
 
 if TYPE_CHECKING:
     from sweeper.scheduler.submitter import JobBuilder
@@ -222,6 +222,8 @@ def environment(planned: Plan) -> list[str]:
         given.add("SWEEPER_METER")
     if planned.wandb is not None:
         given |= {*NAMES, *(n for n, key in SECTION.items() if getattr(planned.wandb, key))}
+    if any(name != "wandb" for name in planned.track):
+        given |= {TRACK, TRACK_NAME, TRACK_PROJECT}
     return sorted(given)
 
 

@@ -37,9 +37,11 @@ from sweeper.recipe.reference import (
     RunProcess,
     inspect,
     lacking,
+    lacking_modules,
 )
 from sweeper.sweep.plan import Run
 from sweeper.sweep.recipe import Recipe
+from sweeper.sweep.tracking import PACKAGES
 from sweeper.sweep.usage import Usage
 
 _SOURCE_BYTES = 1_000_000
@@ -263,6 +265,8 @@ class _Check:
         recipe = self._ask_recipe(validate)
         here = self._check_backends()
         self._check_requirements(recipe)
+        if here and validate and recipe is not None:
+            self._check_trackers(recipe)
         for lack in self.lacks if here else ():
             self._add_problem(lack, recipe)
         self._check_window()
@@ -399,6 +403,27 @@ class _Check:
             mistakes += filter(None, [outside(path, recipe.cwd, file)])
         for mistake in mistakes:
             self.problems.add(place, f"launch.requirements: {mistake}")
+
+    def _check_trackers(self, recipe: Recipe) -> None:
+        """Check that the recipe's interpreter has the trackers' packages. A command imports them
+        itself, if it logs to them at all."""
+        track = [name for name in self.grid.track if name != "wandb"]
+        if not track:
+            return
+        place = self.grid.places["track"]
+        if self.grid.command is not None:
+            names = " and ".join(track)
+            message = f"track: a command logs to {names} by itself: its metrics file is not sent"
+            self.warnings.append(f"{place}: {message}")
+            return
+        for name in lacking_modules(
+            recipe.python, [PACKAGES[n] for n in track], self.grid.launch.env
+        ):
+            self.problems.add(
+                place,
+                f"track: {recipe.python or 'this Python'} has no {name}: "
+                "pip install 'tinker-sweeper[trackers]'",
+            )
 
     def _check_window(self) -> None:
         """Check the placeholders of `launch.window`."""

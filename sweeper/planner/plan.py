@@ -95,6 +95,7 @@ def _without_runs(grid: Grid) -> Plan:
         overrides=grid.overrides,
         extends=tuple(Extended(source.path, source.text) for source in grid.extends),
         wandb=grid.wandb,
+        track=grid.track,
         alarms=grid.alarms,
         on_alarm=grid.on_alarm,
         budget=grid.budget,

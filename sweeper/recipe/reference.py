@@ -248,6 +248,29 @@ def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
     return None
 
 
+def lacking_modules(
+    python: str | None, modules: Sequence[str], env: Mapping[str, str]
+) -> list[str]:
+    """Return those of the modules that an interpreter (None: this one) cannot find."""
+    import subprocess  # few grids name trackers
+
+    code = "import sys; from importlib.util import find_spec\n"
+    code += "print(*(m for m in sys.argv[1:] if find_spec(m) is None))"
+    try:
+        done = subprocess.run(
+            [python or sys.executable, "-c", code, *modules],
+            capture_output=True,
+            check=True,
+            cwd=os.sep,
+            env={**os.environ, **env},
+            text=True,
+            timeout=IMPORT_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []  # an interpreter that does not work has a message of its own
+    return done.stdout.split()
+
+
 def _ask(
     python: str,
     cwd: str,

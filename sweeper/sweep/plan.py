@@ -245,6 +245,7 @@ class Plan(NamedTuple):
     notes: Unstored[tuple[str, ...]] = ()
     extends: tuple[Extended, ...] = ()
     wandb: Wandb | None = None
+    track: Sparse[tuple[str, ...]] = ()
     alarms: Alarms | None = None
     on_alarm: OnAlarm | None = None
     budget: Sparse[Budget | None] = None

@@ -1,5 +1,5 @@
-"""Connects runs to Weights & Biases if the grid has `wandb:`. All attempts of a run share one W&B
-run, which any `wandb.init` joins through variables. Never imports W&B."""
+"""Connects runs to trackers by variables: to Weights & Biases if the grid has `wandb:`, where any
+`wandb.init` joins the one W&B run of a run's attempts, and to those in `track`. Imports none."""
 
 import hashlib
 import json
@@ -21,6 +21,16 @@ SECTION = {
     "WANDB_TAGS": "tags",
 }
 """Variables that are set from a key of `wandb:`."""
+
+PACKAGES = {"wandb": "wandb", "trackio": "trackio", "tensorboard": "tensorboardX"}
+"""The trackers that `track` takes, with the modules that recipes log to them by."""
+
+TRACK, TRACK_PROJECT, TRACK_NAME = (
+    "SWEEPER_TRACK",
+    "SWEEPER_TRACK_PROJECT",
+    "SWEEPER_TRACK_NAME",
+)
+"""Variables of a run with trackers other than W&B: their names, the project, the run's name."""
 
 _HERE_ONLY = ("offline", "disabled", "dryrun")
 _API, _APP = "https://api.wandb.ai", "https://wandb.ai"
@@ -46,11 +56,30 @@ def run_id(plan: Plan, run: str) -> str:
 
 
 def variables(plan: Plan, run: Run) -> dict[str, str]:
-    """Return the variables with which `wandb.init` in a run joins its W&B run; empty for a grid
-    without `wandb:`. The worker adds WANDB_DIR."""
+    """Return the variables that name a run's trackers; empty for a grid without `wandb:` and
+    `track`."""
+    given = _wandb_variables(plan, run)
+    others = [name for name in plan.track if name != "wandb"]
+    if others:
+        given |= {
+            TRACK: ",".join(others),
+            TRACK_PROJECT: _project(plan),
+            TRACK_NAME: run.name,
+        }
+    return given
+
+
+def _project(plan: Plan) -> str:
+    return plan.name if plan.wandb is None else plan.wandb.project
+
+
+def _wandb_variables(plan: Plan, run: Run) -> dict[str, str]:
+    """Return the variables with which `wandb.init` in a run joins its W&B run. The worker adds
+    WANDB_DIR. If only Trackio is wanted, tinker-cookbook's programs, which log to both, must not
+    start W&B."""
     section = plan.wandb
     if section is None:
-        return {}
+        return {"WANDB_MODE": "disabled"} if "trackio" in plan.track else {}
     values = {
         "WANDB_PROJECT": section.project,
         "WANDB_RUN_GROUP": section.group or plan.name,
@@ -78,12 +107,13 @@ def variables(plan: Plan, run: Run) -> dict[str, str]:
 
 def fields(plan: Plan, run: Run) -> dict[str, str]:
     """Return the W&B fields to add to a recipe's configuration: recipes of tinker-cookbook, and
-    ours, log to W&B only if `wandb_project` is set, and some invent a `wandb_name`. Returns
-    only fields that the recipe has as strings and the grid does not set."""
-    if plan.wandb is None:
+    ours, log to W&B only if `wandb_project` is set, and some invent a `wandb_name`. Those of
+    tinker-cookbook log to Trackio by the same fields. Returns only fields that the recipe has as
+    strings and the grid does not set."""
+    if plan.wandb is None and "trackio" not in plan.track:
         return {}
     takes = plan.recipe.takes
-    given = {"wandb_project": plan.wandb.project, "wandb_name": run.name}
+    given = {"wandb_project": _project(plan), "wandb_name": run.name}
     return {
         key: value
         for key, value in given.items()

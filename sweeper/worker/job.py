@@ -136,7 +136,7 @@ def _environment(
         # With buffering, a thread that prints while Python exits sometimes aborts it (SIGABRT).
         "PYTHONUNBUFFERED": "1",
     }
-    if job.wandb:
+    if job.wandb:  # Trackio has one folder for all runs, TensorBoard one in each `log_path`
         environment |= {**job.wandb, "WANDB_DIR": log_path}
     missing = [name for name in job.secrets if name not in environment]
     if missing:

@@ -1,6 +1,7 @@
 """`wandb:` in a grid: what a run is told of it, and where W&B shows it."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,56 @@ def test_every_mistake_has_its_place() -> None:
         "g.yaml:2:9: launch.env: set wandb.mode instead of WANDB_MODE",
         "g.yaml:2:9: launch.env: WANDB_RUN_ID is set by sweeper, because of wandb",
     ]
+
+
+def test_other_trackers() -> None:
+    text = "recipe: r\ntrack: [trackio, tensorboard, trackio]"
+    assert parse_grid(text, "g.yaml").track == ("trackio", "tensorboard")
+    alone = NONE._replace(track=("trackio", "tensorboard"))
+    assert variables(alone, RUN) == {
+        "SWEEPER_TRACK": "trackio,tensorboard",
+        "SWEEPER_TRACK_PROJECT": "s",
+        "SWEEPER_TRACK_NAME": "lr=1,seed=0",
+        "WANDB_MODE": "disabled",  # programs that log to both must not start W&B
+    }
+    beside = launched()._replace(track=("wandb", "tensorboard"))
+    found = variables(beside, RUN)
+    assert (found["SWEEPER_TRACK"], found["SWEEPER_TRACK_PROJECT"]) == ("tensorboard", "p q")
+    assert (found["WANDB_PROJECT"], "WANDB_MODE" in found) == ("p q", False)
+    cookbook = taking(wandb_project="str | None")._replace(wandb=None, track=("trackio",))
+    assert fields(cookbook, RUN) == {"wandb_project": "s"}
+
+
+def test_every_mistake_in_the_list_of_trackers_has_its_place(tmp_path: Path) -> None:
+    grids = {
+        "recipe: r\ntrack: []": "2:8: track is an empty list",
+        "recipe: r\ntrack: wandb": "2:8: track is a string; it takes a list of wandb, trackio, "
+        "tensorboard",
+        "recipe: r\ntrack: [trakio]": "2:9: track: 'trakio' is not one of wandb, trackio, "
+        "tensorboard; did you mean 'trackio'?",
+        "recipe: r\ntrack: [wandb]": "2:8: track: wandb needs its section too: add `wandb: "
+        "{project: NAME}`",
+        "recipe: r\ntrack: [trackio]\nwandb: {project: p}": "3:8: track does not list wandb, whose "
+        "section this is: add it, or remove the section",
+    }
+    for text, problem in grids.items():
+        with pytest.raises(GridError) as caught:
+            parse_grid(text, "g.yaml")
+        assert list(caught.value.problems) == [f"g.yaml:{problem}"]
+    grid = {"name": "g", "track": ["tensorboard"]}
+    with pytest.raises(GridError, match="has no tensorboardX: pip install"):
+        plan(grid | {"recipe": "sft", "launch": {"python": _bare_python(tmp_path)}})
+    warnings = plan(grid | {"command": ["true"]}).warnings
+    assert any("a command logs to tensorboard by itself" in warning for warning in warnings)
+
+
+def _bare_python(folder: Path) -> str:
+    """Make an interpreter that has the packages of this one, but no tracker."""
+    script = folder / "python"
+    (folder / "sitecustomize.py").write_text("import sys; sys.modules['tensorboardX'] = None\n")
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
+    script.chmod(0o755)
+    return str(script)
 
 
 def test_ids_of_runs_do_not_know_of_it(tmp_path: Path) -> None:
