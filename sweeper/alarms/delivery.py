@@ -27,6 +27,7 @@ from sweeper.recipe.command_template import render_command
 from sweeper.sweep import messages
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.notify import Email, Message, Notify
+from sweeper.sweep.settled import changing
 
 SECONDS = 15.0
 """Time limit for a web server's whole answer, and for each step of a mail server's."""
@@ -313,11 +314,12 @@ def _letter(sender: Sender, identity: str, message: Message, verdict: str | None
 def _try(sender: Sender, letter: Letter, way: str, number: int) -> None:
     """Send a letter, unless another process is sending it."""
     key = letter.identity.partition(".")[2]
-    if not messages.begin(sender.folder, key, way, number):
-        return
-    error: str | None = None
-    try:
-        send(way, letter, sender.notify, sender.environment, sender.cwd)
-    except Undelivered as why:
-        error = str(why)
-    messages.end(sender.folder, key, way, number, error)
+    with changing(sender.folder):
+        if not messages.begin(sender.folder, key, way, number):
+            return
+        error: str | None = None
+        try:
+            send(way, letter, sender.notify, sender.environment, sender.cwd)
+        except Undelivered as why:
+            error = str(why)
+        messages.end(sender.folder, key, way, number, error)

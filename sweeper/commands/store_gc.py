@@ -29,6 +29,7 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural
 from sweeper.sweep.lock import is_held
+from sweeper.sweep.settled import changing
 from sweeper.sweep.states import State
 from sweeper.sweep.worker_lock import is_held as is_used
 from sweeper.terminal import print_table, warn
@@ -385,7 +386,10 @@ def _remove(removed: Iterable[Waste]) -> None:
                 os.unlink(waste.path)
     for store, names in elsewhere.values():
         if store.is_remote:
-            store.remove(names)
+            with contextlib.ExitStack() as marks:
+                for top in dict.fromkeys(name.partition("/")[0] for name in names):
+                    marks.enter_context(changing(SweepFolder(store, top)))
+                store.remove(names)
             continue
         for path in names:
             try:

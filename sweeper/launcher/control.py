@@ -22,6 +22,7 @@ from sweeper.sweep.labels import plural
 from sweeper.sweep.launcher import held_of
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.requests import Happened, Requested, asked_again, request_cancel, request_retry
+from sweeper.sweep.settled import changing
 from sweeper.sweep.states import State, fold, is_finished
 from sweeper.sweep.sweep_requests import ask_cancel, forget
 
@@ -95,6 +96,18 @@ def cancel_runs(
     whole sweep: then no runs are chosen for later stages either, until a launch or a retry.
     Raises `EnvironmentFailure` if some are still running some time after their `grace`; the
     requests stay on record."""
+    folder.read_plan()  # its error names the existing sweeps
+    with changing(folder):
+        return _cancel_runs(folder, runs, whole, tell, sleep)
+
+
+def _cancel_runs(
+    folder: SweepFolder,
+    runs: Sequence[str],
+    whole: bool,
+    tell: Callable[[str], None],
+    sleep: Callable[[float], None],
+) -> list[Requested]:
     from sweeper.sweep.lock import holding_sweep, is_held
 
     plan = folder.read_plan()
@@ -318,9 +331,11 @@ def request_retries(
         forget(folder, "cancel")  # first, so that readers of the retry find it gone
     if wanted and not is_held(folder):
         checked = ready(folder, agree or refuse)
-    done = [
-        request_retry(folder, run, state, succeeded=succeeded) for run, state in happened.items()
-    ]
+    with changing(folder):
+        done = [
+            request_retry(folder, run, state, succeeded=succeeded)
+            for run, state in happened.items()
+        ]
     return RetryRequests(done, checked)
 
 

@@ -13,6 +13,8 @@ from typing import Any, TypeVar, cast
 from sweeper import paths
 from sweeper.common.atomic import atomic_write
 from sweeper.metrics.sources import Stamp
+from sweeper.store.base import Entry
+from sweeper.sweep.settled import GATES, is_settled
 
 T = TypeVar("T")
 
@@ -21,6 +23,9 @@ _SMALL = 4096
 """Bytes of the largest file of a remote store whose content is cached."""
 _PLAN = 1 << 22
 """The same for files directly in a sweep's folder, such as its plan."""
+
+_LISTED_NS = 600 * 10**9
+"""The longest that a listing is used again."""
 
 
 class Folder:
@@ -76,7 +81,11 @@ class Folder:
 
 class Contents:
     """The contents of small files of a remote store, by their stamps. A file that a listing shows
-    unchanged is not read again. They are saved when the process ends."""
+    unchanged is not read again. They are saved when the process ends. Listings of sweeps that
+    nothing writes to are used again too, for `_LISTED_NS` at most: no one is told of files that
+    are removed by hand."""
+
+    gates = GATES
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -108,6 +117,23 @@ class Contents:
         if not self._changed:
             atexit.register(self.save)
         self._changed.add(path.partition("/")[0])
+
+    def listing(self, top: str, gate: Sequence[Entry]) -> list[Entry] | None:
+        """Return the files of a sweep as they were listed before, if none has changed since."""
+        stored = self._folder.load_json(f"listing of {top}")
+        if stored is None or stored["gate"] != [[*entry] for entry in gate]:
+            return None
+        if not 0 <= time.time_ns() - cast(int, stored["time"]) < _LISTED_NS:
+            return None
+        return [Entry(*entry) for entry in cast(list[Any], stored["files"])]
+
+    def put_listing(self, top: str, gate: Sequence[Entry], listing: Sequence[Entry]) -> None:
+        """Remember the files of a sweep if nothing writes to it. `gate` was listed before them."""
+        start = len(top) + 1
+        gated = (entry.path[start:] for entry in gate)
+        if is_settled(gated) and is_settled(entry.path[start:] for entry in listing):
+            document = {"gate": gate, "time": time.time_ns(), "files": listing}
+            self._folder.save_json(f"listing of {top}", document)
 
     def save(self) -> None:
         """Save new contents."""

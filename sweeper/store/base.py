@@ -87,6 +87,10 @@ class Store(Protocol):
 class FarStore(Store, Protocol):
     """A store that is slow to answer, and so reads many files at once."""
 
+    def children(self) -> Iterator[Entry]:
+        """Return the files directly in the root, and its folders, whose paths end with `/`."""
+        ...
+
     def read_many(self, paths: Iterable[str]) -> dict[str, bytes]:
         """Return the contents of files, by their paths. Files that cannot be read are left out: a
         `read` of one raises its error."""

@@ -283,22 +283,29 @@ class RemoteStore:
     def names(self, prefix: str) -> Iterator[str]:
         return (entry.path for entry in self.list(prefix))
 
-    def folders_with(self, name: str) -> Iterator[str]:
+    def children(self) -> Iterator[Entry]:
+        start = len(self._base) + 1
+        for about in self._listed():
+            name = about["name"].rstrip("/")
+            if about.get("type") == "directory":
+                yield Entry(f"{name[start:]}/", 0, 0)
+            elif name != self._base and not about["name"].endswith("/"):
+                yield Entry(name[start:], about.get("size") or 0, _stamp(about))
+
+    def _listed(self) -> "list[_Listed]":
+        """Return the folders and files directly in the root."""
         try:
-            listed: list[_Listed]
-            listed = self._do("", lambda: self._fs.ls(self._base, detail=True, **self._fresh()))
+            return self._do("", lambda: self._fs.ls(self._base, detail=True, **self._fresh()))
         except NotFound:
             if self._bucketed and not self._do("", lambda: self._fs.exists(self._base)):
                 # A root without files is fine, a missing bucket is not.
                 bucket = self._base.partition("/")[0]
                 if not self._do("", lambda: self._fs.exists(bucket)):
                     raise StoreError(f"{self.root}: no such bucket") from None
-            return iter(())
-        folders = [
-            about["name"].rstrip("/").rpartition("/")[2]
-            for about in listed
-            if about.get("type") == "directory"
-        ]
+            return []
+
+    def folders_with(self, name: str) -> Iterator[str]:
+        folders = [child.path[:-1] for child in self.children() if child.path.endswith("/")]
         held = each(self, lambda folder: self.exists(f"{folder}/{name}"), folders)
         return (folder for folder, has in zip(folders, held, strict=True) if has)
 

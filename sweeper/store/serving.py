@@ -60,7 +60,7 @@ def direct(
     result = getattr(store, method)(*given)
     if isinstance(result, bytes):
         return None, result
-    if method in ("list", "names", "folders_with"):
+    if method in ("list", "children", "names", "folders_with"):
         return [*result], b""
     return result, b""
 

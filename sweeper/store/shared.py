@@ -122,6 +122,9 @@ class SharedStore:
     def list(self, prefix: str) -> Iterator[Entry]:
         return (Entry(*entry) for entry in self._call("list", prefix)[0])
 
+    def children(self) -> Iterator[Entry]:
+        return (Entry(*entry) for entry in self._call("children")[0])
+
     def names(self, prefix: str) -> Iterator[str]:
         return iter(self._call("names", prefix)[0])
 

@@ -5,12 +5,12 @@ import contextlib
 import posixpath
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.store import packed
-from sweeper.store.at_once import AT_ONCE
+from sweeper.store.at_once import AT_ONCE, each
 from sweeper.store.base import Entry, FarStore
 
 _LARGEST = 1 << 20
@@ -24,8 +24,11 @@ _LISTINGS = 8
 
 
 class Contents(Protocol):
-    """A cache of the contents of small files by their path and stamp, from one process to the
-    next."""
+    """A cache of the contents of small files by their path and stamp, and of listings, from one
+    process to the next."""
+
+    gates: tuple[str, ...]
+    """The folders of a sweep in which each later change to it shows."""
 
     def get(self, path: str, stamp: tuple[int, int]) -> bytes | None:
         """Return the content of a file as it was with this stamp; None if it is not known."""
@@ -33,6 +36,15 @@ class Contents(Protocol):
 
     def put(self, path: str, stamp: tuple[int, int], data: bytes) -> None:
         """Remember the content of a file."""
+        ...
+
+    def listing(self, top: str, gate: Sequence[Entry]) -> Sequence[Entry] | None:
+        """Return the files of the sweep `top`, given those in its `gates` now; None if they have
+        to be listed."""
+        ...
+
+    def put_listing(self, top: str, gate: Sequence[Entry], listing: Sequence[Entry]) -> None:
+        """Remember the files of a sweep. `gate` was listed before them."""
         ...
 
 
@@ -126,7 +138,30 @@ class Snapshot:
                 self._keep(name, listing.result())
 
     def _list(self, top: str) -> dict[str, Entry]:
-        return {entry.path: entry for entry in self._store.list(top)}
+        contents = self._contents
+        if contents is None:
+            return {entry.path: entry for entry in self._store.list(top)}
+        if not top:
+            return self._list_each()
+        folders = [f"{top}/{folder}" for folder in contents.gates]
+        parts = each(self._store, lambda folder: [*self._store.list(folder)], folders)
+        gate = [entry for part in parts for entry in part]
+        listing = contents.listing(top, gate)
+        if listing is None:
+            listing = [*self._store.list(top)]
+            contents.put_listing(top, gate, listing)
+        return {entry.path: entry for entry in listing}
+
+    def _list_each(self) -> dict[str, Entry]:
+        """List the whole root, sweep by sweep unless they are many."""
+        children = [*self._store.children()]
+        tops = [child.path[:-1] for child in children if child.path.endswith("/")]
+        if len(tops) > AT_ONCE:
+            return {entry.path: entry for entry in self._store.list("")}
+        entries = {child.path: child for child in children if not child.path.endswith("/")}
+        for part in each(self._store, lambda top: self._listings.get(top) or self._list(top), tops):
+            entries |= part
+        return entries
 
     def _keep(self, top: str, listing: dict[str, Entry]) -> None:
         self._listings[top] = listing

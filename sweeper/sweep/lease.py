@@ -23,6 +23,7 @@ from sweeper.store.documents import read_as
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.launcher import read_who
 from sweeper.sweep.process import is_gone, machine, this_process
+from sweeper.sweep.settled import CHANGING
 
 LEASE_SECONDS = 30.0
 BEAT_SECONDS = 5.0
@@ -114,6 +115,7 @@ def holding_lease(
         sleep(_LOOK_SECONDS)
     lease = _Lease(folder, held.epoch + 1, clock)
     try:
+        _remove_marks(folder)
         yield lease.check
     finally:
         lease.release()
@@ -137,6 +139,17 @@ def _take(folder: SweepFolder, before: int) -> bool:
         )  # deleted as well: another launcher may have begun with epoch 1 since
         return False
     return True
+
+
+def _remove_marks(folder: SweepFolder) -> None:
+    """Remove what killed commands of this machine left (`settled.changing`): readers use no listing
+    from before our epoch."""
+    with contextlib.suppress(StoreError):
+        for path in [*folder.store.names(folder.launcher)]:
+            if path.startswith(f"{folder.launcher}/{CHANGING}"):
+                with contextlib.suppress(NotFound):
+                    if is_gone(read_as(folder.store, path, read_who)):
+                        folder.store.remove([path])
 
 
 class _Lease:

@@ -111,11 +111,22 @@ def recover(
     """Sync the files of dead workers, of one run or of all. Returns how many attempts are now
     complete in the store. Files that the store refuses stay here, and `tell` gets a line. Raises
     `StoreError` if the store does not answer."""
-    done = 0
     marks = [mark for mark in _marks(spool) if run in (None, mark.rpartition(".")[0])]
-    if marks and not store.exists(spool.plan):
+    if not marks:
+        return 0
+    if not store.exists(spool.plan):
         tell(f"{spool.name}: was removed from {store.root}: its files stay in {spool.store.root}")
         return 0
+    from sweeper.sweep.settled import changing  # few workers need it
+
+    with changing(spool.at(store)):
+        return _recover(store, spool, marks, tell)
+
+
+def _recover(
+    store: Store, spool: SweepFolder, marks: list[str], tell: Callable[[str], None]
+) -> int:
+    done = 0
     for mark in marks:
         owner, _, attempt = mark.rpartition(".")
         if not attempt.isdecimal():

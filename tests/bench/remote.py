@@ -53,6 +53,7 @@ def files(count: int) -> dict[str, bytes]:
     plan = {"schema": 1, "name": NAME, "metric": {"name": "x", "goal": "minimize"}}
     plan |= {"recipe": {}, "launch": {}, "axes": {"lr": [*range(20)]}, "runs": planned}
     made = {f"{NAME}/sweep.json": json.dumps(plan).encode()}
+    made |= {f"{NAME}/launcher/{name}": name.encode() for name in ("1", "1.beat", "1.released")}
     when = "2026-01-31T12:00:00Z"
     body = {"schema": 1, "time": when, "started": when, "ended": when, "code": 0, "wall_s": 1.5}
     for number, run in enumerate(runs):

@@ -1,0 +1,79 @@
+"""Tells when nothing writes to a sweep on a remote store any more: a listing may then be used again
+for as long as the files in `GATES` stay as they are."""
+
+# Three kinds of processes write to a sweep:
+#
+# - the holder of its lease. It creates `launcher/<epoch>` before it writes anything else, and
+#   `launcher/<epoch>.released` after it;
+# - workers, between the claim and the outcome of their attempt, which they write last;
+# - commands: they add files in GATES, or write inside `changing`.
+#
+# A reader lists GATES, and then the sweep. If the sweep is settled in both, its listing stays right
+# until GATES change.
+
+import json
+import os
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
+
+from sweeper.errors import StoreError
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.process import this_process
+from sweeper.sweep.states import Event, parse_name
+
+GATES = ("launcher", "notes")
+CHANGING = "changing."
+"""Prefix of the mark of a command at work, in `launcher/`."""
+_REQUESTS = frozenset({Event.CANCEL, Event.RETRY, Event.AGAIN})
+_OVER = frozenset({Event.SUCCEEDED, Event.FAILED, Event.CANCELLED})
+
+
+@contextmanager
+def changing(folder: SweepFolder) -> Generator[None]:
+    """Write to a sweep without its lease. The mark of a command that is killed stays, and readers
+    use no earlier listing. Raises `StoreError`."""
+    if not folder.store.is_remote:
+        yield
+        return
+    word = os.urandom(8).hex()
+    mark = f"{folder.launcher}/{CHANGING}{word}"
+    folder.store.replace(mark, json.dumps(this_process()._asdict()).encode() + b"\n")
+    try:
+        yield
+    finally:
+        with suppress(StoreError):  # the mark stays
+            folder.store.replace(f"{folder.launcher}/changed", f"{word}\n".encode())
+            folder.store.remove([mark])
+
+
+def is_settled(paths: Iterable[str]) -> bool:
+    """Return whether no process may write to the sweep with these files, given relative to its
+    folder, without changing `GATES` first."""
+    epochs: set[str] = set()
+    events: dict[str, dict[int, set[Event]]] = {}
+    for path in paths:
+        kind, _, name = path.partition("/")
+        if kind == "launcher":
+            if name.startswith(CHANGING):
+                return False
+            epochs.add(name)
+        elif kind == "state":
+            run, _, file = name.partition("/")
+            event = parse_name(file)
+            if event is None:
+                return False
+            if event[1] not in _REQUESTS:
+                events.setdefault(run, {}).setdefault(event[0], set()).add(event[1])
+    last = max((int(name) for name in epochs if name.isdecimal()), default=0)
+    return f"{last}.released" in epochs and all(map(_is_over, events.values()))
+
+
+def _is_over(attempts: dict[int, set[Event]]) -> bool:
+    """Return whether the workers of all attempts of a run have ended. A job that no worker has
+    claimed may start late, and a backend may start a preempted one again if it was the last."""
+    last = max(attempts)
+    return all(
+        Event.CLAIMED in events
+        and (events & _OVER or (number < last and Event.PREEMPTED in events))
+        for number, events in attempts.items()
+    )
