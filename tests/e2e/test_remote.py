@@ -136,6 +136,15 @@ def test_a_sweep_from_start_to_end(local: Any, s3_root: str) -> None:
         ["store", "gc", "toys"],
     ):
         assert shell.run(*verb)
+    # Listings that earlier verbs saved show nothing old.
+    shell.run("note", "toys/lr=0.1", "the better rate")
+    assert "the better rate" in shell.run("show", "toys/lr=0.1")
+    shell.run("retry", "toys", "lr=0.1", "--state", "succeeded", "--wait")
+    listed = json.loads(shell.run("ls", "toys", "--json"))
+    assert [(run["state"], run["attempts"]) for run in listed["runs"]] == [
+        ("succeeded", 2),
+        ("succeeded", 1),
+    ]
     # No secret has reached the store, and nothing of the runs is left on this machine.
     store = open_store(s3_root)
     assert not [key for key in _keys(s3_root) if b"testing-secret" in store.read(key)]
