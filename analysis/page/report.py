@@ -137,12 +137,12 @@ def analyze(
         content = document(studied)
         page = render(studied, panels, read_transcripts(studied, sources))
         files = _files(studied, page, content, panels if options.get("pictures", True) else None)
-    written = {
-        name: sources[0].write(name, content)
-        if out is None
-        else write_file(os.fspath(out), name, content)
-        for name, content in files.items()
-    }
+    if out is None:
+        written = dict(zip(files, sources[0].write_each(files), strict=True))
+    else:
+        written = {
+            name: write_file(os.fspath(out), name, content) for name, content in files.items()
+        }
     figures = {panel.name: panel.figure for panel in panels}
     return Report(_text(studied), content, figures, written)
 

@@ -17,6 +17,7 @@ from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import current
 from sweeper.results.sweeps import Sweep, SweepRun
+from sweeper.store.at_once import each
 from sweeper.store.documents import dotted
 from sweeper.store.opening import open_store
 from sweeper.sweep.plan import Plan
@@ -78,8 +79,13 @@ class Source:
         together = f"with-{_file_name('+'.join(self.others))}" if self.others else None
         return "/".join(part for part in (self.stage, together, name) if part)
 
-    def write(self, name: str, content: bytes) -> str:
-        """Write a file of the report beside the sweep, and return its path."""
+    def write_each(self, files: Mapping[str, bytes]) -> list[str]:
+        """Write the files of the report beside the sweep, and return their paths."""
+        if self.sweep is None:
+            return [self._write(*file) for file in files.items()]
+        return each(self.sweep.store, lambda file: self._write(*file), files.items())
+
+    def _write(self, name: str, content: bytes) -> str:
         if self.sweep is not None:
             return self.sweep.write_report(self._below(name), content)
         if "://" in self.path:
