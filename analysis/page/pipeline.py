@@ -185,11 +185,10 @@ def write(
         **({"report.md": "\n".join(_lines(pipeline)) + "\n"} if markdown else {}),
         "report.html": _page(pipeline),
     }
-    place = ""
-    for name, text in files.items():
-        data = text.encode("utf-8", "replace")
-        place = sweep.write_report(name, data) if out is None else write_file(out, name, data)
-    return place
+    encoded = {name: text.encode("utf-8", "replace") for name, text in files.items()}
+    if out is None:
+        return sweep.write_report(encoded)[-1]
+    return [write_file(out, name, data) for name, data in encoded.items()][-1]
 
 
 def _lines(pipeline: Pipeline) -> Iterator[str]:

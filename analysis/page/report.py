@@ -138,7 +138,7 @@ def analyze(
         page = render(studied, panels, read_transcripts(studied, sources))
         files = _files(studied, page, content, panels if options.get("pictures", True) else None)
     if out is None:
-        written = dict(zip(files, sources[0].write_each(files), strict=True))
+        written = dict(zip(files, sources[0].write(files), strict=True))
     else:
         written = {
             name: write_file(os.fspath(out), name, content) for name, content in files.items()

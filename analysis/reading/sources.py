@@ -17,7 +17,6 @@ from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import current
 from sweeper.results.sweeps import Sweep, SweepRun
-from sweeper.store.at_once import each
 from sweeper.store.documents import dotted
 from sweeper.store.opening import open_store
 from sweeper.sweep.plan import Plan
@@ -79,15 +78,14 @@ class Source:
         together = f"with-{_file_name('+'.join(self.others))}" if self.others else None
         return "/".join(part for part in (self.stage, together, name) if part)
 
-    def write_each(self, files: Mapping[str, bytes]) -> list[str]:
+    def write(self, files: Mapping[str, bytes]) -> list[str]:
         """Write the files of the report beside the sweep, and return their paths."""
-        if self.sweep is None:
-            return [self._write(*file) for file in files.items()]
-        return each(self.sweep.store, lambda file: self._write(*file), files.items())
+        if self.sweep is not None:
+            below = {self._below(name): content for name, content in files.items()}
+            return self.sweep.write_report(below)
+        return [self._write(name, content) for name, content in files.items()]
 
     def _write(self, name: str, content: bytes) -> str:
-        if self.sweep is not None:
-            return self.sweep.write_report(self._below(name), content)
         if "://" in self.path:
             open_store(self.path).replace(f"report/{self._below(name)}", content)
             return self.place(name)

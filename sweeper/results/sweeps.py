@@ -3,6 +3,7 @@ them."""
 
 import functools
 import zlib
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from sweeper.metrics.sources import Files
 from sweeper.recipe.command_template import render_command
 from sweeper.results.origins import Launches, Origin
 from sweeper.results.runs import OPEN_DAY, OnError, RecordedRun, Used
+from sweeper.store.at_once import each
 from sweeper.sweep.event import NOTHING, Outcome
 from sweeper.sweep.folder import INFORMATIVE, SweepFolder
 from sweeper.sweep.heartbeats import Heartbeat, read_heartbeat
@@ -128,11 +130,15 @@ class Sweep:
             raise error
         self.told(error)
 
-    def write_report(self, name: str, data: bytes) -> str:
-        """Write a file into the sweep's `report/` folder. Returns its path or address."""
-        path = f"{self.folder.report}/{name}"
-        self.store.replace(path, data)
-        return self.store.local_path(path) or f"{self.root.rstrip('/')}/{path}"
+    def write_report(self, files: Mapping[str, bytes]) -> list[str]:
+        """Write files into the sweep's `report/` folder. Returns their paths or addresses."""
+
+        def write(name: str) -> str:
+            path = f"{self.folder.report}/{name}"
+            self.store.replace(path, files[name])
+            return self.store.local_path(path) or f"{self.root.rstrip('/')}/{path}"
+
+        return each(self.store, write, files)
 
 
 class _Ending(NamedTuple):

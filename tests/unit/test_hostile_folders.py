@@ -177,7 +177,7 @@ def test_a_report_does_not_follow_a_link(root: Path) -> None:
     (root / "report").symlink_to(outside)
     source = Source("x", Registry(str(root)), {}, None, {}, (), 0, None)
     with pytest.raises(UsageError, match="report: is a symbolic link"):
-        source.write_each({"report.html": b"theirs"})
+        source.write({"report.html": b"theirs"})
     (root / "report.html").symlink_to(outside / "keep")
     write_file(str(root), "report.html", b"theirs")
     assert (root / "report.html").read_bytes() == b"theirs"
