@@ -163,14 +163,15 @@ chaos: kills ## the whole of it, two hours: SEED=1 LAUNCHERS=2000 WORKERS=1000 S
 live: dev tmux ## 300 runs of sft at once on this machine, while tmux, the launcher and the fork server are killed
 	@$(BIN)/python tests/chaos/live_runs.py --runs 300
 
-cookbook: dev $(COOKBOOK)/.installed ## tinker-cookbook's own programs, in an environment of their own (1.7 GB, minutes)
+cookbook: dev $(COOKBOOK)/.installed ## tinker-cookbook and sweeper in one environment (2 GB, minutes), and its own programs
 	@$(BIN)/pytest -q tests/e2e/test_cookbook.py
 
 $(COOKBOOK)/.installed: cookbook-constraints.txt tests/support/hub_datasets.py | $(VENV)/bin/python
-	@echo "installing tinker-cookbook into $(COOKBOOK)"
+	@echo "installing tinker-cookbook and sweeper into $(COOKBOOK)"
 	@test -x $(COOKBOOK)/bin/python || $(PYTHON) -m venv $(COOKBOOK)
 	@$(COOKBOOK)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --no-deps --requirement cookbook-constraints.txt
+	@$(COOKBOOK)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@$(COOKBOOK)/bin/python tests/support/hub_datasets.py $(COOKBOOK)/data
 	@touch $@
 

@@ -60,7 +60,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     )
     what.add_argument(
         "--table",
-        choices=("metrics", "runs", "rollouts", "checkpoints", "items"),
+        choices=("metrics", "runs", "rollouts", "checkpoints", "items", "scores"),
         default="metrics",
         help="the table to write as CSV or Parquet (metrics)",
     )

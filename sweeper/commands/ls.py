@@ -2,22 +2,18 @@
 
 import math
 from argparse import ArgumentParser, Namespace
-from collections import Counter
-from collections.abc import Sequence, Set
-from difflib import get_close_matches
 from functools import partial
 from typing import NotRequired
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.ls_by import hint_of, print_by
 from sweeper.commands.output import print_json_answer
-from sweeper.commands.selection import chosen, open_registry
-from sweeper.commands.status_table import counted
+from sweeper.commands.selection import open_chosen
 from sweeper.errors import NotFound, UsageError
-from sweeper.grid.naming import canonical
 from sweeper.metrics.objective import last_values
 from sweeper.results.marks import marks_by_run, with_tags
 from sweeper.results.origins import differences, sentences
-from sweeper.results.problems import Problems, tell_problems
+from sweeper.results.problems import tell_problems
 from sweeper.results.registry import save
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
@@ -27,83 +23,7 @@ from sweeper.sweep.labels import plural, shown_marks
 from sweeper.sweep.marks import Marks
 from sweeper.sweep.metric import value_text
 from sweeper.sweep.run_record import RunRecord
-from sweeper.sweep.states import State
-from sweeper.terminal import duration, print_json, print_table, say, setting
-
-_Cell = Counter[str]
-
-
-def print_by(
-    runs: Sequence[RecordedRun], key: str, problems: Sequence[str], *, as_json: bool
-) -> None:
-    """Print the table of states, and below it why runs have failed. Retired runs are left out."""
-    placed = _placed([run for run in runs if not run.retired])
-    names = list(dict.fromkeys(column for column, _ in placed))
-    rows: dict[str, dict[str, _Cell]] = {}
-    values: dict[str, object] = {}
-    for column, run in placed:
-        text = canonical(run.config[key]) if key in run.config else ""
-        values[text] = run.config.get(key)
-        rows.setdefault(text, {}).setdefault(column, Counter())[run.state.value] += 1
-    failed = [(column, run) for column, run in placed if run.state is State.FAILED]
-    if as_json:
-        print_json(_document(key, names, values, rows, failed, problems))
-        return
-    print_table(
-        [key, *names],
-        [
-            (setting(values[text]) if text else None, *(_states(cells.get(name)) for name in names))
-            for text, cells in rows.items()
-        ],
-    )
-    for column, run in failed:
-        say(f"{column}, {key}={setting(run.config.get(key))}: {run.explained}")
-
-
-def _states(cell: _Cell | None) -> str | None:
-    """Format the states of a table cell's runs, with counts if there are several."""
-    if cell is None:
-        return None
-    if cell.total() == 1:
-        return next(iter(cell))
-    return counted(cell)
-
-
-def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
-    """Return each run with its column: its stage, prefixed by the sweep if there are several."""
-    several = len({(run.root, run.sweep) for run in runs}) > 1
-    roots = len({run.root for run in runs}) > 1
-    placed: list[tuple[str, RecordedRun]] = []
-    for run in runs:
-        sweep = f"{run.root}/{run.sweep}" if roots else run.sweep
-        column = (f"{sweep}/{run.stage}" if several else run.stage) if run.stage else sweep
-        placed.append((column, run))
-    return placed
-
-
-def _document(
-    key: str,
-    names: Sequence[str],
-    values: dict[str, object],
-    rows: dict[str, dict[str, _Cell]],
-    failed: Sequence[tuple[str, RecordedRun]],
-    problems: Sequence[str],
-) -> dict[str, object]:
-    return {
-        "schema": 1,
-        "by": key,
-        "columns": list(names),
-        "rows": [
-            {"value": values[text], "states": {name: dict(cell) for name, cell in cells.items()}}
-            for text, cells in rows.items()
-        ],
-        "failures": [
-            {"column": column, "run": run.id, "value": run.config.get(key), "reason": run.explained}
-            for column, run in failed
-        ],
-        "problems": list(problems),
-    }
-
+from sweeper.terminal import duration, print_table, say
 
 _LOOKED_AT = 20
 """How many runs are read completely to suggest metrics instead of an unknown one."""
@@ -124,8 +44,10 @@ def add_arguments(verb: ArgumentParser) -> None:
     )
     table.add_argument(
         "--by",
-        metavar="KEY",
-        help="a table of states, with a row for each value of this key and a column for each stage",
+        metavar="KEY,...",
+        help="a table of states and best values, with a row for each value of this key (or of "
+        "several) and a column for each stage; with checkpoint or suite among the keys of scores, "
+        "with a column for each suite",
     )
     table.add_argument(
         "--code",
@@ -148,12 +70,12 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print a line for each run."""
-    registry = open_registry(arguments, snapshot=True)
     if arguments.limit < 0:
         raise UsageError("--limit is 0 (all) or more")
-    runs = with_tags(chosen(registry, arguments), arguments.tag, starred=arguments.starred)
+    registry, selected = open_chosen(arguments)
+    runs = with_tags(selected, arguments.tag, starred=arguments.starred)
     if arguments.by is not None:
-        return _by(arguments.by, runs, registry.problems, as_json=arguments.json)
+        return print_by(runs, arguments.by, registry, as_json=arguments.json)
     columns: list[str] = arguments.metric or []
     records = [_record(run, *noted) for run, noted in zip(runs, marks_by_run(runs), strict=True)]
     for run, record in zip(runs, records, strict=True):
@@ -280,16 +202,6 @@ def _retired(runs: list[RecordedRun]) -> list[str]:
     ]
 
 
-def _by(key: str, runs: list[RecordedRun], problems: Problems, *, as_json: bool) -> int:
-    """Print the table of states. Raises `NotFound` for a key that no run has."""
-
-    known = {name for run in runs for name in run.config}
-    if runs and key not in known:
-        raise NotFound(f"no run is given {key!r}; {_hint(key, known)}")
-    print_by(runs, key, problems, as_json=as_json)
-    return tell_problems(problems, listed=as_json)
-
-
 class _Record(RunRecord):
     """A run with its marks, and the last values of the requested metrics."""
 
@@ -313,10 +225,4 @@ def _refuse(key: str, runs: list[RecordedRun]) -> None:
     histories = (run.readable_history for run in runs[:_LOOKED_AT])
     known = {name for history in histories for name in last_values(history.rows)}
     if known and key not in known:
-        raise NotFound(f"no run has recorded {key!r}; {_hint(key, known)}")
-
-
-def _hint(key: str, known: Set[str]) -> str:
-    """Suggest the known key that is most similar to a wrong one, or list all of them."""
-    near = get_close_matches(key, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known))}"
+        raise NotFound(f"no run has recorded {key!r}; {hint_of(key, known)}")

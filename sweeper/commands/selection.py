@@ -47,6 +47,23 @@ def chosen(
     return registry.choose(arguments.runs, arguments.state, arguments.where, archived=archived)
 
 
+def open_chosen(arguments: Namespace) -> tuple[Registry, list[RecordedRun]]:
+    """Open the registry, and return the runs that the arguments choose. Instead of names, the
+    folders or addresses of sweeps or of plain runs may be given."""
+    given: list[str] = arguments.runs
+    registry = open_registry(arguments, snapshot=True)
+    folders = [name for name in given if "://" in name or os.path.isdir(name)]
+    if arguments.root or folders != given or not given or any(_is_in(registry, n) for n in given):
+        return registry, chosen(registry, arguments)
+    split = [_split_folder(name) for name in given]
+    roots = [rest if above is None else above for above, rest in split]
+    below = [f"{above.rstrip('/')}/{rest}" for above, rest in split if above is not None]
+    if below and len(below) < len(given):
+        raise UsageError("name folders of sweeps, or folders of other runs, not both")
+    registry = Registry(*roots, snapshot=True)
+    return registry, registry.choose(below, arguments.state, arguments.where)
+
+
 def newest(registry: Registry) -> str:
     """Return the newest sweep. Raises `NotFound` if there is none."""
     records = registry.sweep_records()

@@ -17,8 +17,8 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.group(verb, "the query").add_argument(
         "query",
         metavar="QUERY",
-        help="one SELECT over the tables runs, metrics, rollouts, checkpoints and items, which "
-        "have the runs that --run, --state and --where choose",
+        help="one SELECT over the tables runs, metrics, rollouts, checkpoints, items and scores, "
+        "which have the runs that --run, --state and --where choose",
     )
     shared.group(verb, shared.RUNS).add_argument(
         "--run", action="append", metavar="RUN", help="only these runs; repeatable"

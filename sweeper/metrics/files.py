@@ -6,7 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
+from sweeper.common.decoding import decode
+from sweeper.common.json_values import table_of
 from sweeper.errors import NotFound
+from sweeper.metrics.evaluation import EVALUATION
 from sweeper.metrics.rows import Parsed, Row, as_step, describe_malformed, parse, shorten
 from sweeper.metrics.sources import Files, Source, Stamp
 from sweeper.store.base import Store
@@ -35,6 +38,9 @@ class MetricsFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self.is_csv = path.endswith(".csv")
+        self.is_evaluation = path.rpartition("/")[2] == EVALUATION
+        self.by_line = not (self.is_csv or self.is_evaluation)
+        """Whether each line is a JSON object of its own."""
         self._columns: list[str] = []
         self._step: str | None = None
 
@@ -46,8 +52,10 @@ class MetricsFile:
     ) -> Parsed:
         """Return the rows in `data`, which begins `start` bytes after the beginning of the file.
         `find` finds the file if its header was not read before. Raises `StoreError`."""
-        if not self.is_csv:
+        if self.by_line:
             return parse(data)
+        if self.is_evaluation:
+            return _scores(data)
         if not start:
             self._columns = []
         elif not self._columns and (source := find(self.path)) is not None:
@@ -59,7 +67,7 @@ class MetricsFile:
     def describe_malformed(self, data: bytes, start: int = 0) -> str:
         """Describe why lines in `data`, which was parsed before, are not rows."""
         if not self.is_csv:
-            return describe_malformed(data)
+            return describe_malformed(data if self.by_line else data.replace(b"\n", b" "))
         again = MetricsFile(self.path)
         again._columns = self._columns if start else []
         for line in data.splitlines(keepends=True):
@@ -102,6 +110,17 @@ class MetricsFile:
         if self._step is not None and (step := as_step(row.get(self._step))) is not None:
             row["step"] = step
         return row
+
+
+def _scores(data: bytes) -> Parsed:
+    """Return the scores of an evaluation as one row, with the keys of tinker-cookbook's evaluators
+    during training."""
+    try:
+        scores = table_of(table_of(decode(data)).get("scores"))
+    except ValueError:
+        return Parsed([], 1, 0)
+    row: Row = {f"eval/{suite}/score": score for suite, score in scores.items()}
+    return Parsed([row] if row else [], 0, 0)
 
 
 def _cells(line: bytes) -> list[str] | None:

@@ -7,12 +7,13 @@ from contextlib import suppress
 from typing import TypeVar
 
 from sweeper.common.decoding import decode
-from sweeper.common.json_values import is_table, table_of
+from sweeper.common.json_values import is_table
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.cache_folder import Folder, Index
+from sweeper.metrics.evaluation import EVALUATION, Facts, facts_of, step_of_name
 from sweeper.metrics.files import PLACES
 from sweeper.metrics.rows import ends_final
-from sweeper.metrics.sources import Files
+from sweeper.metrics.sources import Files, Stamp
 from sweeper.results.runs import OnError, RecordedRun
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
@@ -25,9 +26,8 @@ _ITERATION = "iteration_"
 _PLAN = "sweep.json"
 _EVAL_INDEX = "runs.jsonl"
 _EVAL_RUNS = "runs"
-_EVAL_FACTS = "metadata.json"
 """The files of tinker-cookbook's EvalStore: an index, and a folder for each evaluation with its
-facts. A store within a run's folder belongs to that run."""
+facts (`EVALUATION`). A store within a run's folder belongs to that run."""
 _OF_THE_DISK = "lost+found"
 
 
@@ -93,7 +93,7 @@ def _evaluations(top: str, folder: str) -> Iterator[str]:
     """Yield the folders of the evaluations of an EvalStore."""
     with suppress(OSError), os.scandir(os.path.join(top, folder)) as entries:
         for item in entries:
-            if os.path.isfile(os.path.join(item.path, _EVAL_FACTS)):
+            if os.path.isfile(os.path.join(item.path, EVALUATION)):
                 yield f"{folder}/{item.name}"
 
 
@@ -126,7 +126,7 @@ def _of_names(paths: Iterable[str]) -> set[str]:
             folders.add(folder)
         elif name == _EVAL_INDEX:
             indexes.add(f"{folder}/{_EVAL_RUNS}".lstrip("/"))
-        elif name == _EVAL_FACTS:
+        elif name == EVALUATION:
             facts.add(folder)
         elif last.startswith(_ITERATION) or last in _MARKS:
             folders.add(above)
@@ -160,6 +160,7 @@ class FolderRun(RecordedRun):
         self._config: dict[str, object] | None = None
         self.id = hashlib.sha256(folder.encode("utf-8", "surrogatepass")).hexdigest()[:12]
         self.name = self.cell = name or os.path.basename(store.root.rstrip("/")) or "."
+        self._facts: Facts | None = None
         ended = self.readable(self._recall_finished, False)
         self.state = State.SUCCEEDED if ended else NoState.UNKNOWN
 
@@ -173,24 +174,40 @@ class FolderRun(RecordedRun):
     def folders(self) -> list[str]:
         return [self._folder]
 
+    @property
+    def evaluation(self) -> Facts | None:
+        """The facts about the evaluation, if the folder is one in an EvalStore."""
+        if self._facts is None and self.files.source(self._below(EVALUATION)) is not None:
+            facts = self._recall("evaluation", EVALUATION, lambda: self._read_object(EVALUATION))
+            self._facts = None if facts is None else facts_of(facts)
+        return self._facts
+
+    def checkpoint_records(self) -> list[dict[str, object]]:
+        """Return the records in `checkpoints.jsonl`; of an evaluation the evaluated checkpoint."""
+        records = super().checkpoint_records()
+        if records or (facts := self.evaluation) is None or facts.path is None:
+            return records
+        record: dict[str, object] = {"name": facts.checkpoint, "sampler_path": facts.path}
+        step = step_of_name(facts.checkpoint)
+        return [record | {"attempt": 1} | ({} if step is None else {"batch": step})]
+
+    def _metrics_files(self) -> list[tuple[str, Stamp | None]]:
+        files = super()._metrics_files()
+        if files[0][1] is None and self.evaluation is not None:
+            path = self._below(EVALUATION)
+            return [(path, self.files.stamp(path))]
+        return files
+
     def _recall_finished(self) -> bool:
-        return bool(self._recall("finished", "checkpoints.jsonl", self._is_finished))
+        if self._recall("finished", "checkpoints.jsonl", self._is_finished):
+            return True
+        facts = self.evaluation
+        return facts is not None and facts.scores.keys() >= {*facts.benchmarks}
 
     def _recall_config(self) -> dict[str, object]:
         config = self._recall("config", "config.json", lambda: self._read_object("config.json"))
-        if config is None and self.files.source(self._below(_EVAL_FACTS)) is not None:
-            config = self._recall("facts", _EVAL_FACTS, self._read_facts)
-        return config or {}
-
-    def _read_facts(self) -> dict[str, object]:
-        """Read the facts about an evaluation, as a configuration."""
-        facts = self._read_object(_EVAL_FACTS) or {}
-        if "benchmarks" not in facts:  # another program's file with the same name
-            return {}
-        named = {
-            key: facts.get(key) for key in ("model_name", "checkpoint_name", "checkpoint_path")
-        }
-        return {**named, **table_of(facts.get("config"))}
+        facts = self.evaluation if config is None else None
+        return config or ({} if facts is None else dict(facts.config))
 
     def _read_object(self, name: str) -> dict[str, object] | None:
         path = self._below(name)

@@ -280,6 +280,7 @@ def _of_store(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[
             prompt=question[0] if question else "",
             error=failed,
             text="\n".join(_answer_text(turns, "assistant")[-1:]),
+            right=_logged(row, _RIGHT),
         )
 
 

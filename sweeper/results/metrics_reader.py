@@ -4,8 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+import numpy as np
+
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.cache_folder import Folder
+from sweeper.metrics.evaluation import EVALUATION
 from sweeper.metrics.files import MetricsFile
 from sweeper.metrics.objective import Judged, counting_rows, missing_rows, reduced
 from sweeper.metrics.rollout_files import COLUMNS, LABELS
@@ -23,6 +26,7 @@ from sweeper.results.items import (
 )
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
+from sweeper.results.scores import SCORE_COLUMNS, Point, Score, item_keys, scores_of, suite_of
 from sweeper.results.sql import mentioned, mentions_all
 from sweeper.sweep.labels import plural
 from sweeper.sweep.run_record import RUN_KEY, ItemRow
@@ -172,6 +176,41 @@ class Tabulator:
 
         return list(self._each(runs, read))
 
+    def scores(self, runs: Sequence[RecordedRun]) -> list[tuple[RecordedRun, list[Score]]]:
+        """Return the scores of each run's checkpoints."""
+
+        def read(run: RecordedRun) -> list[tuple[RecordedRun, list[Score]]]:
+            return [(run, scores_of(run, self._points(run), files_of(run)))]
+
+        scores = list(self._each(runs, read))
+        self.save()
+        return scores
+
+    def _points(self, run: RecordedRun) -> list[Point]:
+        """Return the scores that a run recorded as metrics, in the order of its rows."""
+        paths = [path for path in run.metrics_paths() if not path.endswith(f"/{EVALUATION}")]
+        recorded = {key for path in paths for key in self._reader(run).keys(run.files, path)}
+        suites = {key: suite for key in sorted(recorded) if (suite := suite_of(key)) is not None}
+        if not suites:
+            return []
+        counts = {key: [k for k in item_keys(key) if k in recorded] for key in suites}
+        read = ["step", *suites, *(key for keys in counts.values() for key in keys)]
+        columns = self.part(run, read).columns
+        steps = columns.column("step")
+        points: list[Point] = []
+        for key, suite in suites.items():
+            values = columns.numbers(key)
+            items = columns.column(counts[key][0]) if counts[key] else None
+            for row in np.flatnonzero(np.isfinite(values)):
+                step = float(steps[row]) if np.isfinite(steps[row]) else None
+                count = None if items is None else float(items[row])
+                points.append(Point(suite, step, float(values[row]), count))
+        return points
+
+    def score_rows(self, runs: Sequence[RecordedRun]) -> list[dict[str, object]]:
+        """Return the scores as dicts: `SCORE_COLUMNS`."""
+        return [{**run.key, **score._asdict()} for run, own in self.scores(runs) for score in own]
+
     def makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], object]]:
         """Return the functions that make the tables of a query over these runs."""
 
@@ -190,6 +229,7 @@ class Tabulator:
             ),
             "checkpoints": checkpoints,
             "items": lambda: plain_table(self.items(runs), ITEM_COLUMNS),
+            "scores": lambda: plain_table(self.score_rows(runs), SCORE_COLUMNS),
         }
 
     def _meant(self, query: str, runs: Sequence[RecordedRun]) -> list[str] | None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sweeper.results.catalog import Runs
     from sweeper.results.metrics_follower import Follower
     from sweeper.results.metrics_reader import Tabulator
+    from sweeper.results.scores import Score
     from sweeper.sweep.marks import Marks
 
 RUN_COLUMNS = (
@@ -247,11 +248,11 @@ class Registry(Catalog):
 
     def sql(self, query: str, runs: "Runs" = None) -> "pandas.DataFrame":
         """Return the result of one SELECT over the tables `runs`, `metrics`, `rollouts`,
-        `checkpoints` and `items`, with the columns of the methods of these names. The query can
-        read nothing else and change nothing. In `metrics`, NULL means no value and NaN a recorded
-        one; if a key has numbers and other values, the others are in `<key>.text`. `runs` restricts
-        the runs, as for `metrics`. Warns of a join that mixes runs of several sweeps. Raises
-        `UsageError` for an invalid query."""
+        `checkpoints`, `items` and `scores`, with the columns of the methods of these names. The
+        query can read nothing else and change nothing. In `metrics`, NULL means no value and NaN a
+        recorded one; if a key has numbers and other values, the others are in `<key>.text`. `runs`
+        restricts the runs, as for `metrics`. Warns of a join that mixes runs of several sweeps.
+        Raises `UsageError` for an invalid query."""
         return self._ask(query, runs, frame=True)
 
     def sql_rows(
@@ -313,6 +314,19 @@ class Registry(Catalog):
     def item_rows(self, runs: "Runs" = None) -> list[ItemRow]:
         """Return the same as dicts."""
         return self._tables().items(self._resolve(runs))
+
+    def scores(self, runs: "Runs" = None) -> "pandas.DataFrame":
+        """Return the scores of checkpoints on suites, one row for each: `run sweep root checkpoint
+        step suite score items errors path time`; from evaluations in tinker-cookbook's EvalStore,
+        and from metrics such as `eval/gsm8k/score`."""
+        from sweeper.metrics.tables.frames import rows_frame
+        from sweeper.results.scores import SCORE_COLUMNS
+
+        return rows_frame(self._tables().score_rows(self._resolve(runs)), SCORE_COLUMNS)
+
+    def scores_by_run(self, runs: "Runs" = None) -> "list[tuple[RecordedRun, list[Score]]]":
+        """Return the same as objects, by run."""
+        return self._tables().scores(self._resolve(runs))
 
 
 def _sweep_record(sweep: Sweep, marks: "Marks") -> SweepRecord:

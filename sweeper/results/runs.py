@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics.cache_folder import Index
+from sweeper.metrics.evaluation import Facts
 from sweeper.metrics.files import MetricsFile, metrics_stamp
 from sweeper.metrics.objective import Judged, judged, missing_in
 from sweeper.metrics.rows import (
@@ -96,6 +97,11 @@ class RecordedRun(ABC):
         """The explicitly given values of the configuration."""
         return {}
 
+    @property
+    def evaluation(self) -> Facts | None:
+        """The facts about the evaluation, if the run is one in tinker-cookbook's EvalStore."""
+        return None
+
     @abstractmethod
     def folders(self) -> list[str]:
         """Return the folder of each attempt's metrics, oldest first, relative to the store's
@@ -107,7 +113,11 @@ class RecordedRun(ABC):
 
     def metrics_paths(self) -> list[str]:
         """Return the paths of the attempts' metrics files as they are now, oldest first."""
-        return [metrics_stamp(self.files, folder)[0] for folder in self.folders()]
+        return [path for path, _ in self._metrics_files()]
+
+    def _metrics_files(self) -> list[tuple[str, Stamp | None]]:
+        """Return the path and stamp of each attempt's metrics file."""
+        return [metrics_stamp(self.files, folder) for folder in self.folders()]
 
     @property
     def folder(self) -> str:
@@ -231,7 +241,7 @@ class RecordedRun(ABC):
         if "history" in self.__dict__:
             point = find()
         else:
-            located = [metrics_stamp(self.files, folder) for folder in self.folders()]
+            located = self._metrics_files()
             stamps = [stamp for _, stamp in located]
             if not any(stamps):
                 return None

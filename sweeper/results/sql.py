@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import duckdb
     import pandas
 
-TABLES = ("runs", "metrics", "rollouts", "checkpoints", "items")
+TABLES = ("runs", "metrics", "rollouts", "checkpoints", "items", "scores")
 
 _LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,

@@ -277,6 +277,42 @@ def test_its_benchmarks_are_evaluated_while_a_recipe_trains(shell: Shell, tmp_pa
     assert set(items["step"]) == {6}
 
 
+BOTH = """
+name: both
+recipe: {writer}
+grid: {{bonus: [0, 1], model_name: [a/b, c/d]}}
+launch: {{backend: local, python: .venv-cookbook/bin/python}}
+"""
+
+
+@pytest.mark.skipif(
+    not (COOKBOOK / "bin" / "sweeper").exists(),
+    reason="an earlier `make cookbook` installed no sweeper: run it again",
+)
+def test_its_interpreter_has_sweeper_too(tmp_path: Path) -> None:
+    both = "import sweeper, sweeper.recipes.sft, tinker_cookbook; sweeper.Registry('.')"
+    subprocess.run([COOKBOOK / "bin" / "python", "-P", "-c", both], check=True, cwd=tmp_path)
+    listed = [COOKBOOK / "bin" / "sweeper", "ls", "--json", "--root", "."]
+    subprocess.run(listed, check=True, cwd=tmp_path)
+
+
+def test_stores_that_runs_of_a_sweep_write_are_read(shell: Shell, tmp_path: Path) -> None:
+    grid = tmp_path / "both.yaml"
+    grid.write_text(BOTH.format(writer=ROOT / "tests" / "support" / "write_eval_store.py"))
+    shell.run("launch", str(grid), "--wait")
+    table = json.loads(shell.run("ls", "both", "--by", "checkpoint,suite", "--json"))
+    assert [(row["run"][:7], row["value"], row["scores"]["gsm8k"]["score"])
+            for row in table["rows"]] == [
+        (f"bonus={bonus}", name, (right + bonus) / 4)
+        for bonus in (0, 1) for _ in "bd"
+        for name, right in (("base", 0), ("000010", 1), ("final", 2))
+    ]  # fmt: skip
+    table = json.loads(shell.run("ls", "both", "--by", "model_name,bonus,suite", "--json"))
+    assert [(row["value"], row["scores"]["ifeval"]["score"]) for row in table["rows"]] == [
+        ([model, bonus], (3 + bonus) / 4) for model in ("a/b", "c/d") for bonus in (0, 1)
+    ]
+
+
 TRACKED = """
 name: cookbook-sl-loop
 extends: {grid}

@@ -1,10 +1,15 @@
-"""tinker-cookbook's own readers on what our recipes leave behind."""
+"""tinker-cookbook's own readers on what our recipes leave behind, and our readers on what its
+EvalStore writes."""
 
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from sweeper.cli import main
+from sweeper.results.registry import Registry
 
 pytestmark = pytest.mark.e2e
 
@@ -89,3 +94,69 @@ def test_transcripts_are_what_cookbook_s_logtree_draws_of_these_episodes(runs):
         assert tree == drawn
         groups = [n for n in tree["root"]["children"] if n["tag"] == "section"]
         assert len(groups) == LOGGED
+
+
+WRITER = ROOT / "tests" / "support" / "write_eval_store.py"
+TABLE = {"base": (0, 1), "000010": (1, 2), "final": (2, 3)}
+"""The right answers of four to gsm8k and ifeval, by checkpoint."""
+
+
+@pytest.fixture(scope="module")
+def eval_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the evaluations of three checkpoints."""
+    if not COOKBOOK.exists():
+        pytest.skip("tinker-cookbook is not installed: `make cookbook` gets it")
+    folder = tmp_path_factory.mktemp("evals")
+    subprocess.run([COOKBOOK, WRITER, f"log_path={folder}"], check=True, stdin=subprocess.DEVNULL)
+    return folder
+
+
+def check_store(root: str, capsys: pytest.CaptureFixture[str], out: Path) -> None:
+    """Check that runs, checkpoints, scores and items of the store are read whole."""
+    registry = Registry(root, cache=False)
+    records = registry.records()
+    assert {record["state"] for record in records} == {"succeeded"}
+    assert {record["config"]["checkpoint_name"] for record in records} == {*TABLE}
+    checkpoints = {row["name"]: row["sampler_path"] for row in registry.checkpoint_rows()}
+    assert checkpoints == {
+        name: f"tinker://run-0/sampler_weights/{name}" for name in ("000010", "final")
+    }
+    scores = registry.sql_rows("select checkpoint, suite, score, items, errors from scores")[1]
+    assert sorted(scores) == sorted(
+        (name, suite, right / 4, 4, 0)
+        for name, both in TABLE.items()
+        for suite, right in zip(("gsm8k", "ifeval"), both, strict=True)
+    )
+    items = registry.item_rows()
+    assert len(items) == 3 * 2 * 4
+    assert sum(row["score"] or 0 for row in items) == sum(map(sum, TABLE.values()))
+    assert {(row["prompt"], row["text"], row["answer"]) for row in items} == {
+        (f"What is {n}?", f"It is {n}.", str(n)) for n in range(4)
+    }
+    assert main(["ls", root, "--by", "checkpoint,suite", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert table["columns"] == ["gsm8k", "ifeval"]
+    assert [
+        (row["value"], *(row["scores"][suite]["score"] * 4 for suite in table["columns"]))
+        for row in table["rows"]
+    ] == [(name, *both) for name, both in TABLE.items()]
+    judged = ["--metric", "eval/gsm8k/score", "--goal", "maximize", "--no-pictures", "--json"]
+    assert main(["analyze", root, *judged, "--out", str(out)]) == 0
+    verdict = json.loads(capsys.readouterr().out)["verdict"]
+    assert verdict["checkpoint"]["path"] == checkpoints["final"]
+
+
+def test_a_store_is_read_whole(
+    eval_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_store(str(eval_store), capsys, tmp_path / "report")
+
+
+def test_a_store_on_s3_is_read_whole(
+    eval_store: Path, s3_root: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import fsspec
+
+    files: Any = fsspec.filesystem("s3")
+    files.put(f"{eval_store}/", f"{s3_root}/", recursive=True)
+    check_store(s3_root, capsys, tmp_path / "report")

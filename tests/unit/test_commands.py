@@ -95,6 +95,54 @@ def test_values_that_are_near_each_other_are_told_apart(
     assert all(f"\n{rate} " in printed and f"lr={rate}: oom" in printed for rate in rates)
 
 
+def scored(root: Path, written: ModuleType) -> None:
+    """Write a sweep of two models and two ranks with the scores of two checkpoints."""
+    sweep = written.Written(root, "m", {"model": ["a", "b"], "rank": [4, 8]})
+    for model, rank in ((model, rank) for model in ("a", "b") for rank in (8, 4)):
+        for seed in (0, 1):
+            score = rank / 10 + seed / 20
+            rows = [
+                {"step": 0, "test/nll": 9.0, "eval/gsm8k/score": 0.1, "eval/gsm8k/num_items": 5},
+                {"step": 10, "test/nll": 1 + rank + seed, "eval/gsm8k/score": score},
+            ]
+            checkpoint = {"name": "000010", "batch": 10, "sampler_path": "tinker://x"}
+            sweep.run({"model": model, "rank": rank}, seed, rows, checkpoints=[checkpoint])
+    sweep.save()
+
+
+def test_ls_by_several_keys_has_the_best_cell_of_each(
+    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    scored(tmp_path, written)
+    table = ask(capsys, "ls", "m", "--by", "model,rank", "--root", str(tmp_path))
+    assert [(row["value"], row["states"]["m"], row["best"]["value"]) for row in table["rows"]] == [
+        ([model, rank], {"succeeded": 2}, rank + 1.5) for model in ("a", "b") for rank in (8, 4)
+    ]
+    [a, b] = ask(capsys, "ls", "m", "--by", "model", "--root", str(tmp_path))["rows"]
+    assert (a["value"], a["best"]) == ("a", {"cell": "model=a,rank=4", "value": 5.5, "runs": 2})
+    assert b["best"]["cell"] == "model=b,rank=4"
+    assert main(["ls", "m", "--by", "model,rnk", "--root", str(tmp_path)]) == 5
+    assert "did you mean 'rank'?" in capsys.readouterr().err
+    assert main(["ls", "m", "--by", "model,model", "--root", str(tmp_path)]) == 2
+
+
+def test_ls_by_checkpoint_and_suite_has_the_scores(
+    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    scored(tmp_path, written)
+    table = ask(capsys, "ls", str(tmp_path / "m"), "--by", "checkpoint,suite")
+    assert (table["by"], table["columns"]) == ("checkpoint,suite", ["gsm8k"])
+    assert [row["value"] for row in table["rows"]] == ["step 0", "000010"] * 8
+    assert table["rows"][0]["run"] == "model=a,rank=8,seed=0"
+    assert table["rows"][0]["scores"]["gsm8k"] == {
+        **{"score": 0.1, "runs": 1, "items": 5, "errors": 0}
+    }
+    table = ask(capsys, "ls", "m", "--by", "model,rank,suite", "--root", str(tmp_path))
+    assert [(row["value"], row["scores"]["gsm8k"]["score"]) for row in table["rows"]] == [
+        ([model, rank], pytest.approx(rank / 10 + 0.025)) for model in ("a", "b") for rank in (8, 4)
+    ]
+
+
 @pytest.mark.usefixtures("root")
 def test_show_has_everything(capsys: pytest.CaptureFixture[str]):
     found = ask(capsys, "show", "s/lr=2")

@@ -421,7 +421,7 @@ def test_a_setting_with_numbers_and_words_has_its_numbers_as_numbers(
 
 def test_sql_lists_its_tables_and_suggests_one(root: Path):
     registry = Registry(str(root), cache=False)
-    names = ["checkpoints", "items", "metrics", "rollouts", "runs"]
+    names = ["checkpoints", "items", "metrics", "rollouts", "runs", "scores"]
     assert [name for (name,) in registry.sql_rows("show tables")[1]] == names
     with pytest.raises(UsageError, match="run is not available; did you mean runs"):
         registry.sql("select * from run")

@@ -168,7 +168,7 @@ def read_columns(path: str, data: bytes, hint: Iterable[str] = ()) -> Columns:
     """Return the rows of the metrics file at `path`, whose bytes are `data`. `hint`: keys to
     expect."""
     file = MetricsFile(path)
-    return _by_line(file.parse(data)) if file.is_csv else parse_columns(data, None, hint)
+    return parse_columns(data, None, hint) if file.by_line else _by_line(file.parse(data))
 
 
 def parse_columns(

@@ -139,7 +139,7 @@ class Reader:
             columns = cache.columns(source.name, keys)
             if columns is not None:
                 return columns
-        if cache is not None or keys is None or MetricsFile(source.name).is_csv:
+        if cache is not None or keys is None or not MetricsFile(source.name).by_line:
             return self._read(source, cache, mark).chosen(keys)
         data = source.read(0)[1]
         self.parsed += len(data)
@@ -172,7 +172,7 @@ class Reader:
         self._hint = tuple(columns.values)
         end = data.rfind(b"\n") + 1
         # New lines of a CSV file need its header.
-        count = 0 if MetricsFile(name).is_csv else columns.rows - len(parse(data[end:]).rows)
+        count = 0 if not MetricsFile(name).by_line else columns.rows - len(parse(data[end:]).rows)
         if checksum is not None:
             checksum = zlib.crc32(memoryview(data)[:end], checksum)
         new = _Mark(stamp, fleeting, offset + end, count, checksum, source.pieces)

@@ -1,0 +1,298 @@
+"""The tables of `sweeper ls --by`: states of runs by their settings with a column for each stage,
+or scores of checkpoints with a column for each suite."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
+from difflib import get_close_matches
+from typing import NamedTuple, TypeVar
+
+from sweeper.commands.selection import prefixes
+from sweeper.commands.status_table import counted
+from sweeper.errors import NotFound, UsageError
+from sweeper.grid.naming import canonical
+from sweeper.metrics.objective import sign_of
+from sweeper.results import cells
+from sweeper.results.problems import tell_problems
+from sweeper.results.registry import Registry
+from sweeper.results.runs import RecordedRun
+from sweeper.results.scores import Score, Series, series_of
+from sweeper.sweep.labels import plural
+from sweeper.sweep.states import State
+from sweeper.terminal import print_json, print_table, say, setting
+
+T = TypeVar("T")
+
+CHECKPOINT, SUITE = "checkpoint", "suite"
+"""Keys of `--by` that ask for scores; `suite` only if no run has a setting of this name."""
+
+_Values = tuple[object, ...]
+
+
+class _Best(NamedTuple):
+    """The best cell of a row: its mean over runs that count."""
+
+    cell: str
+    value: float
+    runs: int
+
+
+class _Row(NamedTuple):
+    """The runs of a table's row, and its values of the keys."""
+
+    values: _Values
+    runs: list[tuple[str, RecordedRun]]
+
+
+def print_by(runs: Sequence[RecordedRun], by: str, registry: Registry, *, as_json: bool) -> int:
+    """Print the table of these runs by keys, with commas between. Raises `NotFound` for a key that
+    no run has."""
+    keys = [key.strip() for key in by.split(",")]
+    if not all(keys) or len({*keys}) < len(keys):
+        raise UsageError(f"--by {by}: name each setting once, with commas between")
+    known = {name for run in runs for name in run.config}
+    scored = CHECKPOINT in keys or (SUITE in keys and SUITE not in known)
+    for key in keys:
+        if runs and key not in known and not (scored and key in (CHECKPOINT, SUITE)):
+            raise NotFound(f"no run is given {key!r}; {hint_of(key, known)}")
+    shown = _scores if scored else _states
+    shown([run for run in runs if not run.retired], keys, registry, as_json)
+    return tell_problems(registry.problems, listed=as_json)
+
+
+def hint_of(key: str, known: Set[str]) -> str:
+    """Suggest the known key that is most similar to a wrong one, or list all of them."""
+    near = get_close_matches(key, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known))}"
+
+
+def _value_of(config: Mapping[str, object], keys: Sequence[str]) -> _Values:
+    return tuple(config.get(key) for key in keys)
+
+
+def _identity(config: Mapping[str, object], keys: Sequence[str]) -> tuple[str, ...]:
+    return tuple(canonical(config[key]) if key in config else "" for key in keys)
+
+
+def _one_or_all(values: _Values) -> object:
+    """Return what `--json` has as the value of a row: a list if there are several keys."""
+    return values[0] if len(values) == 1 else list(values)
+
+
+# States
+
+
+def _states(
+    runs: Sequence[RecordedRun], keys: Sequence[str], registry: Registry, as_json: bool
+) -> None:
+    """Print the table of states, and below it why runs have failed."""
+    placed = _placed(runs)
+    names = list(dict.fromkeys(column for column, _ in placed))
+    rows: dict[tuple[str, ...], _Row] = {}
+    for column, run in placed:
+        row = rows.setdefault(_identity(run.config, keys), _Row(_value_of(run.config, keys), []))
+        row.runs.append((column, run))
+    ordered = _nested(rows)
+    metric, best = _best(ordered)
+    failed = [(column, run) for column, run in placed if run.state is State.FAILED]
+    if as_json:
+        document = _document(keys, names, ordered, best, failed)
+        print_json(document | {"problems": registry.problems})
+        return
+    print_table(
+        [*keys, *names, *([f"best {metric}", "of"] if metric else [])],
+        [
+            (
+                *(None if value is None else setting(value) for value in row.values),
+                *(_cell(row, name) for name in names),
+                *(_best_cells(own) if metric else ()),
+            )
+            for row, own in zip(ordered, best, strict=True)
+        ],
+    )
+    for column, run in failed:
+        place = ", ".join(f"{key}={setting(run.config.get(key))}" for key in keys)
+        say(f"{column}, {place}: {run.explained}")
+
+
+def _nested(rows: Mapping[tuple[str, ...], T]) -> list[T]:
+    """Return the rows in the order in which values of the first key appear, within them those of
+    the second, and so on."""
+    orders: dict[tuple[int, str], int] = {}
+    for identity in rows:
+        for place in enumerate(identity):
+            orders.setdefault(place, len(orders))
+    return [
+        rows[identity]
+        for identity in sorted(rows, key=lambda one: [orders[place] for place in enumerate(one)])
+    ]
+
+
+def _cell(row: _Row, column: str) -> str | None:
+    """Format the states of a table cell's runs, with counts if there are several."""
+    states = _count(row, column)
+    if not states:
+        return None
+    return next(iter(states)) if states.total() == 1 else counted(states)
+
+
+def _count(row: _Row, column: str) -> Counter[str]:
+    return Counter(run.state.value for name, run in row.runs if name == column)
+
+
+def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
+    """Return each run with its column: its stage, prefixed by the sweep if there are several."""
+    several = len({(run.root, run.sweep) for run in runs}) > 1
+    roots = len({run.root for run in runs}) > 1
+    placed: list[tuple[str, RecordedRun]] = []
+    for run in runs:
+        sweep = f"{run.root}/{run.sweep}" if roots else run.sweep
+        column = (f"{sweep}/{run.stage}" if several else run.stage) if run.stage else sweep
+        placed.append((column, run))
+    return placed
+
+
+def _best(rows: Sequence[_Row]) -> tuple[str | None, list[_Best | None]]:
+    """Return the metric by which all of the runs are judged, and the best cell of each row; no
+    metric if runs are judged differently."""
+    runs = [run for row in rows for _, run in row.runs]
+    metrics = {(run.metric["name"], run.metric.get("goal", "minimize")) if run.metric else None
+               for run in runs}  # fmt: skip
+    judged = next(iter(metrics)) if len(metrics) == 1 else None
+    if judged is None:
+        return None, [None] * len(rows)
+    name, goal = judged
+    label = prefixes(runs)
+    return name, [_best_of(row, goal, label) for row in rows]
+
+
+def _best_of(row: _Row, goal: str, label: Callable[[RecordedRun], str]) -> _Best | None:
+    values: dict[str, list[float]] = {}
+    for _, run in row.runs:
+        value = run.record()["value"]
+        if value is not None and cells.counts(run.state.value, value, diverged=False):
+            values.setdefault(label(run) + run.cell, []).append(value)
+    bests = [_Best(cell, cells.mean(own), len(own)) for cell, own in values.items()]
+    return min(bests, key=lambda best: sign_of(goal) * best.value, default=None)
+
+
+def _best_cells(best: _Best | None) -> tuple[object, object]:
+    if best is None:
+        return None, None
+    return best.value, best.cell + (f" ({best.runs} runs)" if best.runs > 1 else "")
+
+
+def _document(
+    keys: Sequence[str],
+    names: Sequence[str],
+    rows: Sequence[_Row],
+    best: Sequence[_Best | None],
+    failed: Sequence[tuple[str, RecordedRun]],
+) -> dict[str, object]:
+    return {
+        "schema": 1,
+        "by": ",".join(keys),
+        "columns": list(names),
+        "rows": [
+            {
+                "value": _one_or_all(row.values),
+                "states": {name: dict(count) for name in names if (count := _count(row, name))},
+                "best": None if own is None else own._asdict(),
+            }
+            for row, own in zip(rows, best, strict=True)
+        ],
+        "failures": [
+            {
+                "column": column,
+                "run": run.id,
+                "value": _one_or_all(_value_of(run.config, keys)),
+                "reason": run.explained,
+            }
+            for column, run in failed
+        ],
+    }
+
+
+# Scores
+
+
+class _Scored(NamedTuple):
+    """A row of scores: the run or model of a checkpoint (or "" if the row is of several), its
+    values of the keys, and its scores by suite."""
+
+    label: str
+    values: _Values
+    scores: dict[str, list[Score]]
+
+
+def _scores(
+    runs: Sequence[RecordedRun], keys: Sequence[str], registry: Registry, as_json: bool
+) -> None:
+    """Print the scores of checkpoints: a row for each with the key `checkpoint`, else of each run's
+    last checkpoint. Rows of several runs have the mean."""
+    keys = [key for key in keys if key != SUITE]
+    series = series_of(registry.scores_by_run(runs))
+    rows = _scored(series, keys)
+    suites = list(dict.fromkeys(suite for row in rows for suite in sorted(row.scores)))
+    labelled = len({row.label for row in rows}) > 1
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "by": ",".join([*keys, SUITE]),
+                "columns": suites,
+                "rows": [_score_record(row) for row in rows],
+                "problems": registry.problems,
+            }
+        )
+        return
+    if not rows:
+        say("no scores: runs have no metrics such as eval/gsm8k/score, and no EvalStore")
+        return
+    print_table(
+        [*(["run"] if labelled else []), *keys, *suites],
+        [
+            (
+                *([row.label] if labelled else []),
+                *(None if value is None else setting(value) for value in row.values),
+                *(_score_text(row.scores.get(suite, [])) for suite in suites),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _scored(series: Sequence[Series], keys: Sequence[str]) -> list[_Scored]:
+    label = prefixes([one.run for one in series])
+    rows: dict[tuple[str, ...], _Scored] = {}
+    each = CHECKPOINT in keys
+    for number, one in enumerate(series):
+        config = one.run.config
+        last = {score.suite: score for score in one.scores}
+        for score in one.scores if each else last.values():
+            named = config | ({CHECKPOINT: score.checkpoint} if each else {})
+            place = (str(number), str(score.place)) if each else _identity(config, keys)
+            name = label(one.run) + one.label if each else ""
+            row = rows.setdefault(place, _Scored(name, _value_of(named, keys), {}))
+            row.scores.setdefault(score.suite, []).append(score)
+    return list(rows.values()) if each else _nested(rows)
+
+
+def _score_record(row: _Scored) -> dict[str, object]:
+    scores = {
+        suite: {
+            "score": cells.center([score.score for score in own]),
+            "runs": len(own),
+            "items": sum(score.items or 0 for score in own) or None,
+            "errors": sum(score.errors or 0 for score in own),
+        }
+        for suite, own in row.scores.items()
+    }
+    record: dict[str, object] = {"run": row.label} if row.label else {}
+    return record | {"value": _one_or_all(row.values) if row.values else None, "scores": scores}
+
+
+def _score_text(scores: Sequence[Score]) -> str | float | None:
+    if not scores:
+        return None
+    mean = f"{cells.center([score.score for score in scores]):.4g}"
+    return f"{mean} ({plural(len(scores), 'run')})" if len(scores) > 1 else float(mean)

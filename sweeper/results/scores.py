@@ -1,0 +1,202 @@
+"""Scores of checkpoints on benchmarks: from tinker-cookbook's EvalStore, and from metrics such as
+`eval/gsm8k/score`."""
+
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from sweeper.common.decoding import decode
+from sweeper.common.json_values import is_number, is_table
+from sweeper.errors import NotFound
+from sweeper.metrics.evaluation import BASE, EVALUATION, Facts, facts_of, step_of_name
+from sweeper.metrics.rows import as_float
+from sweeper.sweep.run_record import RUN_KEY
+
+if TYPE_CHECKING:
+    from sweeper.results.runs import RecordedRun
+
+LAST = "last"
+"""The name of a checkpoint of which only this is known."""
+_RESULT, _TRAJECTORIES = "result.json", "trajectories.jsonl"
+_KEY = re.compile(r"(?:.*/)?eval/(.+)/score")
+_ITEMS = ("num_items", "num_examples")
+_PARENT = "parent_path"
+_OF_EVAL = "items"
+"""The name of the record with which our recipe `eval` keeps the address of the evaluated weights
+under `_PARENT`."""
+
+
+class Score(NamedTuple):
+    """The score of a checkpoint on a suite. `step` is None if unknown, `path` is the checkpoint's
+    address, `items` and `errors` count answers, `time` is that of the evaluation."""
+
+    checkpoint: str
+    step: float | None
+    suite: str
+    score: float
+    items: int | None = None
+    errors: int | None = None
+    path: str | None = None
+    time: str | None = None
+
+    @property
+    def place(self) -> tuple[int, float, str]:
+        """The sort key of its checkpoint: the base model, known steps, other names."""
+        if self.step is not None:
+            return 1, self.step, ""
+        return (0 if self.checkpoint == BASE else 2), 0.0, self.checkpoint
+
+
+class Point(NamedTuple):
+    """A score that a run recorded as a metric."""
+
+    suite: str
+    step: float | None
+    score: float
+    items: float | None = None
+
+
+SCORE_COLUMNS = (*RUN_KEY, *Score._fields)
+"""The columns of `Registry.scores`."""
+
+
+def suite_of(key: str) -> str | None:
+    """Return the suite whose score a metric is, if it is one."""
+    match = _KEY.fullmatch(key)
+    return None if match is None else match[1]
+
+
+def item_keys(key: str) -> list[str]:
+    """Return the metrics that may count the items of a score."""
+    return [f"{key.removesuffix('score')}{name}" for name in _ITEMS]
+
+
+def scores_of(run: "RecordedRun", points: Sequence[Point], paths: Iterable[str]) -> list[Score]:
+    """Return the scores of a run's checkpoints: of the `points` that it recorded as metrics, and of
+    the evaluations stored among `paths`. A stored one replaces a recorded one of the same
+    checkpoint, a later evaluation an earlier one."""
+    records = run.checkpoint_records()
+    stored = sorted(_stored(run, paths, records), key=lambda score: score.time or "")
+    if points:  # of an evaluation without facts it is not known whether a point has its score
+        stored = [score for score in stored if score.time]
+    return merged([*_recorded(points, records), *stored])
+
+
+def merged(scores: Iterable[Score]) -> list[Score]:
+    """Return the last score of each checkpoint and suite, in the order of the checkpoints."""
+    last = {(score.place, score.suite): score for score in scores}
+    return sorted(last.values(), key=lambda score: score.place)
+
+
+def _recorded(points: Sequence[Point], records: Sequence[Mapping[str, object]]) -> list[Score]:
+    evaluated = next((record for record in records if record.get("name") == _OF_EVAL), None)
+    if evaluated is not None:  # its steps count items, and its last row is about all of them
+        last = {point.suite: point for point in points}
+        address = _text(evaluated.get(_PARENT))
+        name = BASE if address is None else address.rstrip("/").rpartition("/")[2]
+        points = [point._replace(step=step_of_name(name)) for point in last.values()]
+        return [_score(point, name, address) for point in points]
+    names = {step: record for record in records if (step := _step(record)) is not None}
+    scores: list[Score] = []
+    for point in points:
+        record = None if point.step is None else names.get(point.step)
+        if record is not None:
+            scores.append(_score(point, str(record.get("name")), _text(record.get("sampler_path"))))
+        else:
+            scores.append(_score(point, LAST if point.step is None else f"step {point.step:g}"))
+    return scores
+
+
+def _score(point: Point, name: str, address: str | None = None) -> Score:
+    return Score(name, point.step, point.suite, point.score, _whole(point.items), None, address)
+
+
+def _stored(
+    run: "RecordedRun", paths: Iterable[str], records: Sequence[Mapping[str, object]]
+) -> list[Score]:
+    """Return the scores in the folders of evaluations. One without `metadata.json`, which
+    tinker-cookbook's runner writes alone, is named after its folder."""
+    listed = set(paths)
+    steps: dict[str | None, float | None] = {}
+    for record in records:
+        names = (_text(record.get(key)) for key in ("name", "sampler_path", "state_path"))
+        steps |= {name: _step(record) for name in names if name}
+    scores: list[Score] = []
+    for folder, suites in _evaluations(listed).items():
+        facts = facts_of(_document(run, f"{folder}/{EVALUATION}"))
+        if facts is None:
+            name = LAST if folder in run.folders() else folder.rpartition("/")[2]
+            facts = Facts("", name, None, tuple(suites), "", {}, {})
+        step = steps.get(facts.path, steps.get(facts.checkpoint))
+        step = step_of_name(facts.checkpoint) if step is None else step
+        for suite in facts.benchmarks:
+            path = f"{folder}/{suite}/{_RESULT}"
+            result = _document(run, path) if path in listed else {}
+            score = as_float(result.get("score", facts.scores.get(suite)))
+            if score is not None and math.isfinite(score):
+                items, errors = (_whole(result.get(key)) for key in ("num_examples", "num_errors"))
+                known = (facts.checkpoint, step, suite, score)
+                scores.append(Score(*known, items, errors, facts.path, facts.time))
+    return scores
+
+
+def _evaluations(paths: Collection[str]) -> dict[str, list[str]]:
+    """Return the folders that hold results of suites, with these suites."""
+    folders: dict[str, list[str]] = {}
+    for path in sorted(paths):
+        folder, _, name = path.rpartition("/")
+        above, _, suite = folder.rpartition("/")
+        if name == _RESULT and f"{folder}/{_TRAJECTORIES}" in paths:
+            folders.setdefault(above, []).append(suite)
+        elif name == EVALUATION:
+            folders.setdefault(folder, [])
+    return folders
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _document(run: "RecordedRun", path: str) -> dict[str, object]:
+    """Read a JSON object; empty if it is deleted or still being written."""
+    try:
+        document = decode(run.store.read(path))
+    except (NotFound, ValueError):
+        return {}
+    return document if is_table(document) else {}
+
+
+def _step(record: Mapping[str, object]) -> float | None:
+    step = record.get("batch", record.get("step"))
+    return float(step) if is_number(step) else None
+
+
+def _whole(value: object) -> int | None:
+    number = as_float(value)
+    return None if number is None or not math.isfinite(number) else int(number)
+
+
+class Series(NamedTuple):
+    """The checkpoints of one training run, or of one model in an EvalStore, with their scores."""
+
+    run: "RecordedRun"
+    label: str
+    scores: list[Score]
+
+
+def series_of(scores: Iterable[tuple["RecordedRun", list[Score]]]) -> list[Series]:
+    """Return the series of runs. The evaluations of an EvalStore are runs of their own: those of
+    the same model are one series."""
+    groups: dict[tuple[str, ...], Series] = {}
+    for run, own in scores:
+        facts = run.evaluation
+        key = (run.root, run.sweep, run.id if facts is None else f"model {facts.model}")
+        label = run.name if facts is None else facts.model
+        group = groups.setdefault(key, Series(run, label, []))
+        group.scores.extend(own)
+    return [
+        series._replace(scores=merged(sorted(series.scores, key=lambda score: score.time or "")))
+        for series in groups.values()
+        if series.scores
+    ]
