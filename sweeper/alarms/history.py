@@ -89,7 +89,11 @@ def role_of(role: str, keys: Iterable[str]) -> str | None:
     return min(roles, key=lambda key: (len(key), key), default=None)
 
 
+OF_SAMPLER = "sample_train"
+"""A part of the keys of tinker-cookbook that compare the sampler with the trainer."""
+
 _SMOOTH = 5
+_TEN = 10
 _FIRST = 3
 _MOST_KEYS = 10_000
 
@@ -137,7 +141,7 @@ class Vitals(NamedTuple):
 class Series:
     """The finite values of one key: the last ones, and what the rules need of earlier ones."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, *, rises: bool = False) -> None:
         self.key = key
         self.count = 0
         self.first: list[float] = []
@@ -156,6 +160,10 @@ class Series:
         self.best_mean = -math.inf
         self.best_spread = 0.0
         self.least = math.inf
+        # The best mean of ten values in a row, and the values since: only for `plateau`.
+        self._sign = 1.0 if rises else -1.0
+        self.best_ten = -self._sign * math.inf
+        self.since_best = 0
 
     def add(self, step: float | None, value: float) -> None:
         """Add a value."""
@@ -168,6 +176,11 @@ class Series:
             self.first.append(value)
         if len(self.values) >= _SMOOTH:
             self.low = min(self.low, median(self.last(_SMOOTH)))
+        self.since_best += 1
+        if len(self.values) >= _TEN:
+            mean = sum(self.last(_TEN)) / _TEN
+            if self._sign * (mean - self.best_ten) > 0:
+                self.best_ten, self.since_best = mean, 0
 
     def record(self) -> None:
         """Note that the row has a number, finite or not."""
@@ -199,7 +212,8 @@ class Series:
 class History:
     """The records of one attempt: a series for each role of its keys, and one for the `metric`
     that runs are compared by. `malformed` counts the lines that are not JSON objects, and
-    `unlike` describes them."""
+    `unlike` describes them. `usual_mismatch` is the median of the first values of sampler against
+    trainer in the sweep's other runs of the same model, if there are any."""
 
     def __init__(self, metric: str | None = None) -> None:
         self.series: dict[str, Series] = {}
@@ -209,6 +223,7 @@ class History:
         self.row: dict[str, object] = {}
         self.fresh: frozenset[str] = frozenset()
         self.vitals = Vitals()
+        self.usual_mismatch: float | None = None
         self._seen: set[str] = set()
 
     def add(self, row: Mapping[str, object], extra: Mapping[str, float] | None = None) -> None:
@@ -227,7 +242,9 @@ class History:
             _added(self.metric, step, row)
         for role, value in (extra or {}).items():
             if role not in fresh and math.isfinite(value):
-                self.series.setdefault(role, Series(_FROM_ROLLOUTS[role])).add(step, value)
+                rises = role == "reward"
+                series = self.series.setdefault(role, Series(_FROM_ROLLOUTS[role], rises=rises))
+                series.add(step, value)
                 fresh.add(role)
         self.fresh = frozenset(fresh)
 
@@ -252,7 +269,13 @@ class History:
             if role not in self.series:
                 key = role_of(role, unseen)
                 if key is not None:
-                    self.series[role] = Series(key)
+                    self.series[role] = Series(key, rises=role == "reward")
+
+    @property
+    def first_mismatch(self) -> float | None:
+        """Return the first value of sampler against trainer."""
+        kl = self.series.get("kl")
+        return kl.first[0] if kl is not None and kl.first and OF_SAMPLER in kl.key else None
 
     @property
     def solved(self) -> bool:

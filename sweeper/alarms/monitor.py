@@ -212,14 +212,15 @@ class AlarmMonitor:
             state = view.state
             if self._is_running(run, state.attempt):
                 quiet, body = self._heartbeats.of(run, state.attempt)
-                running.append(Seen(run, state.attempt, True, quiet, body, view.cancel))
+                seen = Seen(run, state.attempt, True, quiet, body, view.cancel)
+                running.append(seen._replace(model=self._model(run)))
                 continue
             over = state.attempt and state.state not in OPEN
             if over and (run, state.attempt) not in self._judged and len(ended) < _MOST_ENDED:
                 failed = self._last_words(run) if state.state is State.FAILED else None
                 done = state.state is State.SUCCEEDED
                 seen = Seen(run, state.attempt, False, failed=failed, succeeded=done)
-                ended.append(seen._replace(metric=self._metric(run)))
+                ended.append(seen._replace(metric=self._metric(run), model=self._model(run)))
         # The next attempt may begin before the last rows of this one were read.
         now = {(seen.run, seen.attempt) for seen in (*running, *ended)}
         ended += [Seen(run, attempt, False) for run, attempt in self._before - now]
@@ -232,6 +233,12 @@ class AlarmMonitor:
         """Return the metric of a run's stage."""
         planned = self._run_table.runs.get(run)
         return None if planned is None else self._metrics.get(planned.stage)
+
+    def _model(self, run: str) -> str | None:
+        """Return the name of a run's model, if its configuration has it."""
+        planned = self._run_table.runs.get(run)
+        name = None if planned is None else planned.config.get("model_name")
+        return name if isinstance(name, str) else None
 
     def _record_pending(self) -> None:
         """Record the new alarms. One that cannot be recorded is reported and skipped, so that it

@@ -2,15 +2,12 @@
 history so far, and returns its evidence or None. docs/alarms.md has the measurements."""
 
 import math
-import re
 from collections.abc import Callable, Collection, Mapping
-from difflib import get_close_matches
 from itertools import pairwise
 from typing import NamedTuple
 
-from sweeper.alarms.history import Evidence, History, deviation, median
-from sweeper.metrics.rows import are_missing, as_number, describe
-from sweeper.sweep.labels import plural
+from sweeper.alarms.history import OF_SAMPLER, Evidence, History, deviation, median
+from sweeper.metrics.rows import as_number
 
 ADVICE = {
     "nan": "inspect the step before with `sweeper show`; lower the learning rate, clip "
@@ -26,10 +23,12 @@ ADVICE = {
     "kl": "lower the learning rate, take fewer substeps, or check that sampler and trainer have "
     "the same model and settings",
     "mismatch": "check that sampler and trainer have the same model, weights, chat template, "
-    "temperature and precision; runs of other models healthily have 0.0002 (dense) to 0.002 "
-    "(mixture of experts)",
+    "temperature and precision; healthy runs have 0.0002 (dense models) to 0.002 "
+    "(mixtures of experts)",
     "gradient": "lower the learning rate, clip gradients or warm up longer; inspect the batches of "
     "those steps",
+    "plateau": "compare it with the sweep's other runs (`sweeper compare`), and stop it if they "
+    "are ahead; try another learning rate, a larger batch or easier problems",
     "no_signal": "read `sweeper rollouts`: the task may be too hard, the reward broken, or "
     "max_tokens too short for any answer; warm up with SFT, or make the reward "
     "denser",
@@ -64,10 +63,14 @@ Thresholds = Mapping[str, float]
 JUDGE_FAILED = "judge_failed"
 """The rule whose message gets the error of the function that failed."""
 
-_OF_SAMPLER = "sample_train"
-"""A part of the keys of tinker-cookbook that compare the sampler with the trainer."""
+_REAL_MISMATCH = 0.001
+"""Nats per token that a healthy dense model does not reach: smaller values are rounding."""
 _GRADIENTS = 10
 """How many gradients a norm is compared with, at least."""
+_OF_FUNCTION = "reward_failed"
+"""A part of the key for the answers on which a reward function raised."""
+_FALLEN = 0.1
+"""The share of its start by which a loss must have fallen to count as learning."""
 _FEW = 3
 """After so many values null is taken for NaN; before, it may be that a value is rare."""
 _NEAR_ZERO = 0.1
@@ -213,13 +216,30 @@ def _kl(history: History, thresholds: Thresholds) -> Evidence | None:
 
 def _mismatch(history: History, thresholds: Thresholds) -> Evidence | None:
     kl = history.series["kl"]
-    if _OF_SAMPLER not in kl.key or kl.count > thresholds["steps"]:
-        return None  # it is against a base model, or may be drift
-    now = kl.values[-1]
-    if now <= thresholds["above"]:
-        return None
-    text = f"{kl.key} is {now:.3g} nats{_at(kl.step)}, so early: more than {thresholds['above']:g}"
-    return Evidence(kl.key, kl.step, now, thresholds["above"], text)
+    if OF_SAMPLER not in kl.key:
+        return None  # it is against a base model
+    steps = int(thresholds["steps"])
+    if kl.count <= steps and kl.values[-1] > thresholds["above"]:
+        bound, now = thresholds["above"], kl.values[-1]
+        text = f"{kl.key} is {now:.3g} nats{_at(kl.step)}, so early: more than {bound:g}"
+        return Evidence(kl.key, kl.step, now, bound, text)
+    # Other runs may come later, so the first values are compared with theirs at any step. In later
+    # steps it may be drift of the policy.
+    early = kl.first[:steps]
+    references = (
+        (early[0], early[1:], "its first value"),
+        (history.usual_mismatch, early, "the usual value of the sweep's other runs"),
+    )
+    for reference, values, what in references:
+        now = max(values, default=0.0)
+        if reference is None or now <= max(thresholds["times"] * reference, _REAL_MISMATCH):
+            continue
+        text = (
+            f"{kl.key} is {now:.3g} nats in one of the first {len(early)} steps: more than "
+            f"{thresholds['times']:g} times {what}, {reference:.2g}"
+        )
+        return Evidence(kl.key, kl.step, now, thresholds["times"] * reference, text)
+    return None
 
 
 def _gradient(history: History, thresholds: Thresholds) -> Evidence | None:
@@ -268,10 +288,30 @@ def _all_alike(history: History, steps: float) -> str:
 def _judge_failed(history: History, thresholds: Thresholds) -> Evidence | None:
     failed = history.series["failed"]
     now = failed.values[-1]
-    if now <= thresholds["above"]:
+    # A function that raises has an error of its own; verifiers and graders also time out.
+    bound = thresholds["raises" if _OF_FUNCTION in failed.key else "above"]
+    if now <= bound:
         return None
-    text = f"{now:.0%} of the answers could not be judged{_at(failed.step)}, and counted as wrong"
-    return Evidence(failed.key, failed.step, now, thresholds["above"], text)
+    share = f"{now:.0%}" if now >= 0.01 else f"{now:.2%}"
+    text = f"{share} of the answers could not be judged{_at(failed.step)}, and counted as wrong"
+    return Evidence(failed.key, failed.step, now, bound, text)
+
+
+def _plateau(history: History, thresholds: Thresholds) -> Evidence | None:
+    # The loss of reinforcement learning does not fall when the model learns.
+    role = "reward" if "reward" in history.series else "loss"
+    series = history.series[role]
+    if series.since_best < thresholds["steps"] or history.solved:
+        return None
+    best, start = series.best_ten, series.start
+    # Most training ends with a loss that has fallen and is level.
+    if role == "loss" and best < start - _FALLEN * abs(start):
+        return None
+    text = (
+        f"{series.key} has not improved for {series.since_best} steps{_at(series.step)}: its best "
+        f"mean of ten steps is {best:.4g}, it began at {start:.4g}"
+    )
+    return Evidence(series.key, series.step, best, thresholds["steps"], text)
 
 
 def _length(history: History, thresholds: Thresholds) -> Evidence | None:
@@ -329,151 +369,5 @@ ROW_RULES = (
     RowRule(JUDGE_FAILED, ("failed",), _judge_failed),
     RowRule("length", ("length",), _length),
     RowRule("truncation", ("truncated",), _truncation),
+    RowRule("plateau", ("reward", "loss"), _plateau),
 )
-
-
-_GB = 1e9
-_KEYS = 6
-_NOBODY = re.compile(
-    r"service at \S+ is gone|connection (?:error|refused|reset|aborted|timed out)"
-    r"|connect(?:ion)?error|connecttimeout|name or service not known|name resolution"
-    r"|no route to host|server disconnected|apitimeouterror|error code: 50[234]\b"
-    r"|\b50[234] (?:bad gateway|service (?:temporarily )?unavailable|gateway time-?out)",
-    re.IGNORECASE,
-)
-
-
-def judge_clock(
-    history: History,
-    limits: Mapping[str, Mapping[str, float]],
-    failed: Callable[[str, Exception], object],
-) -> dict[str, Evidence]:
-    """Apply the active rules over the clock. Return rule -> evidence. A rule that raises is passed
-    to `failed`."""
-    by_rule: dict[str, Evidence] = {}
-    for name, find in CLOCK_RULES.items():
-        thresholds = limits.get(name)
-        try:
-            evidence = None if thresholds is None else find(history, thresholds)
-        except Exception as error:  # noqa: BLE001 - one rule must not silence the others
-            failed(name, error)
-            continue
-        if evidence is not None:
-            by_rule[name] = evidence
-    return by_rule
-
-
-def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
-    """Return evidence if a run stands still, unless it waits for the service, or its worker is
-    silent: other rules are about those."""
-    vitals = history.vitals
-    if vitals.paused is not None or vitals.beat_quiet > max(vitals.lease, 30.0):
-        return None
-    pace = vitals.longest if vitals.longest is not None else vitals.others
-    if pace is None and vitals.is_command:
-        return None  # it may record no step at all
-    known, bound = "", thresholds["first"]
-    if pace is not None:
-        known = f"; the longest so far took {_words(pace)}"
-        bound = max(thresholds["after"], thresholds["factor"] * pace)
-    if vitals.quiet <= bound:
-        return None
-    text = f"no step for {_words(vitals.quiet)}{known}"
-    return Evidence(None, history.step, vitals.quiet, bound, text)
-
-
-def _paused(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
-    vitals = history.vitals
-    if vitals.paused is None or vitals.paused_s <= thresholds["after"]:
-        return None
-    text = f"the service has held it back for {_words(vitals.paused_s)}: {vitals.paused}"
-    return Evidence(None, history.step, vitals.paused_s, thresholds["after"], text)
-
-
-def _heartbeat(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
-    vitals = history.vitals
-    bound = max(thresholds["after"], vitals.lease)
-    if vitals.beat_quiet <= bound:
-        return None
-    text = f"no heartbeat for {_words(vitals.beat_quiet)}"
-    return Evidence(None, history.step, vitals.beat_quiet, bound, text)
-
-
-def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
-    """Return evidence if a run has failed because a service went away, by the last line that it
-    printed."""
-    line = history.vitals.failed
-    if line is None or not _NOBODY.search(line):
-        return None
-    return Evidence(None, history.step, None, None, f"it has failed: {line}")
-
-
-def _metric(history: History, _: Mapping[str, float]) -> Evidence | None:
-    """Return evidence if a run has succeeded without its metric, or without a value of it at the
-    end."""
-    wanted, series = history.vitals.metric, history.metric
-    if wanted is None:
-        return None
-    if wanted not in history.keys:
-        return Evidence(wanted, history.step, None, None, _not_recorded(wanted, history))
-    if series is None or series.key != wanted:
-        return None
-    if not series.recorded:
-        text = f"{wanted} is never a number: it was recorded as {describe(series.other)}"
-        return Evidence(wanted, history.step, None, None, text)
-    if are_missing(series.after, series.gap, named=series.named):
-        rows = f"last {series.after} rows have" if series.after > 1 else "last row has"
-        text = f"the {rows} no {wanted}: it may have become NaN, which some programs do not write"
-        return Evidence(wanted, history.step, None, None, text)
-    return None
-
-
-def _not_recorded(wanted: str, history: History) -> str:
-    """Describe what a run recorded instead of its metric."""
-    recorded = sorted(history.keys - {"step"})
-    lines = plural(history.malformed, "line of its metrics file", "lines of its metrics file")
-    unlike = f"; {lines} cannot be read: {history.unlike}" if history.malformed else ""
-    if not recorded:
-        if history.vitals.lacks_folder and not history.malformed:
-            unlike = ": the command has no {log_path}: sweeper cannot find its metrics"
-        return f"no {wanted!r} was recorded, nor anything else{unlike}"
-    near = get_close_matches(wanted, recorded, n=1)
-    shown = [*near, *(key for key in recorded if key not in near)][:_KEYS]
-    more = f" and {len(recorded) - len(shown)} more" if len(recorded) > len(shown) else ""
-    return f"no {wanted!r} was recorded; recorded: {', '.join(shown)}{more}{unlike}"
-
-
-def _disk(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
-    free, bound = history.vitals.disk_free, thresholds["below"] * _GB
-    if free is None or free >= bound:
-        return None
-    text = f"{free / _GB:.2g} GB are free on the disk of {history.vitals.host or 'its machine'}"
-    return Evidence("disk_free_bytes", history.step, free, bound, text)
-
-
-def _memory(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
-    free, total = history.vitals.memory_free, history.vitals.memory_total
-    if free is None or not total or free >= (bound := thresholds["below"] * total):
-        return None
-    text = (
-        f"{free / _GB:.2g} of {total / _GB:.3g} GB of memory are free on "
-        f"{history.vitals.host or 'its machine'}"
-    )
-    return Evidence("memory_free_bytes", history.step, free, bound, text)
-
-
-def _words(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-CLOCK_RULES: dict[str, Callable[[History, Mapping[str, float]], Evidence | None]] = {
-    "stalled": _stalled,
-    "paused": _paused,
-    "heartbeat": _heartbeat,
-    "metric": _metric,
-    "service": _service,
-    "disk": _disk,
-    "memory": _memory,
-}

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, cast
 
-from sweeper.alarms.history import Evidence, History, Vitals
-from sweeper.alarms.rules import JUDGE_FAILED, judge, judge_clock
+from sweeper.alarms.clock_rules import judge_clock
+from sweeper.alarms.history import Evidence, History, Vitals, median
+from sweeper.alarms.rules import JUDGE_FAILED, judge
 from sweeper.common.alarm_thresholds import Limits
 from sweeper.common.json_values import table_of
 from sweeper.errors import NotFound, StoreError
@@ -121,7 +122,7 @@ class Seen(NamedTuple):
     """An attempt as the launcher sees it. `running`: a worker executes it; `quiet`: seconds since
     its last heartbeat, whose contents are `beat`; `stopping`: a user wants it to end. `failed`
     is the last line that it printed, if it has failed; `succeeded` says that it has succeeded.
-    `metric` is its metric, unless all attempts have the same."""
+    `metric` is its metric, unless all attempts have the same; `model` is the name of its model."""
 
     run: str
     attempt: int
@@ -132,6 +133,7 @@ class Seen(NamedTuple):
     failed: str | None = None
     succeeded: bool = False
     metric: str | None = None
+    model: str | None = None
 
 
 class Criteria(NamedTuple):
@@ -207,6 +209,7 @@ class Watcher:
         self._turn = 0
         self._told: set[str] = set()
         self._left = 0
+        self._mismatches: dict[str | None, dict[str, float]] = {}  # model -> run -> first value
 
     def look(self, attempts: Sequence[Seen]) -> tuple[list[Found], set[tuple[str, int]]]:
         """Check attempts. Return new evidence, and which of the ended attempts are read to the
@@ -294,6 +297,7 @@ class Watcher:
                 watch.history.add(row)
                 continue
             watch.history.add(row, self._rollouts(watch, seen, row) if number >= recent else None)
+            self._compare_mismatch(seen, watch.history)
             judged = judge(watch.history, self._open(seen), self._failed)
             if JUDGE_FAILED in judged:
                 judged[JUDGE_FAILED] = self._with_error(seen, judged[JUDGE_FAILED])
@@ -302,6 +306,16 @@ class Watcher:
         if own:
             self._time(watch, own, now)
         return fresh.more
+
+    def _compare_mismatch(self, seen: Seen, history: History) -> None:
+        """Exchange the first mismatches of sampler and trainer among the runs of a model."""
+        first = history.first_mismatch
+        if first is None:
+            return
+        of_model = self._mismatches.setdefault(seen.model, {})
+        of_model[seen.run] = first
+        others = [value for run, value in of_model.items() if run != seen.run]
+        history.usual_mismatch = median(others) if others else None
 
     def _metric(self, seen: Seen) -> str | None:
         return seen.metric or self._criteria.metric

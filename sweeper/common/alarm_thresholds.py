@@ -82,6 +82,7 @@ RULES: dict[str, Rule] = {
         "the sampler and the trainer disagree from the first steps on, before the policy can drift",
         {
             "above": Threshold(0.02, 0.0, 1e6, "nats a token, in one of the first steps"),
+            "times": Threshold(10.0, 1.0, 1e6, "times its first value, or that of other runs"),
             "steps": Threshold(3, 1, 10, "steps that count as the first", "count"),
         },
     ),
@@ -101,7 +102,10 @@ RULES: dict[str, Rule] = {
     ),
     "judge_failed": Rule(
         "a reward function, verifier or grader fails on answers",
-        {"above": Threshold(0.1, 0.0, 1.0, "share of the answers of a step")},
+        {
+            "above": Threshold(0.1, 0.0, 1.0, "share of the answers of a step"),
+            "raises": Threshold(0.0, 0.0, 1.0, "the same, for a reward function that raises"),
+        },
     ),
     "length": Rule(
         "answers grow long, and no better",
@@ -116,6 +120,10 @@ RULES: dict[str, Rule] = {
             "above": Threshold(0.6, 0.0, 1.0, "share of answers, on average"),
             "steps": _steps(8),
         },
+    ),
+    "plateau": Rule(
+        "the reward, or a loss that has hardly fallen, does not improve for long",
+        {"steps": Threshold(60, 10, 100_000, "steps without a new best mean of ten", "count")},
     ),
     "stalled": Rule(
         "no step for long, although the worker beats and nothing holds it back",

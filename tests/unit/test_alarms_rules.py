@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from sweeper.alarms.clock_rules import CLOCK_RULES, judge_clock
 from sweeper.alarms.history import Evidence, History, Vitals, deviation, median, role_of
-from sweeper.alarms.rules import ADVICE, CLOCK_RULES, ROW_RULES, judge, judge_clock
+from sweeper.alarms.rules import ADVICE, ROW_RULES, judge
 from sweeper.alarms.watcher import summarise
 from sweeper.common.alarm_thresholds import RULES, WINDOW, resolve
 
@@ -135,9 +136,10 @@ def test_collapse() -> None:
 def test_a_sparse_reward_has_not_collapsed() -> None:
     draw = random.Random(0)
     for share in (0.05, 0.1, 0.2, 0.4):
-        assert run(of(REWARD, [float(draw.random() < share) for _ in range(150)])) == {}
+        found = run(of(REWARD, [float(draw.random() < share) for _ in range(150)]))
+        assert "collapse" not in found
     learned = [float(draw.random() < 0.6) for _ in range(60)]
-    assert set(run(of(REWARD, [*learned, *([0.0] * 15)]))) == {"collapse"}
+    assert "collapse" in run(of(REWARD, [*learned, *([0.0] * 15)]))
 
 
 def test_a_loss_that_leaps_about_zero_does_not_diverge() -> None:
@@ -164,6 +166,7 @@ def test_entropy() -> None:
 @pytest.mark.parametrize(
     ("values", "step"),
     [([0.09, 0.1], 0), ([0.0002, 0.0002, 0.03], 2), ([0.0002, 0.002, 0.002], None),
+     ([0.0005, 0.001, 0.006], 2), ([0.00001, 0.0002, 0.0009], None), ([0.003] * 9, None),
      ([0.001, 0.004, 0.01, 0.05, 0.2], None)],
 )  # fmt: skip
 def test_mismatch(values: list[float], step: int | None) -> None:
@@ -216,11 +219,38 @@ def test_no_signal() -> None:
     ],
 )
 def test_answers_that_cannot_be_judged_are_told_at_the_first_step(key: str) -> None:
-    found = run(of(key, [0.0, 0.0625, 0.875]))["judge_failed"]
+    bound = {"judge_failed": {"raises": 0.1}}
+    found = run(of(key, [0.0, 0.0625, 0.875]), given=bound)["judge_failed"]
     assert (found.key, found.step, found.value, found.bound) == (key, 2, 0.875, 0.1)
     assert "88% of the answers could not be judged at step 2" in found.message
-    assert run(of(key, [0.0625] * 12)) == {}
-    assert run(of(key, [0.875]), given={"judge_failed": {"above": 0.9}}) == {}
+    assert run(of(key, [0.0625] * 12), given=bound) == {}
+    given = {"judge_failed": {"above": 0.9, "raises": 0.9}}
+    assert run(of(key, [0.875]), given=given) == {}
+
+
+def test_one_answer_on_which_a_reward_function_raises_is_enough() -> None:
+    found = run(of("env/all/frac_reward_failed", [0.0, 1 / 256]))["judge_failed"]
+    assert (found.step, found.bound) == (1, 0.0)
+    assert "0.39% of the answers could not be judged" in found.message
+    assert run(of("env/all/frac_verifier_failed", [1 / 256] * 12)) == {}
+
+
+def test_plateau() -> None:
+    draw = random.Random(0)
+    level = [draw.gauss(0.3, 0.05) for _ in range(200)]
+    found = run(of(REWARD, level))["plateau"]
+    assert (found.key, found.bound) == (REWARD, 60.0)
+    assert "has not improved for 60 steps" in found.message
+    slow = [0.2 + step / 1000 + draw.gauss(0, 0.05) for step in range(500)]
+    assert "plateau" not in run(of(REWARD, slow))
+    assert "plateau" not in run(of(REWARD, [0.95] * 200))  # solved
+    assert "plateau" not in run(of(REWARD, level), given={"plateau": {"steps": 150}})
+    stuck = [draw.gauss(2.3, 0.05) for _ in range(200)]
+    assert "plateau" in run(of(LOSS, stuck))
+    fallen = [3.0, 2.8, *(draw.gauss(2.3, 0.05) for _ in range(200))]
+    assert "plateau" not in run(of(LOSS, fallen))  # what most training ends with
+    rl = [{REWARD: 0.2 + step / 300, "loss": value} for step, value in enumerate(stuck)]
+    assert "plateau" not in run(rl)
 
 
 def test_length() -> None:

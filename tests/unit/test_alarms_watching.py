@@ -160,6 +160,30 @@ def test_the_alarm_of_a_broken_reward_has_its_error(
     assert "\n" not in alarm.evidence.message
 
 
+def test_sampler_against_trainer_is_compared_with_the_other_runs_of_the_model(
+    folder: Folder,
+) -> None:
+    """Whichever is read first: of a mixture of experts ten times as much is healthy."""
+    key = "optim/kl_sample_train_v2"
+    first = {"faulty": 0.004, "a": 0.0002, "b": 0.00021, "mixture": 0.004, "c": 0.002}
+    models = {"mixture": "moe", "c": "moe"}
+    for run, value in first.items():
+        path = f"{folder.folder.log_path(run, 1)}/metrics.jsonl"
+        folder.store.append(path, rows(0, 1, **{key: value}).encode())
+    watcher = folder.watcher()
+    runs = [Seen(run, 1, running=True, model=models.get(run, "dense")) for run in first]
+    found = watcher.look(runs)[0]
+    folder.store.append(
+        f"{folder.folder.log_path('faulty', 1)}/metrics.jsonl", rows(*range(2, 9)).encode()
+    )
+    folder.store.append(
+        f"{folder.folder.log_path('faulty', 1)}/metrics.jsonl", rows(9, **{key: 0.004}).encode()
+    )
+    found += watcher.look(runs)[0]
+    assert [(one.run, one.rule) for one in found] == [("faulty", "mismatch")]
+    assert "10 times the usual value of the sweep's other runs, 0.0002" in found[0].evidence.message
+
+
 def test_an_attempt_that_began_anew_has_no_copies(folder: Folder) -> None:
     folder.write(rows(0, 1, time=1))
     folder.write(rows(0, 1, time=2), attempt=2)
