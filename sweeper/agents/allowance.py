@@ -49,13 +49,15 @@ class Used(NamedTuple):
 class Entry(NamedTuple):
     """A launch: the ids of the runs that it started, and the budget of the sweep for its whole
     life. `life` distinguishes the sweep from others of its name: its identity, or something that
-    belongs to this launch alone while that is not on record ("": a record of an older version)."""
+    belongs to this launch alone while that is not on record ("": a record of an older version).
+    `agent` is the one that `sweeper agent start` has started ("": another)."""
 
     path: str
     sweep: str
     runs: tuple[str, ...]
     budget: Mapping[str, float]
     life: str = ""
+    agent: str = ""
 
 
 class _Record(NamedTuple):
@@ -63,6 +65,7 @@ class _Record(NamedTuple):
     runs: tuple[str, ...] = ()
     budget: Limits = Limits()
     life: str = ""
+    agent: str = ""
 
 
 def read_limits(text: str | None) -> Limits:
@@ -89,11 +92,12 @@ def reserve(
     runs: Sequence[str],
     budget: Mapping[str, float],
     life: str | None = None,
+    agent: str = "",
 ) -> Entry:
     """Record a launch before it starts. `life` is the sweep's identity, if there is a sweep yet.
     Raises `StoreError`."""
     path = f"{_FOLDER}/{time.time_ns():019}-{os.urandom(4).hex()}.json"
-    entry = Entry(path, folder.name, tuple(runs), budget, life or path)
+    entry = Entry(path, folder.name, tuple(runs), budget, life or path, agent)
     folder.store.create(path, _encoded(entry))
     return entry
 
@@ -105,7 +109,8 @@ def confirm(store: Store, entry: Entry, life: str) -> None:
 
 def _encoded(entry: Entry) -> bytes:
     about = {"by": user(), "time": timestamp(), "sweep": entry.sweep, "runs": list(entry.runs)}
-    return encode({"schema": SCHEMA, **about, "budget": dict(entry.budget), "life": entry.life})
+    more = {"budget": dict(entry.budget), "life": entry.life, "agent": entry.agent}
+    return encode({"schema": SCHEMA, **about, **more})
 
 
 def retract(store: Store, entry: Entry) -> None:
@@ -122,7 +127,7 @@ def entries(store: Store) -> list[Entry]:
         def read(document: object, place: str, path: str = path) -> Entry:
             record = codec.read(_Record, document, place)
             budget = {k: v for k, v in record.budget._asdict().items() if v is not None}
-            return Entry(path, record.sweep, record.runs, budget, record.life)
+            return Entry(path, record.sweep, record.runs, budget, record.life, record.agent)
 
         try:
             recorded.append(read_as(store, path, read))

@@ -1,8 +1,14 @@
-"""The skill that teaches coding agents to do research with sweeper."""
+"""The skills that teach coding agents to do research with sweeper, and to debug sweeps."""
 
+import os
 from importlib import resources
 
+from sweeper.common.atomic import atomic_write
+from sweeper.errors import UsageError
+
 NAME = "sweeper-research"
+SKILLS = {NAME: "SKILL.md", "sweeper-debug": "DEBUG.md"}
+"""The files of the skills, by name."""
 ARC = """\
 1. Write down the question, what you expect, what is to be beaten and what would count as success,
    before anything runs (`note` on the first sweep, or notes/plan.md).
@@ -17,9 +23,28 @@ ARC = """\
 """
 
 
-def skill_text() -> str:
-    """Return the skill's text."""
-    return _text("SKILL.md")
+def skill_text(name: str = NAME) -> str:
+    """Return a skill's text."""
+    return _text(SKILLS[name])
+
+
+def install(name: str, place: str, *, force: bool = False) -> tuple[str, bool]:
+    """Write a skill below the folder where agents find skills. Return its path, and whether it was
+    not there yet. Raises `UsageError`, also if there is another file and no `force`."""
+    text = skill_text(name)
+    folder = os.path.join(place, name)
+    path = os.path.join(folder, "SKILL.md")
+    try:
+        if os.path.lexists(path) and not force:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                if file.read() == text:
+                    return path, False
+            raise UsageError(f"{path} exists with other content: --force replaces it")
+        os.makedirs(folder, exist_ok=True)
+        atomic_write(path, text.encode(), mode=0o666)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
+    return path, True
 
 
 def agents_text() -> str:

@@ -1,5 +1,6 @@
 """The workspace of the agents' tools: one root, one folder of grids, one allowance."""
 
+import os
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,9 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.plan import Budget, Plan, Run
 from sweeper.sweep.requests import Requested
 from sweeper.sweep.sweep_requests import user
+
+AGENT = "SWEEPER_AGENT"
+"""The variable with the name of an agent that `sweeper agent start` has started."""
 
 
 class GridPreview(NamedTuple):
@@ -40,7 +44,8 @@ class Workspace:
     def __init__(self, root: str, grids: str, limits: Limits) -> None:
         self.store = open_store(root)
         self.root, self.grids, self.limits = self.store.root, grids, limits
-        self.by = f"agent of {user()}"
+        self.agent = os.environ.get(AGENT, "")
+        self.by = f"agent {self.agent} of {user()}" if self.agent else f"agent of {user()}"
         self._lock = threading.Lock()
 
     @property
@@ -101,7 +106,7 @@ class Workspace:
             caps = self._caps(preview, requested, left, len(new))
             budget = self._budget(plan, caps, mine)
             life = self._life(plan.name, mine)
-            entry = allowance.reserve(folder, new, budget, life)
+            entry = allowance.reserve(folder, new, budget, life, self.agent)
             try:
                 self._recheck()
                 limits = Budget(budget.get("usd"), budget.get("tokens"), budget.get("hours"))
@@ -165,7 +170,7 @@ class Workspace:
             mine = allowance.of_sweep(self.store, allowance.entries(self.store), sweep)
             life = self._life(sweep, mine)
             folder = SweepFolder(self.store, sweep)
-            entry = allowance.reserve(folder, again, {}, life) if again else None
+            entry = allowance.reserve(folder, again, {}, life, self.agent) if again else None
             try:
                 self._recheck()
                 return self.start_runs(opened, chosen)

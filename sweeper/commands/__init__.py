@@ -59,9 +59,12 @@ VERBS = {
     "store": "remove what nothing needs, or upload what dead workers left",
     "store gc": "find and remove files that nothing needs",
     "store sync": "upload what dead workers left on this machine",
-    "agent": "serve coding agents by MCP, or give them the skill",
+    "agent": "start coding agents, or serve them by MCP and give them skills",
     "agent mcp": "serve coding agents by MCP, within a budget",
-    "agent skill": "print or install the skill for coding agents",
+    "agent skill": "print or install the skills for coding agents",
+    "agent start": "start a coding agent in a sandbox, with tools and a budget",
+    "agent prompts": "list or print task prompts for agents",
+    "agent transcript": "list started agents, or print what one did",
     "doctor": "check that everything a sweep needs is there",
     "doctor tasks": "check terminal tasks for mistakes",
     "doctor notify": "send the notifications of a sweep, or test them",
@@ -111,6 +114,9 @@ EXAMPLES = {
     "agent": "sweeper agent skill --install .claude/skills",
     "agent mcp": "sweeper agent mcp --budget runs=20,usd=5",
     "agent skill": "sweeper agent skill --install .claude/skills",
+    "agent start": "sweeper agent start --model M --prompt gsm8k --image my-agent",
+    "agent prompts": "sweeper agent prompts gsm8k",
+    "agent transcript": "sweeper agent transcript",
     "doctor": "sweeper doctor",
     "doctor tasks": "sweeper doctor tasks tasks/",
     "doctor notify": "sweeper doctor notify quickstart --test",
@@ -164,6 +170,7 @@ _SHARED = {
     **dict.fromkeys(GROUPS["steer"], "steer"),
     **dict.fromkeys(parts("sweep").values(), "sweep"),
     **dict.fromkeys(parts("agent").values(), "agent"),
+    **dict.fromkeys(("agent start", "agent prompts", "agent transcript"), "agent_start"),
 }
 """Files with several verbs, by verb."""
 

@@ -7,10 +7,9 @@ from argparse import ArgumentParser, Namespace
 
 from sweeper import paths
 from sweeper.agents.allowance import read_limits
-from sweeper.agents.skill import NAME, agents_text, skill_text
+from sweeper.agents.skill import SKILLS, agents_text, install, skill_text
 from sweeper.commands import Verb
 from sweeper.commands import arguments as shared
-from sweeper.common.atomic import atomic_write
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.paths import add_extra
 from sweeper.store.opening import default_root
@@ -77,40 +76,36 @@ def _mcp(arguments: Namespace) -> int:
 
 def _add_skill(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper agent skill`."""
-    install = shared.group(verb, "where to install")
-    install.add_argument(
+    where = shared.group(verb, "where to install")
+    where.add_argument(
+        "name",
+        nargs="?",
+        choices=[name.partition("-")[2] for name in SKILLS],
+        help="which skill (default: print research, or install all)",
+    )
+    where.add_argument(
         "--install",
         metavar="DIR",
-        help="install it below this folder, such as .claude/skills (default: print it)",
+        help="install below this folder, such as .claude/skills (default: print)",
     )
-    install.add_argument("--force", action="store_true", help="overwrite a different file")
+    where.add_argument("--force", action="store_true", help="overwrite a different file")
     shared.group(verb, shared.OUTPUT).add_argument(
         "--agents-md", action="store_true", help="print AGENTS.md of sweeper's repository instead"
     )
 
 
 def _skill(arguments: Namespace) -> int:
-    """Print the skill, or write it into the folder where agents find it."""
-    text = agents_text() if arguments.agents_md else skill_text()
+    """Print a skill, or write the skills into the folder where agents find them."""
     if arguments.agents_md and arguments.install is not None:
-        raise UsageError("--agents-md only prints; --install installs only the skill")
+        raise UsageError("--agents-md only prints; --install installs only skills")
     if arguments.install is None:
-        sys.stdout.write(text)
+        name = f"sweeper-{arguments.name or 'research'}"
+        sys.stdout.write(agents_text() if arguments.agents_md else skill_text(name))
         return 0
-    folder = os.path.join(arguments.install, NAME)
-    path = os.path.join(folder, "SKILL.md")
-    try:
-        if os.path.lexists(path) and not arguments.force:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                if file.read() == text:
-                    say(f"{path} exists already")
-                    return 0
-            raise UsageError(f"{path} exists with other content: --force replaces it")
-        os.makedirs(folder, exist_ok=True)
-        atomic_write(path, text.encode(), mode=0o666)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
-    say(f"wrote {path}")
+    names = [f"sweeper-{arguments.name}"] if arguments.name else list(SKILLS)
+    for name in names:
+        path, new = install(name, arguments.install, force=arguments.force)
+        say(f"wrote {path}" if new else f"{path} exists already")
     return 0
 
 

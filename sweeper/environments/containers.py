@@ -50,6 +50,20 @@ def _last_line(process: "subprocess.CompletedProcess[str]") -> str:
     return lines[-1][:300] if lines else f"exit code {process.returncode}"
 
 
+def system_limits(files: int) -> list[str]:
+    """Return the options that limit open files and processes: at most this process's own limits,
+    since podman's defaults are refused if they are above them."""
+    argv: list[str] = []
+    for name, kind, most in (
+        ("nofile", resource.RLIMIT_NOFILE, files),
+        ("nproc", resource.RLIMIT_NPROC, _PROCESSES),
+    ):
+        own = resource.getrlimit(kind)[1]
+        own = most if own < 0 else min(own, most)
+        argv += ["--ulimit", f"{name}={own}:{own}"]
+    return argv
+
+
 class Container(InShell):
     """See `Environment`."""
 
@@ -87,11 +101,7 @@ class Container(InShell):
         argv += ["--memory", f"{limits.memory_mb}m", "--memory-swap", f"{limits.memory_mb}m"]
         if limits.cpus is not None:  # more than there are is refused
             argv += ["--cpus", str(min(limits.cpus, os.cpu_count() or 1))]
-        argv += ["--pids-limit", str(limits.processes), "--ulimit", "nofile=1024:1024"]
-        # At most our own limit: podman's default is refused if it is above ours.
-        own = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-        own = _PROCESSES if own < 0 else min(own, _PROCESSES)
-        argv += ["--ulimit", f"nproc={own}:{own}"]
+        argv += ["--pids-limit", str(limits.processes), *system_limits(1024)]
         argv += ["--security-opt", "no-new-privileges"]
         for key, value in made.env.items():
             argv += ["--env", f"{key}={value}"]

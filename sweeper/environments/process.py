@@ -46,7 +46,7 @@ class Process(InShell):
         workdir = self.root + self._made.workdir
         env = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
         try:
-            self._cleaner = _begin(["sh", "-c", _CLEANER, "cleaner", self.root], env, None)
+            self._cleaner = start_cleaner(self.root)
             os.mkdir(self.root, 0o700)
             for folder in (*_FOLDERS, self._made.workdir.lstrip("/")):
                 os.makedirs(os.path.join(self.root, folder), exist_ok=True)
@@ -75,6 +75,13 @@ class Process(InShell):
             except subprocess.TimeoutExpired:
                 each.kill()
                 each.wait()
+
+
+def start_cleaner(folder: str) -> "subprocess.Popen[bytes]":
+    """Start a process that, when its standard input is closed or this process ends, kills all
+    processes with `ROOT=folder` in their environment, and removes the folder. Raises OSError."""
+    env = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
+    return _begin(["sh", "-c", _CLEANER, "cleaner", folder], env, None)
 
 
 def _begin(command: list[str], env: dict[str, str], cwd: str | None) -> "subprocess.Popen[bytes]":

@@ -7,17 +7,16 @@ import gzip
 import io
 import json
 import os
-import signal
 import tarfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from types import FrameType, TracebackType
 from typing import IO, NamedTuple, TypedDict
 
 from sweeper import paths
 from sweeper.backends import capabilities_at, open_places
+from sweeper.common.interrupts import Interrupts
 from sweeper.common.last_line import last_line
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.launcher.launching import LaunchRequest, User, launch_plan
@@ -70,7 +69,7 @@ def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[St
     ended `timeout` seconds after its launch. The trial's sweep is always removed, unless the job
     cannot be stopped; the remains of killed trials of this home are removed first. SIGTERM and
     SIGHUP interrupt as Ctrl-C does. Raises `SweeperError` with the problem in one line."""
-    with _Interrupts() as interrupts:
+    with Interrupts() as interrupts:
         _remove_old(tell)
         plan = _plan(request)
         trial = _Trial(SweepFolder.open(root, plan.name), plan, timeout, tell)
@@ -99,49 +98,6 @@ class _Told(TypedDict):
     version: str
     there: list[str]
     set: list[str]
-
-
-_Handler = Callable[[int, FrameType | None], object] | int | None
-"""A signal handler."""
-
-
-class _Interrupts:
-    """A context manager in which SIGTERM and SIGHUP interrupt as Ctrl-C does, once. Further signals
-    are held back until the exit; so are all signals after `hold`."""
-
-    def __init__(self) -> None:
-        self._before: dict[int, _Handler] = {}
-        self._held = self._came = False
-
-    def __enter__(self) -> "_Interrupts":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # for example by nohup
-                    self._before[number] = signal.signal(number, self._on)
-        return self
-
-    def hold(self) -> None:
-        """Hold back all signals until the exit."""
-        self._held = True
-
-    def _on(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        if self._held:
-            self._came = True
-        else:
-            self._held = True
-            raise KeyboardInterrupt
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if self._came and kind is None:
-            raise KeyboardInterrupt
 
 
 def _remove_old(tell: Callable[[Step], None]) -> None:

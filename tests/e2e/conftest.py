@@ -32,7 +32,8 @@ _SLOW = (
     "grid_corpus", "sweep_wandb", "aws_batch_account", "recipe_ref_found", "wherever_started",
     "document_fuzz", "registry_processes", "recipe_isolated", "recipe_ref_checked", "export_wandb",
     "ray", "image", "worker_elsewhere", "harbor", "slurm_accounting", "cookbook",
-    "cookbook_readers", "containers", "gpus", "debug", "doctor_service", "ssh", "dotenv",
+    "cookbook_readers", "agent_start", "containers", "gpus", "debug", "doctor_service", "ssh",
+    "dotenv",
 )
 """Files that only `make test-all` runs, the longest first: other backends than `local` and tmux,
 which the contract tests cover too; containers, browsers, S3; long kills; other recipes."""
@@ -229,6 +230,12 @@ def elsewhere(
         return shells.SweepElsewhere(shell, backend, service)
 
     return made
+
+
+@pytest.fixture(scope="session")
+def podmans(load_support: Callable[[str], ModuleType]) -> ModuleType:
+    """`tests/support/podman.py`: a podman of the tests', and roots with programs."""
+    return load_support("podman")
 
 
 @pytest.fixture(scope="session")

@@ -27,35 +27,19 @@ PROGRAMS = (
 NO_IMAGE = "localhost/sweeper-tests-base"
 
 
-def podman(*words, **options):
-    return subprocess.run(
-        ["podman", *words], capture_output=True, text=True, timeout=120, check=True, **options
-    ).stdout
-
-
 @pytest.fixture(scope="module")
-def base(tmp_path_factory):
+def base(tmp_path_factory, podmans):
     """An image with the shell of this machine, in a store of its own."""
-    if shutil.which("podman") is None:
-        pytest.skip("there is no podman: `make podman` installs it")
-    folder = tmp_path_factory.mktemp("podman")
-    runtime = "crun" if shutil.which("runc") is None else "runc"
-    (folder / "containers.conf").write_text(
-        f'[engine]\nruntime = "{runtime}"\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
-    )
-    (folder / "storage.conf").write_text(
-        f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/store"\nrunroot = "{folder}/run"\n'
-    )
+    folder, podman = tmp_path_factory.mktemp("podman"), podmans.podman
     (folder / "bin").mkdir()
     docker = folder / "bin" / "docker"
     docker.write_text('#!/bin/sh\nexec podman "$@"\n')
     docker.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
-        patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
+        podmans.configure(folder, patch)
         patch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
         root = folder / "root"
-        _with_programs(root)
+        podmans.copy_programs(root, PROGRAMS)
         packed = subprocess.run(["tar", "-C", str(root), "-c", "."], stdout=-1, check=True).stdout
         (folder / "Dockerfile").write_text(f"FROM {NO_IMAGE}\nRUN true\n")
         try:
@@ -73,21 +57,6 @@ def base(tmp_path_factory):
         podman("rmi", "-f", "-a")
 
 
-def _with_programs(root):
-    paths = [shutil.which(name) or "" for name in PROGRAMS]
-    told = subprocess.run(["ldd", *paths], capture_output=True, text=True, check=True).stdout
-    for path in {*paths, *re.findall(r"(/\S+)(?= \(0x)", told)}:
-        target = root / path.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, target)
-    for name in ("bin/bash", "bin/sh", "usr/bin/sh"):
-        if not (root / name).exists():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(paths[0], root / name)
-    for name in ("tmp", "root", "etc"):
-        (root / name).mkdir(exist_ok=True)
-
-
 @pytest.fixture
 def task(base, tmp_path):
     shutil.copytree(TASKS / "door", tmp_path / "door")
@@ -97,7 +66,7 @@ def task(base, tmp_path):
 
 
 @pytest.fixture
-def opened(base):
+def opened(base, podmans):
     made = []
 
     def start(made_of_it, kind="podman"):
@@ -108,7 +77,7 @@ def opened(base):
     yield start
     for one in made:
         one.stop()
-    assert podman("ps", "-a", "-q") == ""
+    assert podmans.podman("ps", "-a", "-q") == ""
 
 
 @pytest.mark.parametrize("kind", ["podman", "docker"])
@@ -155,7 +124,7 @@ def test_a_prepared_root_is_left_as_it_is(opened, base):
         opened(Made(root=str(base)), "docker")
 
 
-def test_a_container_ends_with_who_started_it(base, task):
+def test_a_container_ends_with_who_started_it(base, task, podmans):
     script = (
         "import sys, time\n"
         "from sweeper.environments import open_environment\n"
@@ -171,10 +140,10 @@ def test_a_container_ends_with_who_started_it(base, task):
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
-        assert podman("ps", "-q") != ""
+        assert podmans.podman("ps", "-q") != ""
         process.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 90
-    while podman("ps", "-a", "-q"):
+    while podmans.podman("ps", "-a", "-q"):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 

@@ -20,7 +20,7 @@ BLOCKS = re.findall(
 )
 
 NOT_IN_THE_TOUR = {
-    *("watch", "attach", "agent mcp"),  # they need a terminal or a client
+    *("watch", "attach", "agent mcp", "agent start"),  # they need a terminal, a client or an agent
     # The tour samples nothing, has no tasks, notifies nobody.
     *("rollouts", "doctor tasks", "doctor notify"),
     *("launch", "retry", "sweep", "sweep rename", "sweep delete", "sweep archive"),

@@ -19,8 +19,9 @@ QUICK = ["--backend", "local", "learning_rate=[1e-3,3e-3]", "seeds=1"]
 """Behind each launch: what it says, with fewer runs."""
 
 
-def commands() -> list[list[str]]:
-    lines = [line.strip() for block in BLOCK.findall(skill_text()) for line in block.splitlines()]
+def commands(skill: str = NAME) -> list[list[str]]:
+    blocks = BLOCK.findall(skill_text(skill))
+    lines = [line.strip() for block in blocks for line in block.splitlines()]
     return [shlex.split(line) for line in lines if line]
 
 
@@ -50,7 +51,12 @@ def test_each_command_works(tmp_path: Path, engine: lifecycle.EngineInfo) -> Non
     assert {"alarms", "logs", "ls", "sql", "analyze", "note"} <= {*verbs}
     assert "notes: " in said["analyze"] and (tmp_path / "notes" / "sft.md").is_file()
     assert "too short to compare" in said["note"]
+    for name, verb, *rest in commands("sweeper-debug"):
+        assert name == "sweeper"
+        run(verb, *rest)
     assert "wrote" in run("agent", "skill", "--install", "skills")
+    debug = (tmp_path / "skills" / "sweeper-debug" / "SKILL.md").read_text()
+    assert debug == skill_text("sweeper-debug") == run("agent", "skill", "debug")
     assert (
         (tmp_path / "skills" / NAME / "SKILL.md").read_text()
         == skill_text()

@@ -81,6 +81,7 @@ MORE = {
     "export": ["--out", "out.csv", "--format", "csv"],
     "doctor": ["--grid", "grid.yaml", "--backend", "local"],
     "engine": ["status"],
+    "agent start": ["--model", "m", "--prompt", "gsm8k", "--agent", "cat", "--in", "local"],
     "compare": [f"{NAME}/x=1", f"{NAME}/x=3"],
 }
 

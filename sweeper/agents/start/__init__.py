@@ -1,0 +1,1 @@
+"""Starts an agent's command line in a sandbox, with sweeper's tools, a budget and the skills."""

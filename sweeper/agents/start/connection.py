@@ -1,0 +1,67 @@
+"""The socket by which an agent in a sandbox reaches sweeper's tools. Each connection gets a server
+of its own, outside the sandbox: the agent cannot reach the budget or the store."""
+
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+SOCKET = "mcp.sock"
+_MOST = 4
+"""The most servers at once."""
+_END_SECONDS = 10.0
+
+
+class Connections:
+    """Accepts connections on a socket in `folder`, and starts `command` for each."""
+
+    def __init__(
+        self, folder: str, command: Sequence[str], env: Mapping[str, str], cwd: str
+    ) -> None:
+        self._command, self._env, self._cwd = list(command), dict(env), cwd
+        self._servers: list[subprocess.Popen[bytes]] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        path = os.path.join(folder, SOCKET)
+        self._listener.bind(path)
+        os.chmod(path, 0o666)  # noqa: S103 - in a private folder; the sandbox may have another user
+        self._listener.listen(_MOST)
+        threading.Thread(target=self._accept, name="agent-connections", daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # the listener was closed
+            while True:
+                connection, _ = self._listener.accept()
+                with connection, self._lock:
+                    self._servers = [one for one in self._servers if one.poll() is None]
+                    if len(self._servers) < _MOST and not self._closed:
+                        self._servers.append(self._serve(connection))
+
+    def _serve(self, connection: socket.socket) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            self._command,
+            stdin=connection.fileno(),
+            stdout=connection.fileno(),
+            cwd=self._cwd,
+            env=self._env,
+        )
+
+    def close(self) -> None:
+        """Accept no more, and end the servers. The sweeps that they launched continue."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
+        self._listener.close()
+        with self._lock:
+            self._closed = True
+            servers = self._servers
+        for server in servers:
+            server.terminate()
+        for server in servers:
+            try:
+                server.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()

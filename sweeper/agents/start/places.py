@@ -1,0 +1,159 @@
+"""The sandboxes of agents: a container by podman, or this machine."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from sweeper.environments import containers
+from sweeper.environments.process import ROOT, start_cleaner
+from sweeper.errors import EnvironmentFailure, UsageError
+
+PLACES = ("podman", "local")
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TERM", "HOME", "USER")
+_END_SECONDS = 30.0
+_LONGEST_PATH = 90
+"""The longest folder of a socket in bytes: the system allows 108 with its name."""
+_FILES = 65_536
+
+
+class Sandbox(NamedTuple):
+    """Where agents work. `image` is an image, or a folder with a Linux file system; `network` and
+    `memory` are options of podman."""
+
+    kind: str
+    image: str | None = None
+    network: str | None = None
+    memory: str | None = None
+
+    @property
+    def isolated(self) -> bool:
+        """Whether the agent sees nothing of this machine but its folder."""
+        return self.kind != "local"
+
+    @property
+    def python(self) -> str:
+        """The interpreter of the bridge."""
+        return "python3" if self.isolated else sys.executable
+
+    def work(self, folder: str) -> str:
+        """The agent's folder as the agent sees it."""
+        return "/work" if self.isolated else folder
+
+    def require(self) -> None:
+        """Raise `UsageError` for options that do not fit, `EnvironmentFailure` if this machine
+        lacks something."""
+        given = [name for name in ("image", "network", "memory") if getattr(self, name) is not None]
+        if not self.isolated:
+            if given:
+                raise UsageError(f"--{given[0]}: only with --in podman")
+            return
+        if self.image is None:
+            raise UsageError(
+                "--in podman: name an image with the agent's program and python3: --image IMAGE"
+            )
+        if (lacks := containers.missing(self.kind)) is not None:
+            raise EnvironmentFailure(lacks)
+
+
+class Room:
+    """A sandbox with one command, and a private folder for what the command needs. When this
+    process ends, however that happens, everything that runs in the sandbox is killed, and the
+    folder is removed."""
+
+    def __init__(self, sandbox: Sandbox, work: str) -> None:
+        self._sandbox, self._work = sandbox, work
+        self._process: subprocess.Popen[bytes] | None = None
+        self._container = f"sweeper-agent-{uuid.uuid4().hex[:16]}"
+        self.folder = os.path.join(tempfile.gettempdir(), self._container)
+        if len(os.fsencode(self.folder)) > _LONGEST_PATH:
+            raise EnvironmentFailure(f"{tempfile.gettempdir()}: is too long: set TMPDIR=/tmp")
+        try:
+            self._cleaner = start_cleaner(self.folder)
+            os.mkdir(self.folder, 0o700)
+        except OSError as error:
+            raise EnvironmentFailure(f"{self.folder}: {error.strerror}") from error
+
+    @property
+    def seen(self) -> str:
+        """The private folder as the agent sees it."""
+        return "/sweeper" if self._sandbox.isolated else self.folder
+
+    def start(
+        self, argv: Sequence[str], env: Mapping[str, str], secrets: Mapping[str, str], stdin: int
+    ) -> "subprocess.Popen[bytes]":
+        """Start the command; its output and errors are in `stdout`. Raises `EnvironmentFailure`."""
+        if self._sandbox.isolated:
+            command = [*self._podman(env, list(secrets)), *argv]
+            # Without the mark: podman's own processes remove the container after the agent.
+            environment = {**os.environ, **secrets}
+        else:
+            command = list(argv)
+            passed = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
+            environment = {**passed, **env, **secrets, ROOT: self.folder}
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=self._work,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EnvironmentFailure(f"{command[0]} does not start: {error.strerror}") from error
+        return self._process
+
+    def _podman(self, env: Mapping[str, str], secrets: Sequence[str]) -> list[str]:
+        sandbox, image = self._sandbox, self._sandbox.image or ""
+        argv = ["podman", "run", "--rm", "-i", "--name", self._container, "--entrypoint", ""]
+        argv += ["--security-opt", "no-new-privileges", "--security-opt", "label=disable"]
+        argv += [*containers.system_limits(_FILES), "--workdir", sandbox.work(self._work)]
+        argv += ["--volume", f"{self._work}:{sandbox.work(self._work)}"]
+        argv += ["--volume", f"{self.folder}:{self.seen}:ro"]
+        for name, value in (("network", sandbox.network), ("memory", sandbox.memory)):
+            argv += [] if value is None else [f"--{name}", value]
+        for key, value in {**env, ROOT: self.folder}.items():
+            argv += ["--env", f"{key}={value}"]
+        for key in secrets:  # podman takes the value from its environment
+            argv += ["--env", key]
+        if os.path.isdir(image):
+            return [*argv, "--rootfs", f"{os.path.abspath(image)}:O"]
+        return [*argv, image]
+
+    def close(self) -> None:
+        """End the command and everything that it has started, and remove the private folder."""
+        process, self._process = self._process, None
+        if process is not None:
+            if self._sandbox.isolated:
+                self._ask("kill", self._container)
+                self._ask("rm", "-f", self._container)
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        for pipe in (self._cleaner.stdin, self._cleaner.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self._cleaner.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._cleaner.kill()
+            self._cleaner.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _ask(self, *words: str) -> None:
+        with suppress(subprocess.TimeoutExpired, OSError):
+            subprocess.run(
+                [self._sandbox.kind, *words],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_END_SECONDS,
+                check=False,
+            )

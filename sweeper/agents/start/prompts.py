@@ -1,0 +1,76 @@
+"""The task prompts that are shipped, and what every agent is told beside its task."""
+
+import os
+from importlib import resources
+
+from sweeper.errors import UsageError
+
+_ABOUT = """\
+
+---
+
+How you work here:
+
+- You work in the folder {work}, which also holds your grids. You have {hours:g} hours; then you are
+  stopped.
+- sweeper's tools are connected by MCP (server `sweeper`): `models`, `datasets`, `power`, `plan`,
+  `launch`, `wait`, `alarms`, `rollouts`, `verdict`, `record_result`, `note` and more. Sweeps go on
+  without you.
+- All your launches together may use: {budget}. sweeper enforces that; `plan` shows what is left.
+- Read the skill in {work}/.claude/skills/sweeper-research/SKILL.md before you begin, and
+  {work}/.claude/skills/sweeper-debug/SKILL.md when something goes wrong.
+- Nobody answers questions. Decide, and write down why.
+- At the end write {work}/report.md: the question, what others found, the grids, verdicts with
+  intervals, and what was not shown.
+"""
+_AGAIN = """\
+
+You were started before (this is start {number}) and ended before the work was done: {why}. Ask
+`status` for your sweeps, read their notes and the files in {work}, and continue. Do not repeat what
+is done.
+"""
+
+
+def prompt_names() -> list[str]:
+    """Return the names of the shipped prompts; `template` is for one's own."""
+    folder = resources.files("sweeper.agents.start").joinpath("prompts")
+    names = [entry.name.removesuffix(".md") for entry in folder.iterdir()]
+    return sorted(names, key=lambda name: (name != "template", name))
+
+
+def shipped_prompt(name: str) -> str:
+    """Return a shipped prompt. Raises `UsageError`."""
+    names = prompt_names()
+    if name not in names:
+        raise UsageError(f"no prompt {name!r}: there is {', '.join(names)}")
+    folder = resources.files("sweeper.agents.start").joinpath("prompts")
+    return folder.joinpath(f"{name}.md").read_text(encoding="utf-8")
+
+
+def task_of(source: str) -> str:
+    """Return the task in a file, or the shipped prompt of that name. Raises `UsageError`."""
+    if not os.path.exists(source):
+        if os.sep in source or "." in source:
+            raise UsageError(f"--prompt {source}: no such file")
+        return shipped_prompt(source)
+    try:
+        with open(source, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--prompt {source}: cannot be read: {error}") from error
+    if not text.strip():
+        raise UsageError(f"--prompt {source}: is empty")
+    if text == shipped_prompt("template"):
+        raise UsageError(f"--prompt {source}: is the template as it is: fill it in")
+    return text
+
+
+def whole_prompt(task: str, work: str, hours: float, budget: str) -> str:
+    """Return the prompt of an agent's first start."""
+    allowed = budget or "nothing (no --budget was given): only plan and read"
+    return task.rstrip() + "\n" + _ABOUT.format(work=work, hours=hours, budget=allowed)
+
+
+def again(prompt: str, work: str, number: int, why: str) -> str:
+    """Return the prompt of a later start."""
+    return prompt + _AGAIN.format(work=work, number=number, why=why)

@@ -1,0 +1,123 @@
+"""The record of an agent in the store, `.agents-sessions/<name>/`: what it was started with, its
+prompt, and what it printed, without secrets."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from sweeper.common import codec
+from sweeper.common.codec import SCHEMA
+from sweeper.errors import AlreadyExists, NotFound, UsageError
+from sweeper.provenance.redaction import Redactor
+from sweeper.store.base import Store
+from sweeper.store.documents import encode, read_as
+
+_FOLDER = ".agents-sessions"
+_PART = 256 * 1024
+_EVERY_SECONDS = 1.0
+
+
+class Session(NamedTuple):
+    """An agent's record. `state` is `running`, `finished`, `failed`, `out of time` or `stopped`; a
+    running one whose sweeper was killed stays `running`."""
+
+    name: str
+    agent: str
+    model: str
+    place: str
+    begun: str
+    by: str = ""
+    prompt: str = ""
+    budget: str = ""
+    folder: str = ""
+    hours: float = 0.0
+    starts: int = 0
+    state: str = "running"
+    code: int | None = None
+    ended: str | None = None
+
+    def document(self) -> dict[str, object]:
+        """Return the session as it is stored."""
+        return {"schema": SCHEMA, **self._asdict()}
+
+
+class Transcript:
+    """Writes an agent's output in parts, at most once a second, so that a kill loses a second."""
+
+    def __init__(self, store: Store, name: str, secrets: Sequence[str]) -> None:
+        self._store, self._folder = store, f"{_FOLDER}/{name}"
+        self._redactor, self._secrets = Redactor(secrets), secrets
+        self._number, self._part, self._new = 0, bytearray(), False
+        self._written = time.monotonic()
+
+    def create(self, session: Session, prompt: str) -> None:
+        """Begin the record. Raises `UsageError` if there is one of this name."""
+        try:
+            self._store.create(f"{self._folder}/session.json", encode(session.document()))
+        except AlreadyExists:
+            raise UsageError(
+                f"there is an agent {session.name} in this root: choose another --name"
+            ) from None
+        text = Redactor(self._secrets).text(prompt)
+        self._store.replace(f"{self._folder}/prompt.md", text.encode("utf-8", "replace"))
+
+    def update(self, session: Session) -> None:
+        """Record how far the session is."""
+        self._store.replace(f"{self._folder}/session.json", encode(session.document()))
+
+    def add(self, data: bytes) -> None:
+        """Add output, which may end anywhere within a secret."""
+        self._append(self._redactor.feed(data))
+
+    def end_output(self) -> None:
+        """End the output of one start."""
+        self._append(self._redactor.end())
+        self._redactor = Redactor(self._secrets)
+        self.flush(now=True)
+
+    def _append(self, data: bytes) -> None:
+        self._part += data
+        self._new = self._new or bool(data)
+        while len(self._part) >= _PART:
+            head, self._part = self._part[:_PART], self._part[_PART:]
+            self._write(head)
+            self._number += 1
+
+    def flush(self, *, now: bool = False) -> None:
+        """Write what is new, unless that was done less than a second ago."""
+        if self._new and (now or time.monotonic() - self._written >= _EVERY_SECONDS):
+            self._write(self._part)
+            self._new, self._written = False, time.monotonic()
+
+    def _write(self, data: bytes | bytearray) -> None:
+        self._store.replace(f"{self._folder}/transcript/{self._number:06}.log", bytes(data))
+
+
+def read_sessions(store: Store) -> list[Session]:
+    """Return the agents of a root, oldest first. Raises `StoreError`."""
+    paths = [path for path in store.names(_FOLDER) if path.endswith("/session.json")]
+    sessions = [read_as(store, path, _session) for path in paths]
+    return sorted(sessions, key=lambda session: (session.begun, session.name))
+
+
+def read_session(store: Store, name: str) -> Session:
+    """Return the agent of that name. Raises `NotFound`."""
+    try:
+        return read_as(store, f"{_FOLDER}/{name}/session.json", _session)
+    except NotFound:
+        raise NotFound(f"no agent {name!r}: `sweeper agent transcript` lists them") from None
+
+
+def _session(document: object, place: str) -> Session:
+    return codec.read(Session, document, place)
+
+
+def read_output(store: Store, name: str) -> Iterator[bytes]:
+    """Yield what an agent has printed. Raises `StoreError`."""
+    for path in sorted(store.names(f"{_FOLDER}/{name}/transcript")):
+        yield store.read(path)
+
+
+def read_prompt(store: Store, name: str) -> str:
+    """Return the prompt that an agent got. Raises `NotFound`."""
+    return store.read(f"{_FOLDER}/{name}/prompt.md").decode(errors="replace")

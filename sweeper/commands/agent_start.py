@@ -1,0 +1,218 @@
+"""`sweeper agent start`: starts a coding agent in a sandbox. Its prompts, and its transcript."""
+
+import os
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+
+from sweeper.agents import allowance
+from sweeper.agents.start import prompts, session
+from sweeper.agents.start.clis import CLIS, find_cli
+from sweeper.agents.start.places import PLACES, Sandbox
+from sweeper.agents.start.transcript import (
+    Session,
+    read_output,
+    read_prompt,
+    read_session,
+    read_sessions,
+)
+from sweeper.commands import Verb
+from sweeper.commands import arguments as shared
+from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.paths import add_extra
+from sweeper.store.base import Store
+from sweeper.store.opening import default_root, open_store
+from sweeper.sweep.names import is_sweep_name, shorten
+from sweeper.terminal import print_table, say, warn
+
+_EXIT_CODES = {"finished": 0, "failed": 3, "out of time": 4, "stopped": 130}
+_LONGEST_NAME = 60
+
+
+def _add_start(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper agent start`."""
+    agent = shared.group(verb, "the agent")
+    agent.add_argument("--model", required=True, help="the model, by its name for the agent")
+    agent.add_argument(
+        "--prompt", required=True, metavar="FILE", help="a file, or a name of `agent prompts`"
+    )
+    agent.add_argument(
+        "--agent",
+        default="claude",
+        metavar="COMMAND",
+        help=f"{', '.join(CLIS)}, or a command with {{model}}, {{prompt}}, {{mcp}}; it reads the "
+        "prompt from standard input (claude)",
+    )
+    agent.add_argument("--name", help="its name in the store (the prompt's name and the time)")
+    agent.add_argument("--grids", metavar="DIR", help="its folder (agents/NAME, made if missing)")
+    place = shared.group(verb, "where it works")
+    place.add_argument("--in", dest="place", choices=PLACES, default=PLACES[0], help="(podman)")
+    place.add_argument("--image", help="podman: an image, or a folder with a Linux file system")
+    place.add_argument("--network", help="podman: none, host, ... (podman's default)")
+    place.add_argument("--memory", help="podman: the most memory, as 4g")
+    allowed = shared.group(verb, "what it may use")
+    allowed.add_argument(
+        "--budget",
+        default="",
+        metavar="KEY=VALUE,...",
+        help="as for `agent mcp`: all that agents may ever launch in this root (without: nothing)",
+    )
+    allowed.add_argument("--hours", type=float, default=8.0, help="the most time it gets (8)")
+    allowed.add_argument("--restarts", type=int, default=2, help="starts after a failure (2)")
+    allowed.add_argument(
+        "--secret",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a variable of this environment that it gets too; masked in the transcript",
+    )
+    shared.group(verb, shared.OUTPUT).add_argument(
+        "--test-only", action="store_true", help="prepare and check everything, start no agent"
+    )
+    shared.root(verb)
+
+
+def _request(arguments: Namespace, store: Store) -> session.Start:
+    """Return what to start. Raises `UsageError`, `EnvironmentFailure`."""
+    allowance.read_limits(arguments.budget)
+    if not 0 < arguments.hours <= 10_000 or arguments.restarts < 0:
+        raise UsageError("--hours must be above 0 and --restarts at least 0")
+    cli = find_cli(arguments.agent)
+    task = prompts.task_of(arguments.prompt)
+    name = arguments.name
+    if name is None:
+        stem = os.path.splitext(os.path.basename(arguments.prompt))[0]
+        name = f"{shorten(stem, _LONGEST_NAME)}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    if not is_sweep_name(name):
+        raise UsageError(f"--name {name}: write letters, digits, '.', '_' and '-'")
+    sandbox = Sandbox(arguments.place, arguments.image, arguments.network, arguments.memory)
+    sandbox.require()
+    secrets = session.secrets_of(cli, arguments.secret, required=sandbox.isolated)
+    folder = os.path.realpath(arguments.grids or os.path.join("agents", name))
+    return session.Start(
+        name,
+        arguments.model,
+        cli,
+        sandbox,
+        task,
+        folder,
+        store.root,
+        arguments.budget,
+        secrets,
+        arguments.hours,
+        arguments.restarts,
+    )
+
+
+def _start(arguments: Namespace) -> int:
+    """Start an agent and follow it to its end, or with `--test-only` check what it would find."""
+    from importlib.util import find_spec
+
+    if find_spec("mcp") is None:
+        raise EnvironmentFailure(f"the MCP SDK is missing: `{add_extra('mcp')}`")
+    store = open_store(arguments.root or default_root())
+    start = _request(arguments, store)
+    for line in session.prepare(start.folder):
+        warn(line)
+    if not start.budget:
+        warn("no --budget: the agent may launch nothing")
+    if arguments.test_only:
+        return _check(start)
+
+    def notify(now: Session) -> None:
+        again = "" if now.starts == 1 else f" (start {now.starts})"
+        warn(f"{now.name}: {now.agent} works in {start.folder}{again}")
+
+    done = session.run(start, store, notify)
+    code = "" if done.code in (None, 0) else f" (exit code {done.code})"
+    say(
+        f"{done.name}: {done.state}{code}; sweeps: {', '.join(_sweeps(store, done.name)) or 'none'}"
+    )
+    say(f"transcript: `sweeper agent transcript {done.name}`")
+    return _EXIT_CODES[done.state]
+
+
+def _check(start: session.Start) -> int:
+    """Print what the agent would be started with, and what the check in the sandbox says."""
+    checked = session.check(start)
+    image = f", image {start.sandbox.image}" if start.sandbox.image else ""
+    for title, text in (
+        ("place", f"{start.sandbox.kind}{image}"),
+        ("folder", f"{start.folder}, seen as {start.sandbox.work(start.folder)}"),
+        ("command", " ".join(checked.argv)),
+        ("secrets", ", ".join(start.secrets) or "none"),
+        ("budget", start.budget or "nothing"),
+        ("time", f"{start.hours:g} h, {start.restarts} restarts"),
+        ("prompt", f"{len(checked.prompt):,} characters: {start.task.strip().splitlines()[0]}"),
+        ("check", checked.output.splitlines()[-1] if checked.output else "no output"),
+    ):
+        say(f"{title:<9}{text}")
+    if checked.code:
+        raise EnvironmentFailure("the sandbox lacks something: see `check`")
+    return 0
+
+
+def _sweeps(store: Store, agent: str) -> list[str]:
+    """Return the sweeps that an agent has launched."""
+    mine = (entry.sweep for entry in allowance.entries(store) if entry.agent == agent)
+    return list(dict.fromkeys(mine))
+
+
+def _add_prompts(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper agent prompts`."""
+    output = shared.group(verb, shared.OUTPUT)
+    output.add_argument("prompt", nargs="?", help="print this prompt (default: list them)")
+
+
+def _prompts(arguments: Namespace) -> int:
+    """List the task prompts, or print one."""
+    if arguments.prompt is not None:
+        sys.stdout.write(prompts.shipped_prompt(arguments.prompt))
+        return 0
+    titles = {
+        name: prompts.shipped_prompt(name).partition("\n")[0] for name in prompts.prompt_names()
+    }
+    rows = [(name, title.removeprefix("# Task: ")) for name, title in titles.items()]
+    print_table(("prompt", "task"), rows)
+    return 0
+
+
+def _add_transcript(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper agent transcript`."""
+    output = shared.group(verb, shared.OUTPUT)
+    output.add_argument("agent", nargs="?", help="an agent's name (default: list them)")
+    output.add_argument(
+        "--prompt", action="store_true", help="print the prompt that it got instead"
+    )
+    shared.root(verb)
+
+
+def _transcript(arguments: Namespace) -> int:
+    """List the agents of a root, or print what one has printed."""
+    store = open_store(arguments.root or default_root())
+    if arguments.agent is None:
+        rows = [
+            (one.name, one.state, one.agent, one.model, one.place, one.begun, one.starts,
+             " ".join(_sweeps(store, one.name)))
+            for one in read_sessions(store)
+        ]  # fmt: skip
+        columns = ("agent", "state", "program", "model", "in", "begun", "starts", "sweeps")
+        print_table(columns, rows)
+        return 0
+    if not is_sweep_name(arguments.agent):
+        raise UsageError(f"{arguments.agent}: is not a name of an agent")
+    read_session(store, arguments.agent)
+    if arguments.prompt:
+        text = read_prompt(store, arguments.agent)
+    else:
+        text = b"".join(read_output(store, arguments.agent)).decode(errors="replace")
+    for line in text.splitlines():
+        say(line)
+    return 0
+
+
+VERBS = {
+    "agent start": Verb(_add_start, _start),
+    "agent prompts": Verb(_add_prompts, _prompts),
+    "agent transcript": Verb(_add_transcript, _transcript),
+}

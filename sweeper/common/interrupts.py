@@ -1,0 +1,48 @@
+"""Signals that interrupt a block as Ctrl-C does."""
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+_Handler = Callable[[int, FrameType | None], object] | int | None
+"""A signal handler."""
+
+
+class Interrupts:
+    """A context manager in which SIGTERM and SIGHUP interrupt as Ctrl-C does, once. Further signals
+    are held back until the exit; so are all signals after `hold`."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, _Handler] = {}
+        self._held = self._came = False
+
+    def __enter__(self) -> "Interrupts":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # for example by nohup
+                    self._before[number] = signal.signal(number, self._on)
+        return self
+
+    def hold(self) -> None:
+        """Hold back all signals until the exit."""
+        self._held = True
+
+    def _on(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if self._held:
+            self._came = True
+        else:
+            self._held = True
+            raise KeyboardInterrupt
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._came and kind is None:
+            raise KeyboardInterrupt

@@ -1,0 +1,193 @@
+"""An agent is started in podman or on this machine: one without a model, which makes a study by
+sweeper's tools (tests/support/mcp_agent.py)."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+import pytest
+
+from sweeper.engine import lifecycle
+from sweeper.results.registry import Registry
+from sweeper.store.local import LocalStore
+
+pytestmark = pytest.mark.e2e
+AGENT = Path(__file__).parents[1] / "support" / "mcp_agent.py"
+SECRET = "sesame-0123456789"
+SECONDS = 240.0
+
+
+class Bench:
+    """A folder with a task, and the command line that starts agents there."""
+
+    def __init__(self, folder: Path, engine: lifecycle.EngineInfo, place: list[str]) -> None:
+        self.folder, self.place, self.root = folder, place, folder / "root"
+        self.grids = folder / "grids"
+        self.grids.mkdir()
+        shutil.copy(AGENT, self.grids)
+        self.temporary = Path(tempfile.mkdtemp(prefix="swa-"))  # short: a socket is in it
+        secrets = {"THEIR_KEY": SECRET, "TINKER_API_KEY": "tml-not-for-agents"}
+        places = {"SWEEPER_HOME": engine.home, "TMPDIR": str(self.temporary)}
+        self.env = {**os.environ, **secrets, **places}
+
+    def command(self, task: str, name: str = "first", *more: str, agent: str = "") -> list[str]:
+        (self.folder / "task.md").write_text(f"# {task}\n")
+        python = "python3" if "podman" in self.place else sys.executable
+        run = agent or f"{python} mcp_agent.py {{mcp}} {{model}}"
+        words = ["--model", "none/tiny", "--prompt", "task.md", "--agent", run, "--name", name]
+        words += ["--grids", "grids", "--budget", "runs=6", "--secret", "THEIR_KEY", *self.place]
+        return self.sweeper("start", *words, *more)
+
+    def sweeper(self, *words: str) -> list[str]:
+        root = ["--root", str(self.root)] if words[0] != "prompts" else []
+        return [sys.executable, "-P", "-m", "sweeper", "agent", *words, *root]
+
+    def run(self, command: list[str], code: int = 0) -> str:
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
+
+    def transcript(self, name: str = "first") -> str:
+        return self.run(self.sweeper("transcript", name))
+
+    def states(self) -> Counter[str]:
+        sweep = Registry(str(self.root), snapshot=True).sweep("study")
+        return Counter(str(run.record()["state"]) for run in sweep.runs)
+
+    def left(self) -> list[object]:
+        """The processes of agents, by the mark in their environment, and their folders."""
+        found: list[object] = [*self.temporary.glob("sweeper-agent-*")]
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if str(self.temporary) in process.environ().get("SWEEPER_TASK_ROOT", ""):
+                    found.append(process)
+        return found
+
+
+def until(happened: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, podmans: ModuleType) -> Iterator[Path]:
+    """A root with Python, and a podman of the tests'."""
+    folder = tmp_path_factory.mktemp("podman")
+    with pytest.MonkeyPatch.context() as patch:
+        podmans.configure(folder, patch)
+        podmans.copy_programs(folder / "root", ("bash", "sleep", "env"))
+        podmans.copy_python(folder / "root")
+        probe = ["--rm", "--network", "none", "--ulimit", "nofile=1024:1024"]
+        probe += ["--ulimit", "nproc=4096:4096", "--rootfs", f"{folder}/root:O"]
+        try:
+            podmans.podman("run", *probe, "python3", "-c", "import json, socket")
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"podman can do nothing for this user: {error.stderr.strip()[-200:]}")
+        yield folder / "root"
+        podmans.podman("rm", "-f", "-a")
+
+
+@pytest.fixture(params=["local", "podman"])
+def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, engine: lifecycle.EngineInfo
+) -> Iterator[Bench]:
+    place = ["--in", request.param]
+    if request.param == "podman":
+        image = str(request.getfixturevalue("root"))
+        place += ["--image", image, "--network", "none"]
+    made = Bench(tmp_path, engine, place)
+    yield made
+    assert made.left() == []
+    made.temporary.rmdir()
+
+
+def test_an_agent_makes_a_whole_study(bench: Bench) -> None:
+    """It fails at its first start, and makes the study at the second."""
+    checked = bench.run(bench.command("fail", "first", "--test-only"))
+    assert "'missing': []" in checked.replace('"', "'") and "verdict" in checked
+    assert "THEIR_KEY" in checked and SECRET not in checked and not bench.root.exists()
+    said = bench.run(bench.command("fail"))
+    assert "first: finished; sweeps: study" in said and SECRET not in said
+    assert bench.states() == Counter(succeeded=4)
+    lines = bench.transcript().splitlines()
+    assert [line.split('"')[3] for line in lines] == [
+        *("begun", "environment", "skill"),
+        *("begun", "environment", "skill", "power", "plan", "launch", "beyond", "verdict"),
+    ]
+    assert SECRET not in "".join(lines) and '"secret": "***"' in lines[1]
+    assert "TINKER_API_KEY" not in lines[1]
+    assert '"again": false' in lines[0] and '"again": true' in lines[3]
+    assert "96 runs are more than is left: runs 2" in lines[-2]
+    prompt = bench.run(bench.sweeper("transcript", "first", "--prompt"))
+    assert prompt.startswith("# fail\n") and "may use: runs=6" in prompt
+    listed = bench.run(bench.sweeper("transcript"))
+    assert "finished" in listed and "study" in listed
+    notes = subprocess.run(
+        [sys.executable, "-P", "-m", "sweeper", "note", "study", "--root", str(bench.root)],
+        env=bench.env, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "agent first of " in notes and "which rate" in notes
+    assert "there is an agent first in this root" in bench.run(bench.command("study"), 2)
+
+
+@pytest.mark.parametrize("ended", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_agent_leaves_no_process_and_no_run_is_lost(
+    bench: Bench, ended: signal.Signals
+) -> None:
+    started = subprocess.Popen(
+        bench.command("hang"),
+        cwd=bench.folder,
+        env=bench.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    parts = bench.root / ".agents-sessions" / "first" / "transcript"
+    until(lambda: any(b'"hangs"' in part.read_bytes() for part in parts.glob("*.log")))
+    assert len(bench.left()) >= 3
+    started.send_signal(ended)
+    assert started.wait(SECONDS) == (130 if ended == signal.SIGTERM else -signal.SIGKILL)
+    until(lambda: not bench.left())
+    until(lambda: bench.states() == Counter(succeeded=4))
+    state = "stopped" if ended == signal.SIGTERM else "running"
+    assert f" {state} " in bench.run(bench.sweeper("transcript"))
+    assert '"launched": true' in bench.transcript()
+
+
+def test_an_agent_has_so_much_time_and_so_many_starts(bench: Bench) -> None:
+    sleep = "bash -c 'echo $THEIR_KEY; sleep 1000 & sleep 1000'"
+    said = bench.run(bench.command("x", "slow", "--hours", "0.001", agent=sleep), 4)
+    assert "slow: out of time" in said and bench.transcript("slow").strip() == "***"
+    fail = "bash -c 'echo again; exit 7'"
+    said = bench.run(bench.command("x", "bad", "--restarts", "1", agent=fail), 3)
+    assert "bad: failed (exit code 7)" in said and bench.transcript("bad") == "again\nagain\n"
+    missing = bench.run(bench.command("x", "none", "--test-only", agent="no-such-program"), 6)
+    assert '"missing": ["no-such-program"]' in missing
+
+
+def test_nothing_of_an_agent_is_a_sweep(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.create(".agents-sessions/a/session.json", b"{}")
+    assert Registry(str(tmp_path)).sweep_names() == []

@@ -1,0 +1,158 @@
+"""How agents are started, and their records. What they do is in tests/e2e/test_agent_start.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeper.agents.skill import SKILLS, skill_text
+from sweeper.agents.start import prompts, session
+from sweeper.agents.start.clis import CLIS, Setting, find_cli
+from sweeper.agents.start.transcript import (
+    Session,
+    Transcript,
+    read_output,
+    read_prompt,
+    read_session,
+    read_sessions,
+)
+from sweeper.cli import main
+from sweeper.store.local import LocalStore
+
+SECRET = "sesame-0123456789"
+SETTING = Setting("m-1", ["python3", "/sweeper/bridge.py"], "/sweeper/mcp.json", "/p.md", True)
+
+
+def test_known_programs_get_the_model_and_the_tools() -> None:
+    claude = CLIS["claude"].argv(SETTING)
+    assert claude[:2] == ["claude", "--print"] and claude[claude.index("--model") + 1] == "m-1"
+    assert claude[claude.index("--mcp-config") + 1] == "/sweeper/mcp.json"
+    codex = CLIS["codex"].argv(SETTING)
+    assert codex[:2] == ["codex", "exec"] and codex[-1] == "-"
+    assert 'mcp_servers.sweeper.args=["/sweeper/bridge.py"]' in codex
+    free = "--dangerously-skip-permissions", "--dangerously-bypass-approvals-and-sandbox"
+    assert free[0] in claude and free[1] in codex
+    here = SETTING._replace(isolated=False)  # then it asks for nothing, and may do less
+    assert not {*free} & {*CLIS["claude"].argv(here), *CLIS["codex"].argv(here)}
+    assert "acceptEdits" in CLIS["claude"].argv(here)
+    assert "workspace-write" in CLIS["codex"].argv(here)
+
+
+def test_another_program_gets_what_it_names() -> None:
+    cli = find_cli("my-agent --llm={model} 'a b' {mcp} {prompt}")
+    words = ["my-agent", "--llm=m-1", "a b", "/sweeper/mcp.json", "/p.md"]
+    assert (cli.name, cli.argv(SETTING), cli.secrets) == ("my-agent", words, ())
+
+
+def test_a_transcript_has_no_secret_wherever_it_is_cut(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    made = Transcript(store, "a", [SECRET])
+    first = Session("a", "claude", "m", "local", "2026-01-01T00:00:00Z")
+    made.create(first, f"my key is {SECRET}")
+    data = f"begin {SECRET} end\n".encode() * 20_000
+    for start in range(0, len(data), 997):
+        made.add(data[start : start + 997])
+        made.flush()
+    made.end_output()
+    made.add(f"again {SECRET[:5]}".encode())
+    made.end_output()
+    made.update(first._replace(state="finished", code=0))
+    written = b"".join(read_output(store, "a")).decode()
+    assert written == "begin *** end\n" * 20_000 + f"again {SECRET[:5]}"
+    assert len(list(store.names(".agents-sessions/a/transcript"))) >= 2
+    assert read_prompt(store, "a") == "my key is ***"
+    assert read_sessions(store) == [first._replace(state="finished", code=0)]
+    assert read_session(store, "a").state == "finished"
+
+
+def test_every_prompt_follows_the_template(capsys: pytest.CaptureFixture[str]) -> None:
+    def headings(name: str) -> list[str]:
+        text = prompts.shipped_prompt(name)
+        return [line for line in text.splitlines() if line.startswith("## ")]
+
+    names = prompts.prompt_names()
+    expected = ["template", "aime", "arithmetic", "gsm8k", "instruction-following", "mbpp"]
+    assert names == expected
+    assert all(headings(name) == headings("template") for name in names)
+    assert main(["agent", "prompts"]) == 0
+    assert all(name in capsys.readouterr().out for name in ["gsm8k"])
+    assert main(["agent", "prompts", "mbpp"]) == 0
+    assert capsys.readouterr().out == prompts.shipped_prompt("mbpp")
+
+
+def test_the_skills_are_where_agents_look_and_others_are_kept(tmp_path: Path) -> None:
+    assert session.prepare(str(tmp_path)) == session.prepare(str(tmp_path)) == []
+    for place in session.SKILL_FOLDERS:
+        for name in SKILLS:
+            path = tmp_path / place / name / "SKILL.md"
+            assert path.read_text() == skill_text(name)
+            assert f"name: {name}\n" in path.read_text().split("---")[1]
+    path.write_text("mine")
+    (said,) = session.prepare(str(tmp_path))
+    assert "differs from this version's, and is kept" in said and path.read_text() == "mine"
+
+
+PODMAN = ["--in", "podman", "--image", "an-image"]
+WRONG: list[tuple[list[str], int, str]] = [
+    (["--prompt", "nothing"], 2, "no prompt 'nothing': there is template, aime"),
+    (["--prompt", "gone.md"], 2, "--prompt gone.md: no such file"),
+    (["--prompt", "empty.md"], 2, "--prompt empty.md: is empty"),
+    (["--prompt", "template.md"], 2, "is the template as it is: fill it in"),
+    (["--agent", "a 'b"], 2, "--agent a 'b: No closing quotation"),
+    (["--agent", ""], 2, "--agent is empty"),
+    (
+        [*PODMAN, "--agent", "claude"],
+        6,
+        "claude needs ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN",
+    ),
+    ([*PODMAN, "--agent", "codex"], 6, "codex needs CODEX_API_KEY: export one"),
+    (["--in", "local", "--network", "none"], 2, "--network: only with --in podman"),
+    (["--in", "podman"], 2, "--in podman: name an image"),
+    (["--budget", "dollars=1"], 2, "--budget dollars=1"),
+    (["--hours", "0"], 2, "--hours must be above 0"),
+    (["--restarts", "-1"], 2, "--restarts at least 0"),
+    (["--name", "a/b"], 2, "--name a/b: write letters"),
+    (["--secret", "NO_SUCH"], 6, "--secret NO_SUCH: is not set"),
+    (["--secret", "SHORT"], 2, "it cannot be masked in the transcript"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "said"), WRONG)
+def test_what_is_wrong_costs_a_line(
+    words: list[str],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHORT", "abc")
+    for name in ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN", "CODEX_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sweeper.environments.containers.missing", lambda _: None)
+    (tmp_path / "empty.md").write_text(" \n")
+    (tmp_path / "template.md").write_text(prompts.shipped_prompt("template"))
+    given = ["--model", "m", "--prompt", "gsm8k", "--agent", "true", "--in", "local"]
+    assert main(["agent", "start", *given, *words]) == code
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and said in lines[0]
+    assert not (tmp_path / "agents").exists() and not (tmp_path / "sweeps").exists()
+
+
+def test_the_configuration_of_tools_is_the_usual_one(tmp_path: Path) -> None:
+    """As Claude Code and others read it."""
+    from sweeper.agents.start.places import Sandbox
+
+    start = session.Start(
+        *("a", "m", find_cli("true"), Sandbox("local"), "task", str(tmp_path)),
+        *(str(tmp_path / "root"), "", {}, 1.0, 0),
+    )
+    with session._room(start, "the prompt") as (room, setting):
+        document = json.loads(Path(setting.mcp).read_text())
+        assert document == {
+            "mcpServers": {"sweeper": {"command": setting.bridge[0], "args": [*setting.bridge[1:]]}}
+        }
+        assert Path(setting.prompt).read_text() == "the prompt"
+        assert Path(room.folder).stat().st_mode & 0o777 == 0o700
+    assert not Path(room.folder).exists()
