@@ -81,13 +81,14 @@ def opened(base, podmans):
 
 
 @pytest.mark.parametrize("kind", ["podman", "docker"])
-def test_a_task_in_a_container(opened, task, kind):
+def test_a_task_in_a_container(opened, task, kind, podmans):
     """Its image is made once; the shell keeps its state; a command ends in time; the solution earns
     all and nothing done does not."""
     assert environments.missing(kind) is None
     place = opened(made_of(task, replace(SMALL, cpus=1)), kind)
-    (name,) = podman("ps", "-q").split()
-    assert podman("inspect", name, "--format", "{{.HostConfig.NanoCpus}}").strip() == "1000000000"
+    (name,) = podmans.podman("ps", "-q").split()
+    limit = podmans.podman("inspect", name, "--format", "{{.HostConfig.NanoCpus}}")
+    assert limit.strip() == "1000000000"
     set_up(place, task)
     begin_step(place, task, task.steps[0])
     assert not verify(place, task, task.steps[0]).reward
