@@ -7,15 +7,36 @@ improvement, as in rliable (Agarwal et al. 2021, arXiv:2108.13264). No tests. Pu
 # on another is the chance that a run of the one beats a run of the other, with ties counting half,
 # averaged over tasks.
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sweeper.analysis.comparison.cells import Ranking
-from sweeper.analysis.reading.frames import SweepData
+from sweeper.analysis.reading.frames import RunData, SweepData
 from sweeper.analysis.reading.series import Floats
 from sweeper.analysis.reading.splits import family
+from sweeper.results.cells import center
+
+
+@dataclass(frozen=True)
+class ScoredCheckpoint:
+    """The mean scores of a cell's runs at one checkpoint, by suite."""
+
+    cell: str
+    checkpoint: str
+    runs: int
+    scores: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Scores of checkpoints on suites: all checkpoints of the best cell, and the last one of each
+    other cell, in the order of the ranking."""
+
+    suites: tuple[str, ...]
+    rows: tuple[ScoredCheckpoint, ...]
+
 
 LEVELS = tuple(level / 50 for level in range(51))
 _DRAWS = 2000
@@ -48,6 +69,32 @@ class Tasks:
     leaf: str
     tasks: tuple[str, ...]
     cells: tuple[TasksCell, ...]
+
+
+def by_checkpoints(ranking: Ranking) -> Checkpoints | None:
+    """Return the scores of checkpoints; None if nothing was evaluated by suites."""
+    rows: list[ScoredCheckpoint] = []
+    for cell in ranking.cells:
+        runs = [run for run in cell.runs if run.scores and not run.superseded]
+        places = sorted({score.place for run in runs for score in run.scores})
+        whole = ranking.best is not None and cell.name == ranking.best.name
+        rows += (_at_checkpoint(cell.name, runs, place) for place in places[0 if whole else -1 :])
+    suites = sorted({suite for row in rows for suite in row.scores})
+    return Checkpoints(tuple(suites), tuple(rows)) if rows else None
+
+
+def _at_checkpoint(
+    cell: str, runs: Sequence[RunData], place: tuple[int, float, str]
+) -> ScoredCheckpoint:
+    scores = [score for run in runs for score in run.scores if score.place == place]
+    suites = dict.fromkeys(score.suite for score in scores)
+    values = {suite: [one.score for one in scores if one.suite == suite] for suite in suites}
+    return ScoredCheckpoint(
+        cell,
+        scores[-1].checkpoint,
+        max(map(len, values.values())),
+        {suite: center(own) for suite, own in values.items()},
+    )
 
 
 def by_tasks(data: SweepData, ranking: Ranking) -> Tasks | None:

@@ -27,7 +27,7 @@ from sweeper.analysis.comparison.places import Place, find_places
 from sweeper.analysis.comparison.power import lead_found, seeds_for, smallest_lead
 from sweeper.analysis.comparison.stability import Stability, assess
 from sweeper.analysis.comparison.surface import Surface, find_surface, varying
-from sweeper.analysis.comparison.tasks import Tasks, by_tasks
+from sweeper.analysis.comparison.tasks import Checkpoints, Tasks, by_checkpoints, by_tasks
 from sweeper.analysis.comparison.tradeoffs import Tradeoff, find_tradeoffs
 from sweeper.analysis.findings.axis_findings import AxesTold
 from sweeper.analysis.findings.baselines import against
@@ -261,6 +261,7 @@ class Study:
     items: tuple[Compared, ...] = ()
     held_out: HeldOut | None = None
     tasks: Tasks | None = None
+    checkpoints: Checkpoints | None = None
     episodes: tuple[Episodes, ...] = ()
     unlike: tuple[Difference, ...] = ()
 
@@ -324,6 +325,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         items=tuple(answered),
         held_out=held,
         tasks=by_tasks(data, ranking),
+        checkpoints=by_checkpoints(ranking),
         episodes=tuple(by_episodes(data, ranking)),
         unlike=tuple(differences(data.runs)),
     )

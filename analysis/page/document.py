@@ -62,6 +62,7 @@ def document(study: Study) -> dict[str, Any]:
         "items": [asdict(one) for one in study.items],
         "held_out": _held_out(study.held_out),
         "tasks": None if study.tasks is None else asdict(study.tasks),
+        "checkpoints": None if study.checkpoints is None else asdict(study.checkpoints),
         "episodes": [asdict(one) for one in study.episodes],
         "rollouts": None if study.behaviour is None else _behaviour(study.behaviour),
         "notes": [note._asdict() for note in data.noted.notes],

@@ -31,7 +31,7 @@ from sweeper.analysis.page.celltables import (
     strip_of_all,
 )
 from sweeper.analysis.page.episodetables import episode_tables
-from sweeper.analysis.page.itemtables import held_rows, item_tables, task_rows
+from sweeper.analysis.page.itemtables import checkpoint_rows, held_rows, item_tables, task_rows
 from sweeper.analysis.page.tables import (
     RUNS,
     block_rows,
@@ -167,6 +167,7 @@ def _tables(study: Study) -> dict[str, object]:
         "item_tables": item_tables(study),
         "held_rows": held_rows(study),
         "task_rows": task_rows(study),
+        "checkpoint_rows": checkpoint_rows(study),
         "episode_tables": episode_tables(study),
         "times": time_table(ranking),
         "times_about": ABOUT,

@@ -56,6 +56,25 @@ def task_rows(study: Study) -> list[dict[str, Any]]:
     ]
 
 
+def checkpoint_rows(study: Study) -> list[dict[str, Any]]:
+    """Return the rows of the table of checkpoints by suites."""
+    if study.checkpoints is None:
+        return []
+    named, suites = named_rows(study.ranking), study.checkpoints.suites
+    return [
+        {
+            **named[row.cell],
+            "checkpoint": row.checkpoint,
+            "runs": row.runs,
+            "scores": [
+                f"{row.scores[suite]:.3f}" if suite in row.scores else labels.NONE
+                for suite in suites
+            ],
+        }
+        for row in study.checkpoints.rows[:_ROWS]
+    ]
+
+
 def _shown(summary: Summary) -> tuple[str, str]:
     if summary.low is None or summary.high is None:
         return labels.together(summary.mean)[0], labels.NONE

@@ -17,7 +17,7 @@ from sweeper.analysis.findings.next_steps import NOTHING_NEXT
 from sweeper.analysis.findings.study import Study
 from sweeper.analysis.page.celltables import cell_table
 from sweeper.analysis.page.episodetables import episode_tables
-from sweeper.analysis.page.itemtables import held_rows, item_tables, task_rows
+from sweeper.analysis.page.itemtables import checkpoint_rows, held_rows, item_tables, task_rows
 from sweeper.analysis.page.tables import (
     block_rows,
     executed,
@@ -119,6 +119,7 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     yield from _answered(study)
     yield from _blocks(study)
     yield from _over_tasks(study, shown)
+    yield from _checkpoints(study)
     yield from _axes(study, shown)
     yield from _next_grid(study)
     if "curves" in shown:
@@ -314,6 +315,17 @@ def _over_tasks(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterat
     keys = ("name", "runs", "iqm", "interval", "improves")
     yield from table(head, ([str(row[key]) for key in keys] for row in task_rows(study)))
     yield from _images(shown, "tasks")
+
+
+def _checkpoints(study: Study) -> Iterator[str]:
+    if study.checkpoints is None:
+        return
+    yield "\n## Checkpoints by benchmark\n"
+    head = ("cell", "checkpoint", "runs", *study.checkpoints.suites)
+    rows = checkpoint_rows(study)
+    yield from table(
+        head, ((row["name"], row["checkpoint"], str(row["runs"]), *row["scores"]) for row in rows)
+    )
 
 
 def _items(study: Study) -> Iterator[str]:

@@ -35,6 +35,7 @@ from sweeper.results.items import Answered, files_of, item_files, read_items
 from sweeper.results.origins import Origin
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
+from sweeper.results.scores import Score, scores_of
 from sweeper.results.status import stands_still
 from sweeper.results.step_times import StepTimes
 from sweeper.results.sweeps import SweepRun
@@ -60,11 +61,11 @@ class RunData:
     metric. `last`, `best` and `smoothed` are the three values that a curve may be judged by.
     `curves` holds the keys that are drawn. `clocks` holds what an x axis may show instead of the
     step ("tokens", "time"), one value per row of the history. `items` has the run's answers by
-    task, and `unread` the files of answers that are too large to read. `link` is the run's page at
-    W&B. `alarms` are those raised while it ran. `origin` is what it executed. `missing` is the
-    number of rows at its end that should have a value of the metric and have none: it may have
-    diverged since. `notes` say what is odd about its metrics file, and `others` describes what
-    it recorded under keys without numbers.
+    task, `scores` its checkpoints' scores on suites, and `unread` the files of answers that are too
+    large to read. `link` is the run's page at W&B. `alarms` are those raised while it ran. `origin`
+    is what it executed. `missing` is the number of rows at its end that should have a value of the
+    metric and have none: it may have diverged since. `notes` say what is odd about its metrics
+    file, and `others` describes what it recorded under keys without numbers.
     """
 
     id: str
@@ -92,6 +93,7 @@ class RunData:
     checkpoints: tuple[Mapping[str, Any], ...] = ()
     rollouts: tuple[Rollout, ...] = ()
     items: tuple[Answered, ...] = ()
+    scores: tuple[Score, ...] = ()
     unread: tuple[str, ...] = ()
     sweep: str = ""
     link: str | None = None
@@ -405,6 +407,7 @@ def _read(
         checkpoints=tuple(run.readable(run.checkpoint_records, [])) if succeeded else (),
         rollouts=read_rollouts(run, files, budget) if files else (),
         items=tuple(answered),
+        scores=tuple(run.readable(lambda: scores_of(run, history.points(), files), [])),
         unread=tuple(unread),
         sweep=run.sweep,
         link=_link(run),

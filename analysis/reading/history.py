@@ -12,9 +12,10 @@ from sweeper.analysis.reading.series import EMPTY, Floats, Series
 from sweeper.metrics.objective import counting_rows
 from sweeper.metrics.rows import describe
 from sweeper.metrics.tables.columns import Columns, present
-from sweeper.results.metrics_reader import missing_at_end
+from sweeper.results.metrics_reader import missing_at_end, points_of
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
+from sweeper.results.scores import Point
 
 Flags = NDArray[np.bool_]
 
@@ -84,6 +85,10 @@ class History:
         """Return the values by row, and whether any is not NaN."""
         values = self._of(key)
         return values, ~np.isnan(values)
+
+    def points(self) -> list[Point]:
+        """Return the recorded scores on suites."""
+        return points_of(self._columns)
 
     def missing(self, key: str) -> int:
         """Return the number of rows at the end that should have a number of a key and have none."""

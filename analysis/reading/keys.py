@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Collection, Mapping
 
+from sweeper.results.scores import suite_of
+
 ROLES = ("reward", "accuracy", "kl", "entropy", "length", "gradient")
 """The roles that have a figure besides the metric and the training curve."""
 
@@ -40,7 +42,6 @@ _WORDS: Mapping[str, re.Pattern[str]] = {
 }
 
 
-_SUITE = re.compile(r"eval/.+/score")
 _MOST_SUITES = 6
 
 _MORE = frozenset(
@@ -120,7 +121,7 @@ def candidates(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
 
 def suite_scores(keys: Collection[str]) -> list[str]:
     """Return the scores of suites that were evaluated while training, as many as are drawn."""
-    return sorted(key for key in keys if _SUITE.fullmatch(key))[:_MOST_SUITES]
+    return sorted(key for key in keys if suite_of(key) is not None)[:_MOST_SUITES]
 
 
 def choose(keys: Mapping[str, int], metric: str | None) -> dict[str, str]:

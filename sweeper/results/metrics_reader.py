@@ -8,7 +8,6 @@ import numpy as np
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.cache_folder import Folder
-from sweeper.metrics.evaluation import EVALUATION
 from sweeper.metrics.files import MetricsFile
 from sweeper.metrics.objective import Judged, counting_rows, missing_rows, reduced
 from sweeper.metrics.rollout_files import COLUMNS, LABELS
@@ -188,24 +187,11 @@ class Tabulator:
 
     def _points(self, run: RecordedRun) -> list[Point]:
         """Return the scores that a run recorded as metrics, in the order of its rows."""
-        paths = [path for path in run.metrics_paths() if not path.endswith(f"/{EVALUATION}")]
-        recorded = {key for path in paths for key in self._reader(run).keys(run.files, path)}
-        suites = {key: suite for key in sorted(recorded) if (suite := suite_of(key)) is not None}
-        if not suites:
-            return []
-        counts = {key: [k for k in item_keys(key) if k in recorded] for key in suites}
-        read = ["step", *suites, *(key for keys in counts.values() for key in keys)]
-        columns = self.part(run, read).columns
-        steps = columns.column("step")
-        points: list[Point] = []
-        for key, suite in suites.items():
-            values = columns.numbers(key)
-            items = columns.column(counts[key][0]) if counts[key] else None
-            for row in np.flatnonzero(np.isfinite(values)):
-                step = float(steps[row]) if np.isfinite(steps[row]) else None
-                count = None if items is None else float(items[row])
-                points.append(Point(suite, step, float(values[row]), count))
-        return points
+        keys = self._reader(run).keys
+        recorded = {key for path in run.metrics_paths() for key in keys(run.files, path)}
+        suites = [key for key in sorted(recorded) if suite_of(key) is not None]
+        counts = [count for key in suites for count in item_keys(key) if count in recorded]
+        return points_of(self.part(run, ["step", *suites, *counts]).columns) if suites else []
 
     def score_rows(self, runs: Sequence[RecordedRun]) -> list[dict[str, object]]:
         """Return the scores as dicts: `SCORE_COLUMNS`."""
@@ -244,6 +230,23 @@ class Tabulator:
 
         recorded.update(dict.fromkeys(self._each(runs, read)))
         return ["step", *(key for key in recorded if key != "step" and mentioned(key, query))]
+
+
+def points_of(columns: Columns) -> list[Point]:
+    """Return the scores on suites among the columns of a run."""
+    steps = columns.column("step")
+    points: list[Point] = []
+    for key in (*columns.values, *columns.odd):
+        suite = suite_of(key)
+        if suite is None:
+            continue
+        values = columns.numbers(key)
+        items = next((columns.column(k) for k in item_keys(key) if k in columns.values), None)
+        for row in np.flatnonzero(np.isfinite(values)):
+            step = float(steps[row]) if np.isfinite(steps[row]) else None
+            count = None if items is None else float(items[row])
+            points.append(Point(suite, step, float(values[row]), count))
+    return points
 
 
 def _skipped(columns: Columns) -> list[str]:

@@ -76,6 +76,8 @@ def scores_of(run: "RecordedRun", points: Sequence[Point], paths: Iterable[str])
     """Return the scores of a run's checkpoints: of the `points` that it recorded as metrics, and of
     the evaluations stored among `paths`. A stored one replaces a recorded one of the same
     checkpoint, a later evaluation an earlier one."""
+    if run.evaluation is not None:  # its metrics are those of the stored evaluation
+        points = []
     records = run.checkpoint_records()
     stored = sorted(_stored(run, paths, records), key=lambda score: score.time or "")
     if points:  # of an evaluation without facts it is not known whether a point has its score

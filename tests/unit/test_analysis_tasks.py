@@ -1,9 +1,13 @@
 """Figures over several tasks, against scipy and the definitions that rliable publishes."""
 
+from pathlib import Path
+from types import ModuleType
+
 import numpy as np
 import pytest
 from scipy import stats
 
+from sweeper.analysis import analyze
 from sweeper.analysis.comparison.tasks import improvement, interquartile_mean, interval, profile
 
 RNG = np.random.default_rng(6)
@@ -42,3 +46,30 @@ def test_the_interval_of_three_runs_holds_the_truth():
         low, high = interval(levels + rng.normal(0, 0.05, (3, 10)))
         held += low <= truth <= high
     assert held >= 178
+
+
+def test_the_report_has_a_table_of_checkpoints_by_benchmark(tmp_path: Path, written: ModuleType):
+    metric = {"name": "eval/gsm8k/score", "goal": "maximize"}
+    sweep = written.Written(tmp_path, "m", {"rank": [4, 8]}, metric)
+    for rank in (4, 8):
+        for seed in (0, 1):
+            rows = [
+                {
+                    "step": step,
+                    "eval/gsm8k/score": rank * step / 200 + seed / 50,
+                    "eval/ifeval/score": 0.5,
+                }
+                for step in (0, 10)
+            ]
+            checkpoint = {"name": "last-one", "batch": 10, "sampler_path": "tinker://x"}
+            sweep.run({"rank": rank}, seed, rows, checkpoints=[checkpoint])
+    sweep.save()
+    report = analyze(str(tmp_path), "m", out=tmp_path / "out", pictures=True)
+    table = report.document["checkpoints"]
+    assert table["suites"] == ["gsm8k", "ifeval"]
+    assert [(row["cell"], row["checkpoint"], row["runs"]) for row in table["rows"]] == [
+        ("rank=8", "step 0", 2), ("rank=8", "last-one", 2), ("rank=4", "last-one", 2)
+    ]  # fmt: skip
+    assert table["rows"][1]["scores"] == {"gsm8k": pytest.approx(0.41), "ifeval": 0.5}
+    assert "| rank=8 | last-one | 2 | 0.410 | 0.500 |" in (tmp_path / "out/report.md").read_text()
+    assert "Checkpoints by benchmark" in (tmp_path / "out/report.html").read_text()
