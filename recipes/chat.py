@@ -3,11 +3,12 @@ learns.
 """
 
 import functools
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
+from .data_files import Conversation, Message
 from .service import RecipeError
-from .tasks import Conversation
 
 if TYPE_CHECKING:
     import tinker
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Learned = Literal[
-    "all_assistant_messages", "last_assistant_turn", "last_assistant_message", "all_tokens"
+    "all_assistant_messages",
+    "last_assistant_turn",
+    "last_assistant_message",
+    "all_tokens",
+    "customized",
 ]
 """The part of a conversation that is trained on. The names are those of tinker-cookbook's
 `TrainOnWhat`."""
@@ -43,13 +48,12 @@ def render(
     turns differently from the last.
     """
     if learn == "all_tokens":
-        prompt, answer = _turn(tokenizer, conversation[:-1], conversation[-1]["content"])
+        prompt, answer = _turn(tokenizer, conversation[:-1], conversation[-1])
         tokens = prompt + answer
         return [Example(tokens, [1.0] * len(tokens), len(prompt))]
     examples: list[Example] = []
     for position in _learned(conversation, learn):
-        message = conversation[position]
-        prompt, answer = _turn(tokenizer, conversation[:position], message["content"])
+        prompt, answer = _turn(tokenizer, conversation[:position], conversation[position])
         weights = [0.0] * len(prompt)
         if examples and prompt[: len(examples[-1].tokens)] == examples[-1].tokens:
             before = examples.pop().weights
@@ -72,19 +76,19 @@ def _learned(conversation: Conversation, learn: Learned) -> list[int]:
         at
         for at in range(first, last + 1)
         if conversation[at]["role"] == "assistant"
-        and conversation[at].get("trainable") is not False
+        and conversation[at].get("trainable", learn != "customized")
     ]
 
 
 def render_answer(tokenizer: Any, before: Conversation, answer: str) -> Example:
     """Return a question with an answer; only the answer's tokens have weight."""
-    prompt, reply = _turn(tokenizer, before, answer)
+    prompt, reply = _turn(tokenizer, before, _said(answer))
     return Example(prompt + reply, [0.0] * len(prompt) + [1.0] * len(reply), len(prompt))
 
 
 def render_prompt(tokenizer: Any, messages: Conversation) -> tuple[list[int], int]:
     """Return the tokens of a prompt, and the token that ends its answer."""
-    prompt, reply = _turn(tokenizer, messages, "x")
+    prompt, reply = _turn(tokenizer, messages, _said("x"))
     return prompt, reply[-1]
 
 
@@ -96,7 +100,7 @@ def render_reply(tokenizer: Any, text: str) -> list[int]:
         return _encode(tokenizer, f"\nuser: {text}\nassistant:")
     before = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
     after = [*before, {"role": "user", "content": text}]
-    _, reply = _turn(tokenizer, before[:1], "x")
+    _, reply = _turn(tokenizer, before[:1], _said("x"))
     head = tokenizer.apply_chat_template(before[:1], tokenize=False, add_generation_prompt=True)
     head += tokenizer.decode(reply)
     whole: str = tokenizer.apply_chat_template(after, tokenize=False, add_generation_prompt=True)
@@ -124,6 +128,8 @@ def render_all(
 ) -> list[Example]:
     """Return all examples of at most `max_length` tokens. Raises RecipeError if none is left."""
     examples = [example for chat in conversations for example in render(tokenizer, chat, learn)]
+    if not examples:
+        raise RecipeError(f"train_on_what={learn}: no message has trainable: true")
     sizes = [len(example.tokens) for example in examples]
     return short_enough(examples, sizes, max_length, "example")
 
@@ -161,30 +167,44 @@ def same_text(tokenizer: Any, left: Sequence[int], right: Sequence[int]) -> bool
     return texts[0] == texts[1]
 
 
-def _turn(tokenizer: Any, before: Conversation, answer: str) -> tuple[list[int], list[int]]:
+def _said(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def _turn(tokenizer: Any, before: Conversation, answer: Message) -> tuple[list[int], list[int]]:
     """Return the tokens of the prompt, and of the answer with its end token."""
     if tokenizer.chat_template is None:
         return _plain_turn(tokenizer, before, answer)
-    conversation = [*before, {"role": "assistant", "content": answer}]
     prompt = _by_template(tokenizer, before, add_generation_prompt=True)
-    whole = _by_template(tokenizer, conversation)
+    whole = _by_template(tokenizer, [*before, answer])
     if not whole.startswith(prompt):
         raise RecipeError(
             "the model's chat template does not continue its own prompt, so that the "
             "assistant's tokens cannot be told from the rest"
         )
     rendered = whole[len(prompt) :]
-    _check_whole(rendered, answer, "an answer")
+    _check_message(rendered, answer, "an answer")
     for message in before:
         if message["role"] != "assistant":  # templates drop thoughts of past answers on purpose
-            _check_whole(prompt, message["content"], f"a message of the role {message['role']}")
+            _check_message(prompt, message, f"a message of the role {message['role']}")
+    for tool in _tools_of(before):
+        _check_whole(prompt, [tool["function"]["name"]], "the tools")
     return _encode(tokenizer, prompt), _until_end(tokenizer, _encode(tokenizer, rendered))
+
+
+def _tools_of(messages: Conversation) -> list[dict[str, Any]]:
+    return messages[0].get("tools", []) if messages else []
+
+
+_FOR_TEMPLATES = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name")
 
 
 def _by_template(tokenizer: Any, messages: Conversation, **options: bool) -> str:
     """Render messages. Raises RecipeError if the template does not allow them."""
+    more = {"tools": tools} if (tools := _tools_of(messages)) else {}
+    plain = [{key: m[key] for key in _FOR_TEMPLATES if key in m} for m in messages]
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        return tokenizer.apply_chat_template(plain, tokenize=False, **options, **more)
     except Exception as error:
         if not type(error).__module__.startswith("jinja2"):  # not imported for this alone
             raise
@@ -195,13 +215,44 @@ def _by_template(tokenizer: Any, messages: Conversation, **options: bool) -> str
         ) from None
 
 
-def _check_whole(rendered: str, text: str, what: str) -> None:
-    """Raise RecipeError if a template has left out a part of a text, as some do with thoughts or
-    with roles that they do not know. Space does not count."""
-    if text not in rendered and "".join(text.split()) not in "".join(rendered.split()):
+def _check_message(rendered: str, message: Message, what: str) -> None:
+    """Raise RecipeError if a template has left out a part of a message, as some do with thoughts,
+    tool calls or roles that they do not know."""
+    _check_whole(rendered, [message["content"]], what)
+    for key in ("reasoning_content", "name"):
+        if key in message:
+            _check_whole(rendered, [message[key]], f"{what} ({key})")
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        _check_whole(rendered, [function["name"]], f"{what} (tool_calls)")
+        for text in _leaves(function["arguments"]):
+            # Templates write arguments as JSON, each in its own way.
+            forms = [text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]]
+            _check_whole(rendered, forms, f"{what} (tool_calls)")
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """Yield all names and texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
+
+
+def _check_whole(rendered: str, forms: Sequence[str], what: str) -> None:
+    """Raise RecipeError if a rendered text contains none of the forms of a part. Space does not
+    count."""
+    if any(text in rendered for text in forms):
+        return
+    if not any("".join(text.split()) in "".join(rendered.split()) for text in forms):
         raise RecipeError(
             f"the model's chat template leaves out a part of {what}, which would be lost: "
-            f"{' '.join(text.split())[:100]!r}"
+            f"{' '.join(forms[0].split())[:100]!r}"
         )
 
 
@@ -219,14 +270,23 @@ def _special_ids(tokenizer: Any) -> frozenset[int]:
     return frozenset(tokenizer.all_special_ids)
 
 
-def _plain_turn(tokenizer: Any, before: Conversation, answer: str) -> tuple[list[int], list[int]]:
+def _plain_turn(
+    tokenizer: Any, before: Conversation, answer: Message
+) -> tuple[list[int], list[int]]:
     """Render for base models, whose tokenizers have no chat template: `role: text`,
     one per line.
     """
+    for message in (*before, answer):
+        for key in ("tools", "tool_calls", "reasoning_content", "name"):
+            if key in message:
+                raise RecipeError(
+                    f"the model has no chat template for {key}: write it into content, as the "
+                    "model is to see it"
+                )
     lines = "".join(f"{message['role']}: {message['content']}\n" for message in before)
     start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
     prompt = start + _encode(tokenizer, lines + "assistant:")
-    return prompt, [*_encode(tokenizer, f" {answer}"), tokenizer.eos_token_id]
+    return prompt, [*_encode(tokenizer, f" {answer['content']}"), tokenizer.eos_token_id]
 
 
 def _encode(tokenizer: Any, text: str) -> list[int]:

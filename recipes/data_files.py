@@ -11,13 +11,17 @@ from typing import Any, NamedTuple, TypeVar
 from .service import RecipeError
 
 Message = dict[str, Any]
-"""`role` and `content`, and `"trainable": False` for an answer that is not to be learned."""
+"""`role` and `content`, and `trainable` for an answer that says whether it is to be learned. A
+message of a data file of conversations may have `reasoning_content`, `tool_calls`, `tool_call_id`
+and `name`. The first one holds the `tools` of the conversation."""
 
 Conversation = list[Message]
 T = TypeVar("T")
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _MEANT = ("tools", "functions", "tool_calls", "system", "images", "videos", "audios")
+_MARKS = ("trainable", "reasoning_content", "tool_calls")
+_OF_TOOLS = ("tool_call_id", "name")
 _MEANT_WEIGHTS = ("weight", "weights", "trainable")
 """Keys of a line that change what an example means: ignoring them would train something else."""
 
@@ -91,28 +95,79 @@ class Row:
     def _message(self, message: Any, name: str, marked: bool) -> Message:
         if not isinstance(message, dict):
             raise self.wrong(f"expected {name} to be an object with role and content")
-        known = ("role", "content", "trainable") if marked else ("role", "content")
+        role = message.get("role")
+        of_tool = _OF_TOOLS if role == "tool" else ()
+        known = ("role", "content", *((*_MARKS, *of_tool) if marked else ()))
         for key in message:
             if key not in known:
                 raise self.wrong(
                     f'{name} has "{key}", which would be lost: a message has '
                     f"{', '.join(known)}; write the rest into content, as the model is to see it"
                 )
+        if message.get("tool_calls") and message.get("content", "") is None:
+            message = message | {"content": ""}  # as in OpenAI's form
         for key in ("role", "content"):
             if key not in message:
                 raise self.wrong(f"expected {name} to have role and content: there is no {key}")
-        role, trainable = message["role"], message.get("trainable")
         if role not in ROLES:
             raise self.wrong(f"{name} has the role {json.dumps(role)[:60]}: use {', '.join(ROLES)}")
+        content = self.text(message["content"], f"{name}.content")
+        result: Message = {"role": role, "content": content}
+        return result | self._marks(message, name, role)
+
+    def _marks(self, message: Message, name: str, role: str) -> Message:
+        """Return the checked fields of a message other than its role and content."""
+        marks: Message = {}
+        trainable = message.get("trainable")
         if trainable is not None and not isinstance(trainable, bool):
             raise self.wrong(f"{name}.trainable must be true or false")
         if trainable and role != "assistant":
             raise self.wrong(f"{name} is trainable: only the assistant's messages can be")
-        if role != "assistant":
-            trainable = None
-        content = self.text(message["content"], f"{name}.content")
-        result: Message = {"role": role, "content": content}
-        return result | {"trainable": False} if trainable is False else result
+        if role == "assistant" and trainable is not None:
+            marks["trainable"] = trainable
+        for key in ("reasoning_content", "tool_call_id", "name"):
+            if message.get(key):
+                marks[key] = self.text(message[key], f"{name}.{key}")
+        if message.get("tool_calls"):
+            marks["tool_calls"] = self._tool_calls(message["tool_calls"], f"{name}.tool_calls")
+        for key in ("reasoning_content", "tool_calls"):
+            if key in marks and role != "assistant":
+                raise self.wrong(f"{name} has {key}: only the assistant's messages can")
+        return marks
+
+    def _tool_calls(self, value: Any, name: str) -> list[dict[str, Any]]:
+        """Check tool calls in OpenAI's form. Their arguments become an object, which chat templates
+        expect."""
+        calls: list[dict[str, Any]] = []
+        for call in value if isinstance(value, list) else [{}]:
+            function = call.get("function") if isinstance(call, dict) else None
+            if (
+                not isinstance(call, dict)
+                or not isinstance(function, dict)
+                or not isinstance(function.get("name"), str)
+            ):
+                raise self.wrong(
+                    f'expected {name} to be a list of {{"function": {{"name", "arguments"}}}}'
+                )
+            arguments = function.get("arguments", {})
+            if isinstance(arguments, str):
+                try:
+                    arguments = json.loads(arguments or "{}")
+                except ValueError:
+                    arguments = None
+            if not isinstance(arguments, dict):
+                raise self.wrong(f"{name}: the arguments of {function['name']} are not an object")
+            own = {"name": function["name"], "arguments": arguments}
+            calls.append({**call, "type": "function", "function": own})
+        return calls
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the `tools` of a line, in OpenAI's form, without functions of Python."""
+        tools = self.get("tools") or []
+        for tool in tools if isinstance(tools, list) else [None]:
+            if _function_of(tool) is None:
+                raise self.wrong('expected "tools" to be a list of {"type", "function": {"name"}}')
+        return tools
 
 
 def read(path: str, parse: Callable[[Row], T]) -> list[T]:
@@ -126,6 +181,13 @@ def read(path: str, parse: Callable[[Row], T]) -> list[T]:
     if unused:
         print(_not_used(path, unused), flush=True)
     return rows
+
+
+def _function_of(entry: Any) -> dict[str, Any] | None:
+    """Return the function of a tool or a tool call; None if it has none with a name."""
+    function = entry.get("function") if isinstance(entry, dict) else None
+    named = isinstance(function, dict) and isinstance(function.get("name"), str)
+    return function if named else None
 
 
 def sample(path: str, parse: Callable[[Row], T]) -> tuple[list[T], float]:

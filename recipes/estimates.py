@@ -4,6 +4,7 @@ counted without the model's tokenizer, which planning does not download."""
 # The engine's models have one token per byte; for others each word counts one token per four
 # letters. A sampled answer is assumed to be as long as the right one.
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -32,11 +33,19 @@ class Ruler:
         self._bytes = model.startswith("tiny/")
 
     def apply_chat_template(
-        self, messages: tasks.Conversation, tokenize: bool, add_generation_prompt: bool = False
+        self,
+        messages: tasks.Conversation,
+        tokenize: bool,
+        add_generation_prompt: bool = False,
+        tools: Sequence[Any] = (),
     ) -> str:
         """Render a conversation in the format that most models read."""
         del tokenize
-        text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
+        text = "".join(json.dumps(tool) for tool in tools)
+        for message in messages:
+            parts = [value for key, value in message.items() if key != "role"]
+            whole = "".join(one if isinstance(one, str) else json.dumps(one) for one in parts)
+            text += f"<|im_start|>{message['role']}\n{whole}<|im_end|>\n"
         return text + ("<|im_start|>assistant\n" if add_generation_prompt else "")
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:

@@ -47,7 +47,7 @@ def of_questions(
     """Return the prompts of the first step of RL, with their right answers. `problems` gets the
     tokenizer, the conversations and the configuration."""
     with _printed() as about:
-        data = settings.load_data(config)
+        data = settings.load_data(config, tasks.question)
         tokenizer = tokenizer_of(config.model_name)
         questions = problems(tokenizer, data.train, config)
         chosen = _first(config.groups_per_batch, len(questions), config.seed, count)

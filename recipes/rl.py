@@ -85,7 +85,7 @@ class Config(settings.Policy, settings.Settings, settings.Evaluated):
 def lacks(values: Mapping[str, Any]) -> list[str]:
     """Return what this machine lacks for a run with these values. Checked when a grid is planned
     whose runs execute on this machine."""
-    reasons = [*settings.lacks(values), *evaluating.lacks(values)]
+    reasons = [*settings.lacks(values, tasks.question), *evaluating.lacks(values)]
     if values.get("reward_function") is not None:
         reasons += settings.lacking_function(values, "reward_function")
     apart = values.get("function_environment") == "bubblewrap"
@@ -167,6 +167,11 @@ class GroupTrainer(Trainer):
 
     config: Any
     shown: ClassVar = ("env/all/reward/total", "env/all/correct", "test/reward", "test/accuracy")
+
+    @staticmethod
+    def load_data(config: Any) -> Any:
+        """Load the questions with their right answers."""
+        return settings.load_data(config, tasks.question)
 
     def prepare(self, data: tasks.Split) -> None:
         """Render the prompts of all conversations. The last message of each is the answer."""

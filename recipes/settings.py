@@ -360,9 +360,11 @@ def check_data(
     return checked if checked.mistake is None else data_files.Checked(f"data: {checked.mistake}")
 
 
-def lacks(values: Mapping[str, Any]) -> list[str]:
+def lacks(
+    values: Mapping[str, Any], parse: Callable[[data_files.Row], Any] = tasks.conversation
+) -> list[str]:
     """Return what is wrong with the file `data` of a run that trains on conversations."""
-    mistake = check_data(values).mistake
+    mistake = check_data(values, parse).mistake
     return [] if mistake is None else [mistake]
 
 
@@ -399,10 +401,13 @@ def missing_folders(values: Mapping[str, Any]) -> list[str]:
     return missing
 
 
-def load_data(config: Settings) -> tasks.Split:
+def load_data(
+    config: Settings,
+    parse: Callable[[data_files.Row], data_files.Conversation] = tasks.conversation,
+) -> tasks.Split:
     """Return the configured conversations, training and held out."""
     if config.data is not None:
-        return tasks.load(config.data, config.test_size)
+        return tasks.load(config.data, config.test_size, parse)
     data = tasks.generate(task_of(config), config.train_size, config.test_size, config.seed)
     return data._replace(train=tasks.with_wrong(data.train, config.wrong_share, config.seed))
 

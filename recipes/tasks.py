@@ -114,14 +114,14 @@ def with_wrong(
     return results
 
 
-def load(path: str, test_size: int) -> Split:
+def load(path: str, test_size: int, parse: Callable[[Row], Conversation] | None = None) -> Split:
     """Load conversations from a JSONL file, `test_size` of them held out.
 
-    A line is `{"messages": [...]}`, or a question with its answer: `{"prompt", "answer"}`. Copies
-    of a held-out conversation are left out of the training part. Raises RecipeError, with file and
-    line, for an invalid conversation.
+    A line is `{"messages": [...]}`, or a question with its answer: `{"prompt", "answer"}`. `parse`
+    is `conversation` or `question`. Copies of a held-out conversation are left out of the
+    training part. Raises RecipeError, with file and line, for an invalid conversation.
     """
-    return split(data_files.read(path, conversation), test_size, path)
+    return split(data_files.read(path, parse or conversation), test_size, path)
 
 
 def split(conversations: Sequence[Conversation], test_size: int, path: str) -> Split:
@@ -192,14 +192,27 @@ def conversation(row: Row) -> Conversation:
     if (messages := row.get("messages")) is None:
         return _question(row)
     messages_of_row = row.messages(messages, marked=True)
-    if messages_of_row[-1]["role"] != "assistant":
+    last = messages_of_row[-1]
+    if last["role"] != "assistant":
         raise row.wrong("the last message must be the assistant's")
-    if "trainable" in messages_of_row[-1]:
+    if last.get("trainable") is False:
         raise row.wrong("the last message is not trainable: end the conversation before it")
     for number, message in enumerate(messages_of_row):
-        if message["role"] == "assistant" and "trainable" not in message:
+        silent = message.get("trainable") is False or "tool_calls" in message
+        if message["role"] == "assistant" and not silent:
             row.answer(message["content"], f"messages[{number}].content")
+    if tools := row.tools():
+        messages_of_row[0]["tools"] = tools
     return messages_of_row
+
+
+def question(row: Row) -> Conversation:
+    """Return the conversation of a line whose last message is compared with sampled answers."""
+    messages = conversation(row)
+    for key in ("tool_calls", "reasoning_content"):
+        if key in messages[-1]:
+            raise row.wrong(f"the right answer has {key}: answers are compared by their content")
+    return messages
 
 
 def _question(row: Row) -> Conversation:

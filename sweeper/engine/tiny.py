@@ -41,10 +41,21 @@ class Config(TypedDict):
 
 
 SPECIAL = ("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<think>", "</think>")
+_NO_THOUGHTS = "{{ '<think>\\n\\n</think>\\n\\n' }}"
+_SWITCHED_OFF = "enable_thinking is defined and not enable_thinking"
 CHAT_TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% if tools %}<|im_start|>system\n# Tools\n{% for tool in tools %}{{ tool | tojson }}\n"
+    "{% endfor %}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
+    "{% if m['reasoning_content'] %}<think>\n{{ m['reasoning_content'] }}\n</think>\n\n"
+    f"{{% elif loop.last and m['role'] == 'assistant' and {_SWITCHED_OFF} %}}{_NO_THOUGHTS}"
+    "{% endif %}{{ m['content'] }}{% for call in m['tool_calls'] or [] %}"
+    "{{ '\\n<tool_call>\\n' }}{{ call['function'] | tojson }}{{ '\\n</tool_call>' }}{% endfor %}"
+    "<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    f"{{% if {_SWITCHED_OFF} %}}{_NO_THOUGHTS}{{% endif %}}{{% endif %}}"
 )
+"""ChatML with tools and thoughts as Qwen3 writes them."""
 CONFIG: Config = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",

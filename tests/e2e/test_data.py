@@ -15,30 +15,45 @@ from sweeper.recipes.chat import Learned
 
 pytestmark = pytest.mark.e2e
 
+TOOL = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {"x": {}}}},
+}
+
+
+def asks(number):
+    """A call of the tool, in OpenAI's form."""
+    function = {"name": "add", "arguments": json.dumps({"x": f'{number} "and" 1'})}
+    return [{"id": "c1", "type": "function", "function": function}]
+
+
 TALKS = [
-    {"messages": [
+    {"tools": [TOOL], "messages": [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": f"add {number}"},
-        {"role": "assistant", "content": f"<think>easy</think>{number + 1}", "trainable": shown},
-        {"role": "tool", "content": "ok"},
+        {"role": "assistant", "content": None, "tool_calls": asks(number), "trainable": shown},
+        {"role": "tool", "content": "ok", "tool_call_id": "c1"},
         {"role": "assistant", "content": f"done {number}"},
         {"role": "user", "content": "and again"},
-        {"role": "assistant", "content": f"look: {number}"},
+        {"role": "assistant", "content": f"look: {number}", "tool_calls": asks(number)},
         {"role": "tool", "content": "ok"},
-        {"role": "assistant", "content": f"{number + 2}"},
+        {
+            "role": "assistant", "content": f"{number + 2}", "trainable": True,
+            "reasoning_content": "that is easy",
+        },
     ]}
     for number, shown in enumerate([True, False, True, True, False])
 ]  # fmt: skip
 
 RECORDING = """
-import json, sys, tinker
+import chz, json, sys, tinker
 from sweeper.recipes import sft, service
 
 train = tinker.TrainingClient.forward_backward
 
 def recorded(client, data, loss_fn):
     decode = client.get_tokenizer().decode
-    with open(sys.argv[0] + ".jsonl", "a") as file:
+    with open(f"{sys.argv[0]}.{learn}.jsonl", "a") as file:
         for datum in data:
             inputs = datum.model_input.to_ints()
             given = datum.loss_fn_inputs
@@ -50,7 +65,9 @@ def recorded(client, data, loss_fn):
     return train(client, data, loss_fn)
 
 tinker.TrainingClient.forward_backward = recorded
-sft.main(service.parse_arguments(sft.Config))
+config = service.parse_arguments(sft.Config)
+for learn in sft.chat.Learned.__args__:
+    sft.main(chz.replace(config, train_on_what=learn, log_path=config.log_path + learn))
 """
 
 
@@ -72,30 +89,39 @@ def answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("learn", Learned.__args__)
-def test_what_is_shown_is_what_reaches_the_service(recipes, tmp_path, capsys, learn):
+def test_what_is_shown_is_what_reaches_the_service(recipes, tmp_path, capsys):
+    """For each part of conversations with tools, thoughts and marks that can be learned."""
     data = tmp_path / "talks.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in TALKS))
-    base = {"data": str(data), "test_size": 1, "batch_size": 20, "train_on_what": learn}
-    shown = answered(capsys, grid(tmp_path, "sft", **base), "-n", "20")
+    base = {"data": str(data), "test_size": 1, "batch_size": 20}
     program = tmp_path / "recording.py"
     program.write_text(RECORDING)
-    settings = base | {"base_url": recipes.url}
-    given = [f"{key}={value}" for key, value in settings.items()]
+    given = [f"{key}={value}" for key, value in (base | {"base_url": recipes.url}).items()]
     subprocess.run(
         [sys.executable, str(program), *given, "max_steps=1", f"log_path={tmp_path / 'run'}"],
         env=recipes.environment(),
         check=True,
     )
-    lines = Path(f"{program}.jsonl").read_text().splitlines()
-    trained = {whole: (first, learned) for first, whole, learned in map(json.loads, lines)}
-    assert len(shown["examples"]) >= 4
-    assert len(trained) == len(shown["examples"])
-    for example in shown["examples"]:
-        first, learned = trained["".join(text for text, _ in example["parts"])]
-        marked = "".join(text for text, is_trained in example["parts"] if is_trained)
-        # Nothing predicts the first token, so it is no target.
-        assert (marked.removeprefix(first) if learn == "all_tokens" else marked) == learned
+    for learn in Learned.__args__:
+        shown = answered(capsys, grid(tmp_path, "sft", **base, train_on_what=learn), "-n", "20")
+        lines = Path(f"{program}.{learn}.jsonl").read_text().splitlines()
+        trained = {whole: (first, learned) for first, whole, learned in map(json.loads, lines)}
+        assert len(shown["examples"]) >= 4
+        assert len(trained) == len(shown["examples"])
+        for example in shown["examples"]:
+            first, learned = trained["".join(text for text, _ in example["parts"])]
+            marked = "".join(text for text, is_trained in example["parts"] if is_trained)
+            # Nothing predicts the first token, so it is no target.
+            assert (marked.removeprefix(first) if learn == "all_tokens" else marked) == learned
+            assert "<think>\nthat is easy\n</think>" in marked
+            assert marked.count("<tool_call>") in CALLS[learn]
+
+
+CALLS = {
+    "all_assistant_messages": (1, 2), "last_assistant_turn": (1,), "last_assistant_message": (0,),
+    "all_tokens": (2,), "customized": (0, 1),
+}  # fmt: skip
+"""How many calls an example trains; the first one of each talk is marked."""
 
 
 def test_what_is_left_out_is_counted(tmp_path, capsys):

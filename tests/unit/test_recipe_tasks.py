@@ -153,13 +153,23 @@ def test_a_prompt_with_its_answer_is_a_conversation(tmp_path):
     ]
 
 
+def call(name, arguments):
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
 
 
 @pytest.mark.parametrize(
     ("message", "said"),
     [
-        (CALL, 'messages[2] has "tool_calls", which would be lost'),
+        (CALL, "expected messages[2].tool_calls to be a list of"),
+        (
+            {"role": "assistant", "content": "", "tool_calls": [call("f", "[1]")]},
+            "messages[2].tool_calls: the arguments of f are not an object",
+        ),
+        ({"role": "user", "content": "a", "tool_calls": [call("f", "{}")]}, "only the assistant's"),
+        ({"role": "user", "content": "a", "reasoning_content": "b"}, "only the assistant's"),
         ({"role": "assistant", "content": "a", "weight": 0}, 'messages[2] has "weight"'),
         ({"role": "user", "content": "a", "name": "Ada"}, 'messages[2] has "name"'),
         ({"role": "assistant", "content": ""}, "messages[2].content is empty"),
@@ -230,3 +240,25 @@ def test_only_a_newline_ends_a_line_of_conversations(tmp_path):
             file.write(json.dumps({"messages": turns}, ensure_ascii=False) + "\n")
     split = tasks.load(str(path), 1)
     assert sorted(questions([*split.train, *split.test])) == asked
+
+
+def test_tools_and_their_calls_are_part_of_a_conversation(tmp_path):
+    silent = {"role": "assistant", "content": None, "tool_calls": [call("f", '{"x": 1}')]}
+    row = {"tools": [{"type": "function", "function": {"name": "f"}}], **chat("q")}
+    row["messages"] += [silent, {"role": "tool", "content": "2", "tool_call_id": "1"}]
+    row["messages"] += chat("more")["messages"]
+    path = write(tmp_path / "chats.jsonl", [json.dumps(row), json.dumps(chat("other"))])
+    split = tasks.load(path, 1)
+    [read] = [one for one in split.train + split.test if len(one) > 2]
+    assert read[0]["tools"] == row["tools"]
+    assert read[2]["content"] == ""
+    assert read[2]["tool_calls"] == [call("f", {"x": 1})]
+    row["messages"] = [*chat("q")["messages"][:1], silent]
+    write(tmp_path / "chats.jsonl", [json.dumps(row), json.dumps(chat("other"))])
+    assert tasks.load(path, 1)
+    with pytest.raises(RecipeError, match="1: the right answer has tool_calls"):
+        tasks.load(path, 1, tasks.question)
+    row["tools"] = ["f"]
+    write(tmp_path / "chats.jsonl", [json.dumps(row)])
+    with pytest.raises(RecipeError, match='1: expected "tools" to be a list of'):
+        tasks.load(path, 1)
