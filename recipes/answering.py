@@ -121,6 +121,7 @@ class Model(NamedTuple):
     sampler: "tinker.SamplingClient"
     tokenizer: Any
     examples: benchmarks.Benchmarks | None
+    thinking: str | None = None
 
 
 class Asked(NamedTuple):

@@ -107,27 +107,42 @@ def found(name: str) -> Any:
     return package.REGISTRY[name]
 
 
+class About(NamedTuple):
+    """The model of an evaluation, its `thinking`, and how many examples of each benchmark."""
+
+    model_name: str
+    thinking: str | None
+    most: int | None
+
+
+def _renderer_of(about: About) -> str:
+    """Return the renderer that tinker-cookbook recommends for a model. Raises RecipeError."""
+    try:
+        names = _cookbook("model_info").get_recommended_renderer_names(about.model_name)
+    except (ValueError, KeyError):
+        names = []
+    for name in names:
+        if about.thinking is None or ("disable_thinking" in name) == (about.thinking == "off"):
+            return name
+    thinking = f" with thinking={about.thinking}" if names else ""
+    raise RecipeError(
+        f"tinker-cookbook knows no renderer for {about.model_name}{thinking}: "
+        "name one by renderer_name"
+    )
+
+
 class Benchmarks:
-    """The benchmarks of an evaluation, at most `most` examples of each, played on an event loop of
-    their own."""
+    """The benchmarks of an evaluation, played on an event loop of their own."""
 
     def __init__(
         self,
         names: Sequence[str],
         how: settings.Answering,
-        model_name: str,
-        most: int | None,
+        about: About,
         tokenizer: Any,
     ) -> None:
-        renderer = how.renderer_name
-        if renderer is None:
-            try:
-                renderer = _cookbook("model_info").get_recommended_renderer_name(model_name)
-            except (ValueError, KeyError):
-                raise RecipeError(
-                    f"tinker-cookbook knows no renderer for {model_name}: name one by renderer_name"
-                ) from None
-        self._how, self._most, self._tokenizer = how, most, tokenizer
+        renderer = how.renderer_name or _renderer_of(about)
+        self._how, self._most, self._tokenizer = how, about.most, tokenizer
         self._renderer = _cookbook("renderers").get_renderer(renderer, tokenizer)
         self._named = {name: found(name) for name in names}
         self._made: dict[tuple[str, int], dict[str, Any]] = {}

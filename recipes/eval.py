@@ -34,6 +34,7 @@ from . import (
     service,
     settings,
     suites,
+    thinking,
     tracking,
 )
 from .answering import Answers, Asker, Model
@@ -53,7 +54,7 @@ LINES = 10
 
 
 @chz.chz
-class Config(settings.Problems, settings.Answering):
+class Config(settings.Problems, settings.Answering, settings.Thinking):
     """Configuration of a run. The same configuration gives the same answers."""
 
     suite: str | None = chz.field(
@@ -102,7 +103,7 @@ def main(config: Config) -> None:
         suite, names = benchmarks.wanted(config.suite)
         items = [] if suite == "" else suites.load_suites(config, suite, config.grader)
         if names:
-            model = open_model(config, weights_of(config, directory), names)
+            model = open_model(config, directory, weights_of(config, directory), names)
             taken = {item.suite for item in items}
             items += model.examples.items(taken) if model.examples else []
         items = items[: config.max_items]
@@ -150,16 +151,22 @@ def weights_of(config: Config, directory: rundir.RunDirectory) -> str | None:
     return path
 
 
-def open_model(config: Config, weights: str | None, names: Sequence[str] = ()) -> Model:
+def open_model(
+    config: Config,
+    directory: rundir.RunDirectory,
+    weights: str | None,
+    names: Sequence[str] = (),
+) -> Model:
     """Open the model under evaluation. Raises RecipeError."""
     connection = service.connect(config.base_url, {"recipe": "eval"})
     sampler = samplers.open_sampler(connection, config.model_name, weights)
-    tokenizer = service.tokenizer_of(sampler)
+    thinks = thinking.resolved(connection, config, directory.last_record or {})
+    tokenizer = thinking.applied(service.tokenizer_of(sampler), thinks, config.model_name)
     examples = None
     if names:
-        model_name, most = config.model_name, config.max_items
-        examples = benchmarks.Benchmarks(names, config, model_name, most, tokenizer)
-    return Model(connection, sampler, tokenizer, examples)
+        about = benchmarks.About(config.model_name, thinks, config.max_items)
+        examples = benchmarks.Benchmarks(names, config, about, tokenizer)
+    return Model(connection, sampler, tokenizer, examples, thinks)
 
 
 class Evaluation:
@@ -206,14 +213,17 @@ class Evaluation:
 
     def prepare(self) -> None:
         """Open the model under evaluation, unless it is open."""
-        self.asker.model = self.asker.model or open_model(self.config, self.weights)
+        self.asker.model = self.asker.model or open_model(self.config, self.directory, self.weights)
         if self.directory.last_record is None:  # a resumed run must find its marks
             self.directory.record_checkpoint({"name": "items", "batch": 0} | self.marks)
 
     @property
     def marks(self) -> dict[str, str]:
         """Values that checkpoint records need for the evaluation to resume."""
-        return ({rundir.PARENT: self.weights} if self.weights else {}) | self.tracker.mark
+        model, last = self.asker.model, self.directory.last_record or {}
+        thinks = last.get(thinking.KEY) if model is None else model.thinking
+        about = {rundir.PARENT: self.weights, thinking.KEY: thinks}
+        return {key: value for key, value in about.items() if value} | self.tracker.mark
 
     def log(self, done: scores.Done, total: int) -> None:
         """Log a line of metrics of the items so far, and print one."""

@@ -36,10 +36,11 @@ class Suites:
         directory: rundir.RunDirectory,
         connection: service.Service,
         tokenizer: Any,
+        thinking: str | None,
     ) -> None:
         how: settings.Suites = config.eval
         self._config, self._how, self._directory = config, how, directory
-        self._connection, self._tokenizer = connection, tokenizer
+        self._connection, self._tokenizer, self._thinking = connection, tokenizer, thinking
         self._graders = graders.Graders(how.function_seconds, how.function_megabytes)
         self._examples = self._open_benchmarks()
         items = self._items_by_name()
@@ -61,8 +62,8 @@ class Suites:
         rare = self._how.infrequent
         limits = [self._how.items, *([rare.items] if rare else [])]
         most = None if None in limits else max(limit or 0 for limit in limits)
-        model_name = self._config.model_name
-        return benchmarks.Benchmarks(names, self._how, model_name, most, self._tokenizer)
+        about = benchmarks.About(self._config.model_name, self._thinking, most)
+        return benchmarks.Benchmarks(names, self._how, about, self._tokenizer)
 
     def _items_by_name(self) -> dict[str, list[Item]]:
         """Return the items of each suite of both tiers."""
@@ -124,15 +125,6 @@ def _renamed(
     return {
         f"{name}-{part}" if name in other.items else name: own for name, own in by_suite.items()
     }
-
-
-def open_suites(
-    config: Any, directory: rundir.RunDirectory, connection: service.Service, tokenizer: Any
-) -> Suites | None:
-    """Return the suites of a run; None if it has none, or its recipe does not evaluate any."""
-    if getattr(config, "eval", None) is None:
-        return None
-    return Suites(config, directory, connection, tokenizer)
 
 
 def names_of(how: settings.Suites) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-from . import chat, pairs, rollouts, settings, tasks
+from . import chat, pairs, rollouts, settings, tasks, thinking
 from .service import RecipeError
 
 Document = dict[str, Any]
@@ -15,7 +15,7 @@ def of_conversations(config: Any, count: int, learn: chat.Learned) -> Document:
     """Return the examples of the first step of supervised training."""
     with _printed() as about:
         data = settings.load_data(config)
-        tokenizer = tokenizer_of(config.model_name)
+        tokenizer = _tokenizer_of(config)
         examples = chat.render_all(tokenizer, data.train, config.max_length, learn)
         chosen = _first(config.batch_size, len(examples), config.seed, count)
     shown = [_shown(tokenizer, examples[index]) for index in chosen]
@@ -27,7 +27,7 @@ def of_pairs(config: Any, count: int, render: Callable[..., chat.Example]) -> Do
     question and an answer."""
     with _printed() as about:
         data = pairs.load_pairs(config)
-        tokenizer = tokenizer_of(config.model_name)
+        tokenizer = _tokenizer_of(config)
         rendered = pairs.render_pairs(
             data.train, lambda before, answer: render(tokenizer, before, answer), config.max_length
         )
@@ -48,7 +48,7 @@ def of_questions(
     tokenizer, the conversations and the configuration."""
     with _printed() as about:
         data = settings.load_data(config, tasks.question)
-        tokenizer = tokenizer_of(config.model_name)
+        tokenizer = _tokenizer_of(config)
         questions = problems(tokenizer, data.train, config)
         chosen = _first(config.groups_per_batch, len(questions), config.seed, count)
     shown: list[Document] = []
@@ -71,6 +71,12 @@ def tokenizer_of(model_name: str) -> Any:
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise RecipeError(f"cannot load the tokenizer of {model_name}: {reason}") from None
+
+
+def _tokenizer_of(config: Any) -> Any:
+    """Return a run's tokenizer. What was recorded with an address, only the service knows."""
+    tokenizer = tokenizer_of(config.model_name)
+    return thinking.applied(tokenizer, thinking.resolved(None, config, {}), config.model_name)
 
 
 @contextmanager

@@ -156,6 +156,12 @@ def sampler_path(checkpoint: str) -> str:
     return last.get("sampler_path") or last["state_path"]
 
 
+def last_state(path: str) -> dict[str, Any]:
+    """Return the record of the last checkpoint of the run in a directory, empty without one."""
+    states = _states(path)
+    return states[-1] if states else {}
+
+
 def has_checkpoint(path: str) -> bool:
     """Return whether a directory has a run with a checkpoint."""
     return bool(_states(path))

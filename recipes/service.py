@@ -61,12 +61,14 @@ def errors_in_one_line() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Service:
-    """A connection: the SDK's client, and the address it was given ("" for the hosted one)."""
+    """A connection: the SDK's client, and the address it was given ("" for the hosted one). `key`
+    is None for the SDK's own."""
 
     client: "tinker.ServiceClient"
     url: str
     knock_seconds: float = KNOCK_SECONDS
     patience_seconds: float = PATIENCE_SECONDS
+    key: str | None = None
 
     def wait(self, request: "tinker.APIFuture[T]") -> T:
         """Return the result of a request.
@@ -127,7 +129,7 @@ def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
         raise RecipeError(f"no service answers at {url} ({silence})")
     tell_of_waits()
     client = tinker.ServiceClient(base_url=url or None, api_key=key, user_metadata=metadata)
-    return Service(client, url)
+    return Service(client, url, key=key)
 
 
 class _Waits(logging.Handler):

@@ -253,7 +253,9 @@ class Session(Trainer):
         """Load other weights with their optimizer state. The step count continues."""
         client = self.connection.client
         try:
-            request = client.create_training_client_from_state_with_optimizer(order["path"])
+            request = client.create_training_client_from_state_with_optimizer(
+                order["path"], user_metadata=self.about
+            )
             self.training = self.wait(request)
         except Exception as error:
             cause = service.service_error(error)

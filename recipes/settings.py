@@ -72,6 +72,17 @@ class Problems(Place):
 
 
 @chz.chz
+class Thinking:
+    """Whether the model writes thoughts; see thinking.py."""
+
+    thinking: Literal["on", "off"] | None = chz.field(
+        default=None,
+        doc="thoughts before answers; default: as the weights that the run starts from, else the "
+        "chat template's",
+    )
+
+
+@chz.chz
 class Answering:
     """How the questions of suites are answered and graded."""
 
@@ -138,7 +149,7 @@ class Evaluated:
 
 
 @chz.chz
-class Training(Place):
+class Training(Place, Thinking):
     """Optimizer, evaluation and checkpoints of a run that trains."""
 
     learning_rate: float | Auto = chz.field(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import chz
 
-from . import evaluating, hyperparams, rundir, service, settings, tracking
+from . import evaluating, hyperparams, rundir, service, settings, thinking, tracking
 from .timing import Stopwatch
 
 if TYPE_CHECKING:
@@ -60,6 +60,9 @@ class Trainer(ABC):
     shown: ClassVar[tuple[str, ...]] = ()
     """The metrics that are also printed."""
 
+    thinking: str | None = None
+    """Whether the model writes thoughts; None: the chat template's default."""
+
     def __init__(
         self,
         config: Any,
@@ -71,9 +74,15 @@ class Trainer(ABC):
         self.config, self.run, self.stop = config, directory, stop
         self.connection, self.wait = connection, connection.wait
         self.parent = parent_of(config, directory)
-        self.training = open_training(connection, config, directory, self.parent)
-        self.tokenizer = service.tokenizer_of(self.training)
-        self.suites = evaluating.open_suites(config, directory, connection, self.tokenizer)
+        last = directory.last_state or directory.last_record or {}
+        self.thinking = thinking.resolved(connection, config, last)
+        self.training = open_training(connection, config, directory, self.parent, self.about)
+        tokenizer = service.tokenizer_of(self.training)
+        self.tokenizer = thinking.applied(tokenizer, self.thinking, config.model_name)
+        self.suites = None
+        if getattr(config, "eval", None) is not None:  # not every recipe has the setting
+            about = directory, connection, self.tokenizer, self.thinking
+            self.suites = evaluating.Suites(config, *about)
         self.last_line, self.stopwatch = time.monotonic(), Stopwatch()
         self.timed = self.stopwatch.span
         self.prepare(data)
@@ -190,10 +199,15 @@ class Trainer(ABC):
         self.run.record_checkpoint(record | self.marks)
 
     @property
+    def about(self) -> dict[str, str]:
+        """What is recorded with each checkpoint, also at the service."""
+        return {thinking.KEY: self.thinking} if self.thinking else {}
+
+    @property
     def marks(self) -> dict[str, Any]:
         """Further values that a checkpoint's record needs for the run to resume from it."""
         parent = {rundir.PARENT: self.parent} if self.parent else {}
-        return parent | self.tracker.mark
+        return parent | self.about | self.tracker.mark
 
     def finish(self, step: int) -> None:
         """Run the last evaluation, after `step` steps, and once it is logged record the final
@@ -275,19 +289,27 @@ def open_training(
     config: settings.Training,
     directory: rundir.RunDirectory,
     parent: str | None,
+    about: dict[str, str],
 ) -> "tinker.TrainingClient":
     """Open the run's last checkpoint with its optimizer state, else the weights to start from,
-    else a new LoRA adapter."""
+    else a new LoRA adapter. `about` is the metadata of the training run at the service."""
     client = connection.client
     if directory.last_state is not None:
         path = directory.last_state["state_path"]
         print(f"resuming after {directory.start_step} steps from {path}", flush=True)
-        return connection.wait(client.create_training_client_from_state_with_optimizer(path))
+        return connection.wait(
+            client.create_training_client_from_state_with_optimizer(path, user_metadata=about)
+        )
     if parent is not None:
         print(f"starting from {parent}", flush=True)
-        return connection.wait(client.create_training_client_from_state(parent))
+        return connection.wait(
+            client.create_training_client_from_state(parent, user_metadata=about)
+        )
     return connection.wait(
         client.create_lora_training_client(
-            base_model=config.model_name, rank=int(config.lora_rank), seed=config.seed
+            base_model=config.model_name,
+            rank=int(config.lora_rank),
+            seed=config.seed,
+            user_metadata=about,
         )
     )

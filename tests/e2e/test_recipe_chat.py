@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sweeper.recipes import chat
+from sweeper.recipes import chat, thinking
 from sweeper.recipes.service import RecipeError
 
 pytestmark = pytest.mark.e2e
@@ -151,3 +151,21 @@ def test_answers_are_compared_as_text(tokenizer):
     end = [tokenizer.eos_token_id]
     assert chat.same_text(tokenizer, four + end, four)
     assert not chat.same_text(tokenizer, four + four + end, four + end)
+
+
+def test_thoughts_are_switched_by_the_template_or_refused(tokenizer):
+    off = "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    tokenizer.chat_template = CHATML.replace("assistant\n", "assistant\n" + off).replace(
+        "{{ m['content'] }}", f"{{% if loop.last and m['role'] == 'assistant' %}}{off}{{% endif %}}"
+        "{{ m['content'] }}",
+    )  # fmt: skip
+    texts = {}
+    for value in (None, "on", "off"):
+        [example] = chat.render(thinking.applied(tokenizer, value, "m"), [ASK, ANSWER])
+        texts[value] = tokenizer.decode(example.tokens)
+        assert learned(tokenizer, example) == "4<|im_end|>"
+    assert texts[None] == texts["on"]
+    assert texts["off"] == texts["on"].replace("\n4", "\n<think></think>4")
+    tokenizer.chat_template = CHATML + "{# no thinking here #}"
+    with pytest.raises(RecipeError, match="thinking=off: the chat template of m has no switch"):
+        thinking.applied(tokenizer, "off", "m")

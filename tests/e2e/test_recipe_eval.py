@@ -228,3 +228,31 @@ def test_an_evaluation_in_training_is_neither_repeated_nor_lost_by_a_kill(recipe
     assert asked(recipes, "sft") - before <= 36 + 3 + 2 * 3
     assert recipes.read(killed / "items.jsonl") == recipes.read(whole / "items.jsonl")
     assert recipes.measured(killed) == recipes.measured(whole)
+
+
+def test_thinking_is_taken_over_by_what_starts_from_a_checkpoint(recipes, tmp_path):
+    """From SFT by RL to an evaluation: by a folder, and by the address that only the service knows
+    more about."""
+    task = {"task": "sorting", "length": 2, "letters": 4, "test_size": 4}
+    short = task | {"max_steps": 1, "eval_every": 0}
+    plain, trained, rewarded = tmp_path / "plain", tmp_path / "sft", tmp_path / "rl"
+    recipes.succeed("sft", plain, **short)
+    recipes.succeed("sft", trained, **short, thinking="off")
+    recipes.succeed("rl", rewarded, **short, load_checkpoint_path=trained)
+    [*_, last] = recipes.read(rewarded / "checkpoints.jsonl")
+    for number, weights in enumerate((rewarded, last["state_path"], last["sampler_path"])):
+        asked = {**task, "load_checkpoint_path": weights, "max_tokens": 4}
+        recipes.succeed("eval", tmp_path / f"eval{number}", **asked)
+        other = recipes.run("eval", tmp_path / f"other{number}", **asked, thinking="on")
+        assert other.returncode == 1
+        assert f"error: thinking=on, but {weights} was trained with thinking=off" in other.stderr
+        other = recipes.run(
+            "sft", tmp_path / f"more{number}", **short, load_checkpoint_path=weights, thinking="on"
+        )
+        assert "was trained with thinking=off: leave thinking out" in other.stderr
+    for folder in (trained, rewarded, tmp_path / "eval0", tmp_path / "eval2"):
+        assert recipes.read(folder / "checkpoints.jsonl")[-1]["thinking"] == "off"
+    assert "thinking" not in recipes.read(plain / "checkpoints.jsonl")[-1]
+    # The prompt has empty thoughts, two special tokens and four bytes.
+    sizes = [recipes.read(path / "metrics.jsonl")[0]["num_tokens"] for path in (plain, trained)]
+    assert sizes[1] - sizes[0] == 32 * 6

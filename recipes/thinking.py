@@ -1,0 +1,72 @@
+"""The setting `thinking`: whether a model writes thoughts before answers, by a switch of its chat
+template. It is recorded with checkpoints, and taken over by runs that start from them."""
+
+import copy
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from . import rundir
+from .service import RecipeError, Service, service_error
+
+KEY = "thinking"
+"""Key of a checkpoint's record, and of the metadata of a training run at the service."""
+
+_SWITCHES = re.compile(
+    r"(?<![\w.'\"<|\[])(?:enable_thinking|thinking)\b(?=\s*(?:is\b|and\b|or\b|==|\)|\||-?%\}))"
+)
+"""The variables of templates for thoughts, where they are tested."""
+
+
+def resolved(connection: Service | None, config: Any, last: Mapping[str, Any]) -> str | None:
+    """Return `on`, `off` or None (the template's default) for a run. `last` is the record of
+    its last checkpoint.
+
+    Raises RecipeError if the run and the weights that it starts from differ.
+    """
+    start = config.load_checkpoint_path
+    if KEY in last or start is None:
+        return last.get(KEY, config.thinking)
+    before = _of_checkpoint(connection, start)
+    if before is not None and config.thinking not in (None, before):
+        raise RecipeError(
+            f"thinking={config.thinking}, but {start} was trained with thinking={before}: leave "
+            "thinking out, or start from other weights"
+        )
+    return before or config.thinking
+
+
+def _of_checkpoint(connection: Service | None, checkpoint: str) -> str | None:
+    """Return what was recorded with a run's last checkpoint, or with an address."""
+    if not checkpoint.startswith("tinker://"):
+        return rundir.last_state(checkpoint).get(KEY)
+    if connection is None:
+        return None
+    import tinker
+
+    rest = tinker.RestClient(base_url=connection.url or None, api_key=connection.key)
+    try:
+        about = connection.wait(rest.get_training_run_by_tinker_path(checkpoint))
+    except Exception as error:
+        if service_error(error) is None:
+            raise
+        return None  # weights of somebody else, say, whose metadata the service does not tell
+    return (about.user_metadata or {}).get(KEY)
+
+
+def applied(tokenizer: Any, thinking: str | None, model_name: str) -> Any:
+    """Return a tokenizer whose chat template has thoughts switched on or off. Raises RecipeError if
+    the template has no switch."""
+    if thinking is None:
+        return tokenizer
+    switches = set(_SWITCHES.findall(str(tokenizer.chat_template)))
+    if not switches:
+        raise RecipeError(
+            f"thinking={thinking}: the chat template of {model_name} has no switch for thoughts "
+            "(enable_thinking): leave thinking out"
+        )
+    switched = copy.copy(tokenizer)
+    values = dict.fromkeys(switches, thinking == "on")
+    switched.apply_chat_template = partial(tokenizer.apply_chat_template, **values)
+    return switched
