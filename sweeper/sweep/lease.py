@@ -23,7 +23,7 @@ from sweeper.store.documents import read_as
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.launcher import read_who
 from sweeper.sweep.process import is_gone, machine, this_process
-from sweeper.sweep.settled import CHANGING
+from sweeper.sweep.settled import CHANGING, put_changing
 
 LEASE_SECONDS = 30.0
 BEAT_SECONDS = 5.0
@@ -117,6 +117,10 @@ def holding_lease(
     try:
         _remove_marks(folder)
         yield lease.check
+    except StoreError:
+        with contextlib.suppress(StoreError):
+            put_changing(folder)  # a write that failed may still arrive
+        raise
     finally:
         lease.release()
 

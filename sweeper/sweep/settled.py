@@ -16,7 +16,7 @@ import os
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 
-from sweeper.errors import StoreError
+from sweeper.errors import StoreError, SweeperError
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.process import this_process
 from sweeper.sweep.states import Event, parse_name
@@ -30,20 +30,34 @@ _OVER = frozenset({Event.SUCCEEDED, Event.FAILED, Event.CANCELLED})
 
 @contextmanager
 def changing(folder: SweepFolder) -> Generator[None]:
-    """Write to a sweep without its lease. The mark of a command that is killed stays, and readers
-    use no earlier listing. Raises `StoreError`."""
+    """Write to a sweep without its lease. The mark stays, so that readers use no earlier listing,
+    if the process is killed, or if the store fails: the write may still arrive. Raises
+    `StoreError`."""
     if not folder.store.is_remote:
         yield
         return
-    word = os.urandom(8).hex()
-    mark = f"{folder.launcher}/{CHANGING}{word}"
-    folder.store.replace(mark, json.dumps(this_process()._asdict()).encode() + b"\n")
+    mark = put_changing(folder)
     try:
         yield
-    finally:
-        with suppress(StoreError):  # the mark stays
-            folder.store.replace(f"{folder.launcher}/changed", f"{word}\n".encode())
-            folder.store.remove([mark])
+    except BaseException as error:
+        if isinstance(error, SweeperError) and not isinstance(error, StoreError):
+            _close(folder, mark)
+        raise
+    _close(folder, mark)
+
+
+def put_changing(folder: SweepFolder) -> str:
+    """Write the mark of a process that may still write to the sweep. Return its path. Raises
+    `StoreError`."""
+    mark = f"{folder.launcher}/{CHANGING}{os.urandom(8).hex()}"
+    folder.store.replace(mark, json.dumps(this_process()._asdict()).encode() + b"\n")
+    return mark
+
+
+def _close(folder: SweepFolder, mark: str) -> None:
+    with suppress(StoreError):  # the mark stays
+        folder.store.replace(f"{folder.launcher}/changed", os.urandom(8).hex().encode() + b"\n")
+        folder.store.remove([mark])
 
 
 def is_settled(paths: Iterable[str]) -> bool:

@@ -2,18 +2,27 @@
 through the process that they share."""
 
 import json
+import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from harness.s3_proxy import Fault, Proxy
 
 from sweeper.errors import StoreError
+from sweeper.metrics.cache_folder import Contents, Folder
 from sweeper.store.base import Store
 from sweeper.store.opening import open_store
 from sweeper.store.shared import SharedStore, open_shared
+from sweeper.store.snapshot import Snapshot
 from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.marks import Kind, put_mark
+from sweeper.sweep.requests import request_retry
 from sweeper.sweep.run_table import RunTable
+from sweeper.sweep.settled import changing
 from sweeper.sweep.states import Event
 from sweeper.worker import claim as claiming
 from sweeper.worker.claim import claim
@@ -51,8 +60,14 @@ def _attempts_from_intent_to_claim(store: Store) -> None:
         Heartbeat(folder, run, 1).write()
 
 
+WHOLE = "SWEEPER_TEST_WHOLE" in os.environ
+"""Strike every request: `make chaos`."""
+
+
 @pytest.mark.parametrize("kind", ["cut", "drop", "error", "slowdown"])
-@pytest.mark.parametrize(("way", "apart"), [(open_store, 3), (open_shared, 9)])
+@pytest.mark.parametrize(
+    ("way", "apart"), [(open_store, 1 if WHOLE else 3), (open_shared, 1 if WHOLE else 9)]
+)
 def test_each_attempt_is_opened_and_claimed_once(
     s3_root: str,
     kind: str,
@@ -64,8 +79,8 @@ def test_each_attempt_is_opened_and_claimed_once(
     monkeypatch.setattr(claiming, "_PAUSES", (0.01, 0.01, 0.01, 0.01))
     runs = [{"id": run, "name": run, "cell": run, "seed": None, "config": {}} for run in RUNS]
     plan = {"schema": 1, "name": "toys", "recipe": {}, "launch": {}, "runs": runs}
-    index, struck = 1, True
-    while struck:
+    index, strikes = 1, list[int]()
+    while index <= 29 and (not strikes or strikes[-1]):
         root = f"{s3_root}/{index}"
         near = SweepFolder(open_store(root), "toys")
         near.store.replace(near.plan, json.dumps(plan).encode())
@@ -83,6 +98,58 @@ def test_each_attempt_is_opened_and_claimed_once(
         assert near.read_events() == dict.fromkeys(RUNS, opened), index
         for run in RUNS:
             assert near.read_event(run, 1, Event.INTENT).place == run
-        struck = any(request.struck for request in proxy.requests) and index < 29
+        strikes.append(sum(request.struck for request in proxy.requests))
         index += apart
+    print(f"\n{kind}: {len(strikes)} stories, {sum(strikes)} requests struck, none wrong")
     assert index > 25
+
+
+def _settled(folder: SweepFolder) -> None:
+    """Write a sweep that has ended."""
+    folder.store.replace(folder.plan, b"{}")
+    for name in ("1", "1.beat", "1.released"):
+        folder.store.replace(f"{folder.launcher}/{name}", b"x")
+    for run in RUNS:
+        for event in (Event.CLAIMED, Event.FAILED):
+            folder.store.create(folder.event(run, 1, event), b"{}")
+
+
+def _retry_and_note(folder: SweepFolder) -> None:
+    for number, run in enumerate(RUNS):
+        with suppress(StoreError), changing(folder):
+            request_retry(folder, run, {(1, Event.CLAIMED), (1, Event.FAILED)})
+        with suppress(StoreError):
+            put_mark(folder, Kind.NOTE, run, str(number))
+
+
+@pytest.mark.parametrize("kind", ["cut", "drop", "error", "slowdown", "late"])
+def test_what_is_written_to_a_settled_sweep_is_shown(
+    s3_root: str, kind: str, moto: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Retries and notes whose requests fail, each in turn. A reader that looks between them and
+    after them never shows an earlier listing."""
+    index, last, strikes = 1, 1, list[int]()
+    while index <= last:
+        root = f"{s3_root}/{index}"
+        near = open_store(root)
+        _settled(SweepFolder(near, "toys"))
+        cache = Folder(root, str(tmp_path / str(index)))
+
+        def shown(near: Store = near, cache: Folder = cache) -> set[str]:
+            return {entry.path for entry in Snapshot(near, Contents(cache)).list("toys")}
+
+        proxy = Proxy(moto, Fault(kind, index, 4))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+        far = open_store(root)
+        assert shown() == shown() == set(near.names("toys"))
+        _retry_and_note(SweepFolder(far, "toys"))
+        assert shown() == set(near.names("toys")), index
+        proxy.close()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", moto)
+        time.sleep(1.5 if kind == "late" else 0.0)
+        assert shown() == shown() == set(near.names("toys")), index
+        strikes.append(sum(request.struck for request in proxy.requests))
+        last = max(last, len(proxy.requests))
+        index += 1 if WHOLE else 4
+    print(f"\n{kind}: {len(strikes)} stories, {sum(strikes)} requests struck, none wrong")
+    assert last > 12
