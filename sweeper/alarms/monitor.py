@@ -14,6 +14,7 @@ from sweeper.common.alarm_thresholds import resolve
 from sweeper.common.codec import SCHEMA
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import NotFound, StoreError
+from sweeper.metrics.sources import ListedOnce
 from sweeper.store.documents import encode, read_as, timestamp
 from sweeper.sweep.heartbeats import Heartbeats
 from sweeper.sweep.launcher import read_judged
@@ -57,6 +58,7 @@ class AlarmMonitor:
         last_words: Callable[[str], str | None],
         env_file: str | None = None,
         raised: Callable[[Alarm], None] | None = None,
+        listed: ListedOnce | None = None,
     ) -> None:
         self._raised = raised or _nobody
         folder, plan, run_table, clock = watched
@@ -86,7 +88,9 @@ class AlarmMonitor:
             metric=plan.metric.name if plan.metric and not plan.stages else None,
             lacks_folder=all(map(_lacks_folder, plan.parts)),
         )
-        self._watcher = Watcher(self._folder, criteria, self._said, clock=clock, tell=self._tell)
+        self._watcher = Watcher(
+            self._folder, criteria, self._said, clock=clock, tell=self._tell, listed=listed
+        )
         self._alarm_actions = AlarmActions(watched, tell=self._tell, env_file=env_file)
         self._begun = False
         self._next = -1.0

@@ -16,6 +16,7 @@ from sweeper.common.json_values import table_of
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.attempt_rows import Fresh, Tail
 from sweeper.metrics.rows import Row, as_float, parse
+from sweeper.metrics.sources import ListedOnce
 from sweeper.store.at_once import each
 from sweeper.sweep.folder import SweepFolder
 
@@ -197,8 +198,10 @@ class Watcher:
         *,
         clock: Callable[[], float],
         tell: Callable[[str], None],
+        listed: ListedOnce | None = None,
     ) -> None:
         self._folder = folder
+        self._listed = listed
         self._criteria = criteria
         self._said = reported
         self._clock = clock
@@ -229,7 +232,7 @@ class Watcher:
         for seen in in_turn:
             key = (seen.run, seen.attempt)
             if key not in self._watches:
-                tail = Tail(self._folder, *key)
+                tail = Tail(self._folder, *key, self._listed)
                 self._watches[key] = _Watch(tail, self._metric(seen), now)
         ahead = self._read_ahead(in_turn)
         for seen in in_turn:
@@ -264,13 +267,15 @@ class Watcher:
         if not self._folder.store.is_remote:
             return None
 
-        def read(key: tuple[str, int]) -> Fresh | None:
+        def read(seen: Seen) -> Fresh | None:
+            tail = self._watches[seen.run, seen.attempt].tail
             with suppress(StoreError):
-                return self._watches[key].tail.read(_REMOTE_BYTES)
+                return tail.read(_REMOTE_BYTES, ended=seen.succeeded)
             return None
 
-        keys = [(seen.run, seen.attempt) for seen in attempts[:_MOST_REMOTE]]
-        return dict(zip(keys, each(self._folder.store, read, keys), strict=True))
+        chosen = attempts[:_MOST_REMOTE]
+        keys = [(seen.run, seen.attempt) for seen in chosen]
+        return dict(zip(keys, each(self._folder.store, read, chosen), strict=True))
 
     def _read(self, watch: _Watch, seen: Seen, alarms: list[Found], now: float) -> bool:
         """Read an attempt's new data and judge it. Return whether there is more to read."""

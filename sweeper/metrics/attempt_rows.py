@@ -10,7 +10,7 @@ from sweeper.errors import NotFound
 from sweeper.metrics.files import MetricsFile, paths_in
 from sweeper.metrics.follow import Added, Find, Growing
 from sweeper.metrics.rows import Parsed, Row
-from sweeper.metrics.sources import Files, Source
+from sweeper.metrics.sources import Files, ListedOnce, Source
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
 
@@ -75,16 +75,20 @@ class Fresh(NamedTuple):
 class Tail:
     """A follower of the metrics of one attempt."""
 
-    def __init__(self, folder: SweepFolder, run: str, attempt: int) -> None:
+    def __init__(
+        self, folder: SweepFolder, run: str, attempt: int, listed: ListedOnce | None = None
+    ) -> None:
         self._store = folder.store
+        self._listed = listed or ListedOnce(folder.store)
         self._folder = folder.recorded(run, attempt)
         self._metrics = GrowingMetrics(folder.store, self._folder)
         self._before = folder.recorded(run, attempt - 1)
         self._resumed = self._copying = attempt > 1
 
-    def read(self, most: int) -> Fresh:
-        """Read what was added since the last time, at most `most` bytes. Raises `StoreError`."""
-        find = self._finder()
+    def read(self, most: int, *, ended: bool = False) -> Fresh:
+        """Read what was added since the last time, at most `most` bytes. `ended`: the attempt has
+        an outcome, so that nothing is written any more. Raises `StoreError`."""
+        find = self._finder(ended)
         added = self._metrics.read(find, most)
         if added is None:
             return Fresh([], False, False, 0)
@@ -98,11 +102,11 @@ class Tail:
         again = added.again and bool(added.data)
         return Fresh(rows, again, added.more, added.size, malformed, unlike)
 
-    def _finder(self) -> Find:
+    def _finder(self, ended: bool) -> Find:
         """Make the function that finds a file in its present state. On a remote store it lists the
         parts of the file that was read before, which are few. It lists the attempt's folder, which
         may hold many iterations, only once and only if there are no such parts."""
-        files = Files(self._store, self._folder)
+        files = self._listed.files(self._folder, ended=ended)
         begun = self._metrics.begun_path if self._store.is_remote else None
 
         def find(path: str) -> Source | None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from sweeper.metrics.attempt_rows import Tail
 from sweeper.metrics.rows import Row, as_float
+from sweeper.metrics.sources import ListedOnce
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.usage import NO_USAGE, Counts, Usage
 
@@ -59,15 +60,17 @@ class AttemptRecords:
     """A follower of the recorded tokens of one attempt. Rows copied from the previous attempt do
     not count."""
 
-    def __init__(self, folder: SweepFolder, run: str, attempt: int) -> None:
-        self._tail = Tail(folder, run, attempt)
+    def __init__(
+        self, folder: SweepFolder, run: str, attempt: int, listed: ListedOnce | None = None
+    ) -> None:
+        self._tail = Tail(folder, run, attempt, listed)
         self._tokens = RecordedTokens()
 
-    def read(self, config: Mapping[str, object]) -> Usage:
+    def read(self, config: Mapping[str, object], *, ended: bool = False) -> Usage:
         """Return the tokens so far. Reads only what is new. Raises `StoreError`."""
         more = True
         while more:
-            fresh = self._tail.read(_MOST_BYTES)
+            fresh = self._tail.read(_MOST_BYTES, ended=ended)
             if fresh.again:
                 self._tokens = RecordedTokens()
             self._tokens.add(row for row, copied in fresh.rows if not copied)

@@ -244,3 +244,23 @@ class Files:
                 pieces.append((offset, entry))
                 end = offset + entry.size
         return _Remote(self.store, path, pieces) if pieces else None
+
+
+_MOST_LISTED = 512
+
+
+class ListedOnce:
+    """The files of ended attempts on a remote store, whose folders do not change any more: each
+    is listed once for all parts of a launcher that follow it. Threads may share it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._files: dict[str, Files] = {}
+
+    def files(self, folder: str, *, ended: bool) -> Files:
+        """Return the files of an attempt's folder."""
+        if not (ended and self._store.is_remote):
+            return Files(self._store, folder)
+        while len(self._files) >= _MOST_LISTED and folder not in self._files:
+            self._files.pop(next(iter(self._files)), None)
+        return self._files.setdefault(folder, Files(self._store, folder))

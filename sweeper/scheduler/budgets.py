@@ -111,12 +111,12 @@ class AttemptUsage:
         """Return what an attempt without a meter has recorded. On a remote store it is read every
         few seconds, and again when the attempt has ended."""
         now, store = self._context.clock(), self._context.store
-        records = AttemptRecords(self._context.folder, *key)
+        records = AttemptRecords(self._context.folder, *key, self._context.listed)
         at, records = self._records.get(key, (now - _SUM_SECONDS, records))
         if store.is_remote and not ended and now - at < _SUM_SECONDS:
             return NO_USAGE  # the last value that was read counts
         try:
-            usage = records.read(self._run_table.runs[key[0]].config)
+            usage = records.read(self._run_table.runs[key[0]].config, ended=ended)
         except StoreError:
             self._final.discard(key)  # it is read again in the next round
             return NO_USAGE

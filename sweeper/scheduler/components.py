@@ -378,6 +378,7 @@ class Components:
             last_words=self.outcomes.last_words,
             env_file=service.env_file,
             raised=None if self.notifier is None else self.notifier.raised,
+            listed=context.listed,
         )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sweeper.backends.base import Backend
+from sweeper.metrics.sources import ListedOnce
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.plan import Plan
@@ -27,6 +28,11 @@ class Context:
     def plan(self) -> Plan:
         """The sweep's plan, read once. Raises `NotFound`, `StoreError`."""
         return self.folder.read_plan()
+
+    @cached_property
+    def listed(self) -> ListedOnce:
+        """The files of ended attempts, as several parts of a scheduler follow them."""
+        return ListedOnce(self.store)
 
     @cached_property
     def backends(self) -> Mapping[str, Backend]:
