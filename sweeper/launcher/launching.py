@@ -377,7 +377,7 @@ def _drive_plan(
     if folder.store.is_remote:
         from sweeper.launcher.packing import pack_results
 
-        pack_results(folder)
+        pack_results(folder, scheduler.outcomes)
     with suppress(StoreError, NotFound):  # `gc` removes what is left here
         if not kept_environments.is_needed_later(folder):
             environment_file.forget(env_file, folder.address)

@@ -1,6 +1,9 @@
 """What a launcher writes when a sweep on a remote store has ended, so that readers open it by few
 requests (`sweeper.store.packed`)."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from sweeper.common.logs import Log
 from sweeper.errors import StoreError
 from sweeper.metrics.files import NAMES
@@ -11,18 +14,19 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import ENDED, Event, parse_name
 
 _LOG = Log(__name__)
+_NONE: Mapping[str, bytes] = MappingProxyType({})
 _EVENTS = ENDED | {Event.LOST}
 
 
-def pack_results(folder: SweepFolder) -> None:
-    """Pack the outcomes, alarms and small metrics files of a sweep on a remote store. If the store
-    does not answer, readers need more requests."""
+def pack_results(folder: SweepFolder, outcomes: Mapping[str, bytes] = _NONE) -> None:
+    """Pack the outcomes, alarms and small metrics files of a sweep on a remote store. `outcomes`
+    have been read already. If the store does not answer, readers need more requests."""
     if not isinstance(folder.store, FarStore):
         return
     snapshot = Snapshot(folder.store)
     try:
         entries = [entry for entry in snapshot.list(folder.name) if _is_result(folder, entry)]
-        pack(snapshot, folder.name, entries, snapshot.read)
+        pack(snapshot, folder.name, entries, lambda path: outcomes.get(path) or snapshot.read(path))
     except StoreError as error:
         _LOG.info("results are not packed: %s", error)
 

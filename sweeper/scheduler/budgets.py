@@ -17,10 +17,11 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.parallelism import name_of
 from sweeper.store.at_once import each
 from sweeper.store.base import Store
-from sweeper.store.documents import encode, read_as, timestamp
+from sweeper.store.documents import encode, parse_json, place_of, read_as, timestamp
 from sweeper.store.opening import open_store
 from sweeper.sweep import daily_spending
 from sweeper.sweep.daily_spending import NOTHING, Spent, SweepSpent
+from sweeper.sweep.event import read as read_outcome
 from sweeper.sweep.heartbeats import Heartbeat, Heartbeats, read_heartbeat
 from sweeper.sweep.launcher import Service
 from sweeper.sweep.plan import Budget, Plan
@@ -31,6 +32,7 @@ from sweeper.worker.usage import FOLDER, UsageFiles
 
 _SUM_SECONDS = 10.0
 """The interval between two sums of a sweep's usage."""
+_MOST_OUTCOMES = 10_000
 _REMOTE_LOOKS = 100
 """The most outcomes that are read for one sum, where each read is slow."""
 
@@ -51,6 +53,8 @@ class AttemptUsage:
     def __init__(self, context: Context, run_table: RunTable, heartbeats: Heartbeats) -> None:
         self._context = context
         self._run_table, self._heartbeats = run_table, heartbeats
+        self.outcomes: dict[str, bytes] = {}
+        """The recorded outcomes on a remote store that were read, by their paths."""
         self._seen: dict[Attempt, Used] = {}
         self._final: set[Attempt] = set()
         self._files: dict[Attempt, UsageFiles] = {}
@@ -95,10 +99,15 @@ class AttemptUsage:
 
     def _ended(self, key: Attempt, event: Event) -> Used:
         """Return the usage of an ended attempt, from its outcome."""
+        path = self._context.folder.event(*key, event)
         try:
-            outcome = self._context.folder.read_event(*key, event)
+            data = self._context.store.read(path)
+            place = place_of(self._context.store, path)
+            outcome = read_outcome(parse_json(data, place), place)
         except (NotFound, StoreError):
             return Used()  # it is read again in the next round
+        if self._context.store.is_remote and len(self.outcomes) < _MOST_OUTCOMES:
+            self.outcomes[path] = data
         self._final.add(key)
         seconds = max(0.0, (outcome.wall_s or 0.0) - (outcome.paused_s or 0.0))
         used = Used(outcome.usage, seconds)

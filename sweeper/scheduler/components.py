@@ -339,7 +339,7 @@ class Components:
         self.requests = Requests(context)
         self.policy = FailurePolicy(self.run_table, self.outcomes, smoke=smoke and starting)
         self.withdrawals = Withdrawals(self.run_table, self.places, self.policy, starting=starting)
-        attempts = AttemptUsage(context, self.run_table, self.heartbeats)
+        self.attempts = attempts = AttemptUsage(context, self.run_table, self.heartbeats)
         self.usage = SweepUsageWatch(context, self.run_table, attempts)
         self.spending = _spending(context, service, attempts) if starting else None
         self.backlog = Backlog(

@@ -7,7 +7,7 @@ step moves a run at most one event along: intent -> (find) -> submit -> acknowle
 # event ends it or the backend has no such job.
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -76,6 +76,11 @@ class Scheduler:
             "waits": Changes(_LOG, "stages wait", "no stage waits"),
             "limit": Changes(_LOG, "fewer jobs at once", ("the requested number of jobs at once")),
         }
+
+    @property
+    def outcomes(self) -> Mapping[str, bytes]:
+        """The recorded outcomes on a remote store that were read, by their paths."""
+        return self._parts.attempts.outcomes
 
     def run(self) -> Summary:
         """Step until nothing runs and nothing is left to start, or until somebody asks this

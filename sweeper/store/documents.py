@@ -22,7 +22,11 @@ def encode(document: Mapping[str, object]) -> bytes:
 def read_json(store: Store, path: str) -> dict[str, object]:
     """Read a document written by sweeper. Raises `NotFound`, `Damaged`, or `StoreError` if a newer
     version wrote it."""
-    data, place = store.read(path), place_of(store, path)
+    return parse_json(store.read(path), place_of(store, path))
+
+
+def parse_json(data: bytes, place: str) -> dict[str, object]:
+    """Parse a document, the file `place`. Raises as `read_json` does."""
     try:
         document: object = decode(data)
     except ValueError as error:

@@ -224,6 +224,17 @@ def test_a_finished_sweep_is_opened_by_few_requests(store: Counted, sweep: Sweep
     assert sum(store.requests.values()) <= 5
 
 
+def test_a_launcher_packs_the_outcomes_that_it_has_read(store: Counted, sweep: SweepFolder) -> None:
+    before = _read(store, sweep)
+    paths = [sweep.event(run, 1, Event.SUCCEEDED) for run in RUNS]
+    outcomes = {path: store.read(path) for path in paths}
+    store.requests.clear()
+    pack_results(sweep, outcomes)
+    assert store.requests["read"] == len(RUNS)  # the metrics
+    assert _read(store, sweep) == before
+    assert sum(store.requests.values()) <= 5
+
+
 def test_a_packed_file_that_changed_is_read_anew(store: Counted, sweep: SweepFolder) -> None:
     pack_results(sweep)
     path = sweep.event(RUNS[5], 1, Event.SUCCEEDED)
