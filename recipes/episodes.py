@@ -2,7 +2,7 @@
 tokens are kept unchanged, and no text is tokenised twice."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic, time
 from typing import Any, NamedTuple
 
@@ -22,6 +22,8 @@ _HEAD = {
     ),
 }
 """Introduction before the task's text, by kind of agent."""
+AGENT = "sweeper-terminal"
+"""The name of our agent in trajectories."""
 _LEAVE = ("exit", "logout")
 _SUMMARISE = (
     "You are about to run out of room: all of this will be gone. Say what was done, what was found "
@@ -67,6 +69,15 @@ class Played(NamedTuple):
     def wrong(self) -> str:
         """The error of the verifier, or an empty string."""
         return next((one.wrong for one in self.judged if one.wrong), "")
+
+
+class Ended(NamedTuple):
+    """Result of an episode: None if no environment lived long enough, and the number of failed
+    ones.
+    """
+
+    played: Played | None
+    failures: int
 
 
 class Action(NamedTuple):
@@ -316,6 +327,42 @@ def about(played: Played, failures: int) -> dict[str, float]:
     }
 
 
+def rollouts_of(group: Sequence[Ended]) -> list[Rollout]:
+    """Return the played episodes of a group, with their measurements. The first one also carries
+    the number of lost episodes and their environment failures."""
+    result: list[Rollout] = []
+    lost = [one.failures for one in group if one.played is None]
+    for one in group:
+        if one.played is not None:
+            summary = about(one.played, one.failures)
+            if lost and not result:
+                summary["environment_failures"] += sum(lost)
+                summary["episodes_lost"] = len(lost)
+            result.append(one.played.rollout._replace(about=summary))
+    return result
+
+
+def counts(groups: Sequence[Sequence[Ended]]) -> dict[str, float]:
+    """Return counts of failures, the share of each reason to end, and mean durations."""
+    every = [one for own in groups for one in own]
+    played = [one.played for one in every if one.played is not None]
+    metrics: dict[str, float] = {
+        "env/all/environment_failures": sum(one.failures for one in every),
+        "env/all/episodes_lost": len(every) - len(played),
+        "env/all/summaries": _mean(
+            [float(sum("summary" in t.metrics for t in p.rollout.turns)) for p in played]
+        ),
+        "time/episode": _mean([one.seconds for one in played]),
+    }
+    for why in ("done", "max_turns", "context_limit", "time"):
+        metrics[f"env/all/stop/{why}"] = _mean([float(one.ended == why) for one in played])
+    return metrics
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
 def document(task: str, number: int, played: Played) -> dict[str, Any]:
     """Return an episode as a record of `episodes.jsonl`."""
     rollout = played.rollout
@@ -343,7 +390,11 @@ def from_document(record: dict[str, Any]) -> Played:
 
 
 def atif(
-    problem: Problem, played: Played, model_name: str, about: dict[str, Any]
+    problem: Problem,
+    played: Played,
+    model_name: str,
+    about: dict[str, Any],
+    agent: str = AGENT,
 ) -> dict[str, Any]:
     """Return an episode as a trajectory in ATIF, the format of harbor's trajectories: every token
     that was sampled, with its logprob."""
@@ -373,7 +424,7 @@ def atif(
         prompt, taken = prompt + turn.size, taken + turn.size
     return {
         "schema_version": "ATIF-v1.8",
-        "agent": {"name": "sweeper-terminal", "version": "1", "model_name": model_name},
+        "agent": {"name": agent, "version": "1", "model_name": model_name},
         "steps": steps,
         "final_metrics": {
             "total_prompt_tokens": sum(

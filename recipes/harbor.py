@@ -22,7 +22,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import chz
 
@@ -52,8 +52,8 @@ _LOOK_SECONDS = 0.2
 
 
 @chz.chz
-class Config(settings.Place, settings.Tasks):
-    """Configuration of a run."""
+class Agents(settings.Tasks):
+    """The agent of trials, and where it works."""
 
     agent: str = chz.field(
         default=_TERMINUS, doc="harbor's name of an agent, or the import path of a class (a.b:C)"
@@ -62,19 +62,15 @@ class Config(settings.Place, settings.Tasks):
     environment: str = chz.field(
         default="bubblewrap", doc="bubblewrap, a type of harbor's, or the import path of a class"
     )
-    attempts: int = chz.field(default=1, doc="trials of each task; more than one: pass@k")
     n_parallel_envs: int = chz.field(default=4, doc="trials at once")
     environment_retries: int = chz.field(
         default=2, doc="how often to repeat a trial whose environment died"
     )
     timeout_multiplier: float = chz.field(default=1.0, doc="factor of all time limits of tasks")
     max_turns: int = chz.field(default=50, doc="terminus-2: turns of a trial")
-    max_tokens: int = chz.field(default=2048, doc="terminus-2: longest answer, in tokens")
-    temperature: float = chz.field(default=0.7, doc="terminus-2: sampling temperature")
     context_limit: int = chz.field(default=32000, doc="terminus-2: longest prompt, in tokens")
     summarise: bool = chz.field(
-        default=False,
-        doc="terminus-2: summarise near that limit; the tokens then cannot be trained on",
+        default=False, doc="terminus-2: summarise near that limit, and continue from that"
     )
     summary_margin: int = chz.field(
         default=8000, doc="terminus-2, summarise: tokens before that limit at which to do it"
@@ -82,15 +78,29 @@ class Config(settings.Place, settings.Tasks):
     renderer_name: str | None = chz.field(
         default=None, doc="terminus-2: tinker-cookbook's renderer; else the one it recommends"
     )
+
+
+def check_agents(config: Agents) -> None:
+    """Raise ValueError for invalid settings of trials; see `settings.check_problems`."""
+    settings.check_at_least(config, n_parallel_envs=1, environment_retries=0)
+    settings.check_at_least(config, max_turns=1, context_limit=2, summary_margin=0)
+    settings.check_positive(config, "timeout_multiplier")
+    options_of(config.agent_options)
+
+
+@chz.chz
+class Config(settings.Place, Agents):
+    """Configuration of a run."""
+
+    attempts: int = chz.field(default=1, doc="trials of each task; more than one: pass@k")
+    max_tokens: int = chz.field(default=2048, doc="terminus-2: longest answer, in tokens")
+    temperature: float = chz.field(default=0.7, doc="terminus-2: sampling temperature")
     log_path: str = chz.field(default="runs/harbor", doc="directory for metrics and trials")
 
     @chz.validate
     def _check(self) -> None:
-        settings.check_at_least(self, attempts=1, n_parallel_envs=1, environment_retries=0)
-        settings.check_at_least(self, max_turns=1, max_tokens=1, context_limit=2)
-        settings.check_at_least(self, summary_margin=0)
-        settings.check_positive(self, "timeout_multiplier")
-        options_of(self.agent_options)
+        check_agents(self)
+        settings.check_at_least(self, attempts=1, max_tokens=1)
 
 
 def options_of(text: str) -> dict[str, Any]:
@@ -133,6 +143,77 @@ def main(config: Config) -> None:
                 raise SystemExit(stop.exit_code)
 
 
+class Sampling(NamedTuple):
+    """How an agent samples: its longest answer, temperature and seed (None: by chance), and the
+    address of weights to sample from (None: the base model)."""
+
+    max_tokens: int
+    temperature: float
+    seed: int | None
+    weights: str | None
+
+
+def use_service(url: str) -> None:
+    """Set the SDK's environment variables, by which harbor's Tinker model finds the service."""
+    if url:
+        os.environ["TINKER_BASE_URL"] = url
+    os.environ.setdefault("TINKER_API_KEY", "tml-local")
+
+
+def agent_of(
+    config: Agents, model_name: str, sampling: Sampling, *, tinker: bool
+) -> dict[str, Any]:
+    """Return harbor's configuration of the agent. With `tinker` it gets Terminus's options, and so
+    samples by harbor's Tinker model and records its tokens."""
+    options = options_of(config.agent_options)
+    named = {"import_path" if ":" in config.agent else "name": config.agent}
+    if not tinker:
+        return {**named, "model_name": model_name, "kwargs": options}
+    model: dict[str, Any] = {"max_tokens": sampling.max_tokens, "seed": sampling.seed}
+    model |= {"context_limit": config.context_limit, "renderer_name": config.renderer_name}
+    if sampling.weights is not None:
+        model["model_path"] = sampling.weights
+    terminus = {
+        "llm_backend": "tinker",
+        "llm_kwargs": model,
+        "collect_rollout_details": True,
+        "temperature": sampling.temperature,
+        "max_turns": config.max_turns,
+        "enable_summarize": config.summarise,
+        "proactive_summarization_threshold": config.summary_margin,
+        "record_terminal_session": False,
+        "suppress_max_turns_warning": True,
+    }
+    return {**named, "model_name": model_name, "kwargs": terminus | options}
+
+
+async def run_trial(
+    config: Agents, task: Task, attempt: int, agent: Mapping[str, Any], folder: str
+) -> Trial:
+    """Run one trial of harbor's, and read it. Its folder is removed."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # cost maps are not used
+    from harbor.models.trial.config import TrialConfig
+    from harbor.trial.trial import Trial as Running
+
+    place = config.environment
+    by_path = _OURS.get(place, place if ":" in place else None)
+    trials, name = os.path.split(folder)
+    settings = {
+        "task": {"path": os.path.abspath(task.folder)},
+        "trial_name": name,
+        "trials_dir": trials,
+        "timeout_multiplier": config.timeout_multiplier,
+        "agent": agent,
+        "environment": {"import_path": by_path} if by_path else {"type": place},
+    }
+    try:
+        running = await Running.create(TrialConfig.model_validate(settings))
+        await running.run()
+        return harbor_trials.read(folder, task.name, attempt)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class Trials:
     """Trial loop: missing trials are run, and finished ones recorded."""
 
@@ -162,8 +243,10 @@ class Trials:
             self.directory.record_checkpoint({"name": "trials", "batch": 0} | self.tracker.mark)
         self.stop.graceful = True
         if missing:
-            os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # cost maps are not used
-            self._at_service()
+            if self.config.agent == _TERMINUS:
+                connection = service.connect(self.config.base_url, {"recipe": "harbor"})
+                use_service(connection.url)
+                connection.close()
             with tempfile.TemporaryDirectory(prefix="harbor-trials-") as folder:
                 asyncio.run(self._run_all(missing, len(wanted), folder))
         if self.stop.signum is not None:
@@ -176,17 +259,6 @@ class Trials:
         if self.directory.last_record != final:
             self.directory.record_checkpoint(final)
         return True
-
-    def _at_service(self) -> None:
-        """Set the SDK's environment variables, by which harbor's Tinker model finds the service."""
-        config = self.config
-        if config.agent != _TERMINUS:
-            return
-        connection = service.connect(config.base_url, {"recipe": "harbor"})
-        if connection.url:
-            os.environ["TINKER_BASE_URL"] = connection.url
-        os.environ.setdefault("TINKER_API_KEY", "tml-local")
-        connection.close()
 
     async def _run_all(self, missing: Sequence[tuple[Task, int]], count: int, folder: str) -> None:
         """Run trials, `n_parallel_envs` at once. After a signal none is begun, and running ones
@@ -225,49 +297,13 @@ class Trials:
         self.lost.append(key)
 
     async def _trial(self, task: Task, number: int, name: str, folder: str) -> Trial:
-        from harbor.models.trial.config import TrialConfig
-        from harbor.trial.trial import Trial as Running
-
-        place = self.config.environment
-        by_path = _OURS.get(place, place if ":" in place else None)
-        settings = {
-            "task": {"path": os.path.abspath(task.folder)},
-            "trial_name": name,
-            "trials_dir": folder,
-            "timeout_multiplier": self.config.timeout_multiplier,
-            "agent": self._agent(task, number),
-            "environment": {"import_path": by_path} if by_path else {"type": place},
-        }
-        running = await Running.create(TrialConfig.model_validate(settings))
-        await running.run()
-        trial = harbor_trials.read(os.path.join(folder, name), task.name, number)
-        shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-        return trial
-
-    def _agent(self, task: Task, number: int) -> dict[str, Any]:
-        """Return harbor's configuration of the agent."""
         config = self.config
-        options = options_of(config.agent_options)
-        named = {"import_path" if ":" in config.agent else "name": config.agent}
-        if config.agent != _TERMINUS:
-            return {**named, "model_name": config.model_name, "kwargs": options}
         seed = samplers.seed_of(f"trial/{config.seed}/{task.name}/{number}")
-        model: dict[str, Any] = {"max_tokens": config.max_tokens, "seed": seed}
-        model |= {"context_limit": config.context_limit, "renderer_name": config.renderer_name}
-        if config.load_checkpoint_path is not None:
-            model["model_path"] = rundir.sampler_path(config.load_checkpoint_path)
-        terminus = {
-            "llm_backend": "tinker",
-            "llm_kwargs": model,
-            "collect_rollout_details": True,
-            "temperature": config.temperature,
-            "max_turns": config.max_turns,
-            "enable_summarize": config.summarise,
-            "proactive_summarization_threshold": config.summary_margin,
-            "record_terminal_session": False,
-            "suppress_max_turns_warning": True,
-        }
-        return {**named, "model_name": config.model_name, "kwargs": terminus | options}
+        path = config.load_checkpoint_path
+        weights = None if path is None else rundir.sampler_path(path)
+        sampling = Sampling(config.max_tokens, config.temperature, seed, weights)
+        agent = agent_of(config, config.model_name, sampling, tinker=config.agent == _TERMINUS)
+        return await run_trial(config, task, number, agent, os.path.join(folder, name))
 
     def _in_order(self, wanted: Sequence[tuple[Task, int]]) -> list[Trial]:
         keys = [(task.name, number) for task, number in wanted]

@@ -22,8 +22,9 @@ _LONGEST_PROMPT = 4000
 
 class Trial(NamedTuple):
     """A finished trial. `failed` says why its environment, not its agent, failed; then nothing
-    else counts. `exact`: each prompt continues the tokens before it, so that the trial can be
-    trained on. It is false if an agent summarises or rewrites its history."""
+    else counts. `exact`: each prompt continues the tokens before it, so that the trial is one
+    sequence. It is false if an agent summarises or rewrites its history: a turn whose prompt does
+    not continue the one before is `fresh`."""
 
     task: str
     attempt: int
@@ -106,29 +107,20 @@ def _rollout(
     result: Mapping[str, Any], trajectory: Mapping[str, Any], judged: Judged, stop: str
 ) -> tuple[Rollout, bool]:
     agent = result.get("agent_result") or {}
-    details = agent.get("rollout_details") or []
     steps = [step for step in trajectory.get("steps") or [] if step.get("source") == "agent"]
-    first = details[0] if details else {}
-    tokens = [list(own) for own in first.get("completion_token_ids") or []]
-    logprobs = [list(own) for own in first.get("logprobs") or []]
-    prompts = [list(own) for own in first.get("prompt_token_ids") or []]
-    whole = len(tokens) == len(logprobs) == len(prompts) and len(details) == 1
-    linear = whole and all(
-        prompts[n][: len(prompts[n - 1]) + len(tokens[n - 1])] == prompts[n - 1] + tokens[n - 1]
-        for n in range(1, len(prompts))
-    )
-    count = max(len(tokens), len(steps))
-    turns = tuple(
-        Turn(
-            _before(prompts, tokens, n) if linear else [],
-            len(tokens[n]) if n < len(tokens) else 0,
-            str(steps[n].get("message") or "") if n < len(steps) else "",
-            ended=True,
-            output=_observed(steps[n]) if n < len(steps) else "",
-            metrics={},
-        )
-        for n in range(count)
-    )
+    answers, whole = _answers(agent.get("rollout_details") or [])
+    turns: list[Turn] = []
+    for number in range(max(len(answers), len(steps))):
+        text = str(steps[number].get("message") or "") if number < len(steps) else ""
+        output = _observed(steps[number]) if number < len(steps) else ""
+        if number >= len(answers):
+            turns.append(Turn([], 0, text, True, output, {}))
+            continue
+        one, known = answers[number], answers[number - 1].end if number else []
+        fresh = one.prompt[: len(known)] != known
+        before = one.prompt if fresh else one.prompt[len(known) :]
+        turns.append(Turn(before, len(one.tokens), text, True, output, {}, fresh))
+    linear = whole and not any(turn.fresh for turn in turns)
     about = {
         "solved": float(judged.reward >= 1),
         "seconds": _seconds(result.get("started_at"), result.get("finished_at")),
@@ -140,21 +132,44 @@ def _rollout(
         if isinstance(agent.get(key), int | float):
             about[key] = float(agent[key])
     rollout = Rollout(
-        [token for own in tokens for token in own],
-        [logprob for own in logprobs for logprob in own],
+        [token for one in answers for token in one.tokens],
+        [logprob for one in answers for logprob in one.logprobs],
         "\n".join(turn.text for turn in turns),
         stop == "done",
         judged.reward,
         judged.reward >= 1,
-        turns,
+        tuple(turns),
         about,
     )
     return rollout, linear
 
 
-def _before(prompts: Sequence[list[int]], tokens: Sequence[list[int]], turn: int) -> list[int]:
-    """Return the tokens that the environment wrote before a turn; for the first turn, none."""
-    return prompts[turn][len(prompts[turn - 1]) + len(tokens[turn - 1]) :] if turn else []
+class _Answer(NamedTuple):
+    """An answer that an agent has recorded: the prompt's tokens, and the sampled ones."""
+
+    prompt: list[int]
+    tokens: list[int]
+    logprobs: list[float]
+
+    @property
+    def end(self) -> list[int]:
+        """The tokens up to the end of the answer."""
+        return self.prompt + self.tokens
+
+
+def _answers(details: Sequence[Mapping[str, Any]]) -> tuple[list[_Answer], bool]:
+    """Return all answers, those of an agent's helpers last, and whether there is a whole record of
+    each. An answer without its prompt or logprobs is left out."""
+    answers: list[_Answer] = []
+    whole = True
+    for detail in details:
+        keys = ("prompt_token_ids", "completion_token_ids", "logprobs")
+        columns = [[list(own) for own in detail.get(key) or []] for key in keys]
+        rows = list(zip(*columns, strict=False)) if len({len(c) for c in columns}) == 1 else []
+        found = [_Answer(*row) for row in rows if len(row[1]) == len(row[2]) > 0]
+        whole = whole and bool(found) and len(found) == max(map(len, columns))
+        answers += found
+    return answers, whole and bool(details)
 
 
 def _observed(step: Mapping[str, Any]) -> str:

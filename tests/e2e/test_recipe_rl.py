@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections import Counter
 
 import pytest
 
@@ -119,6 +120,42 @@ def test_questions_from_a_file(recipes, tmp_path):
     assert {episode["tags"][0] for episode in found} == {"sky"}
     assert {episode["steps"][0]["logs"]["reference_answer"] for episode in found} <= {"red", "blue"}
     assert len(found) == 4
+
+
+def test_episodes_go_to_a_collector_while_it_trains(recipes, collector, tmp_path):
+    """Each one, labelled with its step, sweep and run; a collector that refuses them changes
+    nothing."""
+    settings = SMALL | {"max_steps": 3, "group_size": 4, "otlp": collector.url}
+    worker = {"SWEEPER_SWEEP": "letters", "SWEEPER_NAME": "letters/lr=1,seed=0 (2)"}
+    worker |= {"SWEEPER_ATTEMPT": "2", "SWEEPER_RUN": "c0ffee"}
+    recipes.succeed("rl", tmp_path / "told", worker, **settings)
+    spans = [
+        {one["key"].removeprefix("sweeper."): one["value"] for one in span["attributes"]}
+        for path, _, body in collector.taken
+        for resource in body["resourceSpans"]
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
+        if path == "POST /v1/traces" and "parentSpanId" not in span
+    ]
+    assert {span["sweep"]["stringValue"] for span in spans} == {"letters"}
+    assert {span["run"]["stringValue"] for span in spans} == {"lr=1,seed=0"}
+    assert {span["run_id"]["stringValue"] for span in spans} == {"c0ffee"}
+    counts = Counter((span["name"]["stringValue"], span["iteration"]["intValue"]) for span in spans)
+    assert counts == {
+        **{("train", str(step)): 32 for step in range(3)},
+        ("eval_test", "0"): 4,
+        ("eval_test", "3"): 4,
+    }
+    collector.code = 503
+    done = recipes.succeed("rl", tmp_path / "refused", **settings)
+    assert done.stdout.count("otlp: ") == 1
+    assert f"otlp: the collector at {collector.url}/v1/traces answered 503" in done.stdout
+    assert recipes.measured(tmp_path / "refused") == recipes.measured(tmp_path / "told")
+    done = recipes.run("rl", tmp_path / "wrong", **settings | {"otlp": "localhost:4318"})
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: otlp=localhost:4318: write http://HOST:4318\n",
+    )
 
 
 def test_a_sparse_reward_never_earned_teaches_nothing(recipes, tmp_path):

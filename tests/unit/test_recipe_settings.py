@@ -7,6 +7,7 @@ from sweeper.recipes import (
     distill,
     dpo,
     harbor,
+    harbor_rl,
     reward,
     rl,
     session_rl,
@@ -19,7 +20,19 @@ from sweeper.recipes import (
 from sweeper.recipes import eval as evaluation
 from sweeper.recipes.service import RecipeError
 
-RECIPES = [distill, dpo, evaluation, harbor, reward, rl, session_rl, session_sft, sft, terminal]
+RECIPES = [
+    distill,
+    dpo,
+    evaluation,
+    harbor,
+    harbor_rl,
+    reward,
+    rl,
+    session_rl,
+    session_sft,
+    sft,
+    terminal,
+]
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.__name__)

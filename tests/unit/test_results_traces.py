@@ -1,8 +1,6 @@
 """Rollouts exported as traces: a line a step, and spans to a collector of OpenTelemetry."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -74,33 +72,9 @@ def test_a_line_of_json_a_step(sweep, capsys, tmp_path):
     assert f"2 steps of 1 trajectory: {path}" in capsys.readouterr().out
 
 
-@pytest.fixture
-def collector():
-    """A server that takes what is sent, and answers with `code`."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            server.taken.append((f"POST {self.path}", dict(self.headers), json.loads(body)))
-            self.send_response(server.code)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    server.taken, server.code = [], 200
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
 def test_spans_go_to_a_collector(sweep, collector, capsys, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b")
-    url = f"http://127.0.0.1:{collector.server_address[1]}"
+    url = collector.url
     assert main(["rollouts", sweep, "--otlp", url]) == 0
     ((path, headers, body),) = collector.taken
     assert path == COLLECTED

@@ -1,0 +1,48 @@
+"""Sends traces to an OpenTelemetry collector: OTLP over HTTP, in JSON."""
+
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+
+from sweeper.errors import EnvironmentFailure, UsageError
+
+_SECONDS = 30.0
+
+
+def address_of(collector: str, setting: str = "--otlp ") -> str:
+    """Return the collector's address; without a path, add OTLP's path for traces. Raises
+    `UsageError`, which names the setting."""
+    try:
+        parts = urllib.parse.urlsplit(collector)
+    except ValueError:
+        parts = urllib.parse.urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise UsageError(f"{setting}{collector}: write http://HOST:4318")
+    return collector if parts.path.strip("/") else collector.rstrip("/") + "/v1/traces"
+
+
+def send(url: str, body: Mapping[str, object], seconds: float = _SECONDS) -> None:
+    """Send one request. Raises `EnvironmentFailure` if the collector does not accept it."""
+    headers = {"Content-Type": "application/json", "User-Agent": "sweeper", **_headers()}
+    data = json.dumps(body).encode()
+    request = urllib.request.Request(url, data, headers)  # noqa: S310 - http, as was seen before
+    try:
+        with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310
+            answer.read()
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise EnvironmentFailure(f"the collector at {url} answered {error.code}") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", None) or error
+        raise EnvironmentFailure(f"no collector answers at {url} ({why})") from None
+
+
+def _headers() -> dict[str, str]:
+    """Return the headers in $OTEL_EXPORTER_OTLP_HEADERS, `k=v,k=v`, as OpenTelemetry's own
+    exporters do."""
+    given = os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
+    pairs = (part.partition("=") for part in given.split(",") if "=" in part)
+    return {key.strip(): urllib.parse.unquote(value.strip()) for key, _, value in pairs}

@@ -1,0 +1,29 @@
+"""harbor's Terminus 2 for a tiny model: an answer is one command instead of JSON, and it sees the
+last line that a program has printed. All else is Terminus: its loop, terminal, chat and model."""
+
+from pathlib import Path
+from typing import Any
+
+from harbor.agents.terminus_2 import Terminus2
+from harbor.agents.terminus_2.terminus_json_plain_parser import ParsedCommand, ParseResult
+
+
+class _Parser:
+    def parse_response(self, response: Any) -> ParseResult:
+        text = response if isinstance(response, str) else ""
+        return ParseResult([ParsedCommand(f"{text.strip()}\n", 0.1)], False, "", "")
+
+
+class Plain(Terminus2):
+    def _get_parser(self) -> Any:
+        return _Parser()
+
+    def _get_prompt_template_path(self) -> Path:
+        path = Path(self.logs_dir) / "template.txt"
+        path.write_text("{instruction}")
+        return path
+
+    def _limit_output_length(self, output: str, max_bytes: int = 10000) -> str:
+        lines = [line.strip() for line in output.splitlines()]
+        said = [line for line in lines if line and "#" not in line]
+        return said[-1][-40:] if said else "?"
