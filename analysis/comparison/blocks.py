@@ -10,7 +10,7 @@ from sweeper.analysis.comparison.axes import Crossing, find_axes, find_crossings
 from sweeper.analysis.comparison.cells import Cell, Ranking, as_chosen, bounded
 from sweeper.analysis.comparison.contrasts import Row, parts, rest, usable
 from sweeper.analysis.comparison.edges import Edge, judge_edges
-from sweeper.analysis.reading.settings import level
+from sweeper.analysis.reading.settings import keys_of, level
 from sweeper.analysis.statistics.seeds import Comparison, against_best
 from sweeper.errors import UsageError
 from sweeper.metrics.rows import as_float
@@ -45,15 +45,20 @@ class Block:
 
 @dataclass(frozen=True)
 class Blocks:
-    """All blocks of a sweep, by the setting `by`. `asked`: the grid or the command line names the
-    setting; otherwise `why` is the evidence that blocks differ. `ragged`: the blocks do not all
-    have the same cells."""
+    """All blocks of a sweep, by the setting `by`, or by several with commas between. `asked`: the
+    grid or the command line names it; otherwise `why` is the evidence that blocks differ. `ragged`:
+    the blocks do not all have the same cells."""
 
     by: str
     asked: bool
     why: Crossing | None
     ragged: bool
     blocks: tuple[Block, ...]
+
+    @property
+    def keys(self) -> list[str]:
+        """The settings in `by`."""
+        return keys_of(self.by)
 
     @property
     def holes(self) -> int:
@@ -66,12 +71,13 @@ def find_blocks(ranking: Ranking, sign: float, by: str | None) -> Blocks | None:
     same in all cells makes no blocks, as in a confirmation of cells of one model. Raises
     `UsageError` for a setting that no cell has."""
     if by is not None:
-        if by in ranking.keys:
-            return _blocks(ranking, sign, by, None)
-        if not ranking.cells or any(_has(cell, by) for cell in ranking.cells):
-            return None
-        known = ", ".join(ranking.keys) or "none"
-        raise UsageError(f"by {by!r}: cells do not differ in that; they do in: {known}")
+        for key in keys_of(by):
+            known = key in ranking.keys or any(_has(cell, key) for cell in ranking.cells)
+            if ranking.cells and not known:
+                others = ", ".join(ranking.keys) or "none"
+                raise UsageError(f"by {key!r}: cells do not differ in that; they do in: {others}")
+        differing = [key for key in keys_of(by) if key in ranking.keys]
+        return _blocks(ranking, sign, ", ".join(differing), None) if differing else None
     why = _crossing_of(ranking, sign)
     return None if why is None else _blocks(ranking, sign, why.y, why)
 
@@ -199,9 +205,13 @@ def rows(blocks: Blocks, cells: Sequence[Cell]) -> list[Mapping[str, Any]]:
         for cell in cells
         for key, value in cell.settings.items()
     }
+    values: dict[str, list[Any]] = {}
+    for cell in cells:
+        own = [cell.settings.get(key) for key in blocks.keys]
+        values.setdefault(level(cell.settings, blocks.by), own)
     return [
         {
-            "value": typed.get((blocks.by, block.value), block.value),
+            "value": values[block.value] if len(blocks.keys) > 1 else values[block.value][0],
             "cells": block.cells,
             "diverged": block.diverged,
             "best": block.best and block.best.name,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sweeper.analysis.comparison.cells import Cell, Ranking
-from sweeper.analysis.reading.settings import level
+from sweeper.analysis.reading.settings import keys_of, level
 from sweeper.analysis.statistics.distributions import range_quantile, range_tail
 from sweeper.analysis.statistics.inference import CONFIDENCE, Estimate, student
 
@@ -22,9 +22,10 @@ def usable(ranking: Ranking) -> list[Cell]:
     return [cell for cell in ranking.measured if not cell.diverged and cell.name not in held]
 
 
-def rest(cell: Cell, key: str) -> Row:
-    """Return the other settings of a cell. Cells with equal ones differ only in `key`."""
-    return tuple((other, level(cell.settings, other)) for other in cell.settings if other != key)
+def rest(cell: Cell, by: str) -> Row:
+    """Return the other settings of a cell. Cells with equal ones differ only in `by`."""
+    others = [key for key in cell.settings if key not in (by, *keys_of(by))]
+    return tuple((key, level(cell.settings, key)) for key in others)
 
 
 def parts(ranking: Ranking, key: str) -> int:

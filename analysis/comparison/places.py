@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sweeper.analysis import labels
 from sweeper.analysis.comparison.cells import Cell, Ranking
 from sweeper.analysis.comparison.contrasts import level_mean, rest, usable
-from sweeper.analysis.reading.settings import level, ordered
+from sweeper.analysis.reading.settings import keys_of, level, ordered
 
 _ROWS = 3
 """The fewest rows, and the fewest values in one, that are counted."""
@@ -48,7 +48,7 @@ def find_places(
     """Return the places of the best values of these axes, for those that have one. `by` is the
     setting that separates blocks."""
     cells = usable(ranking)
-    places = [_place(ranking, key, cells, sign, by) for key in keys if key != by]
+    places = [_place(ranking, key, cells, sign, by) for key in keys if key not in keys_of(by or "")]
     return [place for place in places if place is not None]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from sweeper.analysis.comparison.cells import Cell, Ranking
 from sweeper.analysis.comparison.contrasts import level_mean, usable
 from sweeper.analysis.reading.series import Floats
-from sweeper.analysis.reading.settings import level
+from sweeper.analysis.reading.settings import keys_of, level
 from sweeper.analysis.statistics.distributions import noncentrality, student_quantile, student_tail
 from sweeper.analysis.statistics.inference import CONFIDENCE, holm
 from sweeper.analysis.statistics.regression import Column, Fit, bent, column, fit, one_more_knot
@@ -201,11 +201,10 @@ def _apart(columns: Sequence[Column]) -> tuple[list[Column], list[tuple[str, str
 
 def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str) -> Surface:
     keys = [own.key for own in model.columns]
-    count = [index for index, key in enumerate(keys) if key != within]
+    blocks = [index for index, key in enumerate(keys) if key in keys_of(within)]
+    count = [index for index in range(len(keys)) if index not in blocks]
     chances = dict(zip(count, holm([model.dealt(index) for index in count]), strict=True))
-    apart = model.y - model.y.mean()
-    if within in keys:
-        apart = model.without(keys.index(within))
+    apart = model.without(blocks) if blocks else model.y - model.y.mean()
     total = float(apart @ apart)
     scene = _Scene(model, bent(model), total, unit, ranking, sign)
     axes = {i: _effect(scene, i, chances[i]) for i in count}
@@ -213,7 +212,7 @@ def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str
     adjusted = 1 - model.variance * (len(model.y) - 1) / total
     pairs = _pairs(scene, order, axes)
     effects = tuple(axes[i] for i in order)
-    known = within if within in keys else ""
+    known = ", ".join(keys[index] for index in blocks)
     return Surface(len(model.y), effects, pairs, max(adjusted, 0.0), (), within=known)
 
 

@@ -20,7 +20,7 @@ from sweeper.analysis.comparison.contrasts import rest
 from sweeper.analysis.findings.finding import Finding
 from sweeper.analysis.reading.commands import elsewhere, launching
 from sweeper.analysis.reading.frames import SweepData
-from sweeper.analysis.reading.settings import level
+from sweeper.analysis.reading.settings import keys_of, level
 from sweeper.errors import GridError
 from sweeper.grid.extends import in_one
 from sweeper.store.documents import dotted
@@ -167,7 +167,7 @@ def _lacking(
     for row in block.holes:
         like = next((c for c in ranking.cells if c.summary.n and rest(c, by) == row), None)
         if like is not None and row not in planned:
-            yield {**_chosen(data, like), by: own[0].settings[by]}
+            yield _chosen(data, like) | {key: own[0].settings[key] for key in keys_of(by)}
 
 
 def _open(ranking: Ranking, by: str, block: Block) -> list[Cell]:

@@ -52,7 +52,7 @@ from sweeper.analysis.findings.verdict import (
 )
 from sweeper.analysis.reading.costs import dollars
 from sweeper.analysis.reading.frames import SweepData
-from sweeper.analysis.reading.settings import level
+from sweeper.analysis.reading.settings import keys_of, level
 from sweeper.analysis.statistics.inference import Estimate, paired_with
 from sweeper.results.origins import Difference, differences
 from sweeper.sweep.labels import plural
@@ -93,7 +93,7 @@ def _each(judged: Sequence[Block], by: str) -> Iterator[str]:
     """Yield a line for each of the first blocks."""
     for block in judged[:_LINES]:
         if block.best is not None:
-            own = {key: text for key, text in block.best.texts.items() if key != by}
+            own = {key: text for key, text in block.best.texts.items() if key not in keys_of(by)}
             name = ", ".join(f"{key} {text}" for key, text in own.items())
             mean = labels.number(block.best.summary.mean)
             yield f"{block.value}: {name or cell_text(block.best)}, {mean}{_standing(block)}"

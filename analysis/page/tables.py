@@ -175,7 +175,7 @@ def block_rows(study: Study) -> list[dict[str, Any]]:
     blocks = study.blocks
     if blocks is None:
         return []
-    keys = [key for key in study.ranking.keys if key != blocks.by]
+    keys = [key for key in study.ranking.keys if key not in blocks.keys]
     rows: list[dict[str, Any]] = []
     for block in blocks.blocks:
         best = block.best

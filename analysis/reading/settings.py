@@ -67,9 +67,18 @@ def _count(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> int:
     return len({str([(key in one, _same(one.get(key))) for key in keys]) for one in configs})
 
 
-def level(config: Mapping[str, Any], key: str) -> str:
-    """Return the value of a dotted key as a text that is equal for values that a grid treats as
-    equal; "not set" if the configuration lacks the key."""
+def keys_of(by: str) -> list[str]:
+    """Return the settings that together separate blocks: `model_name, lora_rank`."""
+    return [key.strip() for key in by.split(",")]
+
+
+def level(config: Mapping[str, Any], by: str) -> str:
+    """Return the value of a dotted key, or of several with commas between, as a text that is equal
+    for values that a grid treats as equal; "not set" if the configuration lacks the key."""
+    return ", ".join(_level(config, key) for key in ([by] if by in config else keys_of(by)))
+
+
+def _level(config: Mapping[str, Any], key: str) -> str:
     if key in config and not isinstance(config[key], Mapping):
         return labels.setting(_plain(config[key]))
     values = dict(dotted(config))

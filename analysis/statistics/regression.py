@@ -192,9 +192,10 @@ class Fit:
         q, _ = np.linalg.qr(self.design)
         return np.minimum(np.sum(q**2, axis=1), 0.999)
 
-    def without(self, index: int) -> Floats:
-        """Return the residuals of a model of one axis alone."""
-        rows = np.column_stack([np.ones(len(self.y)), self.design[:, self.place(index)]])
+    def without(self, indexes: Sequence[int]) -> Floats:
+        """Return the residuals of a model of these axes alone."""
+        columns = [self.design[:, self.place(index)] for index in indexes]
+        rows = np.column_stack([np.ones(len(self.y)), *columns])
         solved: Any = np.linalg.lstsq(rows, self.y, rcond=None)[0]
         return self.y - rows @ solved
 

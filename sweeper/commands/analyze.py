@@ -41,10 +41,11 @@ def add_arguments(verb: ArgumentParser) -> None:
     )
     compare.add_argument(
         "--by",
-        metavar="SETTING",
+        metavar="SETTING,...",
         action=_OneSetting,
-        help="compare within each value of a setting, such as each model (default: the grid's, or "
-        "a setting on which the best value of another depends)",
+        help="compare within each value of a setting, such as each model, or within each "
+        "combination of several (default: the grid's, or a setting on which the best value of "
+        "another depends)",
     )
     _add_output_arguments(verb)
     shared.roots(verb)
@@ -93,8 +94,8 @@ class _OneSetting(shared.Once):
     """The setting of `--by`."""
 
     refusal = (
-        "--by takes one setting, not both {first} and {second}: write one report for each, "
-        "with --out"
+        "--by is given once, not as {first} and as {second}: write --by {first},{second} to "
+        "compare within each combination, or one report for each, with --out"
     )
 
 

@@ -87,7 +87,7 @@ METRIC = Section(
         "by",
         Text(),
         "A setting whose values are compared separately, such as the model: one best cell "
-        "for each. By default it is detected.",
+        "for each; several with commas between: for each combination. By default it is detected.",
         examples=("model_name",),
     ),
     Field(

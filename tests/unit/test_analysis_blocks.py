@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 
+from sweeper.analysis import analyze
 from sweeper.analysis.comparison.blocks import find_blocks
 from sweeper.analysis.comparison.cells import rank
 from sweeper.analysis.findings.study import find
@@ -59,6 +60,29 @@ def test_a_setting_that_all_cells_have_alike_makes_no_blocks(tmp_path: Path, wri
     assert find_blocks(ranking, 1.0, "model.name") is None
     with pytest.raises(UsageError, match="'modle': cells do not differ in that; they do in: lr"):
         find_blocks(ranking, 1.0, "modle")
+
+
+def test_blocks_by_two_settings_have_a_best_for_each_combination(
+    tmp_path: Path, written: ModuleType
+):
+    best = {("a", 4): 1, ("a", 8): 2, ("b", 4): 2, ("b", 8): 1}
+    cells = [
+        ({"model": model, "rank": rank, "lr": lr}, [level + noise for noise in (-0.01, 0, 0.01)])
+        for (model, rank), right in best.items()
+        for lr, level in ((1, 0.5 if right == 1 else 0.9), (2, 0.5 if right == 2 else 0.9))
+    ]
+    written.measured(tmp_path, cells, axes=("model", "rank", "lr"))
+    out = tmp_path / "out"
+    report = analyze(str(tmp_path), "demo", by="model,rank", out=out, pictures=True)
+    blocks = report.document["blocks"]
+    assert blocks["by"] == "model, rank"
+    assert {tuple(row["value"]): row["best"] for row in blocks["rows"]} == {
+        (model, rank): f"model={model},rank={rank},lr={lr}" for (model, rank), lr in best.items()
+    }
+    assert "one for each model, rank" in report.verdict
+    assert "- a, 8: 2, " in (out / "report.md").read_text()
+    with pytest.raises(UsageError, match="by 'rnk': cells do not differ in that"):
+        analyze(str(tmp_path), "demo", by="model,rnk", out=out, pictures=False)
 
 
 @pytest.mark.parametrize("own", [None, "model"])
