@@ -2,7 +2,6 @@
 and their code. Finds or starts the engine that the runs get."""
 
 import os
-import re
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -12,10 +11,10 @@ from sweeper.backends.base import Backend
 from sweeper.backends.secret_references import where_to_say
 from sweeper.engine.access_token import TOKEN
 from sweeper.engine.model_aliases import STAND_INS, TEACHER, TINY
-from sweeper.errors import EnvironmentFailure, GridError, NotFound, UsageError, is_silence
+from sweeper.errors import EnvironmentFailure, GridError, UsageError, is_silence
+from sweeper.launcher import models
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import first_of
 from sweeper.sweep.launch import Launch
 from sweeper.sweep.plan import Plan, Run
@@ -163,35 +162,33 @@ def environment_in_store(folder: SweepFolder) -> str | None:
 
 
 _ENGINE_SECONDS = 60.0
-_MODELS_SECONDS = 10.0
-_MODEL_KEYS = ("model_name", "base_model")  # the names in tinker-cookbook and in the SDK
-_PATH = re.compile(r"://|\$\{|^[./~]")
-"""Marks of a checkpoint, a folder, or a value that is not known yet, in place of a model's name."""
 _CREDENTIALS = ("TINKER_API_KEY", "TINKER_CREDENTIAL_CMD", "TINKER_BASE_URL")
 
 
 def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], None]) -> str:
     """Find or start the engine for a plan, and return its address. Reports to `tell` the plan's
-    models that the engine replaces by others or does not have. Raises as `ensure_engine` does."""
+    models that the engine replaces by others or does not have. Raises as `ensure_engine` does, and
+    `GridError` for models that it does not have."""
     url = engine_url(capabilities)
     if url is not None:
         return url
     info = ensure_engine(plan.launch.places)
-    for name in sorted({text for _, text in _texts(plan)} & info.aliases.keys()):
+    for name in sorted(models.texts_of(plan) & info.aliases.keys()):
         tell(
             f"{info.aliases[name]} stands in for {name}: a rehearsal, whose results do not "
             f"apply to {name}"
         )
-    for line in _missing_models(plan, info.models):
+    for line in models.missing_at_engine(plan, info.models):
         tell(line)
     return info.url
 
 
 def service_warnings(plan: Plan) -> list[str]:
-    """Return warnings about the model service of a plan: that it is missing, or that this
-    machine's engine does not have a model. Starts no engine."""
+    """Return warnings about the model service of a plan: that it is missing, or that it does not
+    have a model. Starts no engine. Raises `GridError` for models that it does not have, unless the
+    grid says otherwise."""
     if plan.service == "tinker":
-        return _unknown_models(plan)
+        return models.missing_at_service(plan)
     if not capabilities_together(plan.launch).here:
         return []
     if plan.service == "local":
@@ -199,7 +196,7 @@ def service_warnings(plan: Plan) -> list[str]:
 
         engine = lifecycle.find()
         offered = [TINY, TEACHER, *STAND_INS]
-        return _missing_models(plan, offered if engine is None else engine.models)
+        return models.missing_at_engine(plan, offered if engine is None else engine.models)
     lacking = plan.service == "none" and any(map(_needs_service, plan.parts))
     if not lacking or os.path.exists(os.path.expanduser("~/.tinker/credentials.json")):
         return []
@@ -216,60 +213,6 @@ def _needs_service(plan: Plan) -> bool:
     if any(os.environ.get(name) or name in plan.launch.env for name in _CREDENTIALS):
         return False
     return any(run.config.get("base_url") is None for run in plan.runs)
-
-
-def _missing_models(plan: Plan, offered: Collection[str]) -> list[str]:
-    """Return a line for each model of a plan that an engine with these models does not have."""
-    own = [model for model in offered if model not in STAND_INS]
-    return [
-        f"the engine has no model {name}, only {', '.join(own)} and stand-ins for Qwen "
-        "models: use one of these, or `sweeper engine stop`, then "
-        f"`{hint('engine', 'start', '--alias', f'{name}={own[0]}')}`"
-        for name in sorted(models_of(plan) - set(offered))
-        if own
-    ]
-
-
-def models_of(plan: Plan) -> set[str]:
-    """Return the names of the models that a plan's runs ask a service for."""
-    return {text for key, text in _texts(plan) if key in _MODEL_KEYS and not _PATH.search(text)}
-
-
-def _unknown_models(plan: Plan) -> list[str]:
-    """Return a line for each model of a plan that the hosted service does not list."""
-    from sweeper.fields.kinds import nearest
-    from sweeper.results.service_models import offered
-    from sweeper.results.service_requests import hosted
-
-    models = models_of(plan)
-    if not models or not os.environ.get(_SERVICE_KEY):
-        return []  # a launch asks for the key
-    try:
-        names = [model.model_name for model in offered(hosted(), _MODELS_SECONDS)]
-    except (EnvironmentFailure, NotFound) as error:
-        return [f"the models of this grid are not checked: {error}"]
-    return [
-        f"the service has no model {name} (`sweeper doctor --service` lists its models)"
-        f"{nearest(name, names)}"
-        for name in sorted(models - set(names))
-    ]
-
-
-def _texts(plan: Plan) -> set[tuple[str, str]]:
-    """Return the texts in the configurations of a plan, with their keys, and in the defaults of
-    its recipes."""
-    given = {
-        (key, value)
-        for run in plan.runs
-        for key, value in run.config.items()
-        if isinstance(value, str)
-    }
-    for part in plan.parts:
-        for key, about in part.recipe.takes.items():
-            default = about.get("default")
-            if isinstance(default, str) and any(key not in run.config for run in part.runs):
-                given.add((key, default))
-    return given
 
 
 def ensure_engine(places: Collection[str]) -> "EngineInfo":

@@ -39,7 +39,7 @@ from sweeper.recipe.reference import (
     lacking,
     lacking_modules,
 )
-from sweeper.sweep.plan import Run
+from sweeper.sweep.plan import MODEL_KEYS, Run
 from sweeper.sweep.recipe import Recipe
 from sweeper.sweep.tracking import PACKAGES
 from sweeper.sweep.usage import Usage
@@ -182,13 +182,14 @@ _PLACES = {
 
 
 class Checked(NamedTuple):
-    """The result of a check: the recipe, warnings, notes from the recipe, and the recipe's
-    estimates of usage by the run's number."""
+    """The result of a check: the recipe, warnings, notes from the recipe, the recipe's estimates
+    of usage by the run's number, and the place in the grid of each model's name."""
 
     recipe: Recipe
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     estimates: Mapping[int, Usage]
+    model_places: Mapping[str, str]
 
 
 def check(
@@ -278,7 +279,20 @@ class _Check:
             check_program(grid, self.runs, self.problems)
         if recipe is None or self.problems:
             raise self.problems.error()
-        return Checked(recipe, tuple(self.warnings), self.notes, self.estimates)
+        return Checked(
+            recipe, tuple(self.warnings), self.notes, self.estimates, self._model_places()
+        )
+
+    def _model_places(self) -> dict[str, str]:
+        """Return where the name of each model was first written."""
+        places: dict[str, str] = {}
+        for number, run in enumerate(self.runs):
+            for key in MODEL_KEYS:
+                model = run.config.get(key)
+                if isinstance(model, str) and model not in places:
+                    place = place_of(self.grid, self.expanded.point_of(number), key)
+                    places[model] = str(place or self.grid.places["recipe"])
+        return places
 
     def _check_keys(self) -> None:
         """Note keys that a grid must not give."""

@@ -55,6 +55,7 @@ def plan(
         runs=named.runs,
         warnings=tuple(dict.fromkeys((*expanded.warnings, *checked.warnings))),
         notes=checked.notes,
+        model_places=checked.model_places,
         expected=tuple(
             Expected(None, named.runs[n].config, used) for n, used in checked.estimates.items()
         ),

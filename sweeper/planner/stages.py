@@ -68,6 +68,7 @@ class _Planning:
         self.warnings: list[str] = []
         self.notes: list[str] = []
         self.expected: list[Expected] = []
+        self.model_places: dict[str, str] = {}
 
     def all(self) -> Plan:
         """Plan every stage, in an order in which parents come first."""
@@ -90,6 +91,7 @@ class _Planning:
             warnings=tuple(dict.fromkeys(self.warnings)),
             notes=tuple(dict.fromkeys(self.notes)),
             expected=tuple(self.expected),
+            model_places=self.model_places,
         )
         return grown(plan, _nothing_chosen)
 
@@ -133,6 +135,7 @@ class _Planning:
         )
         self.warnings += [*expanded.warnings, *checked.warnings]
         self.notes += [f"{stage.name}: {note}" for note in checked.notes]
+        self.model_places = {**checked.model_places, **self.model_places}
         estimates = checked.estimates.items()
         self.expected += [Expected(stage.name, runs[n].config, used) for n, used in estimates]
         self.done[stage.name] = _Planned(stage, made._replace(recipe=checked.recipe), runs)

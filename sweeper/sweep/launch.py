@@ -47,6 +47,11 @@ _WARM_DOC = (
 )
 _GPUS_DOC = "GPUs of each run, which sees only these. Runs wait until enough are free."
 
+_MODELS_DOC = (
+    "Whether a grid with a model that its service does not list is refused; false: such runs are"
+    " only warned of."
+)
+
 
 class Setting(NamedTuple):
     """How a grid has a field of `Launch`, in `Annotated`: a sentence for people, an example, shown
@@ -124,6 +129,7 @@ class Launch(NamedTuple):
     ] = None
     gpus: Annotated[int, AtLeast(0), Setting(_GPUS_DOC, 1)] = 0
     per_gpu: Annotated[int, AtLeast(1), AtMost(_MOST_PER_GPU), Setting(_PER_GPU_DOC)] = 1
+    check_models: Annotated[Sparse[bool], Setting(_MODELS_DOC)] = True
     debug: Sparse[bool] = False
     options: Rest[Mapping[str, Mapping[str, object]]] = _NOTHING
     backends: Sparse[tuple[Share, ...]] = ()

@@ -196,6 +196,10 @@ def _has_path(provenance: Mapping[str, object]) -> bool:
             return False
 
 
+MODEL_KEYS = ("model_name", "base_model")
+"""The fields that name a model of the service, in tinker-cookbook and in the SDK."""
+
+
 class Expected(NamedTuple):
     """The recipe's own estimate of the use by a run with that configuration."""
 
@@ -225,9 +229,10 @@ class Plan(NamedTuple):
     start, given its `rounds`.
 
     `warnings` and `notes` (of recipes about their runs) are lines for people. They are not stored,
-    and neither is `expected`. Only a launched sweep has the rest: `created`, the origin of its code
-    (`provenance`; `launches` has those of earlier launches, `snapshot` is the copy that runs,
-    `carried` is what else jobs need), and `recorded`, the whole document.
+    and neither are `expected` and `model_places`, the place in the grid of each model's name. Only
+    a launched sweep has the rest: `created`, the origin of its code (`provenance`; `launches` has
+    those of earlier launches, `snapshot` is the copy that runs, `carried` is what else jobs need),
+    and `recorded`, the whole document.
     """
 
     name: str
@@ -264,6 +269,7 @@ class Plan(NamedTuple):
     choices: Unstored[tuple[Choice, ...]] = ()
     baseline: Sparse[Baseline | None] = None
     expected: Unstored[tuple[Expected, ...]] = ()
+    model_places: Unstored[Mapping[str, str]] = _NOTHING
     race: Sparse[Race | None] = None
     rounds: Unstored[tuple[Round, ...]] = ()
 

@@ -46,9 +46,12 @@ def test_each_step_is_measured_and_its_findings_shown(shell: Any) -> None:
 
 def test_a_model_that_is_not_there_is_named_before_any_run_starts(shell: Any) -> None:
     write(shell, "Qwen/Qwen3-8C")
-    planned = shell.run("plan", "s.yaml")
+    planned = shell.run("plan", "s.yaml", code=2)
+    assert planned.startswith("sweeper: s.yaml:")
     assert "the service has no model Qwen/Qwen3-8C (`sweeper doctor --service`" in planned
     assert "did you mean 'Qwen/Qwen3-8B'?" in planned
+    assert shell.run("launch", "s.yaml", code=2) == planned
+    assert "warning: the service" in shell.run("plan", "s.yaml", "launch.check_models=false")
     failed = shell.run("doctor", "--service", "--grid", "s.yaml", code=6)
     assert failed.splitlines()[-1] == "sweeper: s: the service has no model Qwen/Qwen3-8C"
     write(shell, "Qwen/Qwen3-8B")

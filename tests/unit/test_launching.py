@@ -53,6 +53,7 @@ def test_a_field_of_launch_is_kept_in_the_plan_and_read_back() -> None:
         sync_s=2.0,
         priority=2.0,
         warm=False,
+        check_models=False,
         debug=True,
         options={"slurm": {"mem": "1G"}},
         backends=(Share("slurm", 2), Share("local")),

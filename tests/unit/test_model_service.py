@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sweeper.common.last_line import cause, last_line
+from sweeper.errors import GridError
 from sweeper.launcher.preview import survey
 from sweeper.planner.plan import plan
 from sweeper.store.local import LocalStore
@@ -55,9 +56,17 @@ def test_a_recipe_without_a_service_and_a_key_is_warned_of(
     assert warnings() == []
 
 
-def test_a_model_that_the_engine_does_not_have_is_warned_of(warnings: Any) -> None:
+def test_a_model_that_the_engine_does_not_have_is_refused(warnings: Any) -> None:
     grid = {"service": "local", "grid": {"model_name": ["gpt2", "Qwen/Qwen3-8B", "tiny/qwen3"]}}
-    [told] = warnings(**grid)
+    with pytest.raises(GridError) as caught:
+        warnings(**grid)
+    [problem] = caught.value.problems
+    assert "the engine has no model gpt2, only tiny/qwen3, tiny/teacher and stand-ins" in problem
+    assert problem.endswith("; `launch: {check_models: false}` starts the runs anyway")
+    command = {"recipe": None, "command": ["true", "{model_name}"]}
+    [told] = [line for line in warnings(**grid, **command) if "gpt2" in line]  # its own, perhaps
+    assert told.startswith("the engine has no model gpt2, only tiny/qwen3, tiny/teacher and stand-")
+    [told] = warnings(**grid, launch={"check_models": False})
     assert told.startswith("the engine has no model gpt2, only tiny/qwen3, tiny/teacher and stand-")
     assert warnings(service="local", base={"model_name": "tinker://x/weights"}) == []
 
