@@ -8,7 +8,8 @@ the finished runs has four events, a small `metrics.jsonl` of 10 rows, and its o
 is a process of its own. "First" starts with an empty cache and without the shared process, "again"
 with those that it left, "packed" like the first, on a sweep whose launcher packed it at its end.
 "Local" is the same verb, first and again, on a copy of the sweep on this disk; "listing" is one
-listing by s3fs alone. MB are the most memory of the verb and of the shared process.
+listing by s3fs alone. "Of processor" is the verb's own time above that of the local one, without
+the shared process. MB are the most memory of the verb and of the shared process.
 """
 
 import argparse
@@ -39,6 +40,11 @@ VERBS = {
     "gc": ["store", "gc"],
     "analyze": ["analyze", NAME],
 }
+COLUMNS = (
+    *("", "local, s", "first, s", "above local, times the minimum", "requests", "again, s"),
+    *("above local, s", "of processor", "requests", "packed, s", "above local, times the minimum"),
+    *("requests", "MB"),
+)
 _METHODS = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"DELETE ")
 
 
@@ -129,10 +135,12 @@ def minimum(root: str) -> tuple[float, float]:
 
 
 class Run(NamedTuple):
-    """Seconds of a verb as a process of its own, its most memory in MB, and its requests."""
+    """Seconds of a verb as a process of its own, its most memory in MB, its processor seconds,
+    which depend less on what else the machine does, and its requests."""
 
     seconds: float
     memory: float
+    processor: float
     requests: int = 0
 
 
@@ -140,7 +148,7 @@ _SMALL_PARENT = (
     "import os, sys\n"
     "child = os.posix_spawn(sys.executable, [sys.executable, *sys.argv[1:]], os.environ)\n"
     "_, status, usage = os.wait4(child, 0)\n"
-    "print(usage.ru_maxrss, file=sys.stderr)\n"
+    "print(usage.ru_maxrss, usage.ru_utime + usage.ru_stime, file=sys.stderr)\n"
     "sys.exit(os.waitstatus_to_exitcode(status))\n"
 )
 """A process starts with the peak memory of its parent."""
@@ -156,7 +164,8 @@ def run(verb: list[str], root: str, cache: str) -> Run:
     )  # fmt: skip
     if done.returncode:
         raise SystemExit(f"{' '.join(verb)}: {done.stderr or done.stdout}")
-    return Run(time.perf_counter() - begun, int(done.stderr.split()[-1]) / 1e3)
+    memory, processor = map(float, done.stderr.split()[-2:])
+    return Run(time.perf_counter() - begun, memory / 1e3, processor)
 
 
 def best(runs: Iterable[Run]) -> Run:
@@ -198,9 +207,7 @@ def measure(server: Server, count: int, milliseconds: float, verbs: list[str], r
                 f"\n{count} runs, {milliseconds:g} ms a request: the minimum {floor:.2f} s, "
                 f"of which the listing {listing:.2f} s; load {os.getloadavg()[0]:.0f}\n"
             )
-            print("| | local, s | first, s | above local, times the minimum | requests | again, s"
-                  " | above local, s | requests | packed, s | above local, times the minimum"
-                  " | requests | MB |\n" + "|---" * 12 + "|")  # fmt: skip
+            print(f"| {' | '.join(COLUMNS)} |\n" + "|---" * len(COLUMNS) + "|")
             for verb in verbs:
                 runs = [timed(server, VERBS[verb], local, root) for _ in range(rounds)]
                 cells = [best(column) for column in zip(*runs, strict=True)]
@@ -259,9 +266,10 @@ def told(cells: list[Run], floor: float) -> str:
     local, local_again, first, again = cells
     times = max(0.0, first.seconds - local.seconds) / floor
     later = max(0.0, again.seconds - local_again.seconds)
+    processor = max(0.0, again.processor - local_again.processor)
     return (
         f"{local.seconds:.2f} | {first.seconds:.2f} | {times:.1f} | {first.requests} "
-        f"| {again.seconds:.2f} | {later:.2f} | {again.requests}"
+        f"| {again.seconds:.2f} | {later:.2f} | {processor:.2f} | {again.requests}"
     )
 
 

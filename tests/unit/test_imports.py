@@ -224,6 +224,21 @@ def test_only_backends_name_a_backend() -> None:
     assert told == []
 
 
+def test_one_module_knows_the_kinds_of_remote_stores() -> None:
+    """All others take whatever it opens. `doctor` has hints about packages, and AWS Batch is no
+    store."""
+    client = re.compile(r"\b(s3fs|boto3|botocore|aiobotocore|gcsfs|adlfs)\b")
+    scheme = re.compile(r"""["'](s3a?|gs|gcs|az|abfss?)(://)?["']""")
+    clients, schemes = set[str](), set[str]()
+    for path in sorted((ROOT / "sweeper").rglob("*.py")):
+        text, name = path.read_text(), path.relative_to(ROOT / "sweeper").as_posix()
+        clients.update({name} if client.search(text) else ())
+        schemes.update({name} if scheme.search(text) else ())
+    ours = {"store/remote.py"}
+    assert clients == ours | {"backends/aws_batch/client.py", "commands/doctor.py"}
+    assert schemes == ours
+
+
 def test_analysis_reads_through_the_registry() -> None:
     allowed = ("alarms", "common", "errors", "metrics", "money", "results", "sweep",
                "store.documents", "store.opening.open_store", "grid.extends",
