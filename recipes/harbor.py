@@ -125,7 +125,7 @@ def lacks(values: Mapping[str, Any]) -> list[str]:
     if values.get("environment", "bubblewrap") == "bubblewrap":
         lacking = environments.missing("bubblewrap")
         reasons += [f"environment=bubblewrap: {lacking}"] if lacking else []
-    return reasons + terminal_tasks.mistakes(values)
+    return reasons + terminal_tasks.mistakes(values) + terminal_tasks.older(values)
 
 
 def main(config: Config) -> None:

@@ -40,6 +40,16 @@ def mistakes(values: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def older(values: Mapping[str, Any]) -> list[str]:
+    """Return a line for each task in the older format, which harbor itself does not read."""
+    tasks = [task for source in sources(values).values() for task in _read(*source)[0]]
+    return [
+        f"{task.folder}: harbor does not read task.yaml; `harbor task migrate` converts it"
+        for task in tasks
+        if task.schema_version == "task.yaml"
+    ]
+
+
 def read(values: Mapping[str, Any]) -> Tasks:
     """Return a run's tasks. Raises RecipeError for the first mistake."""
     if lines := mistakes(values):

@@ -55,8 +55,8 @@ class Limits:
 class Made:
     """The description of an environment: `root`, a folder with a Linux file system (None: this
     machine's programs), the folder in which commands start, variables, and limits. For kinds that
-    build a Dockerfile: the task's `folder`, its ready-made `image`, and the time limit of the
-    build."""
+    build a Dockerfile: the task's `folder`, its ready-made `image`, the time limit of the
+    build, and the folder of the Dockerfile if it is another than `environment`."""
 
     root: str | None = None
     workdir: str = "/app"
@@ -65,6 +65,7 @@ class Made:
     folder: str | None = None
     image: str | None = None
     build_seconds: float = 600.0
+    context: str | None = None
 
 
 class Environment(Protocol):

@@ -115,7 +115,7 @@ class Container(InShell):
             if self._command != "podman":
                 raise NotThere(f"{made.root}: only podman and bubblewrap take a prepared root")
             return ["--rootfs", f"{os.path.abspath(made.root)}:O"]
-        folder = os.path.join(made.folder or "", "environment")
+        folder = made.context or os.path.join(made.folder or "", "environment")
         if not os.path.exists(os.path.join(folder, "Dockerfile")):
             if made.image is None:
                 raise NotThere(f"{folder}: there is neither a Dockerfile nor a docker_image")

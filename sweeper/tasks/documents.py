@@ -1,5 +1,6 @@
 """The types of a task's contents, in Harbor's format (`schema_version` 1.x)."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -67,13 +68,20 @@ class TaskEnvironment:
 class Verifier:
     """The verifier of a step: the folders whose files are put into `/tests` (one of them has the
     script `test.sh`), its variables, and its time limit. `collect` are commands to run before
-    it."""
+    it. `older` is the script `run-tests.sh` of a task in the older format, whose exit code
+    judges."""
 
     folders: tuple[str, ...]
     timeout_sec: float = 600.0
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     user: User = None
     collect: tuple[str, ...] = ()
+    older: str | None = None
+
+    @property
+    def script(self) -> str:
+        """The path of the script that judges."""
+        return self.older or os.path.join(self.folders[-1], "test.sh")
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,13 @@ class Step:
     min_reward: float | Mapping[str, float] | None = None
     workdir: str | None = None
     healthcheck: Healthcheck | None = None
+
+    @property
+    def solve_script(self) -> str:
+        """The path of the reference solution. `solution` is its folder, or in the older format the
+        script itself."""
+        solution = self.solution or ""
+        return solution if solution.endswith(".sh") else os.path.join(solution, "solve.sh")
 
 
 @dataclass(frozen=True)

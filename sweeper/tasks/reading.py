@@ -29,6 +29,7 @@ from sweeper.tasks.documents import (
     TaskEnvironment,
     Verifier,
 )
+from sweeper.tasks.older import is_older, read_older
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?\Z")
 _TOML_NAME = r"(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')"
@@ -145,6 +146,9 @@ def read_tasks(path: str, problems: Problems, choice: Choice = ALL) -> list[Task
 
 def read_task(folder: str, problems: Problems) -> Task | None:
     """Read a task. Return None, and record why, if it has mistakes."""
+    if is_older(folder):
+        _check_links(folder, problems)
+        return read_older(folder, problems)
     before = len(problems)
     path = os.path.join(folder, "task.toml")
     text = _text(path, problems)

@@ -28,6 +28,17 @@ _WORKDIR = "/app"
 _SOLVE_SECONDS = 600.0
 
 
+_OLDER = """#!/bin/bash
+export TEST_DIR="${SWEEPER_TASK_ROOT:-}/tests"
+bash "$TEST_DIR/run-tests.sh"
+code=$?
+[ $code = 0 ] && earned=1 || earned=0
+echo $earned >"${SWEEPER_TASK_ROOT:-}/logs/verifier/reward.txt"
+exit $code
+"""
+"""Judges a task in the older format."""
+
+
 class TaskFailed(Exception):
     """The task itself has an error, independent of the work on it. The message says where."""
 
@@ -90,6 +101,7 @@ def made_of(task: Task, limits: Limits | None = None) -> Made:
             cpus=place.cpus or limits.cpus,
         ),
         folder=task.folder,
+        context=place.folder,
         image=place.docker_image,
         build_seconds=place.build_timeout_sec,
     )
@@ -156,7 +168,10 @@ def solve(environment: Environment, task: Task, step: Step) -> Result:
     """Execute the reference solution."""
     if step.solution is None:
         raise TaskFailed(f"{task.folder}: there is no solution")
-    environment.put(files_of(step.solution, "/solution", step.solution))
+    if os.path.isfile(step.solution):
+        environment.put({"/solution/solve.sh": _read(step.solution, task.folder)})
+    else:
+        environment.put(files_of(step.solution, "/solution", step.solution))
     command = _script_command(environment, "/solution/solve.sh", task, resolved(task.solution_env))
     return environment.exec(command, step.timeout_sec or _SOLVE_SECONDS, _KEPT)
 
@@ -171,6 +186,9 @@ def verify(environment: Environment, task: Task, step: Step) -> Judged:
     files: dict[str, bytes] = {}
     for folder in verifier.folders:
         files |= files_of(folder, "/tests", folder)
+    if verifier.older is not None:
+        files["/tests/run-tests.sh"] = _read(verifier.older, task.folder)
+        files["/tests/test.sh"] = _OLDER.encode()
     try:
         environment.put(files)
     except OSError as error:

@@ -88,10 +88,10 @@ def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried
     rewards += [None] * (2 - len(rewards))
     solved, empty = rewards
     if solved is not None and solved < _SOLVED and not lines:
-        where = ", ".join(f"{step.solution}/solve.sh" for step in task.steps)
+        where = ", ".join(step.solve_script for step in task.steps)
         lines.append(f"{where}: the reference solution earns {solved:g}, not 1")
     if empty is not None and empty >= _SOLVED:
-        where = f"{task.steps[-1].verifier.folders[-1]}/test.sh"
+        where = task.steps[-1].verifier.script
         lines.append(f"{where}: doing nothing earns {empty:g}")
     return Tried(task, solved, empty), lines
 
@@ -113,10 +113,10 @@ def _attempt(
                 if result.code != 0:
                     last = result.last_line[:200]
                     why = result.ended or f"exit code {result.code}"
-                    lines.append(f"{step.solution}/solve.sh: it fails ({why}): {last}")
+                    lines.append(f"{step.solve_script}: it fails ({why}): {last}")
             one = verify(place, task, step)
             if one.wrong:
-                line = f"{step.verifier.folders[-1]}/test.sh: {one.wrong}"
+                line = f"{step.verifier.script}: {one.wrong}"
                 if line not in lines:
                     lines.append(line)
                 return None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -378,6 +379,56 @@ def test_tasks_by_a_registry(tmp_path):
         [*command, "--dataset", "a@2.0"], capture_output=True, text=True, check=False
     )
     assert "1 task read, 0 mistakes" in done.stdout, done.stderr
+
+
+OLDER = {
+    "task.yaml": (
+        "instruction: |-\n  Write `hello` into greeting.txt.\n"
+        "author_name: somebody\ndifficulty: easy\ntags: [files]\nparser_name: pytest\n"
+        "max_agent_timeout_sec: 90.0\nmax_test_timeout_sec: 20\nrun_tests_in_same_shell: false\n"
+    ),
+    "Dockerfile": "FROM debian:12\nWORKDIR /app\nCOPY start.txt /app/\n",
+    "start.txt": "start\n",
+    "docker-compose.yaml": "services:\n  client:\n    build:\n      dockerfile: Dockerfile\n",
+    "solution.sh": "#!/bin/bash\necho hello >greeting.txt\n",
+    "run-tests.sh": "#!/bin/bash\nbash $TEST_DIR/check.sh\n",
+    "tests/check.sh": '[ "$(cat greeting.txt)" = hello ] && [ -e start.txt ]\n',
+}
+"""A task in the older format of Terminal-Bench."""
+
+
+@pytest.mark.parametrize("kind", [pytest.param("bubblewrap", marks=needs_bubblewrap), "process"])
+def test_a_task_in_the_older_format(tmp_path, kind):
+    """Beside one in the present format; what is wrong with others is told, and no more."""
+    older = tmp_path / "older"
+    for path, text in OLDER.items():
+        (older / path).parent.mkdir(parents=True, exist_ok=True)
+        (older / path).write_text(text)
+    changed = {
+        "several": ("docker-compose.yaml", "services: {client: {build: .}, db: {image: x}}\n"),
+        "slow": ("task.yaml", "instruction: Go.\nmax_agent_timeout_sec: soon\n"),
+        "outside": ("docker-compose.yaml", "services: {client: {build: ../older}}\n"),
+    }
+    found = check_tasks(str(tmp_path), kind, unsafe=True)
+    assert found.mistakes == ()
+    ((task, solved, empty),) = found.tried
+    assert (task.name, solved, empty) == ("older", 1.0, 0.0)
+    assert (task.steps[0].timeout_sec, task.steps[0].verifier.timeout_sec) == (90.0, 20.0)
+    assert task.metadata["difficulty"] == "easy"
+    for name, (path, text) in changed.items():
+        shutil.copytree(older, tmp_path / name)
+        (tmp_path / name / path).write_text(text)
+    (tmp_path / "several" / "solution.sh").unlink()
+    write(tmp_path / "present", {})
+    tasks, mistakes = read_all(str(tmp_path))
+    assert [task.name for task in tasks] == ["older", "ours/greeting"]
+    assert [line.removeprefix(f"{tmp_path}/") for line in mistakes] == [
+        "outside/docker-compose.yaml: its build context ../older is outside of the task's folder",
+        "several/solution.sh: there is no such file: nothing shows that the task can be solved "
+        "(solution.yaml is not read)",
+        "several/docker-compose.yaml: has several services, which no environment here has",
+        "slow/task.yaml:1:1: max_agent_timeout_sec is not a number of seconds",
+    ]
 
 
 def test_the_command_line(tmp_path):
