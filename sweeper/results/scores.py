@@ -44,7 +44,7 @@ class Score(NamedTuple):
     def place(self) -> tuple[int, float, str]:
         """The sort key of its checkpoint: the base model, known steps, other names."""
         if self.step is not None:
-            return 1, self.step, ""
+            return 1, self.step, self.checkpoint
         return (0 if self.checkpoint == BASE else 2), 0.0, self.checkpoint
 
 
@@ -78,8 +78,12 @@ def scores_of(run: "RecordedRun", points: Sequence[Point], paths: Iterable[str])
     checkpoint, a later evaluation an earlier one."""
     if run.evaluation is not None:  # its metrics are those of the stored evaluation
         points = []
+    listed = set(paths)
+    evaluations = _evaluations(listed)
+    if not points and not evaluations:
+        return []
     records = run.checkpoint_records()
-    stored = sorted(_stored(run, paths, records), key=lambda score: score.time or "")
+    stored = sorted(_stored(run, listed, evaluations, records), key=lambda score: score.time or "")
     if points:  # of an evaluation without facts it is not known whether a point has its score
         stored = [score for score in stored if score.time]
     return merged([*_recorded(points, records), *stored])
@@ -87,7 +91,7 @@ def scores_of(run: "RecordedRun", points: Sequence[Point], paths: Iterable[str])
 
 def merged(scores: Iterable[Score]) -> list[Score]:
     """Return the last score of each checkpoint and suite, in the order of the checkpoints."""
-    last = {(score.place, score.suite): score for score in scores}
+    last = {(score.place, score.path, score.suite): score for score in scores}
     return sorted(last.values(), key=lambda score: score.place)
 
 
@@ -115,31 +119,36 @@ def _score(point: Point, name: str, address: str | None = None) -> Score:
 
 
 def _stored(
-    run: "RecordedRun", paths: Iterable[str], records: Sequence[Mapping[str, object]]
+    run: "RecordedRun",
+    listed: Collection[str],
+    evaluations: Mapping[str, Sequence[str]],
+    records: Sequence[Mapping[str, object]],
 ) -> list[Score]:
     """Return the scores in the folders of evaluations. One without `metadata.json`, which
     tinker-cookbook's runner writes alone, is named after its folder."""
-    listed = set(paths)
-    steps: dict[str | None, float | None] = {}
+    by_name: dict[str | None, Mapping[str, object]] = {}
     for record in records:
         names = (_text(record.get(key)) for key in ("name", "sampler_path", "state_path"))
-        steps |= {name: _step(record) for name in names if name}
+        by_name |= {name: record for name in names if name}
     scores: list[Score] = []
-    for folder, suites in _evaluations(listed).items():
+    for folder, suites in evaluations.items():
         facts = facts_of(_document(run, f"{folder}/{EVALUATION}"))
         if facts is None:
             name = LAST if folder in run.folders() else folder.rpartition("/")[2]
             facts = Facts("", name, None, tuple(suites), "", {}, {})
-        step = steps.get(facts.path, steps.get(facts.checkpoint))
-        step = step_of_name(facts.checkpoint) if step is None else step
+        record = by_name.get(facts.path, by_name.get(facts.checkpoint, {}))
+        name = _text(record.get("name")) or facts.checkpoint
+        address = facts.path or _text(record.get("sampler_path"))
+        step = _step(record)
+        step = step_of_name(name) if step is None else step
         for suite in facts.benchmarks:
             path = f"{folder}/{suite}/{_RESULT}"
             result = _document(run, path) if path in listed else {}
             score = as_float(result.get("score", facts.scores.get(suite)))
             if score is not None and math.isfinite(score):
                 items, errors = (_whole(result.get(key)) for key in ("num_examples", "num_errors"))
-                known = (facts.checkpoint, step, suite, score)
-                scores.append(Score(*known, items, errors, facts.path, facts.time))
+                known = (name, step, suite, score)
+                scores.append(Score(*known, items, errors, address, facts.time))
     return scores
 
 
@@ -198,7 +207,22 @@ def series_of(scores: Iterable[tuple["RecordedRun", list[Score]]]) -> list[Serie
         group = groups.setdefault(key, Series(run, label, []))
         group.scores.extend(own)
     return [
-        series._replace(scores=merged(sorted(series.scores, key=lambda score: score.time or "")))
+        series._replace(scores=_distinguished(series.scores))
         for series in groups.values()
         if series.scores
+    ]
+
+
+def _distinguished(scores: Sequence[Score]) -> list[Score]:
+    """Return the last scores. The names of checkpoints of several training runs, such as `final`,
+    get their addresses."""
+    last = merged(sorted(scores, key=lambda score: score.time or ""))
+    paths: dict[str, set[str | None]] = {}
+    for score in last:
+        paths.setdefault(score.checkpoint, set()).add(score.path)
+    return [
+        score._replace(checkpoint=f"{score.checkpoint} {score.path}")
+        if score.path and len(paths[score.checkpoint]) > 1
+        else score
+        for score in last
     ]

@@ -146,6 +146,26 @@ def test_the_evaluations_of_an_eval_store_are_runs_with_items(
     assert "2 of 2 answers" in capsys.readouterr().out
 
 
+def test_checkpoints_of_several_training_runs_stay_apart(
+    here: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Also if a store gives them the same names, or names with the same step."""
+    named = (("x_10", None), ("y_10", None), ("final", "tinker://a/f"), ("final", "tinker://b/f"))
+    for number, (name, path) in enumerate(named):
+        folder = here / "root" / "runs" / f"{number}"
+        folder.mkdir(parents=True)
+        facts = {"model_name": "m", "checkpoint_name": name, "checkpoint_path": path}
+        facts |= {"benchmarks": ["q"], "timestamp": str(number), "scores": {"q": number / 4}}
+        (folder / "metadata.json").write_text(json.dumps(facts))
+    (here / "root" / "runs.jsonl").write_text("{}\n")
+    assert main(["ls", "root", "--by", "checkpoint,suite", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["value"], row["scores"]["q"]["score"]) for row in rows] == [
+        *(("x_10", 0.0), ("y_10", 0.25)),
+        *(("final tinker://a/f", 0.5), ("final tinker://b/f", 0.75)),
+    ]
+
+
 def test_an_eval_store_within_a_run_belongs_to_the_run(here: Path):
     runs_in(here / "root", 1.0, "exp/a")
     eval_store(here / "root" / "exp" / "a" / "evals")
