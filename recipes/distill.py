@@ -30,7 +30,6 @@ from . import (
     policy_gradient,
     preview,
     rl,
-    rollouts,
     samplers,
     service,
     settings,
@@ -114,7 +113,14 @@ def main(config: Config) -> None:
 
 def examples(values: Mapping[str, Any], count: int) -> preview.Document:
     """Return the first questions that the student or the teacher would answer; see preview.py."""
-    return preview.of_questions(settings.made(Config, values), count, rollouts.problems_of)
+    return preview.of_questions(settings.made(Config, values), count)[0]
+
+
+def samples(values: Mapping[str, Any], count: int, checkpoint: str) -> preview.Document:
+    """Return the same, each with samples of a checkpoint and their rewards."""
+    from .sampled_preview import of_groups  # imports this module
+
+    return of_groups(settings.made(Config, values), count, checkpoint)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:

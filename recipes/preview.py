@@ -13,7 +13,7 @@ Document = dict[str, Any]
 
 def of_conversations(config: Any, count: int, learn: chat.Learned) -> Document:
     """Return the examples of the first step of supervised training."""
-    with _printed() as about:
+    with printed() as about:
         data = settings.load_data(config)
         tokenizer = _tokenizer_of(config)
         examples = chat.render_all(tokenizer, data.train, config.max_length, learn)
@@ -25,7 +25,7 @@ def of_conversations(config: Any, count: int, learn: chat.Learned) -> Document:
 def of_pairs(config: Any, count: int, render: Callable[..., chat.Example]) -> Document:
     """Return the pairs of the first step, each answer by itself. `render` gets the tokenizer, the
     question and an answer."""
-    with _printed() as about:
+    with printed() as about:
         data = pairs.load_pairs(config)
         tokenizer = _tokenizer_of(config)
         rendered = pairs.render_pairs(
@@ -42,14 +42,14 @@ def of_pairs(config: Any, count: int, render: Callable[..., chat.Example]) -> Do
 
 
 def of_questions(
-    config: Any, count: int, problems: Callable[..., Sequence[rollouts.Problem]]
-) -> Document:
-    """Return the prompts of the first step of RL, with their right answers. `problems` gets the
-    tokenizer, the conversations and the configuration."""
-    with _printed() as about:
+    config: Any, count: int, tokenizer: Any = None
+) -> tuple[Document, list[rollouts.Problem]]:
+    """Return the prompts of the first step of RL with their right answers, as shown and as asked.
+    `tokenizer` is by default that of the run."""
+    with printed() as about:
         data = settings.load_data(config, tasks.question)
-        tokenizer = _tokenizer_of(config)
-        questions = problems(tokenizer, data.train, config)
+        tokenizer = tokenizer or _tokenizer_of(config)
+        questions = rollouts.problems_of(tokenizer, data.train, config)
         chosen = _first(config.groups_per_batch, len(questions), config.seed, count)
     shown: list[Document] = []
     for index in chosen:
@@ -58,7 +58,8 @@ def of_questions(
         size = len(question.prompt)
         title = "prompt with the right answer"
         shown.append({"title": title, "parts": parts, "tokens": size, "trained": 0})
-    return _document(about, len(data.test), [len(one.prompt) for one in questions], shown)
+    lengths = [len(one.prompt) for one in questions]
+    return _document(about, len(data.test), lengths, shown), [questions[index] for index in chosen]
 
 
 def tokenizer_of(model_name: str) -> Any:
@@ -80,7 +81,7 @@ def _tokenizer_of(config: Any) -> Any:
 
 
 @contextmanager
-def _printed() -> Iterator[list[str]]:
+def printed() -> Iterator[list[str]]:
     """Collect the lines that the block prints: what was left out, and why."""
     lines: list[str] = []
     output = io.StringIO()

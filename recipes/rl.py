@@ -117,7 +117,14 @@ def main(config: Config) -> None:
 
 def examples(values: Mapping[str, Any], count: int) -> preview.Document:
     """Return the first prompts that a run would sample from; see preview.py."""
-    return preview.of_questions(settings.made(Config, values), count, rollouts.problems_of)
+    return preview.of_questions(settings.made(Config, values), count)[0]
+
+
+def samples(values: Mapping[str, Any], count: int, checkpoint: str) -> preview.Document:
+    """Return the same, each with samples of a checkpoint and their rewards."""
+    from .sampled_preview import of_groups
+
+    return of_groups(settings.made(Config, values), count, checkpoint)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
@@ -219,10 +226,6 @@ class GroupTrainer(Trainer):
     def problems(self, conversations: list[tasks.Conversation]) -> list[Problem]:
         """Return the problems that fit into `max_length`, with their right answers."""
         return rollouts.problems_of(self.tokenizer, conversations, self.config)
-
-    def text(self, tokens: list[int]) -> str:
-        """Return the text of an answer, without its end token."""
-        return rollouts.text_of(self.tokenizer, tokens)
 
     def train_steps(self) -> int:
         """Run all steps. Each samples from the weights of the step before, or of one a few steps
@@ -355,9 +358,8 @@ class GroupTrainer(Trainer):
     def asked_at(self, step: int) -> list[Problem]:
         """Return the questions of a step."""
         config = self.config
-        count = len(self.questions)
-        indices = tasks.batch_indices(step, config.groups_per_batch, count, config.seed)
-        return [self.questions[index] for index in indices]
+        size, total = config.groups_per_batch, len(self.questions)
+        return [self.questions[i] for i in tasks.batch_indices(step, size, total, config.seed)]
 
     def ask(
         self, sampler: "tinker.SamplingClient", problem: Problem, count: int, **params: Any
@@ -373,7 +375,8 @@ class GroupTrainer(Trainer):
         for their rewards."""
         begun: list[tuple[Any, str, bool, Callable[[], float]]] = []
         for sequence in self.wait(request).sequences:
-            text, ended = self.text(sequence.tokens), sequence.stop_reason == "stop"
+            text = rollouts.text_of(self.tokenizer, sequence.tokens)
+            ended = sequence.stop_reason == "stop"
             begun.append((sequence, text, ended, self.reward.begin(problem, text, ended)))
 
         def group() -> Group:

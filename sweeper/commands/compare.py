@@ -8,17 +8,21 @@ import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sweeper import paths
 from sweeper.commands import arguments as shared
+from sweeper.commands.checkpoint_names import (
+    Checkpoint,
+    checkpoint_named,
+    service_environment,
+)
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_named, open_registry
 from sweeper.common.atomic import atomic_write
 from sweeper.common.sanitize import sanitize_lines
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.metrics.objective import last_values
-from sweeper.metrics.rows import parse
 from sweeper.results.items import Answer, ItemFile, parse_answers
 from sweeper.results.origins import differences
 from sweeper.results.problems import tell_problems
@@ -34,15 +38,6 @@ if TYPE_CHECKING:
 
 BASE = "base"
 _RECIPE = "sweeper.recipes.eval"
-
-
-class _Side(NamedTuple):
-    """One of the compared models: a name to show, the base model, and the address of its weights,
-    if any."""
-
-    name: str
-    model: str | None
-    address: str | None
 
 
 def run_checkpoints(arguments: Namespace) -> int:
@@ -70,57 +65,27 @@ def run_checkpoints(arguments: Namespace) -> int:
     return 0
 
 
-def _sides(arguments: Namespace) -> list[_Side]:
+def _sides(arguments: Namespace) -> list[Checkpoint]:
     """Return the compared models. A base model is that of the given runs, or the one that
     `--model` names."""
-    given = [_Side(name, None, None) if name == BASE else _named(arguments, name)
+    given = [Checkpoint(name, None, None) if name == BASE else checkpoint_named(arguments, name)
              for name in arguments.checkpoints]  # fmt: skip
     models = {side.model for side in given if side.model}
     model: str | None = arguments.model or (models.pop() if len(models) == 1 else None)
     if any(side.address is None for side in given) and model is None:
         raise UsageError("base: name its model with --model")
     counts: dict[str, int] = {}
-    sides: list[_Side] = []
+    sides: list[Checkpoint] = []
     for side in given:
         count = counts[side.name] = counts.get(side.name, 0) + 1
         shown = side.name if count == 1 else f"{side.name} ({count})"
-        sides.append(_Side(shown, model if side.address is None else side.model, side.address))
+        sides.append(Checkpoint(shown, model if side.address is None else side.model, side.address))
     return sides
 
 
-def _named(arguments: Namespace, name: str) -> _Side:
-    """Find a checkpoint by its address, or the last one of a run, by the run's name or folder."""
-    if name.startswith("tinker://"):
-        return _Side(name, None, name)
-    if os.path.isfile(os.path.join(name, "checkpoints.jsonl")):
-        return _Side(name, None, os.path.abspath(name))
-    run = open_registry(arguments, snapshot=True).run(name)
-    records = [row for row in run.checkpoint_records() if _address(row)]
-    if not records:
-        raise NotFound(f"{run.sweep}/{run.name} has recorded no checkpoint")
-    return _Side(f"{run.sweep}/{run.name}", _model_of(run), _address(records[-1]))
-
-
-def _model_of(run: RecordedRun) -> str | None:
-    """Return the base model of a run, from the configuration that its program wrote, which
-    includes defaults."""
-    for folder in reversed(run.folders()):
-        rows = parse(run.read(f"{folder}/config.json").replace(b"\n", b" ") + b"\n").rows
-        for row in rows:
-            model = row.get("model_name")
-            if isinstance(model, str):
-                return model
-    return None
-
-
-def _address(record: Mapping[str, object]) -> str | None:
-    address = record.get("sampler_path") or record.get("state_path")
-    return address if isinstance(address, str) else None
-
-
-def _ask(sides: Sequence[_Side], arguments: Namespace) -> dict[str, list[Answer]]:
+def _ask(sides: Sequence[Checkpoint], arguments: Namespace) -> dict[str, list[Answer]]:
     """Sample all models at the same time. Return the answers of each by its name."""
-    environment = os.environ | _service()
+    environment = os.environ | service_environment()
     folders = {side.name: _folder(side, arguments) for side in sides}
     distinct = list(
         {folders[side.name]: side for side in sides}.values()
@@ -144,20 +109,7 @@ def _ask(sides: Sequence[_Side], arguments: Namespace) -> dict[str, list[Answer]
     return {name: _read(folder) for name, folder in folders.items()}
 
 
-def _service() -> dict[str, str]:
-    """Return the variables that lead to the service: none if they are set, else those of this
-    user's engine."""
-    from sweeper.engine import lifecycle
-
-    if os.environ.get("TINKER_BASE_URL") or os.environ.get("TINKER_API_KEY"):
-        return {}
-    info = lifecycle.find()
-    if info is None:
-        raise EnvironmentFailure("no engine runs: `sweeper engine start`, or set TINKER_API_KEY")
-    return lifecycle.client_environment(info)
-
-
-def _settings(side: _Side, folder: str, arguments: Namespace) -> list[str]:
+def _settings(side: Checkpoint, folder: str, arguments: Namespace) -> list[str]:
     values = {
         "suite": os.path.abspath(arguments.prompts),
         "log_path": folder,
@@ -171,7 +123,7 @@ def _settings(side: _Side, folder: str, arguments: Namespace) -> list[str]:
     return [f"{key}={value}" for key, value in values.items() if value is not None]
 
 
-def _folder(side: _Side, arguments: Namespace) -> str:
+def _folder(side: Checkpoint, arguments: Namespace) -> str:
     """Return the cache folder for a model's answers to these prompts."""
     identity = [side.model, side.address, os.path.abspath(arguments.prompts),
             arguments.temperature, arguments.max_tokens]  # fmt: skip

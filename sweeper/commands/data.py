@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.checkpoint_names import checkpoint_named, service_environment
 from sweeper.commands.output import agreeing
 from sweeper.commands.selection import open_registry
 from sweeper.common.sanitize import sanitize_lines
-from sweeper.errors import NotFound, UsageError
+from sweeper.errors import NotFound, SweeperError, UsageError
 from sweeper.paths import home
 from sweeper.recipe.reference import examples
 from sweeper.results.sweeps import SweepRun
@@ -43,6 +44,12 @@ def add_arguments(verb: ArgumentParser) -> None:
     what.add_argument(
         "-n", "--examples", type=int, default=5, metavar="N", help="how many examples (5)"
     )
+    what.add_argument(
+        "--checkpoint",
+        metavar="RUN|tinker://...",
+        help="of rl and distill: sample answers from this checkpoint (a run's default: its last), "
+        "and show them with their rewards",
+    )
     shared.trust(verb)
     shared.root(verb)
     shared.json(verb)
@@ -58,7 +65,7 @@ def run(arguments: Namespace) -> int:
         raise UsageError(
             f"{planned.name}: its program is a command, which sweeper does not know the data of"
         )
-    answer = examples(recipe, planned.config, arguments.examples, _environment(plan))
+    answer = _examples(arguments, plan, planned)
     if answer is None:
         raise NotFound(
             f"the recipe {recipe.reference} shows no examples: it has no function "
@@ -71,9 +78,40 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
+def _examples(arguments: Namespace, plan: Plan, planned: Run) -> "Examples | None":
+    """Return the examples of a run, with samples if there is a checkpoint. Without `--checkpoint`,
+    a recorded run whose checkpoint cannot be sampled has none."""
+    recipe, count = plan.of(planned.stage).recipe, arguments.examples
+    environment, given = _environment(plan), arguments.checkpoint
+    name = given if given or _is_grid(arguments.of) else arguments.of
+    lacking = None
+    if name is not None:
+        try:
+            weights = checkpoint_named(arguments, name).address
+            with_service = {**environment, **service_environment()}
+            answer = examples(recipe, planned.config, count, with_service, weights)
+        except SweeperError as error:
+            if given:
+                raise
+            lacking = str(error)
+        else:
+            if given and answer is not None and not any("samples" in e for e in answer["examples"]):
+                raise UsageError(f"the recipe {recipe.reference} shows no samples of a checkpoint")
+            return answer
+    answer = examples(recipe, planned.config, count, environment)
+    prompts = answer is not None and not any(example["trained"] for example in answer["examples"])
+    if lacking is not None and answer is not None and prompts:
+        answer["about"].append(f"without samples: {lacking}")
+    return answer
+
+
+def _is_grid(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) or os.path.isfile(name)
+
+
 def _planned(arguments: Namespace) -> tuple[Plan, Run]:
     """Return the run whose data are to be shown, and its plan."""
-    if arguments.of.endswith((".yaml", ".yml")) or os.path.isfile(arguments.of):
+    if _is_grid(arguments.of):
         from sweeper.planner.plan import plan  # slow to load
 
         planned = plan(arguments.of, arguments.overrides)
@@ -126,6 +164,9 @@ def _lines(name: str, answer: "Examples", *, marks: bool) -> Iterator[str]:
         trained = f", {example['trained']} trained" if example["trained"] else ""
         yield f"\n--- {number}{title}: {plural(example['tokens'], 'token')}{trained}"
         yield _text(example, marks=marks)
+        for sample in example.get("samples", ()):
+            cut = "" if sample["ended"] else ", cut off"
+            yield f"  reward {sample['reward']:g}{cut}: {sanitize_lines(sample['text'])}"
 
 
 def _span(lengths: Sequence[int]) -> str:

@@ -28,6 +28,7 @@ class Asked(TypedDict):
     validate: bool
     deep: bool
     examples: NotRequired[int]
+    checkpoint: NotRequired[str]
 
 
 class Takes(TypedDict):
@@ -80,14 +81,23 @@ class Estimates(TypedDict):
     of: list[int | None]
 
 
+class Sampled(TypedDict):
+    """A sampled answer. `ended` is False if it was cut off."""
+
+    text: str
+    reward: float
+    ended: bool
+
+
 class Example(TypedDict):
     """An example as a run would train on it: its text in parts, each with whether it is trained
-    on, and its numbers of tokens."""
+    on, and its numbers of tokens. A prompt of RL may have samples."""
 
     title: str
     parts: list[tuple[str, bool]]
     tokens: int
     trained: int
+    samples: NotRequired[list[Sampled]]
 
 
 class Examples(TypedDict):

@@ -78,7 +78,9 @@ def _inspect(request: Asked, recipe: Located, to_argv: ToArgv, written: Written)
         return answer
     configs = list(_given(request["configs"]))
     if count := request.get("examples"):
-        shown: Answer = sibling("recipe_hooks").examples(module, configs[0], count)
+        shown: Answer = sibling("recipe_hooks").examples(
+            module, configs[0], count, request.get("checkpoint")
+        )
         return {**answer, **shown}
     hooks: Answer = sibling("recipe_hooks").ask(module, configs)
     return {**answer, **hooks}

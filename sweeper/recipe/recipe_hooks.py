@@ -7,6 +7,7 @@ Each gets the values of one run. Standard library only."""
 #                   key that its message begins with
 # estimate(values)  tokens that the run will use of its service, by model and kind
 # examples(values, n)  the first n examples that the run would train on (documents.py: Examples)
+# samples(values, n, checkpoint)  the same, each with samples of a checkpoint and their rewards
 
 from __future__ import annotations
 
@@ -41,12 +42,18 @@ def ask(module: ModuleType, configs: Configs) -> Answer:
             "estimates": estimates}  # fmt: skip
 
 
-def examples(module: ModuleType, config: Config, count: int) -> Answer:
-    """Return the first examples of a run; None if the recipe does not show any."""
+def examples(
+    module: ModuleType, config: Config, count: int, checkpoint: str | None = None
+) -> Answer:
+    """Return the first examples of a run; None if the recipe does not show any. With a checkpoint,
+    a recipe that can sample from it shows its samples too."""
+    sampling: Callable[[Config, int, str], Examples] | None = getattr(module, "samples", None)
     function: Callable[[Config, int], Examples] | None = getattr(module, "examples", None)
     if not callable(function):
         return {"examples": None}
     try:
+        if checkpoint is not None and callable(sampling):
+            return {"examples": sampling(config, count, checkpoint)}
         return {"examples": function(config, count)}
     except Exception as error:  # noqa: BLE001  (it is somebody else's code)
         lines = str(error).strip().splitlines() or [type(error).__name__]

@@ -146,10 +146,14 @@ def inspect(
 
 
 def examples(
-    recipe: Recipe, config: Mapping[str, object], count: int, env: Mapping[str, str] = {}
+    recipe: Recipe,
+    config: Mapping[str, object],
+    count: int,
+    env: Mapping[str, str] = {},
+    checkpoint: str | None = None,
 ) -> "Examples | None":
     """Return the first examples that a run of a recipe would train on; None if the recipe shows
-    none. Raises `RecipeError`."""
+    none. Prompts have samples of a checkpoint. Raises `RecipeError`."""
     request: Asked = {
         "reference": recipe.reference,
         "cwd": recipe.cwd,
@@ -160,6 +164,8 @@ def examples(
         "deep": False,
         "examples": count,
     }
+    if checkpoint is not None:
+        request["checkpoint"] = checkpoint
     with_folder = with_log_path(env, os.path.join(recipe.cwd, "log_path"))
     answer = _ask(recipe.python, recipe.cwd, request, {**os.environ, **with_folder}, SHOW_SECONDS)
     if "error" in answer:

@@ -147,6 +147,29 @@ def test_pairs_are_shown_answer_by_answer_and_questions_without_weights(tmp_path
     assert not any(question["trained"] for question in questions)
 
 
+def test_samples_of_a_checkpoint_are_those_of_a_first_step_with_their_rewards(
+    recipes, tmp_path, capsys, monkeypatch
+):
+    task = {"task": "sorting", "length": 2, "letters": 3, "test_size": 2, "group_size": 3}
+    task |= {"groups_per_batch": 4, "eval_every": 0}
+    first, second = tmp_path / "first", tmp_path / "second"
+    recipes.succeed("rl", first, **task, max_steps=2)
+    recipes.succeed("rl", second, **task, max_steps=1, load_checkpoint_path=first)
+    summaries = recipes.read(second / "iteration_000000" / "train_rollout_summaries.jsonl")
+    for key, value in recipes.environment().items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setenv("TINKER_BASE_URL", recipes.url)
+    path = grid(tmp_path, "rl", "none", **task, base_url=recipes.url)
+    shown = answered(capsys, path, "-n", "3", "--checkpoint", str(first))
+    rewards = [sample["reward"] for one in shown["examples"] for sample in one["samples"]]
+    assert rewards == [row["total_reward"] for row in summaries[: 3 * 3]]
+    assert main(["data", path, "-n", "1", "--checkpoint", str(first)]) == 0
+    assert capsys.readouterr().out.count("\n  reward ") == 3
+    sft = grid(tmp_path, "sft", "none", base_url=recipes.url)
+    assert main(["data", sft, "--checkpoint", str(first)]) == 2
+    assert "the recipe sft shows no samples of a checkpoint" in capsys.readouterr().err
+
+
 def test_a_recorded_run_shows_its_data(recipes, tmp_path, capsys):
     root = str(tmp_path / "sweeps")
     path = grid(tmp_path, "sft", "none", {"env": recipes.tokenizers}, base_url="http://127.0.0.1:1")

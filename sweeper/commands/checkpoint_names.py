@@ -1,0 +1,63 @@
+"""Finds the checkpoints that arguments name, and the service to sample from them."""
+
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sweeper.commands.selection import open_registry
+from sweeper.errors import EnvironmentFailure, NotFound
+from sweeper.metrics.rows import parse
+from sweeper.results.runs import RecordedRun
+
+
+class Checkpoint(NamedTuple):
+    """A model to sample from: a name to show, the base model (None if it is not known), and the
+    address or folder of its weights, if any."""
+
+    name: str
+    model: str | None
+    address: str | None
+
+
+def checkpoint_named(arguments: Namespace, name: str) -> Checkpoint:
+    """Find a checkpoint by its address, or the last one of a run, by the run's name or folder."""
+    if name.startswith("tinker://"):
+        return Checkpoint(name, None, name)
+    if os.path.isfile(os.path.join(name, "checkpoints.jsonl")):
+        return Checkpoint(name, None, os.path.abspath(name))
+    run = open_registry(arguments, snapshot=True).run(name)
+    records = [row for row in run.checkpoint_records() if _address(row)]
+    if not records:
+        raise NotFound(f"{run.sweep}/{run.name} has recorded no checkpoint")
+    return Checkpoint(f"{run.sweep}/{run.name}", _model_of(run), _address(records[-1]))
+
+
+def _model_of(run: RecordedRun) -> str | None:
+    """Return the base model of a run, from the configuration that its program wrote, which
+    includes defaults."""
+    for folder in reversed(run.folders()):
+        rows = parse(run.read(f"{folder}/config.json").replace(b"\n", b" ") + b"\n").rows
+        for row in rows:
+            model = row.get("model_name")
+            if isinstance(model, str):
+                return model
+    return None
+
+
+def _address(record: Mapping[str, object]) -> str | None:
+    address = record.get("sampler_path") or record.get("state_path")
+    return address if isinstance(address, str) else None
+
+
+def service_environment() -> dict[str, str]:
+    """Return the variables that lead to the service: none if they are set, else those of this
+    user's engine."""
+    from sweeper.engine import lifecycle
+
+    if os.environ.get("TINKER_BASE_URL") or os.environ.get("TINKER_API_KEY"):
+        return {}
+    info = lifecycle.find()
+    if info is None:
+        raise EnvironmentFailure("no engine runs: `sweeper engine start`, or set TINKER_API_KEY")
+    return lifecycle.client_environment(info)
