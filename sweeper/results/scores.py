@@ -23,8 +23,8 @@ _KEY = re.compile(r"(?:.*/)?eval/(.+)/score")
 _ITEMS = ("num_items", "num_examples")
 _PARENT = "parent_path"
 _OF_EVAL = "items"
-"""The name of the record with which our recipe `eval` keeps the address of the evaluated weights
-under `_PARENT`."""
+"""The name of the record with which our recipe `eval`, which saves no weights, keeps the address of
+the evaluated ones under `_PARENT`. Recipes that evaluate while they train write it too."""
 
 
 class Score(NamedTuple):
@@ -96,14 +96,17 @@ def merged(scores: Iterable[Score]) -> list[Score]:
 
 
 def _recorded(points: Sequence[Point], records: Sequence[Mapping[str, object]]) -> list[Score]:
+    saved = [record for record in records if record.get("state_path") or record.get("sampler_path")]
     evaluated = next((record for record in records if record.get("name") == _OF_EVAL), None)
-    if evaluated is not None:  # its steps count items, and its last row is about all of them
+    if (
+        evaluated is not None and not saved
+    ):  # its steps count items, and its last row is about all of them
         last = {point.suite: point for point in points}
         address = _text(evaluated.get(_PARENT))
         name = BASE if address is None else address.rstrip("/").rpartition("/")[2]
         points = [point._replace(step=step_of_name(name)) for point in last.values()]
         return [_score(point, name, address) for point in points]
-    names = {step: record for record in records if (step := _step(record)) is not None}
+    names = {step: record for record in saved if (step := _step(record)) is not None}
     scores: list[Score] = []
     for point in points:
         record = None if point.step is None else names.get(point.step)

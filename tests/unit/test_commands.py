@@ -105,8 +105,9 @@ def scored(root: Path, written: ModuleType) -> None:
                 {"step": 0, "test/nll": 9.0, "eval/gsm8k/score": 0.1, "eval/gsm8k/num_items": 5},
                 {"step": 10, "test/nll": 1 + rank + seed, "eval/gsm8k/score": score},
             ]
+            items = {"name": "items", "batch": 0}  # of an evaluation while training
             checkpoint = {"name": "000010", "batch": 10, "sampler_path": "tinker://x"}
-            sweep.run({"model": model, "rank": rank}, seed, rows, checkpoints=[checkpoint])
+            sweep.run({"model": model, "rank": rank}, seed, rows, checkpoints=[items, checkpoint])
     sweep.save()
 
 
@@ -137,6 +138,13 @@ def test_ls_by_checkpoint_and_suite_has_the_scores(
     assert table["rows"][0]["scores"]["gsm8k"] == {
         **{"score": 0.1, "runs": 1, "items": 5, "errors": 0}
     }
+    sweep = written.Written(tmp_path, "e", {"rank": [4]})  # of the recipe eval
+    rows = [{"step": step, "eval/gsm8k/score": step / 10} for step in (1, 2)]
+    items = {"name": "items", "batch": 0, "parent_path": "tinker://x/sampler_weights/000010"}
+    sweep.run({"rank": 4}, 0, rows, checkpoints=[items])
+    sweep.save()
+    [row] = ask(capsys, "ls", "e", "--by", "checkpoint,suite", "--root", str(tmp_path))["rows"]
+    assert (row["value"], row["scores"]["gsm8k"]["score"]) == ("000010", 0.2)
     table = ask(capsys, "ls", "m", "--by", "model,rank,suite", "--root", str(tmp_path))
     assert [(row["value"], row["scores"]["gsm8k"]["score"]) for row in table["rows"]] == [
         ([model, rank], pytest.approx(rank / 10 + 0.025)) for model in ("a", "b") for rank in (8, 4)
