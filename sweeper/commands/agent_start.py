@@ -1,6 +1,7 @@
 """`sweeper agent start`: starts a coding agent in a sandbox. Its prompts, and its transcript."""
 
 import os
+import secrets
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -47,9 +48,11 @@ def _add_start(verb: ArgumentParser) -> None:
     agent.add_argument("--grids", metavar="DIR", help="its folder (agents/NAME, made if missing)")
     place = shared.group(verb, "where it works")
     place.add_argument("--in", dest="place", choices=PLACES, default=PLACES[0], help="(podman)")
-    place.add_argument("--image", help="podman: an image, or a folder with a Linux file system")
+    place.add_argument(
+        "--image", help="its image; for podman also a folder with a Linux file system"
+    )
     place.add_argument("--network", help="podman: none, host, ... (podman's default)")
-    place.add_argument("--memory", help="podman: the most memory, as 4g")
+    place.add_argument("--memory", type=int, metavar="MIB", help="the most memory of a container")
     allowed = shared.group(verb, "what it may use")
     allowed.add_argument(
         "--budget",
@@ -85,9 +88,10 @@ def _request(arguments: Namespace, store: Store) -> session.Start:
         name = f"{shorten(stem, _LONGEST_NAME)}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     if not is_sweep_name(name):
         raise UsageError(f"--name {name}: write letters, digits, '.', '_' and '-'")
-    sandbox = Sandbox(arguments.place, arguments.image, arguments.network, arguments.memory)
+    place = (arguments.place, arguments.image, arguments.network, arguments.memory)
+    sandbox = Sandbox(*place, arguments.hours, secrets.token_hex(6))
     sandbox.require()
-    secrets = session.secrets_of(cli, arguments.secret, required=sandbox.isolated)
+    values = session.secrets_of(cli, arguments.secret, required=sandbox.isolated)
     folder = os.path.realpath(arguments.grids or os.path.join("agents", name))
     return session.Start(
         name,
@@ -98,7 +102,7 @@ def _request(arguments: Namespace, store: Store) -> session.Start:
         folder,
         store.root,
         arguments.budget,
-        secrets,
+        values,
         arguments.hours,
         arguments.restarts,
     )

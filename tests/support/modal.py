@@ -254,10 +254,19 @@ class Modal:
                 os.killpg(sandbox.process.pid, 9)
             sandbox.process.wait()
         for command in sandbox.commands.values():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for child in psutil.Process(command.pid).children(recursive=True):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        child.kill()
             command.kill()
             command.wait()
+            if command.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    command.stdin.close()
 
-    def _start(self, sandbox: Sandbox, argv: list[str], output: Any) -> subprocess.Popen[bytes]:
+    def _start(
+        self, sandbox: Sandbox, argv: list[str], output: Any, stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
         environment = {name: os.environ[name] for name in PASSED if name in os.environ}
         environment |= self.environment
         for secret in sandbox.definition.secret_ids:
@@ -266,7 +275,7 @@ class Modal:
             argv,
             cwd="/",
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             start_new_session=True,
             stdout=output,
             stderr=output,
@@ -394,9 +403,45 @@ class Modal:
         sandbox = self._found(_sandbox(request.task_id))
         if sandbox.result.status:
             raise GRPCError(Status.NOT_FOUND, "the sandbox has ended")
-        command = self._start(sandbox, list(request.command_args), subprocess.DEVNULL)
+        with self._output(request.exec_id).open("wb") as file:
+            argv = list(request.command_args)
+            command = self._start(sandbox, argv, file, subprocess.PIPE)
         sandbox.commands[request.exec_id] = command
         return task_command_router_pb2.TaskExecStartResponse()
+
+    def _output(self, command: str) -> Path:
+        return self.folder / f"{command}.out"
+
+    def _on_TaskExecStdinWrite(self, request: Any) -> Any:  # noqa: N802
+        stdin = self._found(_sandbox(request.task_id)).commands[request.exec_id].stdin
+        assert stdin is not None
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            stdin.write(request.data)
+            stdin.flush()
+            if request.eof:
+                stdin.close()
+        return task_command_router_pb2.TaskExecStdinWriteResponse()
+
+    async def read_output(self, request: Any, send: Callable[[Any], Any]) -> None:
+        """Send what a command prints (both streams as one), until it ends."""
+        router = task_command_router_pb2
+        if request.file_descriptor != router.TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDOUT:
+            return
+        command = self._found(_sandbox(request.task_id)).commands[request.exec_id]
+        with self._output(request.exec_id).open("rb") as file:
+            file.seek(request.offset)
+            while not self._over.is_set():
+                over = command.poll() is not None
+                if data := file.read(65_536):
+                    await send(router.TaskExecStdioReadResponse(data=data))
+                elif over:
+                    return
+                else:
+                    await asyncio.sleep(0.02)
+
+    def _on_SandboxTerminateV2(self, request: Any) -> Any:  # noqa: N802
+        self.terminate(request.sandbox_id)
+        return api_pb2.SandboxTerminateResponse()
 
     async def _wait(self, request: Any) -> Any:
         command = self._found(_sandbox(request.task_id)).commands[request.exec_id]
@@ -453,6 +498,10 @@ def _servicer(base: Any, modal: Modal) -> Any:
     def method(name: str) -> Callable[..., Any]:
         async def handle(self: Any, stream: Any) -> None:
             request = await stream.recv_message()
+            if name == "TaskExecStdioRead":
+                modal.requests.append(name)
+                await modal.read_output(request, stream.send_message)
+                return
             await stream.send_message(await modal.answer(name, request, stream.metadata))
 
         return handle

@@ -8,6 +8,7 @@ import pytest
 from sweeper.agents.skill import SKILLS, skill_text
 from sweeper.agents.start import prompts, session
 from sweeper.agents.start.clis import CLIS, Setting, find_cli
+from sweeper.agents.start.relay import Folder, frame, unpack
 from sweeper.agents.start.transcript import (
     Session,
     Transcript,
@@ -106,7 +107,7 @@ WRONG: list[tuple[list[str], int, str]] = [
         "claude needs ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN",
     ),
     ([*PODMAN, "--agent", "codex"], 6, "codex needs CODEX_API_KEY: export one"),
-    (["--in", "local", "--network", "none"], 2, "--network: only with --in podman"),
+    (["--in", "local", "--network", "none"], 2, "--network: only with --in podman or modal"),
     (["--in", "podman"], 2, "--in podman: name an image"),
     (["--budget", "dollars=1"], 2, "--budget dollars=1"),
     (["--hours", "0"], 2, "--hours must be above 0"),
@@ -156,3 +157,26 @@ def test_the_configuration_of_tools_is_the_usual_one(tmp_path: Path) -> None:
         assert Path(setting.prompt).read_text() == "the prompt"
         assert Path(room.folder).stat().st_mode & 0o777 == 0o700
     assert not Path(room.folder).exists()
+
+
+def test_files_of_a_sandbox_stay_within_the_agents_folder(tmp_path: Path) -> None:
+    """Both sides send what they have written, and not what they got."""
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    top = tmp_path / "work"
+    top.mkdir()
+    (top / "link").symlink_to(outside)
+    (top / "a.yaml").write_text("one")
+    folder = Folder(str(top))
+    assert folder.changed() == [("a.yaml", b"one")] and folder.changed() == []
+    for name in ("../outside", str(outside), "link", "..", "."):
+        folder.write(name, b"theirs")
+    assert outside.read_text() == "mine" and folder.changed() == []
+    folder.write("deep/b.yaml", b"two")
+    assert (top / "deep" / "b.yaml").read_text() == "two" and folder.changed() == []
+    (top / "deep" / "b.yaml").write_text("three")
+    assert folder.changed() == [("deep/b.yaml", b"three")]
+    assert unpack(frame("put", b"\x00\xff", name="x")) == (
+        {"kind": "put", "data": "AP8=", "name": "x"},
+        b"\x00\xff",
+    )

@@ -1,7 +1,9 @@
-"""The sandboxes of agents: a container by podman, or this machine."""
+"""The sandboxes of agents: a container by podman, a sandbox of Modal, or this machine."""
 
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +16,7 @@ from sweeper.environments import containers
 from sweeper.environments.process import ROOT, start_cleaner
 from sweeper.errors import EnvironmentFailure, UsageError
 
-PLACES = ("podman", "local")
+PLACES = ("podman", "modal", "local")
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TERM", "HOME", "USER")
 _END_SECONDS = 30.0
 _LONGEST_PATH = 90
@@ -23,13 +25,16 @@ _FILES = 65_536
 
 
 class Sandbox(NamedTuple):
-    """Where agents work. `image` is an image, or a folder with a Linux file system; `network` and
-    `memory` are options of podman."""
+    """Where agents work. `image` is an image, or for podman a folder with a Linux file system;
+    `network` and `memory` (in MiB) limit containers. At Modal, `hours` limits the sandbox, and
+    `token` names its folder."""
 
     kind: str
     image: str | None = None
     network: str | None = None
-    memory: str | None = None
+    memory: int | None = None
+    hours: float = 1.0
+    token: str = ""
 
     @property
     def isolated(self) -> bool:
@@ -43,7 +48,17 @@ class Sandbox(NamedTuple):
 
     def work(self, folder: str) -> str:
         """The agent's folder as the agent sees it."""
-        return "/work" if self.isolated else folder
+        places = {"podman": "/work", "modal": f"{self._base}/work"}
+        return places.get(self.kind, folder)
+
+    def private(self, folder: str) -> str:
+        """The private folder as the agent sees it."""
+        places = {"podman": "/sweeper", "modal": f"{self._base}/private"}
+        return places.get(self.kind, folder)
+
+    @property
+    def _base(self) -> str:
+        return f"/tmp/sweeper-agent-{self.token}"  # noqa: S108 - in the sandbox, which is only the agent's
 
     def require(self) -> None:
         """Raise `UsageError` for options that do not fit, `EnvironmentFailure` if this machine
@@ -51,13 +66,19 @@ class Sandbox(NamedTuple):
         given = [name for name in ("image", "network", "memory") if getattr(self, name) is not None]
         if not self.isolated:
             if given:
-                raise UsageError(f"--{given[0]}: only with --in podman")
+                raise UsageError(f"--{given[0]}: only with --in podman or modal")
             return
+        if self.kind == "modal" and self.network is not None:
+            raise UsageError("--network: only with --in podman")
         if self.image is None:
             raise UsageError(
-                "--in podman: name an image with the agent's program and python3: --image IMAGE"
+                f"--in {self.kind}: name an image with the agent's program and python3: --image ..."
             )
-        if (lacks := containers.missing(self.kind)) is not None:
+        if self.kind == "modal":
+            from sweeper.backends.modal.client import official
+
+            official()
+        elif (lacks := containers.missing(self.kind)) is not None:
             raise EnvironmentFailure(lacks)
 
 
@@ -82,13 +103,16 @@ class Room:
     @property
     def seen(self) -> str:
         """The private folder as the agent sees it."""
-        return "/sweeper" if self._sandbox.isolated else self.folder
+        return self._sandbox.private(self.folder)
 
     def start(
         self, argv: Sequence[str], env: Mapping[str, str], secrets: Mapping[str, str], stdin: int
     ) -> "subprocess.Popen[bytes]":
         """Start the command; its output and errors are in `stdout`. Raises `EnvironmentFailure`."""
-        if self._sandbox.isolated:
+        if self._sandbox.kind == "modal":
+            command = self._modal(argv, env, list(secrets))
+            environment = {**os.environ, **secrets, ROOT: self.folder}
+        elif self._sandbox.isolated:
             command = [*self._podman(env, list(secrets)), *argv]
             # Without the mark: podman's own processes remove the container after the agent.
             environment = {**os.environ, **secrets}
@@ -117,7 +141,10 @@ class Room:
         argv += [*containers.system_limits(_FILES), "--workdir", sandbox.work(self._work)]
         argv += ["--volume", f"{self._work}:{sandbox.work(self._work)}"]
         argv += ["--volume", f"{self.folder}:{self.seen}:ro"]
-        for name, value in (("network", sandbox.network), ("memory", sandbox.memory)):
+        for name, value in (
+            ("network", sandbox.network),
+            ("memory", None if sandbox.memory is None else f"{sandbox.memory}m"),
+        ):
             argv += [] if value is None else [f"--{name}", value]
         for key, value in {**env, ROOT: self.folder}.items():
             argv += ["--env", f"{key}={value}"]
@@ -127,11 +154,34 @@ class Room:
             return [*argv, "--rootfs", f"{os.path.abspath(image)}:O"]
         return [*argv, image]
 
+    def _modal(
+        self, argv: Sequence[str], env: Mapping[str, str], secrets: Sequence[str]
+    ) -> list[str]:
+        sandbox = self._sandbox
+        start = {
+            "argv": list(argv),
+            "env": dict(env),
+            "secrets": list(secrets),
+            "image": sandbox.image,
+            "memory": sandbox.memory,
+            "hours": sandbox.hours,
+            "base": os.path.dirname(self.seen),
+            "work": self._work,
+            "python": sandbox.python,
+        }
+        with open(os.path.join(self.folder, "start.json"), "w", encoding="utf-8") as file:
+            json.dump(start, file)
+        return [sys.executable, "-P", "-m", "sweeper.agents.start.modal_client", self.folder]
+
     def close(self) -> None:
         """End the command and everything that it has started, and remove the private folder."""
         process, self._process = self._process, None
         if process is not None:
-            if self._sandbox.isolated:
+            if self._sandbox.kind == "modal":
+                process.send_signal(signal.SIGINT)  # it ends the sandbox
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_END_SECONDS)
+            elif self._sandbox.isolated:
                 self._ask("kill", self._container)
                 self._ask("rm", "-f", self._container)
             process.kill()

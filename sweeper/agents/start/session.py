@@ -88,13 +88,19 @@ def prepare(folder: str) -> list[str]:
     for place in SKILL_FOLDERS:
         for name in skill.SKILLS:
             path = os.path.join(folder, place, name, "SKILL.md")
-            if os.path.lexists(path):
-                with open(path, encoding="utf-8", errors="replace") as file:
-                    if file.read() != skill.skill_text(name):
-                        warnings.append(f"{path}: differs from this version's, and is kept")
-                continue
-            skill.install(name, os.path.join(folder, place))
+            if not os.path.lexists(path):
+                skill.install(name, os.path.join(folder, place))
+            elif not _holds(path, skill.skill_text(name)):
+                warnings.append(f"{path}: differs from this version's, and is kept")
     return warnings
+
+
+def _holds(path: str, text: str) -> bool:
+    """Return whether a regular file has this text. An agent may have put anything there."""
+    if not os.path.isfile(path) or os.path.getsize(path) > len(text.encode()):
+        return False
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read() == text
 
 
 @contextmanager

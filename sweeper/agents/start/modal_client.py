@@ -1,0 +1,195 @@
+"""Runs an agent in a Modal sandbox, as a program of its own, with the agent's output and exit code.
+`start.json` in the private folder says what to start (places.py)."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+from importlib import resources
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sweeper.agents.start.connection import SOCKET
+from sweeper.agents.start.relay import Folder, frame, unpack
+from sweeper.backends.modal.client import Service, official
+from sweeper.errors import SweeperError
+from sweeper.terminal import warn
+
+if TYPE_CHECKING:
+    from modal import App, Client
+
+START = "start.json"
+_APP = "sweeper"
+_ALIVE_SECONDS = 10.0
+_SPARE_SECONDS = 300.0
+_GUARD = """\
+import os, sys, time
+base = sys.argv[1]
+os.makedirs(base, exist_ok=True)
+alive = os.path.join(base, "alive")
+open(alive, "w").close()
+while time.time() - os.path.getmtime(alive) < 60:
+    time.sleep(1)
+"""
+"""The sandbox's own command: it ends, and the sandbox with it, when nothing has come for a minute,
+for example because this program was killed."""
+
+
+class Start(NamedTuple):
+    """What to start, and where: `base` is a folder in the sandbox, `work` the agent's folder here.
+    `env` has no secrets: `secrets` are names of variables."""
+
+    argv: list[str]
+    env: dict[str, str]
+    secrets: list[str]
+    image: str
+    memory: int | None
+    hours: float
+    base: str
+    work: str
+    python: str
+
+
+class _Session:
+    """The frames of one agent, both ways."""
+
+    def __init__(self, start: Start, private: str, process: Any) -> None:
+        self._start, self._private, self._process = start, private, process
+        self._work = Folder(start.work)
+        self._connections: dict[int, asyncio.StreamWriter] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writing = asyncio.Lock()
+
+    async def _send(self, line: bytes) -> None:
+        async with self._writing:
+            self._process.stdin.write(line)
+            await self._process.stdin.drain.aio()
+
+    async def _send_files(self) -> None:
+        for name, data in await asyncio.to_thread(self._work.changed):
+            await self._send(frame("put", data, name=name, folder="work"))
+
+    async def run(self) -> int:
+        """Start the agent, and follow it. Return its exit code."""
+        for name in sorted(os.listdir(self._private)):
+            path = os.path.join(self._private, name)
+            if os.path.isfile(path) and name != START:
+                with open(path, "rb") as file:
+                    await self._send(frame("put", file.read(), name=name, folder="private"))
+        await self._send_files()
+        env = {**self._start.env, **{name: os.environ[name] for name in self._start.secrets}}
+        await self._send(frame("start", argv=self._start.argv, env=env))
+        self._task(self._stay_alive())
+        left = b""
+        try:
+            async for data in self._process.stdout:
+                *lines, left = (left + data).split(b"\n")
+                for line in lines:
+                    if not line.startswith(b"{"):  # an error of the relay
+                        os.write(1, line + b"\n")
+                        continue
+                    code = await self._take(*unpack(line))
+                    if code is not None:
+                        return code
+        finally:
+            for task in self._tasks:
+                task.cancel()
+        return 1
+
+    def _task(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _stay_alive(self) -> None:
+        while True:
+            await asyncio.sleep(_ALIVE_SECONDS)
+            await self._send(frame("alive"))
+
+    async def _take(self, found: dict[str, Any], data: bytes) -> int | None:
+        """Do what a frame says. Return the agent's exit code if it has ended."""
+        kind, number = found["kind"], found.get("id", 0)
+        if kind == "exit":
+            return int(found["code"])
+        if kind == "out":
+            os.write(1, data)
+        elif kind == "put":
+            await asyncio.to_thread(self._work.write, found["name"], data)
+        elif kind == "open":
+            path = os.path.join(self._private, SOCKET)
+            reader, self._connections[number] = await asyncio.open_unix_connection(path)
+            self._task(self._answers(number, reader))
+        elif number in self._connections:
+            writer = self._connections[number]
+            if kind == "data":
+                writer.write(data)
+                await writer.drain()
+            else:
+                with suppress(OSError):
+                    writer.write_eof()
+        return None
+
+    async def _answers(self, number: int, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(65536):
+            await self._send_files()  # what a tool has written must be there first
+            await self._send(frame("data", data, id=number))
+        await self._send(frame("close", id=number))
+
+
+def run(private: str) -> int:
+    """Create the sandbox, run the agent in it, and end the sandbox. Return the agent's exit code.
+    Raises `SweeperError`."""
+    with open(os.path.join(private, START), encoding="utf-8") as file:
+        start = Start(**json.load(file))
+    modal = official()
+    service = Service(_APP, None)
+    image = service.image(start.image, 600.0)
+    relay = resources.files("sweeper.agents.start").joinpath("relay.py").read_text("utf-8")
+    seconds = 3600 * start.hours + _SPARE_SECONDS
+    ids: list[str] = []
+
+    async def work(client: "Client", app: "App") -> int:
+        more = {} if start.memory is None else {"memory": start.memory}
+        sandbox: Any = await modal.Sandbox.create.aio(
+            *(start.python, "-c", _GUARD, start.base),
+            name=f"sweeper-{os.path.basename(start.base)}-{time.time_ns()}"[:60],
+            app=app,
+            image=image,
+            timeout=min(round(seconds), 24 * 3600),
+            client=client,
+            **more,
+        )
+        ids.append(sandbox.object_id)
+        try:
+            command = (start.python, "-u", "-c", relay, start.base)
+            process = await sandbox.exec.aio(*command, text=False)
+            return await _Session(start, private, process).run()
+        finally:
+            with suppress(Exception):  # then the guard ends it
+                await sandbox.terminate.aio()
+
+    async def end(client: "Client", app: "App") -> None:
+        del app
+        for identity in ids:
+            sandbox: Any = await modal.Sandbox.from_id.aio(identity, client=client)
+            await sandbox.terminate.aio()
+
+    try:
+        return service.ask(work, seconds)
+    except KeyboardInterrupt:
+        service.ask(end)
+        return 130
+
+
+def main() -> int:
+    """Run what the folder in the first argument says."""
+    try:
+        return run(sys.argv[1])
+    except SweeperError as error:
+        warn(str(error))
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
