@@ -30,21 +30,25 @@ _MOST = 1e15
 @dataclass(frozen=True)
 class AtPlace:
     """The usage of attempts at one of several places. `seconds` is the time of ended attempts.
-    `usd` is the cost of their tokens, or None if it is unknown. The cost of the place itself is
-    not included."""
+    `usd` is the cost of their tokens, or None if it is unknown; `prices` are the dates of its
+    prices, for people. The cost of the place itself is not included."""
 
     name: str
     attempts: int
     seconds: float
     tokens: int
     usd: float | None
+    prices: str | None = None
 
     @property
     def text(self) -> str:
-        """`12 attempts on slurm, 3 h 20 min, 1,200,000 tokens, $0.40`."""
+        """`12 attempts on slurm, 3 h 20 min, 1,200 tokens, 0.4 dollars by prices of 2026-10`."""
         parts = [f"{plural(self.attempts, 'attempt')} on {self.name}", duration(self.seconds)]
         parts += [f"{self.tokens:,} tokens"] if self.tokens else []
-        return ", ".join([*parts, *([] if self.usd is None else [money(self.usd)])])
+        if self.usd is not None:
+            dated = "" if self.prices is None else f" by {self.prices}"
+            parts.append(f"{money(self.usd)} dollars{dated}")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -195,7 +199,7 @@ class Priced:
         return tuple(
             AtPlace(
                 *(place, len(usage), seconds.get(place, 0.0)),
-                *(total(usage).counts.tokens, self.sum_of(usage)),
+                *(total(usage).counts.tokens, self.sum_of(usage), self.basis_of(usage)),
             )
             for place, usage in used.items()
         )

@@ -1,6 +1,7 @@
 """Curves, edges of the grid, and the words that numbers become."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,7 +13,7 @@ from sweeper.analysis import labels
 from sweeper.analysis.comparison.edges import find_edges
 from sweeper.analysis.figures.curves import band, thin, thin_rows
 from sweeper.analysis.figures.layouts import categories, layout, plain
-from sweeper.analysis.reading.costs import token_columns
+from sweeper.analysis.reading.costs import AtPlace, token_columns
 from sweeper.analysis.reading.history import Histories
 from sweeper.analysis.reading.keys import goal_of
 from sweeper.analysis.reading.series import Series, best, last
@@ -302,3 +303,10 @@ def test_durations_and_lists():
 )
 def test_a_goal_is_guessed_from_a_name_that_says_it(key: str, goal: str | None):
     assert goal_of(key) == goal
+
+
+def test_dollars_at_a_place_have_the_dates_of_their_prices() -> None:
+    place = AtPlace("slurm", 12, 90.0, 1200, 0.4, "prices of 2026-06 to 2026-10")
+    assert place.text.startswith("12 attempts on slurm, ")
+    assert place.text.endswith(", 1,200 tokens, 0.4 dollars by prices of 2026-06 to 2026-10")
+    assert replace(place, usd=None).text.endswith(", 1,200 tokens")
