@@ -87,6 +87,7 @@ REWARD = "env/all/reward/total"
         ("rl_loop", 2, "reward/total", ["progress/done_frac"]),
         ("sl_basic", 4, "train_mean_nll", ["tokens/trained", "train_mean_bpb", "test/bpb"]),
         ("rl_basic", 2, REWARD, ["tokens/sampled", "time/total"]),
+        ("async_rl", 6, REWARD, ["tokens/sampled", "optim/entropy"]),
         ("dpo", 2, "dpo_loss", ["accuracy", "margin", "chosen_reward"]),
         ("rlhf", 2, REWARD, ["env/all/win_minus_loss", "tokens/trained"]),
         ("guess_number", 2, REWARD, ["env/all/turns_per_episode"]),
