@@ -85,7 +85,7 @@ class Contents:
     nothing writes to are used again too, for `_LISTED_NS` at most: no one is told of files that
     are removed by hand."""
 
-    gates = GATES
+    gates: tuple[str, ...] = GATES
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
