@@ -128,9 +128,10 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
     config = settings.made(Config, values)
     train, test = estimates.split_sizes(config)
     teachers = [estimates.model_of(config, name) for _, name in teachers_of(config.teacher)]
-    size = rl.sampled_size(config, train)
+    size = estimates.sampled_size(config, train)
     if config.mode == "on_policy":
-        tally = rl.tally_groups(config)
+        tally = estimates.tally_groups(config)
+        evaluating.tally(tally, config)
         answers = config.max_steps * config.groups_per_batch * config.group_size
         passes = 2 if config.kl_top_k else 1
         for teacher in teachers:

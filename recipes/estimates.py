@@ -215,6 +215,25 @@ def times(every: int, max_steps: int) -> int:
     return 1 + (-(-max_steps // every) if every else 1)
 
 
+def tally_groups(config: Any) -> Tally:
+    """Count the questions, the answers and the training of a run, and its evaluations."""
+    train, test = split_sizes(config)
+    size, model, tally = sampled_size(config, train), config.model_name, Tally()
+    groups = config.max_steps * config.groups_per_batch
+    tally.add(model, "prefill", groups * train.prompt)
+    tally.add(model, "sample", groups * config.group_size * size)
+    tally.add(model, "train", groups * config.group_size * (train.prompt + size - 1))
+    times = evaluations(config) * test.number
+    tally.add(model, "prefill", times * test.prompt)
+    tally.add(model, "sample", times * test.answer)
+    return tally
+
+
+def sampled_size(config: settings.Policy, train: Sizes) -> float:
+    """Return the mean number of tokens of a sampled answer."""
+    return min(train.answer, config.max_tokens)
+
+
 def model_of(config: settings.Place, name: str | None) -> str:
     """Return the model meant by a name: a base model, or the run's own model if the name is a
     checkpoint's."""

@@ -130,38 +130,21 @@ def samples(values: Mapping[str, Any], count: int, checkpoint: str) -> preview.D
 def estimate(values: dict[str, Any]) -> estimates.Counts:
     """Estimate the tokens of a run with these values, if no group is dropped; see estimates.py."""
     config = settings.made(Config, values)
-    tally = tally_groups(config)
+    tally = estimates.tally_groups(config)
+    evaluating.tally(tally, config)
     train, _ = estimates.split_sizes(config)
     answers = config.max_steps * config.groups_per_batch * config.group_size
     if config.kl_penalty_coef:
         reference = estimates.model_of(config, config.kl_reference)
-        tally.add(reference, "prefill", answers * (train.prompt + sampled_size(config, train)))
+        tally.add(
+            reference, "prefill", answers * (train.prompt + estimates.sampled_size(config, train))
+        )
     if config.reward_model is not None:
         read = estimates.judged_size(config)
         held_out = estimates.evaluations(config) * config.test_size
         judged = answers + held_out + train.number  # the right answer to each question once, too
         tally.add(config.model_name, "prefill", judged * read)
     return tally.counts()
-
-
-def tally_groups(config: Config) -> estimates.Tally:
-    """Count the questions, the answers and the training of a run, and its evaluations."""
-    train, test = estimates.split_sizes(config)
-    size, model, tally = sampled_size(config, train), config.model_name, estimates.Tally()
-    groups = config.max_steps * config.groups_per_batch
-    tally.add(model, "prefill", groups * train.prompt)
-    tally.add(model, "sample", groups * config.group_size * size)
-    tally.add(model, "train", groups * config.group_size * (train.prompt + size - 1))
-    times = estimates.evaluations(config) * test.number
-    tally.add(model, "prefill", times * test.prompt)
-    tally.add(model, "sample", times * test.answer)
-    evaluating.tally(tally, config)
-    return tally
-
-
-def sampled_size(config: settings.Policy, train: estimates.Sizes) -> float:
-    """Return the mean number of tokens of a sampled answer."""
-    return min(train.answer, config.max_tokens)
 
 
 SampleRequest: TypeAlias = "tinker.APIFuture[tinker.SampleResponse]"
