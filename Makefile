@@ -52,7 +52,7 @@ podman: ## what the tests of containers need (Debian's packages, 90 MB); they sk
 harbor: dev bubblewrap $(HARBOR)/.installed ## the package harbor, in an environment of its own (Python 3.12, 5 GB)
 	@$(BIN)/pytest -q tests/e2e/test_harbor.py
 
-$(HARBOR)/.installed: harbor-constraints.txt | $(VENV)/bin/python
+$(HARBOR)/.installed: harbor-constraints.txt pyproject.toml | $(VENV)/bin/python
 	@echo "installing harbor into $(HARBOR)"
 	@test -x $(HARBOR)/bin/python || $(PYTHON312) -m venv $(HARBOR) || \
 	  { echo "harbor needs Python 3.12 or newer: make harbor PYTHON312=/path/to/python3.12"; exit 1; }
