@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sweeper.agents import hub, local_data
-from sweeper.agents.answers import MOST, Text, page
+from sweeper.agents.answers import MOST, Ours, Text, page
 from sweeper.agents.arguments import Arguments, Metric, Name, Number, Size
 from sweeper.agents.workspace import Workspace
 from sweeper.errors import UsageError
@@ -124,7 +124,7 @@ class Preparing:
         table = [{"seeds": seeds, "lead": lead_found(cells, seeds)} for seeds in SEEDS]
         answer: dict[str, object] = {
             "cells": cells,
-            "unit": "standard deviations between seeds",
+            "unit": Ours("standard deviations between seeds"),
             "leads": table,
             "seeds_for_lead": None if lead is None else seeds_for(lead, cells),
         }
