@@ -1,6 +1,6 @@
 """Measures by simulation what reports say first, and what they advise.
 
-    python tests/bench/statistics_advice.py [--trials 400]
+    python tests/bench/statistics_advice.py [--trials 400] [--only PART_OF_A_HEAD]
 
 Runs whose evaluations are noisier, or that ended earlier, are no clear winners; advice about seeds
 and about the ends of axes in blocks; what a next grid costs; three rounds on fresh seeds. Where a
@@ -214,7 +214,8 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--trials", type=int, default=400)
-    trials = parser.parse_args().trials
+    parser.add_argument("--only", default="", help="tables whose head contains this")
+    given = parser.parse_args()
     for head, table in (
         ("a clear winner, % / said first, %", noisier),
         ("a clear winner, % / said first, %", shorter),
@@ -226,8 +227,10 @@ def main() -> None:
         ("the interval of an interquartile mean over 10 tasks holds, %", several_tasks),
         ("a run that learns is said not to keep what it learned, %", learning),
     ):
+        if given.only not in head:
+            continue
         print(f"\n| | {head} |\n|---|---|")
-        for name, figures in table(trials):
+        for name, figures in table(given.trials):
             print(f"| {name} | {' / '.join(f'{100 * one:.1f}' for one in figures)} |", flush=True)
 
 

@@ -30,6 +30,7 @@ from sweeper.analysis.statistics.seeds import against_best
 
 Floats = NDArray[np.float64]
 
+PARTS = ("noise", "power", "shared", "looks", "differences", "others")
 SEEDS = (2, 3, 5)
 CELLS = (2, 6, 12, 20)
 
@@ -116,7 +117,7 @@ def _lead(cells: int, lead: float) -> Floats:
 
 
 def power(trials: int) -> None:
-    """Simulate one cell ahead, with normal noise, and on seeds that cells share."""
+    """Simulate one cell ahead, with normal noise."""
 
     def rows() -> Iterator[tuple[str, list[str]]]:
         for cells in CELLS:
@@ -131,9 +132,13 @@ def power(trials: int) -> None:
 
     head = "One cell ahead, normal noise, %: named alone / another is / its interval holds then"
     _table(head, rows(), [f"n = {n}" for n in SEEDS])
+
+
+def on_shared_seeds(trials: int) -> None:
+    """Simulate one cell ahead, and equal cells, on seeds that all cells share."""
     rhos = (0.0, 0.5, 0.8, 0.95)
 
-    def shared() -> Iterator[tuple[str, list[str]]]:
+    def rows() -> Iterator[tuple[str, list[str]]]:
         for cells, seeds in ((6, 5), (12, 3), (2, 5)):
             worlds = [World(_shared(rho)) for rho in rhos]
             yield (
@@ -148,7 +153,7 @@ def power(trials: int) -> None:
             )
 
     head = "Shared seeds, one cell ahead by 1 sd, %: named alone / a lone winner among equal cells"
-    _table(head, shared(), [f"correlation {rho}" for rho in rhos])
+    _table(head, rows(), [f"correlation {rho}" for rho in rhos])
 
 
 Order = Callable[[np.random.Generator, int], NDArray[np.int_]]
@@ -167,11 +172,11 @@ def _done(data: SweepData, done: set[str]) -> SweepData:
     return replace(data, runs=runs)
 
 
-def looks(trials: int) -> None:
+def looks(trials: int, numbers: tuple[int, ...]) -> None:
     """Simulate equal cells that are looked at after each run, and seeds that are added."""
 
     def while_open() -> Iterator[tuple[str, list[str]]]:
-        for cells, seeds in ((2, 5), (3, 5), (12, 3)):
+        for cells, seeds in ((c, n) for c, n in ((2, 5), (3, 5), (12, 3)) if c in numbers):
             for name, by_cell, order in (
                 ("seed by seed", False, _in_order),
                 ("cell by cell", True, _in_order),
@@ -195,7 +200,7 @@ def looks(trials: int) -> None:
     _table("Looked at after each run, equal cells, %", while_open(), ["ever named / at the end"])
 
     def added() -> Iterator[tuple[str, list[str]]]:
-        for cells in (2, 3, 6, 12):
+        for cells in numbers:
             rng = np.random.default_rng([32, cells])
             ever = last = 0
             for _ in range(trials):
@@ -308,7 +313,8 @@ def main() -> None:
     """Simulate, print tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--trials", type=int, default=400)
-    parser.add_argument("--only", choices=("noise", "power", "looks", "differences", "others"))
+    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--cells", type=int, nargs="+", default=[2, 3, 6, 12], help="of looks")
     given = parser.parse_args()
     trials, only = given.trials, given.only
     print(f"{trials} sweeps a figure")
@@ -317,8 +323,10 @@ def main() -> None:
             by_noise(trials)
         if only in (None, "power"):
             power(trials)
+        if only in (None, "shared"):
+            on_shared_seeds(trials)
         if only in (None, "looks"):
-            looks(trials)
+            looks(trials, tuple(given.cells))
     if only in (None, "differences"):
         print("\nThe intervals of all differences from the best hold the truth at once, %\n")
         from_best(trials)

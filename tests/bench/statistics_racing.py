@@ -1,6 +1,6 @@
 """Simulates races for seeds (`seeds: {race: 3..10}`) beside sweeps whose cells all have 10 seeds.
 
-    python tests/bench/statistics_racing.py [--trials 400]
+    python tests/bench/statistics_racing.py [--trials 400] [--only PART_OF_A_ROW]
 
 The rule is the launcher's, and the verdict is the report's. `named`: one cell is named alone;
 `right`: and it is the best; `runs`: of those that the fixed sweep takes. The same trials give the
@@ -73,33 +73,36 @@ def row(world: World, means: Floats, trials: int) -> list[str]:
     return [f"{100 * share / trials:.1f}" for share in shares]
 
 
-def rows(trials: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield the rows: equal cells, two best among others, and one that leads."""
+def kinds() -> Iterator[tuple[str, World, Floats]]:
+    """Yield the kinds of sweeps: equal cells, two best among others, and one that leads."""
     for cells in CELLS:
-        yield f"{cells} equal cells", row(WORLDS["normal"], np.zeros(cells), trials)
+        yield f"{cells} equal cells", WORLDS["normal"], np.zeros(cells)
     for cells in CELLS[1:]:
         means = np.ones(cells)
         means[:2] = 0
-        yield f"{cells} cells, two are best, by 1 sd", row(WORLDS["normal"], means, trials)
+        yield f"{cells} cells, two are best, by 1 sd", WORLDS["normal"], means
     for lead in (1.0, 2.0, 3.0):
         for cells in CELLS:
             means = np.zeros(cells)
             means[-1] = -lead
-            yield f"{cells} cells, one leads by {lead:g} sd", row(WORLDS["normal"], means, trials)
+            yield f"{cells} cells, one leads by {lead:g} sd", WORLDS["normal"], means
     every = WORLDS | MORE
     for name in (name for name in every if name != "normal"):
-        yield f"6 equal cells, {name}", row(every[name], np.zeros(6), trials)
+        yield f"6 equal cells, {name}", every[name], np.zeros(6)
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=400)
-    trials = parser.parse_args().trials
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    given = parser.parse_args()
     print("| | raced: named | right | fixed: named | right | runs | ended clear |")
     print("|---|---|---|---|---|---|---|")
-    for name, figures in rows(trials):
-        print(f"| {name} | {' | '.join(figures)} |", flush=True)
+    for name, world, means in kinds():
+        if given.only in name:
+            figures = row(world, means, given.trials)
+            print(f"| {name} | {' | '.join(figures)} |", flush=True)
 
 
 if __name__ == "__main__":
