@@ -9,7 +9,8 @@ from typing import NamedTuple
 from sweeper.alarms.actions import AlarmActions, Watched
 from sweeper.alarms.records import Alarm, names, put, read
 from sweeper.alarms.rules import ADVICE
-from sweeper.alarms.watcher import Criteria, Found, Seen, Watcher
+from sweeper.alarms.stack_requests import StackRequests
+from sweeper.alarms.watcher import STALLED, Criteria, Found, Seen, Watcher
 from sweeper.common.alarm_thresholds import resolve
 from sweeper.common.codec import SCHEMA
 from sweeper.common.sanitize import sanitize
@@ -74,7 +75,8 @@ class AlarmMonitor:
         self._said: set[tuple[str, int, str]] = set()
         self._machines: dict[_Machine, _MachineAlarm] = {}
         self._acted: dict[_Machine, tuple[str, int]] = {}  # the attempt whose alarm had actions
-        self._pending: deque[Found] = deque()
+        self._pending: deque[tuple[Found, str | None]] = deque()
+        self._stack_requests = StackRequests(self._folder, clock)
         self._before: set[tuple[str, int]] = set()  # attempts at the check before
         self._judged: set[tuple[str, int]] = set()
         self._metrics: dict[str | None, str] = {
@@ -129,7 +131,8 @@ class AlarmMonitor:
             attempts = self._attempts()
             self._forget()
             alarms, over = self._watcher.look(attempts)
-            self._pending += alarms
+            self._pending += [(noticed, None) for noticed in alarms]
+            self._pending += self._stack_requests.answered(self._is_running)
             self._record_pending()
             self._judged |= over
             self._keep()
@@ -249,14 +252,19 @@ class AlarmMonitor:
         does not delay others. Raises `StoreError`; the rest is recorded later."""
         while self._pending:
             try:
-                self._record(self._pending[0])
+                noticed, text = self._pending[0]
+                waits = text is None and noticed.rule == STALLED
+                if not waits or not self._is_running(noticed.run, noticed.attempt):
+                    self._record(noticed, text or None)
+                elif not self._stack_requests.ask(noticed):
+                    self._record(noticed)
             except StoreError:
                 raise
             except Exception as error:  # noqa: BLE001 - an alarm must not stop the launcher
                 self._tell_error(error)
             self._pending.popleft()
 
-    def _record(self, noticed: Found) -> None:
+    def _record(self, noticed: Found, stacks: str | None = None) -> None:
         """Record an alarm, report it, and begin its actions. One that is already recorded is ours,
         and the store's reply was lost, because only the holder of the lock records alarms."""
         machine = None
@@ -283,6 +291,7 @@ class AlarmMonitor:
             message=_plain(evidence.message),
             advice=ADVICE[noticed.rule],
             actions=actions,
+            stacks=stacks,
         )
         put(self._folder, alarm)
         self._raised(alarm)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from sweeper.alarms.records import Alarm
+from sweeper.alarms.stack_requests import shortened
 from sweeper.common.sweeper_argv import self_command
 from sweeper.errors import StoreError, SweeperError
 from sweeper.grid.notify import notify_of
@@ -74,7 +75,8 @@ class Notifier:
             self._add("alarm-more", "alarm", text)
             return
         advice = f" ({alarm.advice})" if alarm.advice else ""
-        self._add(key, "alarm", f"{alarm.name}: {alarm.rule}: {alarm.message}{advice}")
+        stacks = f"\n{shortened(alarm.stacks)}" if alarm.stacks else ""
+        self._add(key, "alarm", f"{alarm.name}: {alarm.rule}: {alarm.message}{advice}{stacks}")
 
     def look(self, reached: str | None) -> None:
         """Record new messages. `reached` says which budget is spent."""

@@ -46,7 +46,7 @@ class Alarm(NamedTuple):
     `run` is the run's id, `name` its name, `time` when the alarm was raised (UTC, ISO 8601). The
     evidence: `key` was `value` at `step`, and `bound` is the threshold; each may be None. `message`
     is a sentence, `advice` what to do. `actions` are those of `on_alarm` that it triggers: "run",
-    "stop run", "stop sweep".
+    "stop run", "stop sweep". `stacks` is what the threads of a stalled recipe were doing.
     """
 
     run: Unstored[str]
@@ -61,6 +61,7 @@ class Alarm(NamedTuple):
     message: _Text
     advice: _Text
     actions: tuple[str, ...] = ()
+    stacks: str | None = None
 
     def document(self) -> dict[str, object]:
         """Return the form in the store and in `--json`."""

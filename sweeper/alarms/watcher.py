@@ -114,7 +114,7 @@ _TRIES = 3
 _STEPS = 50
 _FINAL_SECONDS = 600.0
 """What an attempt may take for its work after the last step: evaluations, checkpoints."""
-_STALLED = "stalled"
+STALLED = "stalled"
 """The rule that is judged at every look, though its alarm is raised once: readers are shown whether
 a run stands still now."""
 
@@ -255,7 +255,7 @@ class Watcher:
                 )
             if seen.running or not more:
                 judged = judge_clock(watch.history, self._open(seen), self._failed)
-                if _STALLED in judged:
+                if STALLED in judged:
                     self.stalled.add(key)
                 self._note(seen, judged, alarms)
         self._turn += 1 if ahead is None else len(ahead)
@@ -336,7 +336,7 @@ class Watcher:
         return {
             rule: thresholds
             for rule, thresholds in self._criteria.limits.items()
-            if rule == _STALLED or (seen.run, seen.attempt, rule) not in self._said
+            if rule == STALLED or (seen.run, seen.attempt, rule) not in self._said
         }
 
     def _note(self, seen: Seen, evidence: Mapping[str, Evidence], alarms: list[Found]) -> None:

@@ -12,6 +12,7 @@ from sweeper.errors import AlreadyExists, StoreError
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.states import Event, parse_name
 from sweeper.sweep.usage import NO_USAGE
+from sweeper.worker.kernel_files import text_of
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def container_memory(
     """Return available and total memory of the tightest control group (version 2) around this
     process. None if there is no limit."""
     tightest: tuple[int, int] | None = None
-    for line in _text(own).splitlines():
+    for line in text_of(own).splitlines():
         if line.startswith("0::/"):
             folder = line[4:]
             while True:
@@ -129,7 +130,10 @@ def container_memory(
 
 
 def _group(folder: str) -> tuple[int, int] | None:
-    most, used = _text(f"{folder}/memory.max").strip(), _text(f"{folder}/memory.current").strip()
+    most, used = (
+        text_of(f"{folder}/memory.max").strip(),
+        text_of(f"{folder}/memory.current").strip(),
+    )
     if not most.isdecimal() or not used.isdecimal() or int(most) >= _UNLIMITED:
         return None
     # The kernel frees cached files before it kills a process, so they count as free.
@@ -138,16 +142,8 @@ def _group(folder: str) -> tuple[int, int] | None:
 
 
 def _table(path: str) -> dict[str, int]:
-    rows = (line.split() for line in _text(path).splitlines())
+    rows = (line.split() for line in text_of(path).splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(65536)
-    except OSError:
-        return ""
 
 
 BEAT_SECONDS = 5.0

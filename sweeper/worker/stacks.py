@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 
 from sweeper.recipe.stack_signal import number
+from sweeper.worker.kernel_files import text_of
 
 _WAIT_SECONDS = 3.0
 _POLL_SECONDS = 0.05
@@ -26,7 +27,7 @@ def stacks_of(group: int, path: str) -> str:
 
 def _catches(pid: int) -> bool:
     """Return whether the process has a handler for our signal, which would end it otherwise."""
-    for line in _text(f"/proc/{pid}/status").splitlines():
+    for line in text_of(f"/proc/{pid}/status").splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number() - 1) & 1)
     return False
@@ -67,18 +68,10 @@ def _members(group: int) -> list[int]:
 def _state(pid: int) -> str | None:
     """Return a line about a process: its state, the kernel function it waits in, its name."""
     status = dict(
-        line.split(":", 1) for line in _text(f"/proc/{pid}/status").splitlines() if ":" in line
+        line.split(":", 1) for line in text_of(f"/proc/{pid}/status").splitlines() if ":" in line
     )
     if not status:
         return None
-    waits = _text(f"/proc/{pid}/wchan").strip("0\n")
+    waits = text_of(f"/proc/{pid}/wchan").strip("0\n")
     state = status.get("State", "").strip()
     return f"{pid} {status.get('Name', '').strip()}: {state}{f', in {waits}' if waits else ''}"
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(65536)
-    except OSError:
-        return ""

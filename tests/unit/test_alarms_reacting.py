@@ -9,6 +9,7 @@ from sweeper.alarms import alarms, names
 from sweeper.backends.base import JobState
 from sweeper.errors import StoreError
 from sweeper.store.documents import encode, read_json
+from sweeper.sweep import stacks
 from sweeper.sweep.states import Event, State
 from sweeper.testing import Fault, Faults, Killed
 
@@ -430,6 +431,37 @@ def test_paused_is_observed_and_is_not_stalled(scene: Scene) -> None:
     said = scene.observed()["observed"][scene.ids[0]]
     assert said == "paused: rate limit since 12:00:03Z"
     assert alarms(scene.folder) == []
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_stalled_waits_for_the_stacks_but_not_for_ever(scene: Scene, answers: bool) -> None:
+    running(scene)
+    run = scene.ids[0]
+    path = f"{scene.folder.log_path(run, 1)}/metrics.jsonl"
+    for _ in range(3):
+        scene.store.append(path, b'{"step": 0, "loss": 1.0}\n')
+        scene.beat(run)
+        scene.step(3.0)
+    scene.beat(run)
+    scene.step(40)
+    scene.beat(run)
+    scene.step(3.0)
+    assert alarms(scene.folder) == []
+    if answers:
+        threads = "\n\n".join(f"Thread {n}:\n" + "  File a\n" * 50 for n in range(9))
+        stacks.answer(scene.folder, run, 1, threads + "\x1b[2J" + "x" * 9000)
+    for _ in range(1 if answers else 8):
+        scene.beat(run)
+        scene.step(3.0)
+    [alarm] = alarms(scene.folder)
+    if not answers:
+        assert alarm.stacks is None
+        return
+    assert alarm.stacks is not None
+    assert alarm.stacks.startswith("Thread 0:\n  File a\n")
+    assert len(alarm.stacks) <= 8000
+    assert "\x1b" not in alarm.stacks
+    assert alarm.document()["stacks"] == alarm.stacks
 
 
 def test_stalled_is_observed_as_often_as_it_is_so_and_said_once(scene: Scene) -> None:

@@ -364,6 +364,18 @@ def test_alarms_are_told_one_by_one_until_there_are_many(make_scene: Any) -> Non
     assert made.keys.count("budget") == 1
 
 
+def test_an_alarms_stacks_are_shortened(make_scene: Any) -> None:
+    scene = make_scene(1)
+    notifier = Told(scene).notifier()
+    threads = [f"Thread {n}:\n" + "\n".join(f"  frame {n}.{m}" for m in range(9)) for n in range(9)]
+    notifier.raised(alarm(0)._replace(stacks="\n\n".join(threads)))
+    notifier.look(None)
+    [key] = messages.keys(scene.folder)
+    lines = messages.read(scene.folder, key).text.splitlines()
+    assert lines[1:8] == ["Thread 0:", *(f"  frame 0.{m}" for m in range(4)), "  ...", "Thread 1:"]
+    assert lines[-1] == "..." and len(lines) == 26
+
+
 def test_a_store_that_does_not_answer_stops_no_launcher(make_scene: Any) -> None:
     scene = make_scene(1)
     made, silent = Told(scene), [True]

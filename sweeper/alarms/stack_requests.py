@@ -1,0 +1,71 @@
+"""Asks the workers of stalled attempts what their recipes are doing. The alarm waits for the answer
+for a bounded time, so that it carries the stacks."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from sweeper.alarms.watcher import Found
+from sweeper.common.sanitize import sanitize_lines
+from sweeper.errors import StoreError
+from sweeper.sweep import stacks
+from sweeper.sweep.folder import SweepFolder
+
+_SECONDS = 20.0
+"""Workers look for requests every 5 s, and a recipe has 3 s for its answer."""
+_MOST_WAITING = 20
+"""If more stall at once, they likely wait for the same thing."""
+_MOST_CHARACTERS = 8_000
+_FRAMES = 4
+_LINES = 24
+_SHORT_CHARACTERS = 1_500
+
+
+class _Waiting(NamedTuple):
+    noticed: Found
+    word: str
+    until: float
+
+
+class StackRequests:
+    """The stalled attempts whose stacks have been requested. `clock` gives monotonic seconds."""
+
+    def __init__(self, folder: SweepFolder, clock: Callable[[], float]) -> None:
+        self._folder, self._clock = folder, clock
+        self._waiting: list[_Waiting] = []
+
+    def ask(self, noticed: Found) -> bool:
+        """Ask for the stacks of an attempt. Return False if too many are waiting already. Raises
+        `StoreError`."""
+        if len(self._waiting) >= _MOST_WAITING:
+            return False
+        word = stacks.ask(self._folder, noticed.run, noticed.attempt)
+        self._waiting.append(_Waiting(noticed, word, self._clock() + _SECONDS))
+        return True
+
+    def answered(self, is_running: Callable[[str, int], bool]) -> Iterator[tuple[Found, str]]:
+        """Yield the attempts that wait no longer, with their stacks: empty if the worker did not
+        answer in time, or the attempt has ended."""
+        for entry in list(self._waiting):
+            run, attempt = entry.noticed.run, entry.noticed.attempt
+            text = self._read(entry)
+            if text or self._clock() >= entry.until or not is_running(run, attempt):
+                self._waiting.remove(entry)
+                yield entry.noticed, text
+
+    def _read(self, entry: _Waiting) -> str:
+        with suppress(StoreError):
+            answer = stacks.read(self._folder, entry.noticed.run, entry.noticed.attempt)
+            if answer is not None and answer.word == entry.word:
+                return sanitize_lines(answer.text[:_MOST_CHARACTERS]).strip("\n")
+        return ""
+
+
+def shortened(text: str) -> str:
+    """Return the innermost frames of each thread, for a message."""
+    lines: list[str] = []
+    for block in text.split("\n\n"):
+        rows = block.splitlines()
+        lines += rows[: _FRAMES + 1] + (["  ..."] if len(rows) > _FRAMES + 1 else [])
+    more = ["..."] if len(lines) > _LINES else []
+    return "\n".join([*lines[:_LINES], *more])[:_SHORT_CHARACTERS]
