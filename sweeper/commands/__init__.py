@@ -16,6 +16,7 @@ GROUPS = {
     "read": (
         *("ls", "show", "best", "compare", "analyze"),
         *("sql", "rollouts", "export", "costs", "checkpoints", "weights"),
+        *("chat", "endpoint"),
     ),
     "keep and clean up": ("note", "sweep", "store"),
     "set up": ("doctor", "engine", "agent"),
@@ -49,6 +50,8 @@ VERBS = {
     "costs": "show the tokens and dollars that runs used, or the prices",
     "checkpoints": "list and delete checkpoints that the service keeps",
     "weights": "download the weights of a run, or of a sweep's best run",
+    "chat": "talk with the weights of a run, or of a sweep's best run",
+    "endpoint": "serve such weights to programs, in OpenAI's form",
     "compare": "compare runs, two cells, two sweeps, or checkpoints",
     "engine": "start, inspect or stop the local Tinker-compatible service",
     "init": "write a grid for a recipe, or from a file of another program",
@@ -101,6 +104,8 @@ EXAMPLES = {
     "costs": "sweeper costs quickstart --by cell",
     "checkpoints": "sweeper checkpoints quickstart",
     "weights": "sweeper weights quickstart --to winner",
+    "chat": "sweeper chat quickstart",
+    "endpoint": "sweeper endpoint quickstart --port 8000",
     "compare": "sweeper compare quickstart/lr=8e-3,rank=4 quickstart/lr=8e-3,rank=16",
     "engine": "sweeper engine status",
     "init": "sweeper init rl --out rl.yaml",
@@ -170,6 +175,7 @@ _SHARED = {
     **dict.fromkeys(GROUPS["steer"], "steer"),
     **dict.fromkeys(parts("sweep").values(), "sweep"),
     **dict.fromkeys(parts("agent").values(), "agent"),
+    **dict.fromkeys(("chat", "endpoint"), "chat"),
     **dict.fromkeys(("agent start", "agent prompts", "agent transcript"), "agent_start"),
 }
 """Files with several verbs, by verb."""

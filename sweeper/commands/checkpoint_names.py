@@ -30,10 +30,10 @@ def checkpoint_named(arguments: Namespace, name: str) -> Checkpoint:
     records = [row for row in run.checkpoint_records() if _address(row)]
     if not records:
         raise NotFound(f"{run.sweep}/{run.name} has recorded no checkpoint")
-    return Checkpoint(f"{run.sweep}/{run.name}", _model_of(run), _address(records[-1]))
+    return Checkpoint(f"{run.sweep}/{run.name}", model_of(run), _address(records[-1]))
 
 
-def _model_of(run: RecordedRun) -> str | None:
+def model_of(run: RecordedRun) -> str | None:
     """Return the base model of a run, from the configuration that its program wrote, which
     includes defaults."""
     for folder in reversed(run.folders()):

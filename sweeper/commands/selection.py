@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from sweeper.errors import NotFound, UsageError
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
+from sweeper.results.sweeps import SweepRun
 from sweeper.store.opening import default_root, open_store
 from sweeper.sweep.lock import is_held
 
@@ -142,3 +143,26 @@ def _split_folder(name: str) -> tuple[str | None, str]:
             if open_store(root).exists(f"{parts[1]}/sweep.json"):
                 return open_store(root).root, "/".join(parts[1:])
     return None, name
+
+
+def run_of(registry: Registry, name: str) -> SweepRun:
+    """Return a run by its name, or the only run or the best run of a sweep's best cell."""
+    if registry.has_sweep(name):
+        if len(runs := registry.sweep(name).runs) == 1:
+            return runs[0]
+        from sweeper import analysis  # slow to load
+
+        best = analysis.best(registry, name)
+        if not best.cells:
+            raise NotFound(f"{name}: no cell has a result yet, so no run is the best")
+        cell = str(best.cells[0]["cell"])
+        same = (run for run in runs if run.cell == cell)
+        measured = [(value, run) for run in same if (value := run.record()["value"]) is not None]
+        if not measured:
+            raise NotFound(f"{name}: no run of its best cell {cell} has a value")
+        pick = max if best.goal == "maximize" else min
+        return pick(measured, key=lambda pair: pair[0])[1]
+    run = registry.run(name)
+    if not isinstance(run, SweepRun):
+        raise UsageError(f"{run.sweep}/{run.name}: no sweep recorded which service has its weights")
+    return run

@@ -2,18 +2,20 @@
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
-from sweeper.commands.selection import open_named
-from sweeper.errors import NotFound, UsageError
+from sweeper.commands.selection import open_named, run_of
+from sweeper.common.json_values import table_of
+from sweeper.errors import UsageError
 from sweeper.metrics.rows import Row
 from sweeper.results import weights
 from sweeper.results.registry import Registry
 from sweeper.results.service_requests import of_sweeps
 from sweeper.results.sweeps import SweepRun
 from sweeper.store.documents import dotted
+from sweeper.sweep.labels import plural
 from sweeper.terminal import number, say, setting
 
 _CARD = "README.md"
@@ -61,7 +63,7 @@ def run(arguments: Namespace) -> int:
     by_cookbook = arguments.format != "adapter" or arguments.push
     python = weights.find_cookbook(arguments.python) if by_cookbook else ""
     registry, (name,) = open_named(arguments.root, [arguments.of])
-    chosen = _run_of(registry, name)
+    chosen = run_of(registry, name)
     record = weights.choose(chosen, arguments.which)
     service = of_sweeps([registry.sweep(chosen.sweep)])
     adapter = target if arguments.format == "adapter" else f"{target}.adapter"
@@ -70,7 +72,8 @@ def run(arguments: Namespace) -> int:
         base = arguments.base or _folder_of(registry, chosen, made.base_model)
         paths = {"base_model": base, "adapter_path": adapter, "output_path": target}
         weights.by_cookbook(python, arguments.format, os.environ, **paths)
-    card = "\n".join(_card(chosen, record, made.base_model)) + "\n"
+    facts_of_sweep = [*_verdict(registry, chosen), *_cost(chosen)]
+    card = "\n".join(_card(chosen, record, made.base_model, facts_of_sweep)) + "\n"
     with open(os.path.join(target, _CARD), "w", encoding="utf-8") as file:
         file.write(card)
     if arguments.push:
@@ -86,27 +89,6 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _run_of(registry: Registry, name: str) -> SweepRun:
-    """Return a run by its name, or the best run of a sweep's best cell."""
-    if registry.has_sweep(name):
-        from sweeper import analysis  # slow to load
-
-        best = analysis.best(registry, name)
-        if not best.cells:
-            raise NotFound(f"{name}: no cell has a result yet, so no run is the best")
-        cell = str(best.cells[0]["cell"])
-        runs = [run for run in registry.sweep(name).runs if run.cell == cell]
-        measured = [(value, run) for run in runs if (value := run.record()["value"]) is not None]
-        if not measured:
-            raise NotFound(f"{name}: no run of its best cell {cell} has a value")
-        pick = max if best.goal == "maximize" else min
-        return pick(measured, key=lambda pair: pair[0])[1]
-    run = registry.run(name)
-    if not isinstance(run, SweepRun):
-        raise UsageError(f"{run.sweep}/{run.name}: no sweep recorded which service has its weights")
-    return run
-
-
 def _folder_of(registry: Registry, run: SweepRun, base_model: str) -> str:
     """Return the folder of a base model of the local engine, or the model's name on the hub."""
     if registry.sweep(run.sweep).plan.service != "local":
@@ -118,7 +100,40 @@ def _folder_of(registry: Registry, run: SweepRun, base_model: str) -> str:
     return offered.get(base_model).directory if base_model in offered.names() else base_model
 
 
-def _card(run: SweepRun, record: Row, base_model: str) -> Iterator[str]:
+def _verdict(registry: Registry, run: SweepRun) -> Iterator[str]:
+    """Yield what the report says of the run's cell; nothing for a sweep without a metric."""
+    from sweeper import analysis  # slow to load
+
+    try:
+        best = analysis.best(registry, run.sweep)
+    except UsageError:
+        return
+    for place, cell in enumerate(best.cells, 1):
+        if cell["cell"] == run.cell:
+            interval = ""
+            if cell["low"] is not None:
+                low, high = number(cell["low"]), number(cell["high"])
+                interval = f", 95 % interval {low} to {high}"
+            value = f"{number(cell['mean'])} ({plural(cell['n'], 'run')}{interval})"
+            yield f"- {best.metric} of its cell: {value}; number {place} of {len(best.cells)}"
+            yield f"- verdict on the sweep: {best.label}"
+
+
+def _cost(run: SweepRun) -> Iterator[str]:
+    """Yield the tokens of a run, and their dollars if the prices are known."""
+    from sweeper.money import prices
+    from sweeper.results.costs import spent
+
+    cost = spent(run, prices.load())
+    if tokens := cost.usage.counts.tokens:
+        known = not cost.amount.unpriced
+        dollars = f"{prices.money(cost.amount.usd)} dollars ({cost.amount.basis})"
+        yield f"- cost: {tokens} tokens, {dollars if known else 'at no known price'}"
+
+
+def _card(
+    run: SweepRun, record: Row, base_model: str, facts_of_sweep: Iterable[str]
+) -> Iterator[str]:
     """Yield the lines of a model card, from what the sweep recorded."""
     facts = run.record()
     yield "---"
@@ -131,7 +146,10 @@ def _card(run: SweepRun, record: Row, base_model: str) -> Iterator[str]:
     yield f"- checkpoint: {record.get('name')}, {record[weights.STATE]}"
     if facts["metric"] and facts["value"] is not None:
         yield f"- {facts['metric']}: {number(facts['value'])}"
+    yield from facts_of_sweep
     provenance: Mapping[str, object] = run.provenance
+    for path, digest in table_of(provenance.get("data")).items():
+        yield f"- data: {path}, {digest}"
     for key in ("commit", "dirty", "code", "program", "host", "time"):
         if provenance.get(key) not in (None, "", [], {}):
             yield f"- {key}: {provenance[key]}"

@@ -21,6 +21,8 @@ _SECONDS = 3600
 """How long the service keeps the copy that is downloaded, if it cannot be deleted afterwards."""
 _TOOL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cookbook_weights.py")
 STATE = "state_path"
+SAMPLER = "sampler_path"
+"""Keys of a record for the addresses of weights to train on from, and to sample from."""
 
 
 class Adapter(NamedTuple):
@@ -30,15 +32,16 @@ class Adapter(NamedTuple):
     base_model: str
 
 
-def choose(run: RecordedRun, which: str) -> Row:
-    """Return the record of a run's checkpoint: `final`, `best` by its metric, or by its name.
-    Raises `NotFound`."""
-    records = [record for record in run.checkpoint_records() if record.get(STATE)]
+def choose(run: RecordedRun, which: str, key: str = STATE) -> Row:
+    """Return the record of a run's checkpoint with an address under `key`: `final`, `best` by its
+    metric, or by its name. Raises `NotFound`."""
+    records = [record for record in run.checkpoint_records() if record.get(key)]
     name = f"{run.sweep}/{run.name}"
     if not records:
-        raise NotFound(f"{name}: no checkpoint to train on from is recorded (`sweeper show`)")
+        use = "train on from" if key == STATE else "sample from"
+        raise NotFound(f"{name}: no checkpoint to {use} is recorded (`sweeper show`)")
     if which == "final":
-        return dict(last(records, STATE) or records[-1])
+        return dict(last(records, key) or records[-1])
     if which == "best":
         return best_record(run, records)
     named = [record for record in records if record.get("name") == which]

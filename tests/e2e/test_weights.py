@@ -1,12 +1,17 @@
-"""`sweeper weights`: from the winner of a sweep to files that other programs load."""
+"""`sweeper weights`, `chat`, `endpoint`: from the winner of a sweep to files that other programs
+load, and to its answers."""
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from safetensors.numpy import load_file
 
@@ -14,7 +19,7 @@ from sweeper.engine import lifecycle
 
 pytestmark = pytest.mark.e2e
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Run = Callable[..., Any]
 GRID = """
 name: taught
 recipe: sft
@@ -34,10 +39,15 @@ def sweeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     ours = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TINKER_", "WANDB_"))}
     ours |= {"SWEEPER_HOME": str(home), "SWEEPER_ROOT": str(folder / "sweeps")}
 
-    def run(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    def run(
+        *arguments: str, lines: str = "", wait: bool = True, out: Any = None, **more: str
+    ) -> Any:
         command = [sys.executable, "-m", "sweeper", *arguments]
+        env = ours | more
+        if not wait:
+            return subprocess.Popen(command, cwd=folder, env=env, stdout=out)
         return subprocess.run(
-            command, cwd=folder, env=ours | more, capture_output=True, text=True, check=False
+            command, cwd=folder, env=env, input=lines, capture_output=True, text=True, check=False
         )
 
     (folder / "grid.yaml").write_text(GRID)
@@ -63,6 +73,9 @@ def test_the_best_run_of_a_sweep_is_downloaded_with_a_card(sweeper: Run, tmp_pat
     assert "# taught/lr=1e-2" in card
     assert "| learning_rate | 0.01 |" in card
     assert "- test/nll: " in card
+    assert re.search(r"- test/nll of its cell: [\d.]+ \(1 run\); number 1 of 2\n", card)
+    assert re.search(r"- verdict on the sweep: \w.+\n", card)
+    assert re.search(r"- cost: \d+ tokens, at no known price\n", card)
     assert not list(tmp_path.glob("winner.*"))
 
 
@@ -102,3 +115,105 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert done.returncode == code, done.stderr
     assert line in done.stderr.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_lines_is_a_conversation(sweeper: Run) -> None:
+    def talk(lines: str) -> Any:
+        how = ("--max-tokens", "6", "--temperature", "0", "--system", "sort")
+        return sweeper("chat", "taught", *how, lines=lines)
+
+    done = talk("b a c\nb a c\n/reset\nb a c\n")
+    assert done.returncode == 0, done.stderr
+    first, _, third = done.stdout.splitlines()
+    assert first == third
+    assert re.search(
+        r"\d+ tokens read, \d+ written: at no known price, not counted in", done.stderr
+    )
+    assert talk("").stdout == ""
+
+
+@pytest.fixture(scope="module")
+def endpoint(sweeper: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an endpoint of the best run, whose key is `k`."""
+    printed = tmp_path_factory.mktemp("endpoint") / "out"
+    with printed.open("w") as out:
+        process = sweeper(
+            "endpoint", "taught", "--max-tokens", "6", SWEEPER_ENDPOINT_KEY="k", wait=False, out=out
+        )
+    try:
+        while not (address := printed.read_text().strip()):
+            assert process.poll() is None
+            time.sleep(0.05)
+        yield address
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def test_programs_ask_by_openais_protocol(endpoint: str) -> None:
+    with httpx.Client(headers={"Authorization": "Bearer k"}, timeout=120.0) as client:
+        _ask(client, endpoint)
+
+
+def _ask(client: httpx.Client, endpoint: str) -> None:
+    [model] = client.get(f"{endpoint}/models").json()["data"]
+    assert model["id"] == "taught/lr=1e-2"
+    parts = [{"type": "text", "text": "b a"}, {"type": "text", "text": " c"}]
+    asked = {"model": model["id"], "messages": [{"role": "user", "content": parts}], "n": 2}
+    whole = client.post(f"{endpoint}/chat/completions", json=asked | {"temperature": 0}).json()
+    assert whole["object"] == "chat.completion"
+    first, second = (choice["message"]["content"] for choice in whole["choices"])
+    assert first == second
+    assert {choice["finish_reason"] for choice in whole["choices"]} <= {"stop", "length"}
+    assert 0 < whole["usage"]["completion_tokens"] <= 12
+    streamed = asked | {"temperature": 0, "n": 1, "stream": True}
+    lines = client.post(f"{endpoint}/chat/completions", json=streamed).text.splitlines()
+    events = [line.removeprefix("data: ") for line in lines if line]
+    assert events[-1] == "[DONE]"
+    deltas = [json.loads(event)["choices"][0]["delta"] for event in events[:-1]]
+    assert "".join(delta.get("content", "") for delta in deltas) == first
+    text = client.post(f"{endpoint}/completions", json={"prompt": "b", "stop": "zz"}).json()
+    assert text["object"] == "text_completion"
+
+
+@pytest.mark.parametrize(
+    ("request_of", "status", "message"),
+    [
+        ({"messages": []}, 400, "messages takes a list of messages"),
+        ({"messages": [{"role": "user"}]}, 400, "a message has a role, and a text as content"),
+        ({"model": "other"}, 400, "there is only the model taught/lr=1e-2"),
+        ({"max_tokens": 0}, 400, "max_tokens takes a whole number of at least 1"),
+        ({"tools": [{}]}, 400, "tools is not supported"),
+        ([], 400, "the body is no JSON object"),
+    ],
+)
+def test_refusals_have_openais_form(
+    endpoint: str, request_of: Any, status: int, message: str
+) -> None:
+    usual = {"messages": [{"role": "user", "content": "x"}]}
+    body = usual | request_of if isinstance(request_of, dict) else request_of
+    headers = {"Authorization": "Bearer k"}
+    answer = httpx.post(f"{endpoint}/chat/completions", json=body, headers=headers, timeout=120.0)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["message"]) == (status, message)
+    assert error["type"] == "invalid_request_error"
+    assert httpx.get(f"{endpoint}/models").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (("endpoint", "taught", "--host", "0.0.0.0"), 2, "export SWEEPER_ENDPOINT_KEY"),  # noqa: S104
+        (("endpoint", "taught", "--port", "70000"), 2, "--port takes 0 to 65535"),
+        (("chat", "taught", "--max-tokens", "0"), 2, "--max-tokens takes 1 or more"),
+        (("chat", "nothing"), 5, "nothing"),
+        (("chat", "taught", "--which", "other"), 5, "no checkpoint 'other'"),
+    ],
+)
+def test_mistakes_of_chats_are_one_line(
+    sweeper: Run, arguments: tuple[str, ...], code: int, line: str
+) -> None:
+    done = sweeper(*arguments)
+    assert done.returncode == code, done.stderr
+    assert line in done.stderr
+    assert len(done.stderr.splitlines()) == 1

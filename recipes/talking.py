@@ -1,0 +1,353 @@
+"""Answers with the weights of a checkpoint: to a person in the terminal, or to programs that speak
+OpenAI's protocol. `sweeper chat` and `sweeper endpoint` start it."""
+
+import json
+import os
+import secrets
+import sys
+import threading
+import time
+from typing import Any, Literal, NamedTuple
+
+import chz
+
+from . import chat, samplers, service, thinking
+
+KEY = "SWEEPER_ENDPOINT_KEY"
+"""The variable with the key that clients of the endpoint must send; none is asked for without."""
+
+
+@chz.chz
+class Config:
+    """What answers, how, and to whom."""
+
+    checkpoint: str = chz.field(doc="address of the weights")
+    model_name: str = chz.field(doc="name of the base model, for messages")
+    name: str = chz.field(doc="name that clients use for the model")
+    thinking: Literal["on", "off"] | None = chz.field(
+        default=None, doc="whether it writes thoughts"
+    )
+    to: Literal["person", "programs"] = chz.field(default="person", doc="who asks")
+    system: str | None = chz.field(default=None, doc="system message")
+    max_tokens: int = chz.field(default=512, doc="longest answer, in tokens")
+    temperature: float = chz.field(default=1.0, doc="0 for the likeliest tokens")
+    host: str = chz.field(default="127.0.0.1", doc="address that the endpoint binds")
+    port: int = chz.field(default=0, doc="port that the endpoint binds; 0: any free one")
+    usage_file: str = chz.field(doc="file for the counts of tokens, as JSON")
+
+
+class Answer(NamedTuple):
+    """An answer, why it ended (`stop` or `length`), and the numbers of tokens read and written."""
+
+    text: str
+    finish: str
+    read: int
+    written: int
+
+
+class Model:
+    """The weights. Counts the tokens that are read and written."""
+
+    def __init__(self, config: Config) -> None:
+        self._connection = service.connect(None, {})
+        self._sampler = samplers.open_sampler(
+            self._connection, config.model_name, config.checkpoint
+        )
+        plain = service.tokenizer_of(self._sampler)
+        self._tokenizer = thinking.applied(plain, config.thinking, config.model_name)
+        self._usage_file = config.usage_file
+        self._lock = threading.Lock()
+        self._counts = {"prefill": 0, "sample": 0}
+
+    def reply(self, messages: chat.Conversation, number: int = 1, **how: Any) -> list[Answer]:
+        """Return answers to a conversation. `how` are sampling parameters of the SDK. Raises
+        `RecipeError` if the template or the service refuses."""
+        prompt, end = chat.render_prompt(self._tokenizer, messages)
+        stops: list[str] = how.pop("stop", [])
+        if stops:  # the service takes texts or tokens
+            how["stop"] = [*stops, self._tokenizer.decode([end])]
+        else:
+            how["stop"] = [end]
+        return self._sample(prompt, number, how)
+
+    def complete(self, text: str, number: int = 1, **how: Any) -> list[Answer]:
+        """Return continuations of a text, which no template changes."""
+        prompt = self._tokenizer.encode(text)
+        if not prompt:
+            raise service.RecipeError("the prompt is empty")
+        return self._sample(prompt, number, {k: v for k, v in how.items() if v != []})
+
+    def _sample(self, prompt: list[int], number: int, how: dict[str, Any]) -> list[Answer]:
+        import tinker
+
+        try:
+            request = self._sampler.sample(
+                tinker.ModelInput.from_ints(prompt), number, tinker.SamplingParams(**how)
+            )
+            sequences = self._connection.wait(request).sequences
+        except tinker.TinkerError as error:
+            raise service.RecipeError(f"the service refuses: {error}") from error
+        texts = [text for text in how.get("stop", ()) if isinstance(text, str)]
+        answers = [self._answer(sequence, texts, len(prompt)) for sequence in sequences]
+        with self._lock:
+            self._counts["prefill"] += len(prompt) * number
+            self._counts["sample"] += sum(answer.written for answer in answers)
+            with open(self._usage_file, "w", encoding="utf-8") as file:
+                json.dump(self._counts, file)
+        return answers
+
+    def _answer(self, sequence: Any, stops: list[str], read: int) -> Answer:
+        text = self._tokenizer.decode(list(sequence.tokens), skip_special_tokens=True)
+        ended = sequence.stop_reason == "stop"
+        for stop in stops if ended else ():
+            text = text.partition(stop)[0]
+        return Answer(text, "stop" if ended else "length", read, len(sequence.tokens))
+
+
+def main(config: Config) -> None:
+    """Answer until the input ends, or until a signal."""
+    with service.errors_in_one_line(), service.stop_on_signals():
+        model = Model(config)
+        if config.to == "person":
+            _talk(model, config)
+        else:
+            _serve(model, config)
+
+
+def _talk(model: Model, config: Config) -> None:
+    """Answer each line of standard input."""
+    if sys.stdin.isatty():
+        import readline  # noqa: F401 - lines can be edited then
+
+        print(f"{config.name}: /reset begins anew, Ctrl-D ends", file=sys.stderr)
+    start = [{"role": "system", "content": config.system}] if config.system else []
+    messages: chat.Conversation = [*start]
+    while (line := _next_line()) is not None:
+        if line.strip() == "/reset":
+            messages = [*start]
+        elif line.strip():
+            messages.append({"role": "user", "content": line})
+            try:
+                [answer] = model.reply(
+                    messages, max_tokens=config.max_tokens, temperature=config.temperature
+                )
+            except service.RecipeError as error:
+                print(f"error: {error} (/reset begins anew)", file=sys.stderr, flush=True)
+                messages.pop()
+                continue
+            messages.append({"role": "assistant", "content": answer.text})
+            print(answer.text, flush=True)
+            if answer.finish == "length":
+                print(f"(cut off: max_tokens={config.max_tokens})", file=sys.stderr, flush=True)
+
+
+def _next_line() -> str | None:
+    """Return the next line of a person or a file; None at the end."""
+    try:
+        return input("> " if sys.stdin.isatty() else "")
+    except (EOFError, KeyboardInterrupt):
+        return None
+
+
+def _serve(model: Model, config: Config) -> None:
+    """Serve OpenAI's chat completions, completions and list of models."""
+    import socket
+
+    import uvicorn
+
+    listener = socket.create_server((config.host, config.port))
+    address, port = listener.getsockname()[:2]
+    print(f"http://{address}:{port}/v1", flush=True)
+    server = uvicorn.Server(uvicorn.Config(application(model, config), log_level="warning"))
+    server.run(sockets=[listener])
+
+
+class Refused(Exception):
+    """A request that cannot be served: the message, and the field that it is about."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def application(model: Model, config: Config) -> Any:
+    """Return the ASGI application of the endpoint."""
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, Response, StreamingResponse
+    from starlette.routing import Route
+
+    started, key = int(time.time()), os.environ.get(KEY)
+
+    def failed(status: int, message: str, field: str | None = None) -> Response:
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        error = {"message": message, "type": kind, "param": field, "code": None}
+        return JSONResponse({"error": error}, status)
+
+    def is_known(request: Request) -> bool:
+        sent = request.headers.get("authorization", "").removeprefix("Bearer ")
+        return key is None or secrets.compare_digest(sent.encode(), key.encode())
+
+    async def models(request: Request) -> Response:
+        if not is_known(request):
+            return failed(401, "the key is wrong")
+        about = {"id": config.name, "object": "model", "created": started, "owned_by": "sweeper"}
+        return JSONResponse({"object": "list", "data": [about]})
+
+    async def complete(request: Request) -> Response:
+        if not is_known(request):
+            return failed(401, "the key is wrong")
+        chats = request.url.path.endswith("/chat/completions")
+        try:
+            body = await request.json()
+            given = _parameters(body, config, chats=chats)
+            asked = _messages(body) if chats else _prompt(body)
+            call: Any = model.reply if chats else model.complete
+            answers = await run_in_threadpool(call, asked, **given)
+        except Refused as error:
+            return failed(400, str(error), error.field)
+        except ValueError:
+            return failed(400, "the body is no JSON")
+        except service.RecipeError as error:
+            return failed(502, str(error))
+        if body.get("stream"):
+            options = body.get("stream_options") or {}
+            events = _events(answers, config.name, chats, bool(options.get("include_usage")))
+            return StreamingResponse(events, media_type="text/event-stream")
+        return JSONResponse(_completion(answers, config.name, chats))
+
+    return Starlette(
+        routes=[
+            Route("/v1/models", models),
+            Route("/v1/chat/completions", complete, methods=["POST"]),
+            Route("/v1/completions", complete, methods=["POST"]),
+        ]
+    )
+
+
+_UNSUPPORTED = ("tools", "functions", "logprobs", "top_logprobs", "logit_bias", "audio", "suffix",
+                "frequency_penalty", "presence_penalty", "echo", "best_of")  # fmt: skip
+"""Fields of OpenAI's protocol that would change the answer, and that are not offered."""
+
+
+def _parameters(body: Any, config: Config, *, chats: bool) -> dict[str, Any]:
+    """Return the sampling parameters of a request. Raises `Refused`."""
+    if not isinstance(body, dict):
+        raise Refused("the body is no JSON object")
+    for field in _UNSUPPORTED:
+        if body.get(field):
+            raise Refused(f"{field} is not supported", field)
+    if (body.get("response_format") or {}).get("type", "text") != "text":
+        raise Refused("only the format text is supported", "response_format")
+    if body.get("model") not in (None, config.name):
+        raise Refused(f"there is only the model {config.name}", "model")
+    field = "max_completion_tokens" if chats and "max_completion_tokens" in body else "max_tokens"
+    stop = body.get("stop") or []
+    stops = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, list) or not all(isinstance(text, str) and text for text in stops):
+        raise Refused("stop takes a text, or a list of texts", "stop")
+    given = {
+        "max_tokens": _number(body, field, config.max_tokens, 1),
+        "temperature": _number(body, "temperature", config.temperature, 0.0),
+        "top_p": _number(body, "top_p", 1.0, 0.0),
+        "number": _number(body, "n", 1, 1),
+        "stop": stops,
+    }
+    if body.get("seed") is not None:
+        given["seed"] = _number(body, "seed", 0, 0)
+    return given
+
+
+def _number(body: dict[str, Any], field: str, default: Any, least: Any) -> Any:
+    """Return a number of a request. Raises `Refused`."""
+    value = body.get(field)
+    if value is None:
+        return default
+    kinds = (int,) if isinstance(least, int) else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or value < least:
+        kind = "a whole number" if kinds == (int,) else "a number"
+        raise Refused(f"{field} takes {kind} of at least {least}", field)
+    return value
+
+
+def _prompt(body: dict[str, Any]) -> str:
+    prompt = body.get("prompt")
+    if not isinstance(prompt, str) or not prompt:
+        raise Refused("prompt takes a text", "prompt")
+    return prompt
+
+
+def _messages(body: dict[str, Any]) -> chat.Conversation:
+    """Return the conversation of a request. Raises `Refused`."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Refused("messages takes a list of messages", "messages")
+    conversation: chat.Conversation = []
+    for number, message in enumerate(messages):
+        role, text = (message.get(name) for name in ("role", "content")) if isinstance(
+            message, dict
+        ) else (None, None)  # fmt: skip
+        if isinstance(text, list) and all(
+            isinstance(part, dict) and part.get("type") == "text" for part in text
+        ):
+            text = "".join(str(part.get("text", "")) for part in text)
+        if not isinstance(role, str) or not isinstance(text, str):
+            raise Refused("a message has a role, and a text as content", f"messages.{number}")
+        conversation.append({"role": "system" if role == "developer" else role, "content": text})
+    return conversation
+
+
+def _completion(answers: list[Answer], name: str, chats: bool) -> dict[str, Any]:
+    """Return the document of a whole answer."""
+    choices = [
+        {"index": number, "finish_reason": answer.finish, "logprobs": None}
+        | (
+            {"message": {"role": "assistant", "content": answer.text, "refusal": None}}
+            if chats
+            else {"text": answer.text}
+        )
+        for number, answer in enumerate(answers)
+    ]
+    kind = "chat.completion" if chats else "text_completion"
+    return {**_head(name, kind), "choices": choices, "usage": _usage(answers)}
+
+
+def _head(name: str, kind: str) -> dict[str, Any]:
+    identity = f"cmpl-{secrets.token_hex(8)}"
+    return {"id": identity, "object": kind, "created": int(time.time()), "model": name}
+
+
+def _usage(answers: list[Answer]) -> dict[str, int]:
+    read, written = answers[0].read, sum(answer.written for answer in answers)
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+    }
+
+
+def _events(answers: list[Answer], name: str, chats: bool, with_usage: bool) -> Any:
+    """Yield the server-sent events of an answer. The service gives answers whole, so each comes in
+    one event."""
+    head = _head(name, "chat.completion.chunk" if chats else "text_completion")
+
+    def event(choices: list[dict[str, Any]], **more: Any) -> str:
+        return f"data: {json.dumps({**head, 'choices': choices, **more})}\n\n"
+
+    for number, answer in enumerate(answers):
+        text = (
+            {"delta": {"role": "assistant", "content": answer.text}}
+            if chats
+            else {"text": answer.text}
+        )
+        end = {"delta": {}} if chats else {"text": ""}
+        yield event([{"index": number, "finish_reason": None, **text}])
+        yield event([{"index": number, "finish_reason": answer.finish, **end}])
+    if with_usage:
+        yield event([], usage=_usage(answers))
+    yield "data: [DONE]\n\n"
+
+
+if __name__ == "__main__":
+    service.run_program(main, Config)

@@ -1,0 +1,152 @@
+"""`sweeper chat` and `sweeper endpoint`: answers from the weights of a run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from contextlib import suppress
+from typing import NamedTuple
+
+from sweeper.commands import Verb
+from sweeper.commands import arguments as shared
+from sweeper.commands.checkpoint_names import model_of
+from sweeper.commands.selection import open_named, run_of
+from sweeper.common.sanitize import sanitize
+from sweeper.engine import lifecycle
+from sweeper.errors import EnvironmentFailure, NotFound, UsageError
+from sweeper.results import weights
+from sweeper.results.service_requests import of_sweeps
+
+_RECIPE = "sweeper.recipes.talking"
+_KEY = "SWEEPER_ENDPOINT_KEY"
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def _add_chat(verb: ArgumentParser) -> None:
+    _add_weights(verb)
+    _add_sampling(verb)
+    how = shared.group(verb, "how to answer")
+    how.add_argument("--system", metavar="TEXT", help="a system message")
+    shared.roots(verb)
+
+
+def _add_endpoint(verb: ArgumentParser) -> None:
+    _add_weights(verb)
+    _add_sampling(verb)
+    where = shared.group(verb, "where to serve")
+    where.add_argument("--port", type=int, default=0, help="the port (default: any free one)")
+    where.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help=f"the address to bind; others than this machine need the key of ${_KEY}",
+    )
+    shared.roots(verb)
+
+
+def _add_weights(verb: ArgumentParser) -> None:
+    what = shared.group(verb, "which weights")
+    what.add_argument("of", metavar="SWEEP|RUN", help="a run, or a sweep: its best run")
+    what.add_argument(
+        "--which",
+        default="final",
+        metavar="final|best|NAME",
+        help="the checkpoint: the final one (default), the best by the metric, or one by name",
+    )
+
+
+def _add_sampling(verb: ArgumentParser) -> None:
+    how = shared.group(verb, "how to answer")
+    how.add_argument("--max-tokens", type=int, default=512, help="longest answer (512)")
+    how.add_argument("--temperature", type=float, default=1.0, help="0: the likeliest tokens (1)")
+
+
+class _Weights(NamedTuple):
+    """Weights: the options of the process that samples them, and its environment."""
+
+    options: dict[str, object]
+    environment: dict[str, str]
+
+
+def _chat(arguments: Namespace) -> int:
+    """Talk in the terminal until the input ends."""
+    found = _weights(arguments)
+    return _run(arguments, found, to="person", system=arguments.system)
+
+
+def _endpoint(arguments: Namespace) -> int:
+    """Serve until a signal."""
+    if arguments.host not in _LOOPBACK and not os.environ.get(_KEY):
+        raise UsageError(
+            f"--host {arguments.host}: other machines could use your account: export {_KEY}, a key "
+            "that clients must send"
+        )
+    if not 0 <= arguments.port < 65536:
+        raise UsageError("--port takes 0 to 65535")
+    found = _weights(arguments)
+    return _run(arguments, found, to="programs", host=arguments.host, port=arguments.port)
+
+
+def _weights(arguments: Namespace) -> _Weights:
+    """Find the weights that the arguments choose. Raises `UsageError`, `NotFound`."""
+    if arguments.max_tokens < 1 or arguments.temperature < 0:
+        raise UsageError("--max-tokens takes 1 or more, --temperature 0 or more")
+    registry, (name,) = open_named(arguments.root, [arguments.of])
+    run = run_of(registry, name)
+    try:
+        record = weights.choose(run, arguments.which, weights.SAMPLER)
+    except NotFound:
+        record = weights.choose(run, arguments.which)
+    sweep = registry.sweep(run.sweep)
+    service = of_sweeps([sweep])
+    options = {
+        "checkpoint": record.get(weights.SAMPLER) or record[weights.STATE],
+        "model_name": model_of(run) or "unknown",
+        "name": f"{run.sweep}/{run.name}",
+        "thinking": record.get("thinking"),
+    }
+    variables = {"TINKER_BASE_URL": service.url, "TINKER_API_KEY": service.key}
+    if sweep.plan.service == "local" and (engine := lifecycle.find()) is not None:
+        variables = lifecycle.client_environment(engine)  # with the folder of its tokenizers
+    return _Weights(options, {**os.environ, **variables})
+
+
+def _run(arguments: Namespace, found: _Weights, **more: object) -> int:
+    """Run the process that samples, with this terminal, and print what its tokens cost."""
+    with tempfile.TemporaryDirectory(prefix="sweeper-chat-") as folder:
+        usage_file = os.path.join(folder, "usage.json")
+        options = found.options | more
+        options |= {"max_tokens": arguments.max_tokens, "temperature": arguments.temperature}
+        options["usage_file"] = usage_file
+        command = [f"{key}={value}" for key, value in options.items() if value is not None]
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", _RECIPE, *command], env=found.environment
+        )
+        signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+        while True:
+            with suppress(KeyboardInterrupt):  # the process gets it as well, and ends by itself
+                code = process.wait()
+                break
+        with suppress(FileNotFoundError):
+            _print_cost(str(options["model_name"]), usage_file)
+    if code not in (0, 130, 143):
+        raise EnvironmentFailure(f"no answer from {found.options['checkpoint']}")
+    return 0
+
+
+def _print_cost(model: str, usage_file: str) -> None:
+    from sweeper.money.prices import amount, load, money
+    from sweeper.sweep.usage import Counts, Usage
+
+    with open(usage_file, encoding="utf-8") as file:
+        counts = json.load(file)
+    cost = amount(Usage({model: Counts(**counts)}), load())
+    dollars = "at no known price" if cost.unpriced else f"{money(cost.usd)} dollars ({cost.basis})"
+    total = f"{counts['prefill']} tokens read, {counts['sample']} written"
+    line = f"{total}: {dollars}, not counted in the sweep's costs and budget"
+    print(sanitize(line), file=sys.stderr)
+
+
+VERBS = {"chat": Verb(_add_chat, _chat), "endpoint": Verb(_add_endpoint, _endpoint)}
