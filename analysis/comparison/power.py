@@ -14,7 +14,7 @@ from sweeper.analysis.reading.frames import load
 from sweeper.analysis.reading.last_values import settle
 from sweeper.analysis.statistics.distributions import student_quantile
 from sweeper.analysis.statistics.inference import CONFIDENCE
-from sweeper.analysis.statistics.noise import FEW
+from sweeper.analysis.statistics.noise import FEW, Spread
 from sweeper.results.cells import exp
 from sweeper.results.registry import Registry
 from sweeper.sweep.metric import lenders
@@ -33,9 +33,10 @@ class Found(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def lead_found(cells: int, seeds: int) -> float:
+def lead_found(cells: int, seeds: int, known_df: float = math.inf) -> float:
     """Return the lead, in standard deviations between seeds, that is detected in four of five
-    sweeps."""
+    sweeps. If the deviation is an estimate with `known_df` degrees of freedom, the lead is larger,
+    since the true one may be."""
     cells = max(cells, 2)
     rng = np.random.default_rng([17, cells, seeds])
     # Few cells have their own noise each, and Welch's test two thirds of their degrees of freedom.
@@ -44,36 +45,48 @@ def lead_found(cells: int, seeds: int) -> float:
     reach: Any = student_quantile((1 + CONFIDENCE) / 2, df) * np.sqrt(2 * drawn / df)
     others: Any = rng.standard_normal((_DRAWS, cells - 1)).max(axis=1)
     needed = others - rng.standard_normal(_DRAWS) + reach
+    if known_df < math.inf:
+        needed = needed * np.sqrt(known_df / rng.chisquare(known_df, _DRAWS))
     return float(np.quantile(needed, _SHARE)) / math.sqrt(seeds)
 
 
-def seeds_for(lead: float, cells: int) -> int | None:
+def seeds_for(lead: float, cells: int, known_df: float = math.inf) -> int | None:
     """Return the number of seeds per cell that detects this lead, in standard deviations between
     seeds, in four of five sweeps; None if 100 are too few."""
-    return next((n for n in SEEDS if lead_found(cells, n) <= lead), None)
+    return next((n for n in SEEDS if lead_found(cells, n, known_df) <= lead), None)
 
 
 def smallest_lead(ranking: Ranking, cells: int, seeds: int) -> float | None:
     """Return the smallest lead that is detected, on the scale of the comparison, with the noise of
-    a ranking: the median of its cells. None if the noise is unknown."""
-    deviation = _deviation(ranking)
-    return None if deviation is None else lead_found(cells, seeds) * deviation
+    a ranking. None if the noise is unknown."""
+    spread = usual_spread(ranking)
+    return None if spread is None else lead_found(cells, seeds, spread.df) * spread.sd
 
 
-def _deviation(ranking: Ranking) -> float | None:
+def usual_spread(ranking: Ranking) -> Spread | None:
+    """Return the noise of a cell: what cells share, else the root mean square of their own. None if
+    it is unknown."""
     noise = ranking.noise.between or ranking.noise
-    sds = sorted(spread.sd for spread in noise.spreads.values())
-    return sds[len(sds) // 2] if sds else None
+    spreads = sorted(noise.spreads.values(), key=lambda spread: spread.sd)
+    if not spreads:
+        return None
+    middle = spreads[len(spreads) // 2]
+    if noise.shared:
+        return middle
+    # One cell that diverged may be many times noisier.
+    sds = [min(spread.sd, 3 * middle.sd) for spread in spreads]
+    return Spread(math.hypot(*sds) / math.sqrt(len(sds)), sum(spread.df for spread in spreads))
 
 
 def noise_of(
     registry: Registry, sweep: str, metric: str | None, goal: str | None = None
 ) -> tuple[Ranking, float | None]:
     """Return the ranking of a sweep's cells, and the standard deviation between seeds on the scale
-    of its comparison: the median of the cells. None if the noise is unknown."""
+    of its comparison. None if the noise is unknown."""
     (data,) = settle(load(registry, sweep, metric, goal, rollouts=False))
     ranking = rank(data)
-    return ranking, _deviation(ranking)
+    spread = usual_spread(ranking)
+    return ranking, None if spread is None else spread.sd
 
 
 def power_table(ranking: Ranking) -> list[Found]:

@@ -24,7 +24,7 @@ from sweeper.analysis.comparison.edges import judge_edges
 from sweeper.analysis.comparison.episodes import Episodes, by_episodes
 from sweeper.analysis.comparison.items import Compared
 from sweeper.analysis.comparison.places import Place, find_places
-from sweeper.analysis.comparison.power import lead_found, seeds_for, smallest_lead
+from sweeper.analysis.comparison.power import seeds_for, usual_spread
 from sweeper.analysis.comparison.stability import Stability, assess
 from sweeper.analysis.comparison.surface import Surface, find_surface, varying
 from sweeper.analysis.comparison.tasks import Checkpoints, Tasks, by_checkpoints, by_tasks
@@ -396,10 +396,10 @@ def _needed(data: SweepData, ranking: Ranking) -> int | None:
     """Return the number of seeds per cell that finds the smallest relevant difference among the
     cells that may be the best. None if nothing is said to be relevant, or 100 are too few."""
     relevant = None if data.metric is None else data.metric.relevant
-    unit = smallest_lead(ranking, 2, 2)
+    spread = usual_spread(ranking)
     best = ranking.best and ranking.best.summary.mean
-    if relevant is None or unit is None or not ranking.tied or best is None:
+    if relevant is None or spread is None or not ranking.tied or best is None:
         return None
     if ranking.scale == "log":
         relevant = math.log1p(relevant / abs(best))
-    return seeds_for(relevant / unit * lead_found(2, 2), len(ranking.tied) + 1)
+    return seeds_for(relevant / spread.sd, len(ranking.tied) + 1, spread.df)

@@ -57,7 +57,7 @@ def test_the_advice_promises_no_power_for_the_difference_that_happened_to_be_see
 
 
 def test_seeds_are_advised_for_a_difference_that_is_relevant(tmp_path: Path, written: ModuleType):
-    coarse = _tied(tmp_path, written, "coarse", relevant=0.3)
+    coarse = _tied(tmp_path, written, "coarse", relevant=0.4)
     assert coarse.needed is not None and coarse.needed <= 8
     fine = _tied(tmp_path, written, "fine", relevant=0.1)
     assert fine.needed is not None and fine.needed > 9
