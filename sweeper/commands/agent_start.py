@@ -23,6 +23,7 @@ from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.paths import add_extra
 from sweeper.store.base import Store
 from sweeper.store.opening import default_root, open_store
+from sweeper.sweep.hint import hint
 from sweeper.sweep.names import is_sweep_name, shorten
 from sweeper.terminal import print_table, say, warn
 
@@ -132,7 +133,7 @@ def _start(arguments: Namespace) -> int:
     say(
         f"{done.name}: {done.state}{code}; sweeps: {', '.join(_sweeps(store, done.name)) or 'none'}"
     )
-    say(f"transcript: `sweeper agent transcript {done.name}`")
+    say(f"transcript: `{hint('agent transcript', done.name, root=store.root)}`")
     return _EXIT_CODES[done.state]
 
 

@@ -20,7 +20,8 @@ BLOCKS = re.findall(
 )
 
 NOT_IN_THE_TOUR = {
-    *("watch", "attach", "agent mcp", "agent start"),  # they need a terminal, a client or an agent
+    # They need a terminal, a client or an agent.
+    *("watch", "attach", "agent mcp", "agent start", "chat", "endpoint"),
     # The tour samples nothing, has no tasks, notifies nobody.
     *("rollouts", "doctor tasks", "doctor notify"),
     *("launch", "retry", "sweep", "sweep rename", "sweep delete", "sweep archive"),

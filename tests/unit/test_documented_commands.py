@@ -61,7 +61,8 @@ def parse(capsys: pytest.CaptureFixture[str]) -> Parse:
                     return argparse.Namespace()
                 lacks = LACKS.search(said)
                 assert lacks, f"sweeper {command}: {said}"
-                words += ["NAME" for name in lacks[1].split(",") if not name.startswith("-")]
+                for name in map(str.strip, lacks[1].split(",")):
+                    words += [name, "NAME"] if name.startswith("-") else ["NAME"]
 
     return parsed
 

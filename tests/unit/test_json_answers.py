@@ -15,7 +15,7 @@ import pytest
 from sweeper.cli import main
 from sweeper.commands import PARENTS, VERBS, load, parts
 
-WITHOUT = {"init", "watch", "attach", "engine", "agent"}
+WITHOUT = {"init", "watch", "attach", "engine", "agent", "chat", "endpoint"}
 """Verbs that write a file, show a screen or serve. The skill names them."""
 
 
