@@ -1,20 +1,28 @@
 """Answers with the weights of a checkpoint: to a person in the terminal, or to programs that speak
 OpenAI's protocol. `sweeper chat` and `sweeper endpoint` start it."""
 
+import ctypes
 import json
+import math
 import os
 import secrets
+import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import chz
+
+from sweeper.common.sanitize import sanitize_lines
 
 from . import chat, samplers, service, thinking
 
 KEY = "SWEEPER_ENDPOINT_KEY"
 """The variable with the key that clients of the endpoint must send; none is asked for without."""
+_PR_SET_PDEATHSIG = 1
 
 
 @chz.chz
@@ -24,6 +32,7 @@ class Config:
     checkpoint: str = chz.field(doc="address of the weights")
     model_name: str = chz.field(doc="name of the base model, for messages")
     name: str = chz.field(doc="name that clients use for the model")
+    checkpoint_name: str | None = chz.field(default=None, doc="name of the checkpoint")
     thinking: Literal["on", "off"] | None = chz.field(
         default=None, doc="whether it writes thoughts"
     )
@@ -43,6 +52,10 @@ class Answer(NamedTuple):
     finish: str
     read: int
     written: int
+
+
+class Unanswered(service.RecipeError):
+    """The service's refusal to answer."""
 
 
 class Model:
@@ -86,7 +99,7 @@ class Model:
             )
             sequences = self._connection.wait(request).sequences
         except tinker.TinkerError as error:
-            raise service.RecipeError(f"the service refuses: {error}") from error
+            raise Unanswered(f"the service refuses: {error}") from error
         texts = [text for text in how.get("stop", ()) if isinstance(text, str)]
         answers = [self._answer(sequence, texts, len(prompt)) for sequence in sequences]
         with self._lock:
@@ -106,12 +119,23 @@ class Model:
 
 def main(config: Config) -> None:
     """Answer until the input ends, or until a signal."""
+    _end_with_parent()
     with service.errors_in_one_line(), service.stop_on_signals():
         model = Model(config)
+        print(f"{config.name}, checkpoint {config.checkpoint_name}", file=sys.stderr, flush=True)
         if config.to == "person":
             _talk(model, config)
         else:
             _serve(model, config)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process when `sweeper` is killed: nobody else would end it."""
+    parent = os.getppid()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        raise SystemExit(143)
 
 
 def _talk(model: Model, config: Config) -> None:
@@ -119,7 +143,7 @@ def _talk(model: Model, config: Config) -> None:
     if sys.stdin.isatty():
         import readline  # noqa: F401 - lines can be edited then
 
-        print(f"{config.name}: /reset begins anew, Ctrl-D ends", file=sys.stderr)
+        print("/reset begins anew, Ctrl-D ends", file=sys.stderr)
     start = [{"role": "system", "content": config.system}] if config.system else []
     messages: chat.Conversation = [*start]
     while (line := _next_line()) is not None:
@@ -136,7 +160,8 @@ def _talk(model: Model, config: Config) -> None:
                 messages.pop()
                 continue
             messages.append({"role": "assistant", "content": answer.text})
-            print(answer.text, flush=True)
+            # A model may write what controls a terminal.
+            print(sanitize_lines(answer.text) if sys.stdout.isatty() else answer.text, flush=True)
             if answer.finish == "length":
                 print(f"(cut off: max_tokens={config.max_tokens})", file=sys.stderr, flush=True)
 
@@ -145,7 +170,7 @@ def _next_line() -> str | None:
     """Return the next line of a person or a file; None at the end."""
     try:
         return input("> " if sys.stdin.isatty() else "")
-    except (EOFError, KeyboardInterrupt):
+    except EOFError:
         return None
 
 
@@ -155,19 +180,26 @@ def _serve(model: Model, config: Config) -> None:
 
     import uvicorn
 
-    listener = socket.create_server((config.host, config.port))
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        listener = socket.create_server((config.host, config.port), family=family)
+    except OSError as error:
+        where = f"{config.host}, port {config.port}"
+        raise service.RecipeError(f"cannot serve at {where}: {error.strerror or error}") from None
     address, port = listener.getsockname()[:2]
-    print(f"http://{address}:{port}/v1", flush=True)
+    shown = f"[{address}]" if ":" in address else address
+    print(f"http://{shown}:{port}/v1", flush=True)
     server = uvicorn.Server(uvicorn.Config(application(model, config), log_level="warning"))
     server.run(sockets=[listener])
 
 
 class Refused(Exception):
-    """A request that cannot be served: the message, and the field that it is about."""
+    """A request that cannot be served: the message, the field that it is about, and the status of
+    HTTP."""
 
-    def __init__(self, message: str, field: str | None = None) -> None:
+    def __init__(self, message: str, field: str | None = None, status: int = 400) -> None:
         super().__init__(message)
-        self.field = field
+        self.field, self.status = field, status
 
 
 def application(model: Model, config: Config) -> Any:
@@ -178,41 +210,57 @@ def application(model: Model, config: Config) -> Any:
     from starlette.responses import JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 
-    started, key = int(time.time()), os.environ.get(KEY)
+    started, key = int(time.time()), os.environ.get(KEY) or None
 
     def failed(status: int, message: str, field: str | None = None) -> Response:
         kind = "invalid_request_error" if status < 500 else "server_error"
         error = {"message": message, "type": kind, "param": field, "code": None}
         return JSONResponse({"error": error}, status)
 
-    def is_known(request: Request) -> bool:
+    def refusal(request: Request) -> Response | None:
+        """Refuse clients without the key; without a key, web pages of any site, which browsers
+        would let spend the user's tokens."""
+        if key is None:
+            host = urlsplit(f"//{request.headers.get('host', '')}").hostname
+            if "origin" in request.headers or host not in service.LOOPBACK:
+                return failed(403, f"web pages and other names of this machine need {KEY}")
+            return None
         sent = request.headers.get("authorization", "").removeprefix("Bearer ")
-        return key is None or secrets.compare_digest(sent.encode(), key.encode())
+        known = secrets.compare_digest(sent.encode(), key.encode())
+        return None if known else failed(401, "the key is wrong")
 
     async def models(request: Request) -> Response:
-        if not is_known(request):
-            return failed(401, "the key is wrong")
+        if (refused := refusal(request)) is not None:
+            return refused
         about = {"id": config.name, "object": "model", "created": started, "owned_by": "sweeper"}
         return JSONResponse({"object": "list", "data": [about]})
 
-    async def complete(request: Request) -> Response:
-        if not is_known(request):
-            return failed(401, "the key is wrong")
-        chats = request.url.path.endswith("/chat/completions")
+    async def answered(request: Request, chats: bool) -> tuple[dict[str, Any], list[Answer]]:
+        """Return a request's document, and the answers. Raises `Refused`."""
         try:
             body = await request.json()
-            given = _parameters(body, config, chats=chats)
-            asked = _messages(body) if chats else _prompt(body)
-            call: Any = model.reply if chats else model.complete
-            answers = await run_in_threadpool(call, asked, **given)
-        except Refused as error:
-            return failed(400, str(error), error.field)
         except ValueError:
-            return failed(400, "the body is no JSON")
-        except service.RecipeError as error:
-            return failed(502, str(error))
+            raise Refused("the body is no JSON") from None
+        given = _parameters(body, config, chats=chats)
+        asked = _messages(body) if chats else _prompt(body)
+        call: Any = model.reply if chats else model.complete
+        try:
+            return body, await run_in_threadpool(call, asked, **given)
+        except Unanswered as error:
+            raise Refused(str(error), status=502) from error
+        except (service.RecipeError, ValueError) as error:
+            raise Refused(" ".join(str(error).split())[:500]) from error
+
+    async def complete(request: Request) -> Response:
+        if (refused := refusal(request)) is not None:
+            return refused
+        chats = request.url.path.endswith("/chat/completions")
+        try:
+            body, answers = await answered(request, chats)
+        except Refused as error:
+            return failed(error.status, str(error), error.field)
         if body.get("stream"):
-            options = body.get("stream_options") or {}
+            options = _table(body, "stream_options")
             events = _events(answers, config.name, chats, bool(options.get("include_usage")))
             return StreamingResponse(events, media_type="text/event-stream")
         return JSONResponse(_completion(answers, config.name, chats))
@@ -229,6 +277,8 @@ def application(model: Model, config: Config) -> Any:
 _UNSUPPORTED = ("tools", "functions", "logprobs", "top_logprobs", "logit_bias", "audio", "suffix",
                 "frequency_penalty", "presence_penalty", "echo", "best_of")  # fmt: skip
 """Fields of OpenAI's protocol that would change the answer, and that are not offered."""
+_MOST = 128
+"""The most answers to one request; OpenAI's limit."""
 
 
 def _parameters(body: Any, config: Config, *, chats: bool) -> dict[str, Any]:
@@ -238,7 +288,8 @@ def _parameters(body: Any, config: Config, *, chats: bool) -> dict[str, Any]:
     for field in _UNSUPPORTED:
         if body.get(field):
             raise Refused(f"{field} is not supported", field)
-    if (body.get("response_format") or {}).get("type", "text") != "text":
+    _table(body, "stream_options")
+    if _table(body, "response_format").get("type", "text") != "text":
         raise Refused("only the format text is supported", "response_format")
     if body.get("model") not in (None, config.name):
         raise Refused(f"there is only the model {config.name}", "model")
@@ -251,7 +302,7 @@ def _parameters(body: Any, config: Config, *, chats: bool) -> dict[str, Any]:
         "max_tokens": _number(body, field, config.max_tokens, 1),
         "temperature": _number(body, "temperature", config.temperature, 0.0),
         "top_p": _number(body, "top_p", 1.0, 0.0),
-        "number": _number(body, "n", 1, 1),
+        "number": _number(body, "n", 1, 1, _MOST),
         "stop": stops,
     }
     if body.get("seed") is not None:
@@ -259,16 +310,28 @@ def _parameters(body: Any, config: Config, *, chats: bool) -> dict[str, Any]:
     return given
 
 
-def _number(body: dict[str, Any], field: str, default: Any, least: Any) -> Any:
+def _number(
+    body: dict[str, Any], field: str, default: Any, least: Any, most: float = math.inf
+) -> Any:
     """Return a number of a request. Raises `Refused`."""
     value = body.get(field)
     if value is None:
         return default
     kinds = (int,) if isinstance(least, int) else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or value < least:
+    if isinstance(value, bool) or not isinstance(value, kinds) or not value >= least:
         kind = "a whole number" if kinds == (int,) else "a number"
         raise Refused(f"{field} takes {kind} of at least {least}", field)
+    if value > most:
+        raise Refused(f"{field} is at most {most}", field)
     return value
+
+
+def _table(body: dict[str, Any], field: str) -> dict[str, Any]:
+    """Return an object of a request. Raises `Refused`."""
+    value = body.get(field)
+    if value is not None and not isinstance(value, dict):
+        raise Refused(f"{field} takes an object", field)
+    return value or {}
 
 
 def _prompt(body: dict[str, Any]) -> str:

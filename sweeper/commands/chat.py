@@ -16,7 +16,7 @@ from sweeper.commands.checkpoint_names import model_of
 from sweeper.commands.selection import open_named, run_of
 from sweeper.common.sanitize import sanitize
 from sweeper.engine import lifecycle
-from sweeper.errors import EnvironmentFailure, NotFound, UsageError
+from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.results import weights
 from sweeper.results.service_requests import of_sweeps
 
@@ -95,14 +95,12 @@ def _weights(arguments: Namespace) -> _Weights:
         raise UsageError("--max-tokens takes 1 or more, --temperature 0 or more")
     registry, (name,) = open_named(arguments.root, [arguments.of])
     run = run_of(registry, name)
-    try:
-        record = weights.choose(run, arguments.which, weights.SAMPLER)
-    except NotFound:
-        record = weights.choose(run, arguments.which)
+    record = weights.choose(run, arguments.which, weights.SAMPLER, weights.STATE)
     sweep = registry.sweep(run.sweep)
     service = of_sweeps([sweep])
     options = {
         "checkpoint": record.get(weights.SAMPLER) or record[weights.STATE],
+        "checkpoint_name": record.get("name"),
         "model_name": model_of(run) or "unknown",
         "name": f"{run.sweep}/{run.name}",
         "thinking": record.get("thinking"),
@@ -121,14 +119,13 @@ def _run(arguments: Namespace, found: _Weights, **more: object) -> int:
         options |= {"max_tokens": arguments.max_tokens, "temperature": arguments.temperature}
         options["usage_file"] = usage_file
         command = [f"{key}={value}" for key, value in options.items() if value is not None]
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-P", "-m", _RECIPE, *command], env=found.environment
-        )
-        signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
-        while True:
-            with suppress(KeyboardInterrupt):  # the process gets it as well, and ends by itself
-                code = process.wait()
-                break
+        ) as process:
+            signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+            while (code := process.poll()) is None:
+                with suppress(KeyboardInterrupt):  # the process gets it too, and ends by itself
+                    process.wait()
         with suppress(FileNotFoundError):
             _print_cost(str(options["model_name"]), usage_file)
     if code not in (0, 130, 143):

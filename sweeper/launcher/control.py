@@ -328,7 +328,8 @@ def request_retries(
     wanted = any(request.asked for request in requests)
     checked: Ready | None = None
     if wanted:
-        forget(folder, "cancel")  # first, so that readers of the retry find it gone
+        with changing(folder):  # before the retry, whose readers find it gone
+            forget(folder, "cancel")
     if wanted and not is_held(folder):
         checked = ready(folder, agree or refuse)
     with changing(folder):

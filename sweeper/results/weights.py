@@ -32,16 +32,17 @@ class Adapter(NamedTuple):
     base_model: str
 
 
-def choose(run: RecordedRun, which: str, key: str = STATE) -> Row:
-    """Return the record of a run's checkpoint with an address under `key`: `final`, `best` by its
-    metric, or by its name. Raises `NotFound`."""
-    records = [record for record in run.checkpoint_records() if record.get(key)]
+def choose(run: RecordedRun, which: str, *keys: str) -> Row:
+    """Return the record of a run's checkpoint with an address under one of `keys` (default:
+    `STATE`): `final`, `best` by its metric, or by its name. Raises `NotFound`."""
+    keys = keys or (STATE,)
+    records = [r for r in run.checkpoint_records() if any(r.get(key) for key in keys)]
     name = f"{run.sweep}/{run.name}"
     if not records:
-        use = "train on from" if key == STATE else "sample from"
+        use = "train on from" if keys == (STATE,) else "sample from"
         raise NotFound(f"{name}: no checkpoint to {use} is recorded (`sweeper show`)")
     if which == "final":
-        return dict(last(records, key) or records[-1])
+        return dict(next(filter(None, (last(records, key) for key in keys)), records[-1]))
     if which == "best":
         return best_record(run, records)
     named = [record for record in records if record.get("name") == which]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,7 @@ def test_a_file_of_lines_is_a_conversation(sweeper: Run) -> None:
     done = talk("b a c\nb a c\n/reset\nb a c\n")
     assert done.returncode == 0, done.stderr
     first, _, third = done.stdout.splitlines()
+    assert "taught/lr=1e-2, checkpoint final\n" in done.stderr
     assert first == third
     assert re.search(
         r"\d+ tokens read, \d+ written: at no known price, not counted in", done.stderr
@@ -132,22 +134,31 @@ def test_a_file_of_lines_is_a_conversation(sweeper: Run) -> None:
     assert talk("").stdout == ""
 
 
-@pytest.fixture(scope="module")
-def endpoint(sweeper: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an endpoint of the best run, whose key is `k`."""
-    printed = tmp_path_factory.mktemp("endpoint") / "out"
+@contextmanager
+def served(sweeper: Run, printed: Path, *, kill: bool = False, **more: str) -> Iterator[str]:
+    """Serve the best run while the block runs. Yields the address."""
     with printed.open("w") as out:
-        process = sweeper(
-            "endpoint", "taught", "--max-tokens", "6", SWEEPER_ENDPOINT_KEY="k", wait=False, out=out
-        )
+        process = sweeper("endpoint", "taught", "--max-tokens", "6", wait=False, out=out, **more)
     try:
         while not (address := printed.read_text().strip()):
             assert process.poll() is None
             time.sleep(0.05)
         yield address
     finally:
-        process.terminate()
-        assert process.wait(60) == 0
+        if kill:
+            process.kill()
+            process.wait(60)
+        else:
+            process.terminate()
+            assert process.wait(60) == 0
+
+
+@pytest.fixture(scope="module")
+def endpoint(sweeper: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an endpoint of the best run, whose key is `k`."""
+    printed = tmp_path_factory.mktemp("endpoint") / "out"
+    with served(sweeper, printed, SWEEPER_ENDPOINT_KEY="k") as address:
+        yield address
 
 
 def test_programs_ask_by_openais_protocol(endpoint: str) -> None:
@@ -184,6 +195,8 @@ def _ask(client: httpx.Client, endpoint: str) -> None:
         ({"model": "other"}, 400, "there is only the model taught/lr=1e-2"),
         ({"max_tokens": 0}, 400, "max_tokens takes a whole number of at least 1"),
         ({"tools": [{}]}, 400, "tools is not supported"),
+        ({"response_format": "json"}, 400, "response_format takes an object"),
+        ({"n": 1000}, 400, "n is at most 128"),
         ([], 400, "the body is no JSON object"),
     ],
 )
@@ -217,3 +230,25 @@ def test_mistakes_of_chats_are_one_line(
     assert done.returncode == code, done.stderr
     assert line in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_without_a_key_web_pages_are_refused(sweeper: Run, tmp_path: Path) -> None:
+    with served(sweeper, tmp_path / "out") as address:
+        assert httpx.get(f"{address}/models").status_code == 200
+        for headers in ({"Origin": "http://a.example"}, {"Host": "a.example"}):
+            answer = httpx.get(f"{address}/models", headers=headers)
+            assert answer.status_code == 403
+            assert "need SWEEPER_ENDPOINT_KEY" in answer.json()["error"]["message"]
+
+
+def test_an_endpoint_ends_with_a_killed_command(sweeper: Run, tmp_path: Path) -> None:
+    with served(sweeper, tmp_path / "out", kill=True) as address:
+        pass
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            httpx.get(f"{address}/models")
+        except httpx.ConnectError:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{address} still answers")
