@@ -73,10 +73,11 @@ class Answers:
         for row in rows:
             self._rows.setdefault(row["item"], {})[row["sample"]] = row
 
-    def keep(self, items: Sequence[Item]) -> None:
+    def keep(self, items: Iterable[Item], others: Iterable[dict[str, Any]] = ()) -> None:
         """Drop items that are no longer in the suite, and regrade answers of another grader.
 
-        The file then holds exactly the suite's items, so that readers see this suite.
+        The file then holds exactly the suite's items, so that readers see this suite, after
+        `others`: rows of earlier steps.
         """
         known = {item.key: item for item in items}
         answers: dict[str, dict[int, dict[str, Any]]] = {}
@@ -86,7 +87,7 @@ class Answers:
         if answers != self._rows:
             self._rows = answers
             every = (row for rows in answers.values() for row in rows.values())
-            self._directory.replace_items(list(every))
+            self._directory.replace_items([*others, *every])
 
     def _graded(self, item: Item, row: dict[str, Any]) -> dict[str, Any]:
         fresh = described(item)

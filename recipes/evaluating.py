@@ -3,10 +3,10 @@ asked, graded and recorded as by the recipe eval; each row also has the `step`."
 
 # eval: {suites: [gsm8k.jsonl, cookbook:gsm8k], every: 20, items: 100, infrequent: {every: 200}}
 #
-# The answers to step n come from the weights that step n begins with. An evaluation that was killed
-# continues with the items that have no answer, because a run that resumes from a checkpoint reaches
-# the same weights again. A suite of both tiers is asked once at a step of both; in the rarer one
-# its metrics have the name `eval/<suite>-all/...`, or with the number of items.
+# The answers to step n come from the weights that step n begins with. A run that resumes from a
+# checkpoint asks only the items that these weights have not answered, and asks all items of later
+# steps again: those weights are lost. A suite of both tiers is asked once at a step of both; in the
+# rarer one its metrics have the name `eval/<suite>-all/...`, or with the number of items.
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -50,10 +50,7 @@ class Suites:
             own = [items[name][: rare.items] for name in rare.suites or how.suites]
             self.tiers.append(Tier(rare.every, _renamed(_by_suite(own), self.tiers[0], rare.items)))
         answering.check_functions([item for own in items.values() for item in own], self._graders)
-        self._before: dict[int, list[dict[str, Any]]] = {}
-        for row in directory.read_items():  # of steps that a resumed run trains again
-            if isinstance(step := row.get("step"), int) and step >= directory.start_step:
-                self._before.setdefault(step, []).append(row)
+        directory.drop_items_after(directory.start_step)
 
     def _open_benchmarks(self) -> benchmarks.Benchmarks | None:
         names = _benchmarks_of(self._how)
@@ -88,11 +85,17 @@ class Suites:
     ) -> dict[str, float]:
         """Ask the questions of tiers that have no answer yet, and return the metrics. A signal does
         not stop it: the step to resume from comes after it."""
-        rows = self._before.pop(step, [])
+        items = {i.key: i for tier in tiers for own in tier.items.values() for i in own}
+        is_first = step == self._directory.start_step  # whose weights may have answered before
+        others: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
+        for row in self._directory.read_items() if is_first else ():
+            (rows if row.get("step") == step else others).append(row)
         answers = answering.Answers(self._directory, self._graders, rows, {"step": step})
+        if is_first:
+            answers.keep(items.values(), others)
         model = answering.Model(self._connection, sampler, self._tokenizer, self._examples)
         asker = answering.Asker(self._how, self._config.seed, answers, model)
-        items = {i.key: i for tier in tiers for own in tier.items.values() for i in own}
         answered = {one.item.key: asker.answered(one) for one in asker.under_way(items.values())}
         done = [(item, answered[item.key]) for item in items.values()]
         answering.judging(self._directory, step, done, "eval_")

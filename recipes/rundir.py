@@ -85,6 +85,10 @@ class RunDirectory:
         text = "".join(json.dumps(row) + "\n" for row in rows)
         replace_file(os.path.join(self.path, ITEMS), text.encode())
 
+    def drop_items_after(self, step: int) -> None:
+        """Drop the answers of later steps: they come from weights that are lost."""
+        _keep_lines(os.path.join(self.path, ITEMS), lambda line: line.get("step", step) <= step)
+
     def read_episodes(self) -> list[dict[str, Any]]:
         """Return the episodes that have ended since the last checkpoint."""
         return _read_lines(os.path.join(self.path, EPISODES))

@@ -141,10 +141,8 @@ class Trainer(ABC):
             begun.append(self.begin_evaluation(step))
         suites = self.suites
         if suites is not None and (tiers := suites.tiers if last else suites.due(step)):
-            if (
-                self.run.last_record is None
-            ):  # so that the next attempt of the run finds the answers
-                self.run.record_checkpoint({"name": "items", "batch": 0} | self.marks)
+            if self.run.last_record is None:  # so that the next attempt finds the answers
+                self.run.record_checkpoint({"name": "suites", "batch": 0} | self.marks)
             sampler = self.begin_snapshot()
             begun.append(lambda: suites.scores(step, self.wait(sampler), tiers))
 

@@ -232,13 +232,16 @@ def _mismatch(history: History, thresholds: Thresholds) -> Evidence | None:
     )
     for reference, values, what in references:
         now = max(values, default=0.0)
-        if reference is None or now <= max(thresholds["times"] * reference, _REAL_MISMATCH):
+        if reference is None:
             continue
-        text = (
-            f"{kl.key} is {now:.3g} nats in one of the first {len(early)} steps: more than "
-            f"{thresholds['times']:g} times {what}, {reference:.2g}"
+        bound = max(thresholds["times"] * reference, _REAL_MISMATCH)
+        if now <= bound:
+            continue
+        usual = f"{thresholds['times']:g} times {what}, {reference:.2g}"
+        text = f"{kl.key} is {now:.3g} nats in one of the first {len(early)} steps: more than " + (
+            f"{bound:g}; {what} is {reference:.2g}" if bound == _REAL_MISMATCH else usual
         )
-        return Evidence(kl.key, kl.step, now, thresholds["times"] * reference, text)
+        return Evidence(kl.key, kl.step, now, bound, text)
     return None
 
 
@@ -301,9 +304,9 @@ def _plateau(history: History, thresholds: Thresholds) -> Evidence | None:
     # The loss of reinforcement learning does not fall when the model learns.
     role = "reward" if "reward" in history.series else "loss"
     series = history.series[role]
-    if series.since_best < thresholds["steps"] or history.solved:
-        return None
     best, start = series.best_ten, series.start
+    if series.since_best < thresholds["steps"] or history.solved or not math.isfinite(best):
+        return None
     # Most training ends with a loss that has fallen and is level.
     if role == "loss" and best < start - _FALLEN * abs(start):
         return None

@@ -15,6 +15,7 @@ from sweeper.metrics.files import PLACES
 from sweeper.metrics.rows import ends_final
 from sweeper.metrics.sources import Files, Stamp
 from sweeper.results.runs import OnError, RecordedRun
+from sweeper.results.scores import read_document
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import NoState, State
@@ -178,7 +179,8 @@ class FolderRun(RecordedRun):
     def evaluation(self) -> Facts | None:
         """The facts about the evaluation, if the folder is one in an EvalStore."""
         if self._facts is None and self.files.source(self._below(EVALUATION)) is not None:
-            facts = self._recall("evaluation", EVALUATION, lambda: self._read_object(EVALUATION))
+            path = self._below(EVALUATION)
+            facts = self._recall("evaluation", EVALUATION, lambda: read_document(self, path))
             self._facts = None if facts is None else facts_of(facts)
         return self._facts
 

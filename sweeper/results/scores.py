@@ -23,8 +23,8 @@ _KEY = re.compile(r"(?:.*/)?eval/(.+)/score")
 _ITEMS = ("num_items", "num_examples")
 _PARENT = "parent_path"
 _OF_EVAL = "items"
-"""The name of the record with which our recipe `eval`, which saves no weights, keeps the address of
-the evaluated ones under `_PARENT`. Recipes that evaluate while they train write it too."""
+"""The name of a record of the recipe `eval`, which saves no weights: the address of the evaluated
+ones is under `_PARENT`."""
 
 
 class Score(NamedTuple):
@@ -111,7 +111,7 @@ def _recorded(points: Sequence[Point], records: Sequence[Mapping[str, object]]) 
     for point in points:
         record = None if point.step is None else names.get(point.step)
         if record is not None:
-            scores.append(_score(point, str(record.get("name")), _text(record.get("sampler_path"))))
+            scores.append(_score(point, str(record.get("name")), _address(record)))
         else:
             scores.append(_score(point, LAST if point.step is None else f"step {point.step:g}"))
     return scores
@@ -135,18 +135,19 @@ def _stored(
         by_name |= {name: record for name in names if name}
     scores: list[Score] = []
     for folder, suites in evaluations.items():
-        facts = facts_of(_document(run, f"{folder}/{EVALUATION}"))
+        facts = facts_of(read_document(run, f"{folder}/{EVALUATION}"))
         if facts is None:
             name = LAST if folder in run.folders() else folder.rpartition("/")[2]
             facts = Facts("", name, None, tuple(suites), "", {}, {})
         record = by_name.get(facts.path, by_name.get(facts.checkpoint, {}))
         name = _text(record.get("name")) or facts.checkpoint
-        address = facts.path or _text(record.get("sampler_path"))
+        is_other = facts.path is not None and facts.path not in by_name
+        address = facts.path if is_other else _address(record)
         step = _step(record)
         step = step_of_name(name) if step is None else step
         for suite in facts.benchmarks:
             path = f"{folder}/{suite}/{_RESULT}"
-            result = _document(run, path) if path in listed else {}
+            result = read_document(run, path) if path in listed else {}
             score = as_float(result.get("score", facts.scores.get(suite)))
             if score is not None and math.isfinite(score):
                 items, errors = (_whole(result.get(key)) for key in ("num_examples", "num_errors"))
@@ -168,12 +169,16 @@ def _evaluations(paths: Collection[str]) -> dict[str, list[str]]:
     return folders
 
 
+def _address(record: Mapping[str, object]) -> str | None:
+    return _text(record.get("sampler_path")) or _text(record.get("state_path"))
+
+
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _document(run: "RecordedRun", path: str) -> dict[str, object]:
-    """Read a JSON object; empty if it is deleted or still being written."""
+def read_document(run: "RecordedRun", path: str) -> dict[str, object]:
+    """Read a JSON object; empty for anything else, such as a file still being written."""
     try:
         document = decode(run.store.read(path))
     except (NotFound, ValueError):

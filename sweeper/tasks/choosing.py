@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from sweeper.common.json_values import list_of, table_of
 from sweeper.errors import UsageError
@@ -133,9 +133,12 @@ def _older_sources(row: Mapping[str, object], path: str) -> list[_Source]:
     """Return the tasks of Terminal-Bench's older form: a folder, and perhaps names in it."""
     folder, commit = _below(row.get("dataset_path") or "tasks"), _commit(row.get("commit_hash"))
     names = row.get("task_id_subset")
+    if names is not None and not isinstance(names, list):
+        raise UsageError(f"a registry's task_id_subset must be a list of names, not {names}")
+    chosen = list_of(row.get("task_id_subset"))
     if names is None:
-        names = [os.path.basename(one) for one in _in_folder(os.path.join(path, folder))]
-    return [_Source(os.path.join(folder, str(name)), commit) for name in cast("list[str]", names)]
+        chosen = [os.path.basename(one) for one in _in_folder(os.path.join(path, folder))]
+    return [_Source(_below(os.path.join(folder, str(name))), commit) for name in chosen]
 
 
 def _below(given: object) -> str:

@@ -15,6 +15,10 @@ _SECONDS = 30.0
 def address_of(collector: str, setting: str = "--otlp ") -> str:
     """Return the collector's address; without a path, add OTLP's path for traces. Raises
     `UsageError`, which names the setting."""
+    if "@" in collector:
+        raise UsageError(
+            f"{setting.strip()} takes no user or password: set $OTEL_EXPORTER_OTLP_HEADERS"
+        )
     try:
         parts = urllib.parse.urlsplit(collector)
     except ValueError:

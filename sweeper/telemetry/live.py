@@ -6,8 +6,8 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from sweeper.errors import SweeperError
@@ -15,6 +15,8 @@ from sweeper.telemetry.collector import address_of, send
 from sweeper.telemetry.traces import batches, trace_of
 
 _SECONDS = 10.0
+_LAST_SECONDS = 5.0
+"""For what is not sent at the end: W&B may have taken half of the grace period before."""
 _MOST_WAITING = 64
 
 
@@ -42,22 +44,27 @@ class Telemetry:
     def __init__(self, collector: str | None) -> None:
         self._url = None if collector is None else address_of(collector, "otlp=")
         self._labels = run_labels(os.environ)
-        self._waiting: list[Future[None]] = []
+        self._waiting: SimpleQueue[tuple[str, list[dict[str, Any]]] | None] = SimpleQueue()
         self._failed = False
         if self._url is not None:
-            self._pool = ThreadPoolExecutor(1, "otlp")
+            # A daemon: the interpreter would wait for a pool until it has sent everything.
+            self._sender = Thread(target=self._work, args=(self._url,), name="otlp", daemon=True)
+            self._sender.start()
             atexit.register(self._finish)
 
     def episodes(self, name: str, summaries: str) -> None:
         """Send the episodes of rollout summaries, whose file has this name."""
         if self._url is None:
             return
-        self._waiting = [one for one in self._waiting if not one.done()]
-        if len(self._waiting) >= _MOST_WAITING:
+        if self._waiting.qsize() >= _MOST_WAITING:
             self._tell(f"the collector at {self._url} is too slow: some episodes are not sent")
             return
         records = [json.loads(line) for line in summaries.splitlines()]
-        self._waiting.append(self._pool.submit(self._send, self._url, name, records))
+        self._waiting.put((name, records))
+
+    def _work(self, url: str) -> None:
+        while (batch := self._waiting.get()) is not None:
+            self._send(url, *batch)
 
     def _send(self, url: str, name: str, records: list[dict[str, Any]]) -> None:
         now, labels = time.time(), {**self._labels, "name": name}
@@ -74,5 +81,5 @@ class Telemetry:
 
     def _finish(self) -> None:
         """Wait a little for what is not sent yet."""
-        wait_for(self._waiting, _SECONDS)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._waiting.put(None)
+        self._sender.join(_LAST_SECONDS)

@@ -352,6 +352,8 @@ def test_tasks_by_a_registry(tmp_path):
         {"name": "b", "version": "0.1", "commit_hash": commit, **older},
         {"name": "c", "version": "0.1", "task_id_subset": ["two"], "commit_hash": "head", **older},
         {"name": "d", "version": "1", "tasks": [{"name": "out", "path": "../out"}]},
+        {"name": "f", "version": "1", "task_id_subset": ["../../../out"], **older},
+        {"name": "g", "version": "1", "task_id_subset": "two", **older},
         {"name": "e", "version": "1", "tasks": [task("one") | {"git_commit_id": "f" * 40}]},
     ]
     (tmp_path / "registry.json").write_text(json.dumps(rows))
@@ -364,6 +366,8 @@ def test_tasks_by_a_registry(tmp_path):
     for dataset, why in (
         ("a@3", f"{file} has no dataset a@3: it has a@1.0, a@2.0"),
         ("d", "a registry's path must not lead out of its repository: ../out"),
+        ("f", "a registry's path must not lead out of its repository: sets/a/../../../out"),
+        ("g", "a registry's task_id_subset must be a list of names, not two"),
         ("e", f"{tmp_path}: no commit {'f' * 40} in it"),
     ):
         (told,) = names_of(tmp_path, dataset=dataset)

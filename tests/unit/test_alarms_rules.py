@@ -174,6 +174,10 @@ def test_mismatch(values: list[float], step: int | None) -> None:
     found = run(of("optim/kl_sample_train_v2", values)).get("mismatch")
     assert (found and found.step) == step
     assert run(of("kl_policy_base", [0.2] * 3)) == {}
+    for first in (0.00001, -0.002):
+        found = run(of("optim/kl_sample_train_v2", [first, 0.004]))["mismatch"]
+        assert found.bound == 0.001
+        assert f"more than 0.001; its first value is {first:.2g}" in found.message
 
 
 def test_gradient() -> None:
@@ -247,6 +251,8 @@ def test_plateau() -> None:
     assert "plateau" not in run(of(REWARD, level), given={"plateau": {"steps": 150}})
     stuck = [draw.gauss(2.3, 0.05) for _ in range(200)]
     assert "plateau" in run(of(LOSS, stuck))
+    few: dict[str, Any] = {"plateau": {"steps": 5}}
+    assert "plateau" not in run(of(LOSS, stuck[:9]), given=few)  # there is no mean of ten yet
     fallen = [3.0, 2.8, *(draw.gauss(2.3, 0.05) for _ in range(200))]
     assert "plateau" not in run(of(LOSS, fallen))  # what most training ends with
     rl = [{REWARD: 0.2 + step / 300, "loss": value} for step, value in enumerate(stuck)]

@@ -145,6 +145,12 @@ def test_ls_by_checkpoint_and_suite_has_the_scores(
     sweep.save()
     [row] = ask(capsys, "ls", "e", "--by", "checkpoint,suite", "--root", str(tmp_path))["rows"]
     assert (row["value"], row["scores"]["gsm8k"]["score"]) == ("000010", 0.2)
+    sweep = written.Written(tmp_path, "t", {"rank": [4]})  # trains, and has saved no weights
+    started = {"name": "suites", "batch": 0, "parent_path": "tinker://x/weights/000010"}
+    sweep.run({"rank": 4}, 0, rows, checkpoints=[started])
+    sweep.save()
+    rows = ask(capsys, "ls", "t", "--by", "checkpoint,suite", "--root", str(tmp_path))["rows"]
+    assert [row["value"] for row in rows] == ["step 1", "step 2"]
     table = ask(capsys, "ls", "m", "--by", "model,rank,suite", "--root", str(tmp_path))
     assert [(row["value"], row["scores"]["gsm8k"]["score"]) for row in table["rows"]] == [
         ([model, rank], pytest.approx(rank / 10 + 0.025)) for model in ("a", "b") for rank in (8, 4)

@@ -173,6 +173,29 @@ def test_an_eval_store_within_a_run_belongs_to_the_run(here: Path):
     assert len(Registry(str(here / "root"), cache=False).items()) == 1  # the last evaluation
 
 
+@pytest.mark.parametrize("text", ["[1, 2]", '{"benchmarks": ['])
+def test_other_metadata_in_a_run_are_no_evaluation(here: Path, text: str):
+    runs_in(here / "root", 1.0, "exp/a")
+    (here / "root" / "exp" / "a" / "metadata.json").write_text(text)
+    registry = Registry(str(here / "root"), cache=False)
+    assert [record["value"] for record in registry.records()] == [None]
+    assert registry.problems == []
+
+
+def test_a_stored_score_replaces_the_recorded_one_of_the_same_weights(here: Path):
+    folder = here / "root" / "exp" / "a"
+    place = folder / "evals" / "runs" / "one"
+    (place / "q").mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text('{"step": 5, "eval/q/score": 0.25}\n')
+    addresses = {"state_path": "tinker://a/weights/5", "sampler_path": "tinker://a/sampler/5"}
+    (folder / "checkpoints.jsonl").write_text(json.dumps({"name": "5", "batch": 5} | addresses))
+    facts = {"model_name": "m", "checkpoint_path": addresses["state_path"], "benchmarks": ["q"]}
+    facts |= {"timestamp": "1", "scores": {"q": 0.75}}
+    (place / "metadata.json").write_text(json.dumps(facts))
+    table = Registry(str(here / "root"), cache=False).scores()
+    assert table["score"].tolist() == [0.75]
+
+
 def test_an_eval_store_is_found_on_a_remote_store_too(monkeypatch: pytest.MonkeyPatch, here: Path):
     import fsspec
 

@@ -1,10 +1,14 @@
 """Rollouts exported as traces: a line a step, and spans to a collector of OpenTelemetry."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from sweeper.cli import main
+from sweeper.errors import UsageError
+from sweeper.telemetry.collector import address_of
 
 COLLECTED = "POST /v1/traces"
 
@@ -111,3 +115,23 @@ def test_what_is_no_address_is_told(sweep, capsys):
     assert "--otlp localhost:4318: write http://HOST:4318" in capsys.readouterr().err
     assert main(["rollouts", sweep, "--export", "/no/such/place"]) == 2
     assert "--export /no/such/place: No such file" in capsys.readouterr().err
+
+
+def test_an_address_with_a_password_is_refused_without_repeating_it():
+    with pytest.raises(UsageError) as refused:
+        address_of("http://user:secret@host:4318")
+    assert "secret" not in str(refused.value) and "OTEL_EXPORTER_OTLP_HEADERS" in str(refused.value)
+
+
+def test_a_run_ends_though_its_collector_never_answers():
+    script = (
+        "import socket\n"
+        "from sweeper.telemetry import Telemetry, live\n"
+        "live._LAST_SECONDS = 0.1\n"
+        "held = socket.create_server(('127.0.0.1', 0))\n"
+        "telemetry = Telemetry(f'http://127.0.0.1:{held.getsockname()[1]}')\n"
+        "for _ in range(60):\n"
+        "    telemetry.episodes('train', '{}')\n"
+    )
+    # Each of the 60 requests waits for 10 seconds.
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
