@@ -18,7 +18,9 @@ from sweeper.agents.start.transcript import (
     read_sessions,
 )
 from sweeper.cli import main
+from sweeper.errors import StoreError
 from sweeper.store.local import LocalStore
+from sweeper.testing import Fault, Faults, FaultyStore
 
 SECRET = "sesame-0123456789"
 SETTING = Setting("m-1", ["python3", "/sweeper/bridge.py"], "/sweeper/mcp.json", "/p.md", True)
@@ -109,6 +111,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     ([*PODMAN, "--agent", "codex"], 6, "codex needs CODEX_API_KEY: export one"),
     (["--in", "local", "--network", "none"], 2, "--network: only with --in podman or modal"),
     (["--in", "podman"], 2, "--in podman: name an image"),
+    (["--in", "modal", "--image", "i", "--hours", "30"], 2, "--hours: Modal ends a sandbox after"),
     (["--budget", "dollars=1"], 2, "--budget dollars=1"),
     (["--hours", "0"], 2, "--hours must be above 0"),
     (["--restarts", "-1"], 2, "--restarts at least 0"),
@@ -155,8 +158,10 @@ def test_the_configuration_of_tools_is_the_usual_one(tmp_path: Path) -> None:
             "mcpServers": {"sweeper": {"command": setting.bridge[0], "args": [*setting.bridge[1:]]}}
         }
         assert Path(setting.prompt).read_text() == "the prompt"
+        private = Path(room.folder).parent  # other users must not reach the server of tools
+        assert private.stat().st_mode & 0o777 == 0o700
         assert Path(room.folder).stat().st_mode & 0o777 == 0o700
-    assert not Path(room.folder).exists()
+    assert not private.exists()
 
 
 def test_files_of_a_sandbox_stay_within_the_agents_folder(tmp_path: Path) -> None:
@@ -180,3 +185,22 @@ def test_files_of_a_sandbox_stay_within_the_agents_folder(tmp_path: Path) -> Non
         {"kind": "put", "data": "AP8=", "name": "x"},
         b"\x00\xff",
     )
+
+
+def test_a_store_that_fails_for_a_while_loses_nothing_of_a_transcript(tmp_path: Path) -> None:
+    """And the agent works on meanwhile."""
+    fails = [True]
+    faults = Faults(lambda _, call: Fault.FAIL if fails[0] and "transcript" in call else None)
+    store = LocalStore(str(tmp_path))
+    made = Transcript(FaultyStore(store, faults), "a", [])
+    data = b"a line\n" * 50_000
+    for start in range(0, len(data), 9973):
+        made.add(data[start : start + 9973])
+        made.flush()
+    with pytest.raises(StoreError):
+        made.flush(now=True)
+    assert faults.struck
+    fails[0] = False
+    made.add(b"the end")
+    made.end_output()
+    assert b"".join(read_output(store, "a")) == data + b"the end"

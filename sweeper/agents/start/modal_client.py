@@ -118,22 +118,27 @@ class _Session:
             await asyncio.to_thread(self._work.write, found["name"], data)
         elif kind == "open":
             path = os.path.join(self._private, SOCKET)
-            reader, self._connections[number] = await asyncio.open_unix_connection(path)
-            self._task(self._answers(number, reader))
+            try:
+                reader, self._connections[number] = await asyncio.open_unix_connection(path)
+            except OSError:
+                await self._send(frame("close", id=number))
+            else:
+                self._task(self._answers(number, reader))
         elif number in self._connections:
             writer = self._connections[number]
-            if kind == "data":
-                writer.write(data)
-                await writer.drain()
-            else:
-                with suppress(OSError):
+            with suppress(OSError):  # the server has ended: its answers end too
+                if kind == "data":
+                    writer.write(data)
+                    await writer.drain()
+                else:
                     writer.write_eof()
         return None
 
     async def _answers(self, number: int, reader: asyncio.StreamReader) -> None:
-        while data := await reader.read(65536):
-            await self._send_files()  # what a tool has written must be there first
-            await self._send(frame("data", data, id=number))
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                await self._send_files()  # what a tool has written must be there first
+                await self._send(frame("data", data, id=number))
         await self._send(frame("close", id=number))
 
 

@@ -19,6 +19,7 @@ from sweeper.errors import EnvironmentFailure, UsageError
 PLACES = ("podman", "modal", "local")
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TERM", "HOME", "USER")
 _END_SECONDS = 30.0
+_MOST_HOURS = 24
 _LONGEST_PATH = 90
 """The longest folder of a socket in bytes: the system allows 108 with its name."""
 _FILES = 65_536
@@ -70,6 +71,8 @@ class Sandbox(NamedTuple):
             return
         if self.kind == "modal" and self.network is not None:
             raise UsageError("--network: only with --in podman")
+        if self.kind == "modal" and self.hours > _MOST_HOURS:
+            raise UsageError(f"--hours: Modal ends a sandbox after {_MOST_HOURS} hours")
         if self.image is None:
             raise UsageError(
                 f"--in {self.kind}: name an image with the agent's program and python3: --image ..."
@@ -91,18 +94,22 @@ class Room:
         self._sandbox, self._work = sandbox, work
         self._process: subprocess.Popen[bytes] | None = None
         self._container = f"sweeper-agent-{uuid.uuid4().hex[:16]}"
-        self.folder = os.path.join(tempfile.gettempdir(), self._container)
+        self._private = os.path.join(tempfile.gettempdir(), self._container)
+        # The user in a container may be another one, and sees this folder alone; nobody else gets
+        # past the private one around it.
+        self.folder = os.path.join(self._private, "shared")
         if len(os.fsencode(self.folder)) > _LONGEST_PATH:
             raise EnvironmentFailure(f"{tempfile.gettempdir()}: is too long: set TMPDIR=/tmp")
         try:
-            self._cleaner = start_cleaner(self.folder)
+            self._cleaner = start_cleaner(self._private)
+            os.mkdir(self._private, 0o700)
             os.mkdir(self.folder, 0o700)
         except OSError as error:
-            raise EnvironmentFailure(f"{self.folder}: {error.strerror}") from error
+            raise EnvironmentFailure(f"{self._private}: {error.strerror}") from error
 
     @property
     def seen(self) -> str:
-        """The private folder as the agent sees it."""
+        """The folder for what the command needs, as the agent sees it."""
         return self._sandbox.private(self.folder)
 
     def start(
@@ -111,7 +118,7 @@ class Room:
         """Start the command; its output and errors are in `stdout`. Raises `EnvironmentFailure`."""
         if self._sandbox.kind == "modal":
             command = self._modal(argv, env, list(secrets))
-            environment = {**os.environ, **secrets, ROOT: self.folder}
+            environment = {**os.environ, **secrets, ROOT: self._private}
         elif self._sandbox.isolated:
             command = [*self._podman(env, list(secrets)), *argv]
             # Without the mark: podman's own processes remove the container after the agent.
@@ -119,7 +126,8 @@ class Room:
         else:
             command = list(argv)
             passed = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
-            environment = {**passed, **env, **secrets, ROOT: self.folder}
+            environment = {**passed, **env, **secrets, ROOT: self._private}
+            environment.pop("IS_SANDBOX", None)  # there is none
         try:
             self._process = subprocess.Popen(
                 command,
@@ -146,7 +154,7 @@ class Room:
             ("memory", None if sandbox.memory is None else f"{sandbox.memory}m"),
         ):
             argv += [] if value is None else [f"--{name}", value]
-        for key, value in {**env, ROOT: self.folder}.items():
+        for key, value in {**env, ROOT: self._private}.items():
             argv += ["--env", f"{key}={value}"]
         for key in secrets:  # podman takes the value from its environment
             argv += ["--env", key]
@@ -196,7 +204,7 @@ class Room:
         except subprocess.TimeoutExpired:
             self._cleaner.kill()
             self._cleaner.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self._private, ignore_errors=True)
 
     def _ask(self, *words: str) -> None:
         with suppress(subprocess.TimeoutExpired, OSError):

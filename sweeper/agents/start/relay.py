@@ -42,8 +42,11 @@ class Folder:
                     key = os.path.relpath(path, self.top)
                     if stamp is None or stamp == self._known.get(key) or stamp[1] > LARGEST:
                         continue
-                    with open(path, "rb") as file:
-                        found.append((key, file.read(LARGEST)))
+                    try:
+                        with open(path, "rb") as file:
+                            found.append((key, file.read(LARGEST)))
+                    except OSError:  # removed since, or not readable
+                        continue
                     self._known[key] = stamp
         return found
 
@@ -62,9 +65,12 @@ class Folder:
         if not path.startswith(self.top + os.sep) or os.path.isdir(path):
             return
         with self._lock:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "wb") as file:
-                file.write(data)
+            try:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "wb") as file:
+                    file.write(data)
+            except OSError:  # there is a file where the other side has a folder, say
+                return
             stamp = self._stamp(path)
             if stamp is not None:
                 self._known[os.path.relpath(path, self.top)] = stamp
@@ -118,7 +124,10 @@ class Relay:
         elif found["kind"] == "data":
             connection = self._connections.get(found["id"])
             if connection is not None:
-                connection.sendall(data)
+                try:
+                    connection.sendall(data)
+                except OSError:  # the bridge has ended
+                    self._close(found["id"])
         elif found["kind"] == "close":
             self._close(found["id"])
 

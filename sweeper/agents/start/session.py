@@ -121,7 +121,7 @@ def _room(start: Start, prompt: str) -> Generator[tuple[Room, Setting]]:
         tools += ["--budget", start.budget] if start.budget else []
         env = {**os.environ, AGENT: start.name}
         connections = Connections(room.folder, tools, env, start.folder)
-        os.chmod(room.folder, 0o755 if start.sandbox.isolated else 0o700)
+        os.chmod(room.folder, 0o755 if start.sandbox.kind == "podman" else 0o700)
         mcp, prompt_path = (f"{room.seen}/{name}" for name in (_MCP, _PROMPT))
         isolated = start.sandbox.isolated
         yield room, Setting(start.model, bridge, mcp, prompt_path, isolated)

@@ -3,11 +3,12 @@ prompt, and what it printed, without secrets."""
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.common import codec
 from sweeper.common.codec import SCHEMA
-from sweeper.errors import AlreadyExists, NotFound, UsageError
+from sweeper.errors import AlreadyExists, NotFound, StoreError, UsageError
 from sweeper.provenance.redaction import Redactor
 from sweeper.store.base import Store
 from sweeper.store.documents import encode, read_as
@@ -78,16 +79,25 @@ class Transcript:
     def _append(self, data: bytes) -> None:
         self._part += data
         self._new = self._new or bool(data)
-        while len(self._part) >= _PART:
-            head, self._part = self._part[:_PART], self._part[_PART:]
-            self._write(head)
-            self._number += 1
+        with suppress(StoreError):  # what could not be written is written with what comes next
+            while len(self._part) >= _PART:
+                self._write(self._part[:_PART])
+                del self._part[:_PART]
+                self._number += 1
 
     def flush(self, *, now: bool = False) -> None:
-        """Write what is new, unless that was done less than a second ago."""
-        if self._new and (now or time.monotonic() - self._written >= _EVERY_SECONDS):
+        """Write what is new, unless that was done less than a second ago. Raises `StoreError` only
+        if it must be written `now`."""
+        if not self._new or (not now and time.monotonic() - self._written < _EVERY_SECONDS):
+            return
+        self._written = time.monotonic()
+        try:
             self._write(self._part)
-            self._new, self._written = False, time.monotonic()
+        except StoreError:  # an agent works on while a store fails
+            if now:
+                raise
+        else:
+            self._new = False
 
     def _write(self, data: bytes | bytearray) -> None:
         self._store.replace(f"{self._folder}/transcript/{self._number:06}.log", bytes(data))
