@@ -6,6 +6,7 @@ import secrets
 import signal
 import subprocess
 import tempfile
+from collections.abc import Sequence
 
 from sweeper.environments.base import Died, Made
 from sweeper.environments.shell import InShell, Shell, close_pipes, on_cpus, supervisor
@@ -28,7 +29,10 @@ while :; do
   done
   [ "$found" ] || break
 done 2>/dev/null
-rm -rf -- "$1"
+folder=$1
+shift
+[ $# = 0 ] || "$@" >/dev/null
+rm -rf -- "$folder"
 """
 
 
@@ -44,7 +48,7 @@ class Process(InShell):
     def start(self) -> None:
         self.root = os.path.join(tempfile.gettempdir(), f"sweeper-task-{secrets.token_hex(8)}")
         workdir = self.root + self._made.workdir
-        env = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
+        env = _passed_on()
         try:
             self._cleaner = start_cleaner(self.root)
             os.mkdir(self.root, 0o700)
@@ -77,11 +81,16 @@ class Process(InShell):
                 each.wait()
 
 
-def start_cleaner(folder: str) -> "subprocess.Popen[bytes]":
+def _passed_on() -> dict[str, str]:
+    return {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
+
+
+def start_cleaner(folder: str, also: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
     """Start a process that, when its standard input is closed or this process ends, kills all
-    processes with `ROOT=folder` in their environment, and removes the folder. Raises OSError."""
-    env = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
-    return _begin(["sh", "-c", _CLEANER, "cleaner", folder], env, None)
+    processes with `ROOT=folder` in their environment, runs the command `also`, and removes the
+    folder. Raises OSError."""
+    env = dict(os.environ) if also else _passed_on()
+    return _begin(["sh", "-c", _CLEANER, "cleaner", folder, *also], env, None)
 
 
 def _begin(command: list[str], env: dict[str, str], cwd: str | None) -> "subprocess.Popen[bytes]":

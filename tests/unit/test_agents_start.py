@@ -1,6 +1,7 @@
 """How agents are started, and their records. What they do is in tests/e2e/test_agent_start.py."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from sweeper.agents.skill import SKILLS, skill_text
 from sweeper.agents.start import prompts, session
 from sweeper.agents.start.clis import CLIS, Setting, find_cli
+from sweeper.agents.start.places import Room, Sandbox
 from sweeper.agents.start.relay import Folder, frame, unpack
 from sweeper.agents.start.transcript import (
     Session,
@@ -146,8 +148,6 @@ def test_what_is_wrong_costs_a_line(
 
 def test_the_configuration_of_tools_is_the_usual_one(tmp_path: Path) -> None:
     """As Claude Code and others read it."""
-    from sweeper.agents.start.places import Sandbox
-
     start = session.Start(
         *("a", "m", find_cli("true"), Sandbox("local"), "task", str(tmp_path)),
         *(str(tmp_path / "root"), "", {}, 1.0, 0),
@@ -187,7 +187,9 @@ def test_files_of_a_sandbox_stay_within_the_agents_folder(tmp_path: Path) -> Non
     )
 
 
-def test_a_store_that_fails_for_a_while_loses_nothing_of_a_transcript(tmp_path: Path) -> None:
+def test_a_store_that_fails_for_a_while_loses_nothing_of_a_transcript(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the agent works on meanwhile."""
     fails = [True]
     faults = Faults(lambda _, call: Fault.FAIL if fails[0] and "transcript" in call else None)
@@ -204,3 +206,30 @@ def test_a_store_that_fails_for_a_while_loses_nothing_of_a_transcript(tmp_path: 
     made.add(b"the end")
     made.end_output()
     assert b"".join(read_output(store, "a")) == data + b"the end"
+    fails[0] = True  # and at its end it is tried again
+    monkeypatch.setattr("time.sleep", lambda _: fails.__setitem__(0, False))
+    made.add(b"!")
+    made.end_output()
+    assert b"".join(read_output(store, "a")) == data + b"the end!"
+
+
+def test_a_container_gets_folders_of_any_name_and_is_removed_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the cleaner, which outlives this process."""
+    (tmp_path / "podman").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
+    (tmp_path / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    work = tmp_path / "a:b"
+    work.mkdir()
+    room = Room(Sandbox("podman", "an-image"), str(work))
+    room.start(["true"], {}, {}, subprocess.DEVNULL).communicate()
+    assert room._cleaner.stdin is not None
+    room._cleaner.stdin.close()  # as the end of this process does
+    room._cleaner.wait(60)
+    run, removal = (tmp_path / "calls").read_text().splitlines()
+    assert f'--mount type=bind,"src={work}",dst=/work' in run
+    name = run.split("--name ")[1].split()[0]
+    assert removal == f"rm -f -i -t 0 {name}"
+    assert not Path(room.folder).exists()
+    room.close()

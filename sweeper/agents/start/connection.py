@@ -1,5 +1,6 @@
 """The socket by which an agent in a sandbox reaches sweeper's tools. Each connection gets a server
-of its own, outside the sandbox: the agent cannot reach the budget or the store."""
+of its own, outside the sandbox: the agent reaches the budget and the store only by tools. A grid
+that it launches runs as the user."""
 
 import os
 import socket

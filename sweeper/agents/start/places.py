@@ -85,6 +85,11 @@ class Sandbox(NamedTuple):
             raise EnvironmentFailure(lacks)
 
 
+def _mount(source: str, target: str) -> str:
+    """Return a folder as the value of podman's `--mount`, which is a line of CSV."""
+    return 'type=bind,"src={}",dst={}'.format(source.replace('"', '""'), target)
+
+
 class Room:
     """A sandbox with one command, and a private folder for what the command needs. When this
     process ends, however that happens, everything that runs in the sandbox is killed, and the
@@ -101,7 +106,7 @@ class Room:
         if len(os.fsencode(self.folder)) > _LONGEST_PATH:
             raise EnvironmentFailure(f"{tempfile.gettempdir()}: is too long: set TMPDIR=/tmp")
         try:
-            self._cleaner = start_cleaner(self._private)
+            self._cleaner = start_cleaner(self._private, self._removal())
             os.mkdir(self._private, 0o700)
             os.mkdir(self.folder, 0o700)
         except OSError as error:
@@ -147,8 +152,8 @@ class Room:
         argv = ["podman", "run", "--rm", "-i", "--name", self._container, "--entrypoint", ""]
         argv += ["--security-opt", "no-new-privileges", "--security-opt", "label=disable"]
         argv += [*containers.system_limits(_FILES), "--workdir", sandbox.work(self._work)]
-        argv += ["--volume", f"{self._work}:{sandbox.work(self._work)}"]
-        argv += ["--volume", f"{self.folder}:{self.seen}:ro"]
+        argv += ["--mount", _mount(self._work, sandbox.work(self._work))]
+        argv += ["--mount", f"{_mount(self.folder, self.seen)},ro"]
         for name, value in (
             ("network", sandbox.network),
             ("memory", None if sandbox.memory is None else f"{sandbox.memory}m"),
@@ -205,6 +210,13 @@ class Room:
             self._cleaner.kill()
             self._cleaner.wait()
         shutil.rmtree(self._private, ignore_errors=True)
+
+    def _removal(self) -> list[str]:
+        """Return the command that ends the container, whose user may be one that this one cannot
+        send signals to."""
+        if self._sandbox.kind != "podman":
+            return []
+        return ["podman", "rm", "-f", "-i", "-t", "0", self._container]
 
     def _ask(self, *words: str) -> None:
         with suppress(subprocess.TimeoutExpired, OSError):

@@ -21,7 +21,7 @@ from sweeper.agents.workspace import AGENT
 from sweeper.common.interrupts import Interrupts
 from sweeper.common.sweeper_argv import self_command
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.provenance.redaction import SHORTEST_NAMED, secret_values
+from sweeper.provenance.redaction import SHORTEST_NAMED, Redactor, secret_values
 from sweeper.store.base import Store
 from sweeper.store.documents import timestamp
 from sweeper.sweep.sweep_requests import user
@@ -158,6 +158,7 @@ def run(start: Start, store: Store, notify: Callable[[Session], None]) -> Sessio
     """Start an agent and follow it to its end. `notify` gets each change. SIGTERM and SIGHUP stop
     it as Ctrl-C does; sweeps that it has launched continue. Return how it ended. Raises
     `SweeperError`."""
+    secrets = secret_values(os.environ, list(start.secrets))
     session = Session(
         name=start.name,
         agent=start.cli.name,
@@ -165,12 +166,11 @@ def run(start: Start, store: Store, notify: Callable[[Session], None]) -> Sessio
         place=start.sandbox.kind,
         begun=timestamp(),
         by=user(),
-        prompt=start.task.strip().partition("\n")[0][:200],
+        prompt=Redactor(secrets).text(start.task.strip().partition("\n")[0])[:200],
         budget=start.budget,
         folder=start.folder,
         hours=start.hours,
     )
-    secrets = secret_values(os.environ, list(start.secrets))
     transcript = Transcript(store, start.name, secrets)
     transcript.create(session, _first_prompt(start))
     deadline = time.monotonic() + 3600 * start.hours

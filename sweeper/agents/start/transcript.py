@@ -2,16 +2,18 @@
 prompt, and what it printed, without secrets."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.common import codec
+from sweeper.common.backoff import delays, retried
 from sweeper.common.codec import SCHEMA
 from sweeper.errors import AlreadyExists, NotFound, StoreError, UsageError
 from sweeper.provenance.redaction import Redactor
 from sweeper.store.base import Store
 from sweeper.store.documents import encode, read_as
+from sweeper.terminal import warn
 
 _FOLDER = ".agents-sessions"
 _PART = 256 * 1024
@@ -64,7 +66,8 @@ class Transcript:
 
     def update(self, session: Session) -> None:
         """Record how far the session is."""
-        self._store.replace(f"{self._folder}/session.json", encode(session.document()))
+        path = f"{self._folder}/session.json"
+        self._insist(lambda: self._store.replace(path, encode(session.document())))
 
     def add(self, data: bytes) -> None:
         """Add output, which may end anywhere within a secret."""
@@ -74,7 +77,14 @@ class Transcript:
         """End the output of one start."""
         self._append(self._redactor.end())
         self._redactor = Redactor(self._secrets)
-        self.flush(now=True)
+        self._insist(lambda: self.flush(now=True))
+
+    def _insist(self, action: Callable[[], None]) -> None:
+        """Retry a write for some time. A store that fails for longer does not end the agent."""
+        try:
+            retried(action, delays(1.0, 8.0, 5), lambda error: isinstance(error, StoreError))
+        except StoreError as error:
+            warn(f"{self._folder}: is incomplete: {error}")
 
     def _append(self, data: bytes) -> None:
         self._part += data
