@@ -201,8 +201,10 @@ class Asker:
         return row | self.answers.grade(item, text)
 
 
-def check_suites(names: Iterable[str], grader: str) -> list[data_files.Checked]:
+def check_suites(names: Sequence[str], grader: str) -> list[data_files.Checked]:
     """Check suites by name while a grid is planned: tasks, files and benchmarks."""
+    if same := suites.same_names(names):
+        return [data_files.Checked(same)]
     return [
         benchmarks.check(name) if name.startswith(benchmarks.PREFIX) else suites.check(name, grader)
         for name in names

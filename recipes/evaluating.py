@@ -65,6 +65,8 @@ class Suites:
     def _items_by_name(self) -> dict[str, list[Item]]:
         """Return the items of each suite of both tiers."""
         config, grader = self._config, self._how.grader
+        if same := suites.same_names(names_of(self._how)):
+            raise service.RecipeError(same)
         items = {
             name: suites.load_suites(config, name, grader)
             for name in names_of(self._how)

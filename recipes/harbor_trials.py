@@ -21,10 +21,10 @@ _LONGEST_PROMPT = 4000
 
 
 class Trial(NamedTuple):
-    """A finished trial. `failed` says why its environment, not its agent, failed; then nothing
-    else counts. `exact`: each prompt continues the tokens before it, so that the trial is one
-    sequence. It is false if an agent summarises or rewrites its history: a turn whose prompt does
-    not continue the one before is `fresh`."""
+    """A finished trial. `failed` is the reason why its environment, not its agent, failed; the
+    other values then mean nothing. `exact` is whether each prompt continues the tokens before it,
+    so that the trial is one sequence. A turn whose prompt does not is `fresh`: the agent has
+    summarised or rewritten its history."""
 
     task: str
     attempt: int

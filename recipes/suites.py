@@ -13,7 +13,7 @@ item is identified by a hash of its question, answer and choices."""
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -48,7 +48,10 @@ def load_suites(config: settings.Problems, suite: str | None, grader: str) -> li
     """
     items: dict[str, Item] = {}
     total = 0
-    for name in names_of(suite or config.task):
+    names = names_of(suite or config.task)
+    if same := same_names(names):
+        raise RecipeError(same)
+    for name in names:
         for item in _items_of(config, name, grader):
             items.setdefault(item.key, item)
             total += 1
@@ -66,6 +69,22 @@ def names_of(suite: str) -> list[str]:
     return [part.strip() for part in suite.split(",") if part.strip()]
 
 
+def same_names(names: Iterable[str]) -> str | None:
+    """Return what is wrong if two files have the same name, by which their scores are called."""
+    paths: dict[str, str] = {}
+    for path in filter(os.path.isfile, names):
+        other = paths.setdefault(_label_of(path), path)
+        if other != path:
+            return (
+                f"{other} and {path} have the same name, so their scores would be one: rename one"
+            )
+    return None
+
+
+def _label_of(path: str) -> str:
+    return os.path.splitext(os.path.basename(path))[0]
+
+
 def check(name: str, grader: str) -> data_files.Checked:
     """Check a task's name or a file of a suite while a grid is planned."""
     if os.path.isfile(name):
@@ -80,8 +99,7 @@ def check(name: str, grader: str) -> data_files.Checked:
 @cache
 def _parser(name: str, grader: str) -> "partial[Item]":
     """Return the function that parses a line of a file."""
-    label = os.path.splitext(os.path.basename(name))[0]
-    return partial(_item_of, label=label, grader=grader)
+    return partial(_item_of, label=_label_of(name), grader=grader)
 
 
 def _items_of(config: settings.Problems, name: str, grader: str) -> list[Item]:

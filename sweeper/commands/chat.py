@@ -12,13 +12,11 @@ from typing import NamedTuple
 
 from sweeper.commands import Verb
 from sweeper.commands import arguments as shared
-from sweeper.commands.checkpoint_names import model_of
+from sweeper.commands.checkpoint_names import model_of, service_environment
 from sweeper.commands.selection import open_named, run_of
 from sweeper.common.sanitize import sanitize
-from sweeper.engine import lifecycle
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.results import weights
-from sweeper.results.service_requests import of_sweeps
 
 _RECIPE = "sweeper.recipes.talking"
 _KEY = "SWEEPER_ENDPOINT_KEY"
@@ -96,8 +94,7 @@ def _weights(arguments: Namespace) -> _Weights:
     registry, (name,) = open_named(arguments.root, [arguments.of])
     run = run_of(registry, name)
     record = weights.choose(run, arguments.which, weights.SAMPLER, weights.STATE)
-    sweep = registry.sweep(run.sweep)
-    service = of_sweeps([sweep])
+    environment = service_environment(registry.sweep(run.sweep).plan.service)
     options = {
         "checkpoint": record.get(weights.SAMPLER) or record[weights.STATE],
         "checkpoint_name": record.get("name"),
@@ -105,10 +102,7 @@ def _weights(arguments: Namespace) -> _Weights:
         "name": f"{run.sweep}/{run.name}",
         "thinking": record.get("thinking"),
     }
-    variables = {"TINKER_BASE_URL": service.url, "TINKER_API_KEY": service.key}
-    if sweep.plan.service == "local" and (engine := lifecycle.find()) is not None:
-        variables = lifecycle.client_environment(engine)  # with the folder of its tokenizers
-    return _Weights(options, {**os.environ, **variables})
+    return _Weights(options, {**os.environ, **environment})
 
 
 def _run(arguments: Namespace, found: _Weights, **more: object) -> int:

@@ -9,15 +9,19 @@ from sweeper.commands.selection import open_registry
 from sweeper.errors import EnvironmentFailure, NotFound
 from sweeper.metrics.rows import parse
 from sweeper.results.runs import RecordedRun
+from sweeper.results.service_requests import of_service
+from sweeper.results.sweeps import SweepRun
+from sweeper.sweep.plan import Plan
 
 
 class Checkpoint(NamedTuple):
-    """A model to sample from: a name to show, the base model (None if it is not known), and the
-    address or folder of its weights, if any."""
+    """A model to sample from: a name to show, the base model (None if it is not known), the address
+    or folder of its weights, if any, and the service of its run, if a sweep has recorded it."""
 
     name: str
     model: str | None
     address: str | None
+    service: str | None = None
 
 
 def checkpoint_named(arguments: Namespace, name: str) -> Checkpoint:
@@ -30,7 +34,13 @@ def checkpoint_named(arguments: Namespace, name: str) -> Checkpoint:
     records = [row for row in run.checkpoint_records() if _address(row)]
     if not records:
         raise NotFound(f"{run.sweep}/{run.name} has recorded no checkpoint")
-    return Checkpoint(f"{run.sweep}/{run.name}", model_of(run), _address(records[-1]))
+    service = service_of(run.sweep_folder.read_plan()) if isinstance(run, SweepRun) else None
+    return Checkpoint(f"{run.sweep}/{run.name}", model_of(run), _address(records[-1]), service)
+
+
+def service_of(plan: Plan) -> str | None:
+    """Return the service that keeps the checkpoints of a plan's runs."""
+    return None if plan.service == "none" else plan.service
 
 
 def model_of(run: RecordedRun) -> str | None:
@@ -50,11 +60,16 @@ def _address(record: Mapping[str, object]) -> str | None:
     return address if isinstance(address, str) else None
 
 
-def service_environment() -> dict[str, str]:
-    """Return the variables that lead to the service: none if they are set, else those of this
-    user's engine."""
+def service_environment(service: str | None = None) -> dict[str, str]:
+    """Return the variables that lead to a service, `tinker` or `local`. If it is not known: none if
+    they are set, else those of this user's engine. Raises `UsageError`, `EnvironmentFailure`."""
     from sweeper.engine import lifecycle
 
+    if service is not None:
+        url, key = of_service(service)
+        if service == "local" and (engine := lifecycle.find()) is not None:
+            return lifecycle.client_environment(engine)  # with the folder of its tokenizers
+        return {"TINKER_BASE_URL": url, "TINKER_API_KEY": key}
     if os.environ.get("TINKER_BASE_URL") or os.environ.get("TINKER_API_KEY"):
         return {}
     info = lifecycle.find()

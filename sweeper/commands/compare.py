@@ -79,13 +79,14 @@ def _sides(arguments: Namespace) -> list[Checkpoint]:
     for side in given:
         count = counts[side.name] = counts.get(side.name, 0) + 1
         shown = side.name if count == 1 else f"{side.name} ({count})"
-        sides.append(Checkpoint(shown, model if side.address is None else side.model, side.address))
+        sides.append(side._replace(name=shown, model=model if side.address is None else side.model))
     return sides
 
 
 def _ask(sides: Sequence[Checkpoint], arguments: Namespace) -> dict[str, list[Answer]]:
     """Sample all models at the same time. Return the answers of each by its name."""
-    environment = os.environ | service_environment()
+    services = {side.service for side in sides if side.service}
+    usual = services.pop() if len(services) == 1 else None  # also of base models and addresses
     folders = {side.name: _folder(side, arguments) for side in sides}
     distinct = list(
         {folders[side.name]: side for side in sides}.values()
@@ -97,7 +98,7 @@ def _ask(sides: Sequence[Checkpoint], arguments: Namespace) -> dict[str, list[An
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=os.environ | service_environment(side.service or usual),
         )
         for side in distinct
     ]

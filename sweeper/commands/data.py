@@ -6,7 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
-from sweeper.commands.checkpoint_names import checkpoint_named, service_environment
+from sweeper.commands.checkpoint_names import (
+    checkpoint_named,
+    service_environment,
+    service_of,
+)
 from sweeper.commands.output import agreeing
 from sweeper.commands.selection import open_registry
 from sweeper.common.sanitize import sanitize_lines
@@ -87,9 +91,10 @@ def _examples(arguments: Namespace, plan: Plan, planned: Run) -> "Examples | Non
     lacking = None
     if name is not None:
         try:
-            weights = checkpoint_named(arguments, name).address
-            with_service = {**environment, **service_environment()}
-            answer = examples(recipe, planned.config, count, with_service, weights)
+            weights = checkpoint_named(arguments, name)
+            service = service_environment(weights.service or service_of(plan))
+            with_service = {**environment, **service}
+            answer = examples(recipe, planned.config, count, with_service, weights.address)
         except SweeperError as error:
             if given:
                 raise

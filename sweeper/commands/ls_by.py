@@ -216,8 +216,8 @@ def _document(
 
 
 class _Scored(NamedTuple):
-    """A row of scores: the run or model of a checkpoint (or "" if the row is of several), its
-    values of the keys, and its scores by suite."""
+    """A row of scores by suite. `label` is the run or model of its checkpoint, "" for a row of
+    several runs; `values` are those of the keys."""
 
     label: str
     values: _Values

@@ -30,9 +30,9 @@ _OVER = frozenset({Event.SUCCEEDED, Event.FAILED, Event.CANCELLED})
 
 @contextmanager
 def changing(folder: SweepFolder) -> Generator[None]:
-    """Write to a sweep without its lease. The mark stays, so that readers use no earlier listing,
-    if the process is killed, or if the store fails: the write may still arrive. Raises
-    `StoreError`."""
+    """Write to a sweep without its lease, under a mark that makes readers list the sweep again. If
+    the process is killed or the store fails, the mark stays, because the write may still arrive.
+    Raises `StoreError`."""
     if not folder.store.is_remote:
         yield
         return

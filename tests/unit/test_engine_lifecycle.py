@@ -10,9 +10,10 @@ import threading
 import pytest
 
 from sweeper import paths
+from sweeper.commands.checkpoint_names import service_environment
 from sweeper.engine import __main__ as engine_verbs
 from sweeper.engine import access_token, lifecycle
-from sweeper.errors import EngineError
+from sweeper.errors import EngineError, EnvironmentFailure
 
 
 def test_home_comes_from_the_environment():
@@ -152,3 +153,13 @@ def test_waiting_in_vain_ends_with_the_log(tmp_path):
         file.write("one\ncannot listen on port 80\n")
     with pytest.raises(EngineError, match=r"one \| cannot listen on port 80"):
         lifecycle.wait(str(tmp_path), timeout=0)
+
+
+def test_a_sweeps_own_service_is_asked_whatever_the_environment_leads_to(tmp_path, monkeypatch):
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path))
+    monkeypatch.setenv("TINKER_BASE_URL", "https://elsewhere.example.org")
+    monkeypatch.setenv("TINKER_API_KEY", "key")
+    assert service_environment() == {}
+    with pytest.raises(EnvironmentFailure, match="no engine is running"):
+        service_environment("local")
+    assert service_environment("tinker")["TINKER_API_KEY"] == "key"

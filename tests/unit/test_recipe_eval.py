@@ -149,6 +149,13 @@ def test_suites_of_a_run_that_trains_are_checked_and_counted_when_it_is_planned(
     if importlib.util.find_spec("tinker_cookbook") is None:
         assert any("cookbook:gsm8k needs tinker-cookbook" in line for line in lacking)
     assert sft.notes(values) == ["the estimate leaves out the tokens of cookbook:gsm8k"]
+    (tmp_path / "more").mkdir()
+    other = tmp_path / "more" / "suite.jsonl"
+    other.write_text(suite.read_text())
+    same = f"{suite} and {other} have the same name, so their scores would be one: rename one"
+    assert sft.lacks(values | {"eval.suites": [str(suite), str(other)]}) == [f"eval.suites: {same}"]
+    with pytest.raises(RecipeError, match="have the same name"):
+        suites.load_suites(settings.Problems(), f"{suite},{other}", "exact")
     suite.write_text("{}\n")
     assert f'eval.suites: {suite}:1: expected "prompt"' in sft.lacks(values)[0]
     # Before steps 0, 4 and 8, and at the end; the rarer tier before step 0 and at the end.
