@@ -107,8 +107,9 @@ def _ask(address: str, path: str, **query: str) -> object:
     from urllib.request import ProxyHandler, Request, build_opener
 
     token = os.environ.get("HF_TOKEN")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = Request(f"{address}{path}?{urlencode(query)}", headers=headers)  # noqa: S310 - http(s)
+    request = Request(f"{address}{path}?{urlencode(query)}")  # noqa: S310 - http(s)
+    if token:  # which another host that the hub redirects to must not get
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
     here = urlsplit(address).hostname in ("127.0.0.1", "::1", "localhost")
     opener = build_opener(*([ProxyHandler({})] if here else []))
     what = query.get("dataset", "datasets")

@@ -181,6 +181,14 @@ def test_files_of_a_sandbox_stay_within_the_agents_folder(tmp_path: Path) -> Non
     assert (top / "deep" / "b.yaml").read_text() == "two" and folder.changed() == []
     (top / "deep" / "b.yaml").write_text("three")
     assert folder.changed() == [("deep/b.yaml", b"three")]
+    (top / ".venv").mkdir()
+    with open(top / "large", "wb") as large:
+        large.truncate(10_000_001)
+    assert folder.changed() == folder.changed() == []
+    assert folder.notices == [
+        b"sweeper: .venv is not copied: a folder of that name\n",
+        b"sweeper: large is not copied: above 10 MB\n",
+    ]
     assert unpack(frame("put", b"\x00\xff", name="x")) == (
         {"kind": "put", "data": "AP8=", "name": "x"},
         b"\x00\xff",

@@ -69,6 +69,8 @@ class _Session:
     async def _send_files(self) -> None:
         for name, data in await asyncio.to_thread(self._work.changed):
             await self._send(frame("put", data, name=name, folder="work"))
+        while self._work.notices:
+            os.write(1, self._work.notices.pop(0))
 
     async def run(self) -> int:
         """Start the agent, and follow it. Return its exit code."""

@@ -28,6 +28,9 @@ class Folder:
     def __init__(self, top: str) -> None:
         self.top = os.path.realpath(top)
         self._known: dict[str, tuple[int, int]] = {}
+        self._skipped: set[str] = set()
+        self.notices: list[bytes] = []
+        """Lines about what is not copied, once each. The reader removes them."""
         self._lock = threading.Lock()
 
     def changed(self) -> "list[tuple[str, bytes]]":
@@ -35,12 +38,17 @@ class Folder:
         found: list[tuple[str, bytes]] = []
         with self._lock:
             for at, folders, names in os.walk(self.top):
+                for name in sorted(set(folders) & set(_SKIPPED)):
+                    self._skip(os.path.join(at, name), "a folder of that name")
                 folders[:] = sorted(set(folders) - set(_SKIPPED))
                 for name in sorted(names):
                     path = os.path.join(at, name)
                     stamp = self._stamp(path)
                     key = os.path.relpath(path, self.top)
-                    if stamp is None or stamp == self._known.get(key) or stamp[1] > LARGEST:
+                    if stamp is None or stamp == self._known.get(key):
+                        continue
+                    if stamp[1] > LARGEST:
+                        self._skip(path, f"above {LARGEST // 1_000_000} MB")
                         continue
                     try:
                         with open(path, "rb") as file:
@@ -49,6 +57,12 @@ class Folder:
                         continue
                     self._known[key] = stamp
         return found
+
+    def _skip(self, path: str, why: str) -> None:
+        key = os.path.relpath(path, self.top)
+        if key not in self._skipped:
+            self._skipped.add(key)
+            self.notices.append(f"sweeper: {key} is not copied: {why}\n".encode())
 
     def _stamp(self, path: str) -> "tuple[int, int] | None":
         try:
@@ -112,6 +126,9 @@ class Relay:
         """Send what the agent has written."""
         for name, data in self.folders["work"].changed():
             self.send(frame("put", data, name=name))
+        notices = self.folders["work"].notices
+        while notices:
+            self.send(frame("out", notices.pop(0)))
 
     def take(self, found: "dict[str, Any]", data: bytes) -> None:
         """Do what a frame says."""
