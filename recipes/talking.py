@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 
 import chz
 
-from sweeper.common.sanitize import sanitize_lines
-
 from . import chat, samplers, service, thinking
 
 KEY = "SWEEPER_ENDPOINT_KEY"
@@ -160,10 +158,16 @@ def _talk(model: Model, config: Config) -> None:
                 messages.pop()
                 continue
             messages.append({"role": "assistant", "content": answer.text})
-            # A model may write what controls a terminal.
-            print(sanitize_lines(answer.text) if sys.stdout.isatty() else answer.text, flush=True)
+            print(_harmless(answer.text) if sys.stdout.isatty() else answer.text, flush=True)
             if answer.finish == "length":
                 print(f"(cut off: max_tokens={config.max_tokens})", file=sys.stderr, flush=True)
+
+
+def _harmless(text: str) -> str:
+    """Return a text without the characters that control a terminal, which a model may write."""
+    return "".join(
+        character for character in text if character.isprintable() or character in "\n\t"
+    )
 
 
 def _next_line() -> str | None:
