@@ -21,7 +21,8 @@ _PLACEHOLDERS: Mapping[str, object] = {"str": "FILL ME IN", "int": 1, "float": 0
 
 class Field(NamedTuple):
     """A field of a recipe's config by its dotted key. `default` is YAML, None if there is no plain
-    one; `choices` are the values of a Literal."""
+    one; `choices` are the values of a Literal. `section` is the nested config that it is in, if
+    that is left out by default and needs a value for another field."""
 
     key: str
     type: str
@@ -30,6 +31,7 @@ class Field(NamedTuple):
     required: bool
     choices: tuple[object, ...]
     value: object
+    section: str = ""
 
 
 class Guess(NamedTuple):
@@ -52,9 +54,11 @@ def _fields(
     ours: frozenset[str],
     above: str = "",
     needed: bool = True,
+    section: str = "",
 ) -> Iterator[Field]:
     """Yield the fields without `ours`, those of nested configs by dotted keys. A required field of
-    a nested config is required only if the config is (`needed`)."""
+    a nested config is required only if the config is (`needed`), else it is if any field of the
+    `section` is given."""
     for name, about in takes.items():
         key = f"{above}{name}"
         if key in ours:
@@ -62,7 +66,9 @@ def _fields(
         required = needed and bool(about.get("required"))
         inside = {key: table_of(one) for key, one in table_of(about.get("fields")).items()}
         if inside:
-            yield from _fields(inside, ours, f"{key}.", required)
+            optional = not required and any(one.get("required") for one in inside.values())
+            within = key if optional else section
+            yield from _fields(inside, ours, f"{key}.", required, within)
             continue
         default = flow(about["default"]) if "default" in about else None
         value = about.get("default")
@@ -70,7 +76,7 @@ def _fields(
             default = as_yaml(value)
         choices = _choices(str(about["type"]))
         doc = " ".join(str(about.get("doc", "")).split())
-        yield Field(key, str(about["type"]), default, doc, required, choices, value)
+        yield Field(key, str(about["type"]), default, doc, required, choices, value, section)
 
 
 def guess_settings(reference: str, fields: list[Field], python: str | None) -> Guess:
@@ -81,7 +87,8 @@ def guess_settings(reference: str, fields: list[Field], python: str | None) -> G
             value = field.choices[0] if field.choices else _PLACEHOLDERS.get(field.type)
             if value is not None:
                 needed[field.key] = value
-    candidates = [(f.key, values) for f in in_order(fields) if (values := values_of(f))][:12]
+    alone = [field for field in in_order(fields) if not field.section]
+    candidates = [(field.key, values) for field in alone if (values := values_of(field))][:12]
     tries = [(key, {**needed, key: value}) for key, values in candidates for value in values]
     configs = [needed, *(config for _, config in tries)]
     problems = inspect(reference, configs, RunProcess(python)).problems
@@ -302,7 +309,9 @@ def comment_of(field: Field) -> Iterator[str]:
         value = "..."
     head = f"  # {field.key}: {value}"
     about = f"{field.type}: {field.doc}" if field.doc else field.type
-    if field.default is None and not field.required:
+    if field.default is None and field.section:
+        about += f" (needed with any other of {field.section})"
+    elif field.default is None and not field.required:
         about += " (the recipe computes its default)"
     yield from _folded(head, about)
 
