@@ -345,6 +345,9 @@ class Worker:
         removed sweep."""
         if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
             self._look_for_requests()
+        elif not self.store.is_remote:  # a heartbeat would make a removed folder anew
+            with suppress(StoreError):
+                self._requests.look_for_sweep()
         return not self._requests.removed and self._heartbeat.write()
 
     def _look_for_requests(self) -> None:
