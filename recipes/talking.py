@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -206,6 +207,28 @@ class Refused(Exception):
         self.field, self.status = field, status
 
 
+def _failed(status: int, message: str, field: str | None = None) -> Any:
+    """Return a response in the form of OpenAI's errors."""
+    from starlette.responses import JSONResponse
+
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    error = {"message": message, "type": kind, "param": field, "code": None}
+    return JSONResponse({"error": error}, status)
+
+
+def _refusal(headers: Mapping[str, str], key: str | None) -> Any:
+    """Refuse clients without the key; without a key, web pages of any site, which browsers would
+    let spend the user's tokens. Return None for others."""
+    if key is None:
+        host = urlsplit(f"//{headers.get('host', '')}").hostname
+        if "origin" in headers or host not in service.LOOPBACK:
+            return _failed(403, f"web pages and other names of this machine need {KEY}")
+        return None
+    sent = headers.get("authorization", "").removeprefix("Bearer ")
+    known = secrets.compare_digest(sent.encode(), key.encode())
+    return None if known else _failed(401, "the key is wrong")
+
+
 def application(model: Model, config: Config) -> Any:
     """Return the ASGI application of the endpoint."""
     from starlette.applications import Starlette
@@ -216,25 +239,8 @@ def application(model: Model, config: Config) -> Any:
 
     started, key = int(time.time()), os.environ.get(KEY) or None
 
-    def failed(status: int, message: str, field: str | None = None) -> Response:
-        kind = "invalid_request_error" if status < 500 else "server_error"
-        error = {"message": message, "type": kind, "param": field, "code": None}
-        return JSONResponse({"error": error}, status)
-
-    def refusal(request: Request) -> Response | None:
-        """Refuse clients without the key; without a key, web pages of any site, which browsers
-        would let spend the user's tokens."""
-        if key is None:
-            host = urlsplit(f"//{request.headers.get('host', '')}").hostname
-            if "origin" in request.headers or host not in service.LOOPBACK:
-                return failed(403, f"web pages and other names of this machine need {KEY}")
-            return None
-        sent = request.headers.get("authorization", "").removeprefix("Bearer ")
-        known = secrets.compare_digest(sent.encode(), key.encode())
-        return None if known else failed(401, "the key is wrong")
-
     async def models(request: Request) -> Response:
-        if (refused := refusal(request)) is not None:
+        if (refused := _refusal(request.headers, key)) is not None:
             return refused
         about = {"id": config.name, "object": "model", "created": started, "owned_by": "sweeper"}
         return JSONResponse({"object": "list", "data": [about]})
@@ -256,13 +262,13 @@ def application(model: Model, config: Config) -> Any:
             raise Refused(" ".join(str(error).split())[:500]) from error
 
     async def complete(request: Request) -> Response:
-        if (refused := refusal(request)) is not None:
+        if (refused := _refusal(request.headers, key)) is not None:
             return refused
         chats = request.url.path.endswith("/chat/completions")
         try:
             body, answers = await answered(request, chats)
         except Refused as error:
-            return failed(error.status, str(error), error.field)
+            return _failed(error.status, str(error), error.field)
         if body.get("stream"):
             options = _table(body, "stream_options")
             events = _events(answers, config.name, chats, bool(options.get("include_usage")))
