@@ -201,6 +201,18 @@ def trust(verb: ArgumentParser, title: str = LAUNCH) -> None:
     )
 
 
+def weights(verb: ArgumentParser) -> None:
+    """Add the choice of a run, and of its checkpoint."""
+    what = group(verb, "which weights")
+    what.add_argument("of", metavar="SWEEP|RUN", help="a run, or a sweep: its best run")
+    what.add_argument(
+        "--which",
+        default="final",
+        metavar="final|best|NAME",
+        help="the checkpoint: the final one (default), the best by the metric, or one by name",
+    )
+
+
 def judge(verb: ArgumentParser, title: str = COMPARE) -> None:
     """Add the metric by which runs are compared."""
     compare = group(verb, title)

@@ -24,7 +24,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def _add_chat(verb: ArgumentParser) -> None:
-    _add_weights(verb)
+    shared.weights(verb)
     _add_sampling(verb)
     how = shared.group(verb, "how to answer")
     how.add_argument("--system", metavar="TEXT", help="a system message")
@@ -32,7 +32,7 @@ def _add_chat(verb: ArgumentParser) -> None:
 
 
 def _add_endpoint(verb: ArgumentParser) -> None:
-    _add_weights(verb)
+    shared.weights(verb)
     _add_sampling(verb)
     where = shared.group(verb, "where to serve")
     where.add_argument("--port", type=int, default=0, help="the port (default: any free one)")
@@ -42,17 +42,6 @@ def _add_endpoint(verb: ArgumentParser) -> None:
         help=f"the address to bind; others than this machine need the key of ${_KEY}",
     )
     shared.roots(verb)
-
-
-def _add_weights(verb: ArgumentParser) -> None:
-    what = shared.group(verb, "which weights")
-    what.add_argument("of", metavar="SWEEP|RUN", help="a run, or a sweep: its best run")
-    what.add_argument(
-        "--which",
-        default="final",
-        metavar="final|best|NAME",
-        help="the checkpoint: the final one (default), the best by the metric, or one by name",
-    )
 
 
 def _add_sampling(verb: ArgumentParser) -> None:

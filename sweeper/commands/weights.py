@@ -23,14 +23,7 @@ _CARD = "README.md"
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper weights`."""
-    what = shared.group(verb, "which weights")
-    what.add_argument("of", metavar="SWEEP|RUN", help="a run, or a sweep: its best run")
-    what.add_argument(
-        "--which",
-        default="final",
-        metavar="final|best|NAME",
-        help="the checkpoint: the final one (default), the best by the metric, or one by name",
-    )
+    shared.weights(verb)
     form = shared.group(verb, "where to, and how")
     form.add_argument("--to", required=True, metavar="DIR", help="a new folder")
     form.add_argument(
