@@ -32,14 +32,21 @@ def configure(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
 
 
-def copy_programs(root: Path, programs: Sequence[str]) -> None:
-    """Make a root with these programs of this machine, bash first, and their libraries."""
+def copy_with_libraries(root: Path, programs: Sequence[str]) -> list[str]:
+    """Copy programs of this machine and their libraries below a root. Return the paths of the
+    programs."""
     paths = [shutil.which(name) or "" for name in programs]
     told = subprocess.run(["ldd", *paths], capture_output=True, text=True, check=True).stdout
     for path in {*paths, *re.findall(r"(/\S+)(?= \(0x)", told)}:
         target = root / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
+    return paths
+
+
+def copy_programs(root: Path, programs: Sequence[str]) -> None:
+    """Make a root with these programs of this machine, bash first, and their libraries."""
+    paths = copy_with_libraries(root, programs)
     for name in ("bin/bash", "bin/sh", "usr/bin/sh"):
         if not (root / name).exists():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
