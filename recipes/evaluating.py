@@ -9,7 +9,7 @@ asked, graded and recorded as by the recipe eval; each row also has the `step`."
 # rarer one its metrics have the name `eval/<suite>-all/...`, or with the number of items.
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import answering, benchmarks, estimates, graders, rundir, scores, service, settings, suites
@@ -45,10 +45,11 @@ class Suites:
         self._examples = self._open_benchmarks()
         items = self._items_by_name()
         frequent = {name: items[name][: how.items] for name in how.suites}
-        self.tiers = [Tier(how.every, _by_suite(frequent.values()))]
+        self.tiers = [Tier(how.every, suites.by_suite(chain.from_iterable(frequent.values())))]
         if (rare := how.infrequent) is not None:
             own = [items[name][: rare.items] for name in rare.suites or how.suites]
-            self.tiers.append(Tier(rare.every, _renamed(_by_suite(own), self.tiers[0], rare.items)))
+            rarer = suites.by_suite(chain.from_iterable(own))
+            self.tiers.append(Tier(rare.every, _renamed(rarer, self.tiers[0], rare.items)))
         answering.check_functions([item for own in items.values() for item in own], self._graders)
         directory.drop_items_after(directory.start_step)
 
@@ -73,7 +74,7 @@ class Suites:
             if not name.startswith(benchmarks.PREFIX)
         }
         if self._examples is not None:
-            taken = {item.suite for own in items.values() for item in own}
+            taken = suites.by_suite(chain.from_iterable(items.values()))
             for name, own in groupby(self._examples.items(taken), key=self._examples.name_of):
                 items[f"{benchmarks.PREFIX}{name}"] = list(own)
         return items
@@ -112,14 +113,6 @@ class Suites:
         self._graders.close()
         if self._examples is not None:
             self._examples.close()
-
-
-def _by_suite(parts: "Sequence[Sequence[Item]] | Any") -> dict[str, list[Item]]:
-    by_suite: dict[str, list[Item]] = {}
-    for items in parts:
-        for item in items:
-            by_suite.setdefault(item.suite, []).append(item)
-    return by_suite
 
 
 def _renamed(

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import suites
 from .suites import Item
 
 Done = Sequence[tuple[Item, Sequence[Mapping[str, Any]]]]
@@ -21,8 +22,9 @@ def measures(done: Done) -> dict[str, float]:
         if "stderr" in overall:
             measured["test/stderr"] = overall["stderr"]
         measured |= failures(done)
-    for suite in dict.fromkeys(item.suite for item, _ in graded):
-        measured |= of_suite(suite, [(item, rows) for item, rows in graded if item.suite == suite])
+    answers = {item.key: rows for item, rows in graded}
+    for suite, items in suites.by_suite(item for item, _ in graded).items():
+        measured |= of_suite(suite, [(item, answers[item.key]) for item in items])
     return measured
 
 

@@ -8,8 +8,9 @@ item is identified by a hash of its question, answer and choices."""
 # A line may also have `id`, `cluster` (what several questions have in common: a page, a template)
 # and `task`. A question without an answer is asked but not graded, unless a function grades it. An
 # item is identified by a hash of its content: the same question, answer and choices are the same
-# item in any file and at any place in it, and are asked once.
+# item in any file and at any place in it. It is asked once, and counts in each suite that has it.
 
+import filecmp
 import hashlib
 import json
 import os
@@ -28,7 +29,8 @@ NAMED: Mapping[str, tuple[tuple[str, int], ...]] = {
 
 
 class Item(NamedTuple):
-    """A question: `key` is a hash of its content, `grader` is None if it is not graded."""
+    """A question: `key` is a hash of its content, `grader` is None if it is not graded, `others`
+    are further suites that have it."""
 
     key: str
     suite: str
@@ -37,6 +39,7 @@ class Item(NamedTuple):
     grader: str | None
     cluster: str
     name: str
+    others: tuple[str, ...] = ()
 
 
 def load_suites(config: settings.Problems, suite: str | None, grader: str) -> list[Item]:
@@ -53,7 +56,9 @@ def load_suites(config: settings.Problems, suite: str | None, grader: str) -> li
         raise RecipeError(same)
     for name in names:
         for item in _items_of(config, name, grader):
-            items.setdefault(item.key, item)
+            first = items.setdefault(item.key, item)
+            if item.suite not in (first.suite, *first.others):
+                items[item.key] = first._replace(others=(*first.others, item.suite))
             total += 1
     if not items:
         raise RecipeError(f"suite={suite} has no items")
@@ -69,12 +74,22 @@ def names_of(suite: str) -> list[str]:
     return [part.strip() for part in suite.split(",") if part.strip()]
 
 
+def by_suite(items: Iterable[Item]) -> dict[str, list[Item]]:
+    """Return the items of each suite, each once."""
+    found: dict[str, dict[str, Item]] = {}
+    for item in items:
+        for name in (item.suite, *item.others):
+            found.setdefault(name, {}).setdefault(item.key, item)
+    return {name: list(own.values()) for name, own in found.items()}
+
+
 def same_names(names: Iterable[str]) -> str | None:
-    """Return what is wrong if two files have the same name, by which their scores are called."""
+    """Return what is wrong if two files with different content have the same name, which is the
+    name of their scores."""
     paths: dict[str, str] = {}
     for path in filter(os.path.isfile, names):
         other = paths.setdefault(_label_of(path), path)
-        if other != path:
+        if not filecmp.cmp(other, path, shallow=False):
             return (
                 f"{other} and {path} have the same name, so their scores would be one: rename one"
             )

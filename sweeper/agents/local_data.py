@@ -75,8 +75,9 @@ def _object(line: str, place: str) -> dict[str, object]:
     return row
 
 
-def save(folder: str, name: str, rows: Sequence[dict[str, object]]) -> None:
-    """Write rows as JSON Lines to a new file below the folder. Raises `UsageError`."""
+def save(folder: str, name: str, rows: Sequence[dict[str, object]]) -> str:
+    """Write rows as JSON Lines to a new file below the folder. Return its path. Raises
+    `UsageError`."""
     top = os.path.realpath(folder)
     path = os.path.realpath(os.path.join(top, name.replace("\0", "?")))
     if not path.startswith(top + os.sep) or not name.endswith(".jsonl"):
@@ -89,3 +90,4 @@ def save(folder: str, name: str, rows: Sequence[dict[str, object]]) -> None:
         raise UsageError(f"{name}: exists already: choose another name") from None
     except OSError as error:
         raise UsageError(f"{name}: cannot be written: {error.strerror}") from error
+    return path

@@ -1,6 +1,7 @@
-"""The tools that help to write a grid: models and prices, datasets, numbers of seeds. Agents read
-the docstrings and argument descriptions of tools."""
+"""The tools that help to write a grid: recipes, models and prices, datasets, numbers of seeds.
+Agents read the docstrings and argument descriptions of tools."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -14,6 +15,8 @@ from sweeper.errors import UsageError
 _SECONDS = 20.0
 _ROW = 2_000
 """The most characters of a value of a row."""
+_SHOWN = 10
+"""The most rows in an answer."""
 _SAVED = 20_000
 """The most rows that are saved at once."""
 
@@ -23,21 +26,52 @@ class Dataset(Arguments):
 
     name: Annotated[
         str,
-        Field(max_length=500, description="a file below the grids folder, or a dataset of the hub"),
+        Field(
+            max_length=500,
+            description="a file below the grids folder, or a dataset of the hub (owner/name)",
+        ),
     ] = ""
     search: Annotated[
-        str, Field(max_length=200, description="without a name: list datasets with this text")
+        str,
+        Field(max_length=200, description="without a name: list datasets with this text in them"),
     ] = ""
     place: Annotated[
-        Literal["local", "hub"], Field(description="files below the grids folder, or the hub")
+        Literal["local", "hub"],
+        Field(description="local: files below the grids folder; hub: the Hugging Face Hub"),
     ] = "local"
-    config: Annotated[str, Field(max_length=200, description="of the hub: as `main`")] = ""
-    split: Annotated[str, Field(max_length=200, description="of the hub: as `train`")] = ""
-    offset: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
-    rows: Annotated[int, Field(ge=0, le=_SAVED, description="0: only the features")] = 3
-    save: Annotated[
-        str, Field(max_length=300, description="write the rows to this new .jsonl file")
+    config: Annotated[
+        str, Field(max_length=200, description="of a dataset of the hub, such as main")
     ] = ""
+    split: Annotated[
+        str, Field(max_length=200, description="of a dataset of the hub, such as train")
+    ] = ""
+    offset: Annotated[
+        int, Field(ge=0, le=1_000_000_000, description="the first row to read; 0 is the first")
+    ] = 0
+    rows: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=_SAVED,
+            description=f"rows to read ({_SHOWN} are shown, all are saved); 0: only features",
+        ),
+    ] = 3
+    save: Annotated[
+        str,
+        Field(
+            max_length=300,
+            description="write the rows to this new file below the grids folder, such as "
+            "data/train.jsonl",
+        ),
+    ] = ""
+    columns: Annotated[
+        dict[str, str],
+        Field(
+            max_length=50,
+            description="which column each key of the saved rows comes from, such as "
+            "{'prompt': 'question', 'answer': 'answer'}; {}: all columns as they are",
+        ),
+    ] = {}  # noqa: RUF012 - pydantic copies it
 
 
 class Preparing:
@@ -46,6 +80,24 @@ class Preparing:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
+
+    def recipes(
+        self,
+        name: Annotated[str, Field(max_length=100, description="a recipe; empty: list all")] = "",
+    ) -> dict[str, object]:
+        """List the recipes: the programs that runs execute. With a `name`, return a grid to start
+        from, with the type, the default and the meaning of every field. Write it to a .yaml file in
+        the grids folder, change it, and `plan` it. A grid can also run a program of your own, by
+        `command: [python, train.py, --lr, "{lr}"]` in place of `recipe`."""
+        from sweeper.grid.starter import recipe_names, starter_text
+
+        names = recipe_names()
+        if not name:
+            return {"recipes": list(names)}
+        if name not in names:
+            raise UsageError(f"no recipe {name!r}: there is {', '.join(names)}")
+        text, lacks = starter_text(name, name, {}, "-")
+        return {"recipe": name, "grid": Ours(text), "lacks": lacks}
 
     def models(
         self,
@@ -75,9 +127,10 @@ class Preparing:
         return chosen.under("models", shown)
 
     def datasets(self, asked: Dataset) -> dict[str, object]:
-        """Search datasets; return the features, the splits and some rows of one; save rows as JSON
-        Lines below the grids folder, where a grid's `data` finds them. Read rows before you train
-        on them. A split of the hub needs `config` and `split`: ask without them first."""
+        """Search datasets; return the features, the splits and some rows of one; save rows as
+        JSONL. Rows of a dataset of the hub need `config` and `split`: ask without them first. Read
+        rows before you train on them. The `data` of most recipes needs rows with `prompt` and
+        `answer`, or with `messages`: `columns` renames. `saved` has the path to write in a grid."""
         grids = self._workspace.grids
         if not asked.name:
             if asked.save:
@@ -97,10 +150,11 @@ class Preparing:
             read = local_data.read_local(grids, asked.name, asked.offset, asked.rows)
         saved = None
         if asked.save:
-            local_data.save(grids, asked.save, read.rows)
-            saved = {"file": asked.save, "rows": len(read.rows)}
+            path = local_data.save(grids, asked.save, _chosen(read.rows, asked.columns))
+            saved = {"path": path, "rows": len(read.rows)}
         shown = [
-            {key: Text(str(value), _ROW) for key, value in row.items()} for row in read.rows[:10]
+            {key: Text(str(value), _ROW) for key, value in row.items()}
+            for row in read.rows[:_SHOWN]
         ]
         answer = {"name": asked.name, **described, "total": read.total, "offset": asked.offset}
         return {**answer, "rows_shown": shown, "saved": saved}
@@ -136,3 +190,17 @@ class Preparing:
         found = [lead_text(ranking, deviation * lead_found(cells, seeds)) for seeds in SEEDS]
         by_seeds = [row | {"difference": text} for row, text in zip(table, found, strict=True)]
         return answer | {"leads": by_seeds, "noise_of": sweep, "deviation": deviation}
+
+
+def _chosen(
+    rows: Sequence[dict[str, object]], columns: Mapping[str, str]
+) -> Sequence[dict[str, object]]:
+    """Return the rows with these columns under their new keys. Raises `UsageError`."""
+    if not columns:
+        return rows
+    for number, row in enumerate(rows):
+        if missing := [column for column in columns.values() if column not in row]:
+            raise UsageError(
+                f"columns: row {number} has no {missing[0]!r}, but {', '.join(map(repr, row))}"
+            )
+    return [{key: row[column] for key, column in columns.items()} for row in rows]

@@ -33,9 +33,10 @@ _CHANGING = _STARTING | _BEGINNING | {"cancel", "note", "record_result", "datase
 _LONGEST = 60_000
 """The most characters of a resource."""
 _ABOUT = f"""\
-Experiment sweeps for post-training language models. The order of the work: plan (what would
-run, what it costs), launch (within the budget that a person has set), wait, alarms, rollouts,
-verdict, note.
+Experiment sweeps for post-training language models. A sweep runs the configurations of a grid, a
+YAML file in the grids folder, with several seeds each. The order of the work: recipes, models,
+datasets and power to write a grid; plan (what would run, what it costs); launch (within the budget
+that a person has set); wait, alarms, rollouts; verdict, record_result, note.
 Believe the verdict, not a single run: seeds and intervals decide. {NOTICE}"""
 
 
@@ -44,7 +45,7 @@ def every_tool(workspace: Workspace) -> list[Callable[..., object]]:
     running, reading, training = Running(workspace), Reading(workspace), Training(workspace)
     preparing = Preparing(workspace)
     return [
-        *(preparing.models, preparing.datasets, preparing.power),
+        *(preparing.recipes, preparing.models, preparing.datasets, preparing.power),
         *(running.plan, running.launch, running.status, running.wait, running.alarms),
         *(running.cancel, running.retry, reading.runs, reading.verdict, reading.compare),
         *(reading.record_result, reading.rollouts, reading.items, reading.logs),

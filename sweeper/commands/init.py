@@ -11,24 +11,22 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast
 
 from sweeper.commands import arguments as shared
-from sweeper.commands.init_text import (
-    Field,
-    as_yaml,
-    comment_of,
-    fields_of,
-    grid_text,
-    guess_settings,
-    head,
-    in_order,
-    launch_section,
-    values_of,
-)
 from sweeper.common.atomic import atomic_create
 from sweeper.common.full_machine import crowding
 from sweeper.common.json_values import list_of
 from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.grid.starter import (
+    Field,
+    as_yaml,
+    comment_of,
+    head,
+    in_order,
+    launch_section,
+    recipe_names,
+    starter_text,
+    values_of,
+)
 from sweeper.metrics.files import METRICS
-from sweeper.recipe.reference import RunProcess, inspect
 from sweeper.sweep.hint import hint
 from sweeper.sweep.names import is_sweep_name
 
@@ -254,10 +252,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(grid_schema(), indent=2))
         return 0
     if arguments.list:
-        from importlib import metadata
-
-        for point in sorted(metadata.entry_points(group="sweeper.recipes")):
-            print(f"{point.name}  {point.value}")
+        for short, module in recipe_names().items():
+            print(f"{short}  {module}")
         return 0
     reference = arguments.source or arguments.recipe or "sft"
     name = _name(reference)
@@ -292,16 +288,9 @@ def _text(
     """Return the text of a grid for a recipe, or for a script that is none, and what it still
     lacks."""
     options = options_of(reference) if os.path.isfile(reference) else None
-    if options is not None:
-        text, needed = script_text(name, reference, options, given, out)
-    else:
-        recipe = inspect(reference, [], RunProcess(given["python"]), deep=True).recipe
-        fields = fields_of(recipe)
-        guess = guess_settings(reference, fields, given["python"])
-        text = grid_text(name, recipe, fields, guess, given=given, out=out)
-        if guess.lacks:
-            return text, guess.lacks
-        needed = list(guess.needed)
+    if options is None:
+        return starter_text(name, reference, given, out)
+    text, needed = script_text(name, reference, options, given, out)
     return text, [f"fill in {', '.join(needed)}"] if needed else []
 
 

@@ -201,6 +201,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("note", {"target": "s", "text": LONG}, "at most 20000"),
     ("note", {"target": "s", "by": "the owner"}, "not permitted"),
     ("shell", {"command": "id"}, "Unknown tool"),
+    ("recipes", {"name": "os"}, "no recipe 'os': there is "),
     ("models", {"service": "http://elsewhere"}, "'tinker' or 'local'"),
     ("models", {"size": 51}, "less than or equal to 50"),
     ("datasets", {"name": "../outside.yaml"}, "not below the folder"),
@@ -241,7 +242,7 @@ def test_every_tool_says_what_it_takes(bench: Bench) -> None:
             return (await client.list_tools()).tools
 
     tools = asyncio.run(listed())
-    assert len(tools) == 28
+    assert len(tools) == 29
     for tool in tools:
         jsonschema.Draft202012Validator.check_schema(tool.input_schema)
         assert tool.input_schema["additionalProperties"] is False, tool.name
@@ -290,7 +291,7 @@ def test_a_budget_is_not_had_again_by_removing_the_sweep(bench: Bench, restarted
     bench.use_recipe()
     limits = Limits(runs=14, tokens=1000)
     bounded = {"grid": "mine.yaml", "again": True, "tokens": 400}
-    budgets: list[object] = []
+    budgets: list[dict[str, float]] = []
     for left in (8, 2):
         (found,) = bench.ask(limits, ("launch", bounded))
         budgets.append(found.structured_content["budget_left"])
@@ -463,6 +464,7 @@ def test_no_text_of_a_program_reaches_an_agent_unmarked_or_without_bound(
         *(("note", {"target": "t"}), ("plan", {"grid": "mine.yaml"})),
     ]
     seen = 0
+    found: Any = None
     for call, found in zip(calls, bench.ask(ANY, *calls), strict=True):
         assert not found.is_error, (call, found.content)
         answer = json.dumps(found.structured_content)
@@ -517,10 +519,10 @@ def test_the_verdict_and_the_resources(bench: Bench) -> None:
             with pytest.raises(MCPError, match="no sweep"):
                 await client.read_resource("sweeper://sweeps/gone/notes")
             asked = {"research": {"question": "does it?"}, "diagnose": {"sweep": "the-sweep"}}
-            prompts = [await client.get_prompt(*one) for one in asked.items()]
+            prompts: list[Any] = [await client.get_prompt(*one) for one in asked.items()]
             addresses = ("grids", "grids/mine.yaml", "sweeps/s/notes", "sweeps/s/grid")
             addresses = (*addresses, "sweeps/s/report")
-            found = [await client.read_resource(f"sweeper://{one}") for one in addresses]
+            found: list[Any] = [await client.read_resource(f"sweeper://{one}") for one in addresses]
             said = [one.messages[0].content.text for one in prompts]
             return [*(one.contents[0].text for one in found), *said]
 
@@ -551,7 +553,8 @@ def test_http_is_for_who_has_the_token(tmp_path: Path) -> None:
     def status(*headers: tuple[bytes, bytes]) -> int:
         sent.clear()
         scope = {"type": "http", "headers": list(headers)}
-        asyncio.run(require_token(app, "t" * 20)(scope, None, send))
+        checked: Any = require_token(app, "t" * 20)
+        asyncio.run(checked(scope, None, send))
         return sent[0]["status"]
 
     assert status() == status((b"authorization", b"Bearer ")) == 401

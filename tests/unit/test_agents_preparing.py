@@ -59,7 +59,7 @@ class Hub(BaseHTTPRequestHandler):
         rows = [{"row_idx": n, "row": ROWS[n]} for n in range(len(ROWS))][offset : offset + length]
         return {"rows": rows, "num_rows_total": len(ROWS)}
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_: Any, **__: Any) -> None:
         pass
 
 
@@ -102,9 +102,17 @@ def test_a_dataset_of_the_hub_is_searched_described_read_and_saved(hub: Any, gri
     assert described["splits"] == {"train": 250}
     split = {**gsm8k, "config": "main", "split": "train"}
     saved = ask(grids, "datasets", **split, offset=20, rows=210, save="data/train.jsonl")
-    assert (saved["total"], saved["saved"]) == (250, {"file": "data/train.jsonl", "rows": 210})
+    path = str(grids.resolve() / "data" / "train.jsonl")
+    assert (saved["total"], saved["saved"]) == (250, {"path": path, "rows": 210})
     lines = (grids / "data" / "train.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == ROWS[20:230]
+    columns = {"prompt": "question", "answer": "answer"}
+    ask(grids, "datasets", **split, rows=2, save="named.jsonl", columns=columns)
+    assert json.loads((grids / "named.jsonl").read_text().splitlines()[1]) == {
+        "prompt": "1 + 1?", "answer": "#### 2",
+    }  # fmt: skip
+    wrong = ask(grids, "datasets", **split, save="w.jsonl", columns={"prompt": "text"})
+    assert "row 0 has no 'text', but 'question', 'answer'" in wrong
     assert "20 + 1?</data-" in saved["rows_shown"][0]["question"]
     assert {token for _, token in hub.heard} == {"Bearer hf_0123456789"}
     again = ask(grids, "datasets", **split, save="data/train.jsonl")
@@ -145,6 +153,15 @@ def test_models_have_the_prices_that_sums_use(
     assert price.dated in shown["dates"] and priced["max_context_length"] == 32768
     assert unpriced["usd_per_million_tokens"] is None
     assert ask(grids, "models", search="no such")["models"] == []
+
+
+def test_a_recipes_grid_can_be_planned_as_it_is(grids: Path) -> None:
+    assert {"sft", "rl", "eval"} <= {*ask(grids, "recipes")["recipes"]}
+    made = ask(grids, "recipes", name="sft")
+    assert made["lacks"] == [] and "# lora_rank: " in made["grid"] and "notice" not in made
+    (grids / "first.yaml").write_text(made["grid"])
+    assert ask(grids, "plan", grid="first.yaml")["runs_to_start"] == 9
+    assert "no recipe 'os': there is " in ask(grids, "recipes", name="os")
 
 
 def test_power_is_that_of_the_report(grids: Path, written: ModuleType) -> None:

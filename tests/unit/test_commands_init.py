@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.cli import main
-from sweeper.commands import init_text
 from sweeper.fields.nodes import Problems, plain, read_yaml
-from sweeper.grid import parse_grid
+from sweeper.grid import parse_grid, starter
 from sweeper.grid.json_schema import grid_schema
 from sweeper.sweep.recipe import Recipe
 
@@ -51,8 +50,8 @@ RECIPE = Recipe(
 )
 
 
-def fields() -> list[init_text.Field]:
-    return init_text.fields_of(RECIPE)
+def fields() -> list[starter.Field]:
+    return starter.fields_of(RECIPE)
 
 
 def test_the_fields_are_those_that_a_grid_can_give() -> None:
@@ -71,8 +70,8 @@ def test_the_fields_are_those_that_a_grid_can_give() -> None:
 
 
 def test_the_text_reads_back() -> None:
-    guess = init_text.Guess(("opt.lr", [3e-5, 1e-4, 3e-4]), {"kind": "a"}, [])
-    text = init_text.grid_text("toy", RECIPE, fields(), guess, given={}, out="-")
+    guess = starter.Guess(("opt.lr", [3e-5, 1e-4, 3e-4]), {"kind": "a"}, [])
+    text = starter.grid_text("toy", RECIPE, fields(), guess, given={}, out="-")
     assert max(map(len, text.splitlines())) <= 100
     grid = parse_grid(text, "toy.yaml")
     assert {key: setting.value for key, setting in grid.base.items()} == {"kind": None}
@@ -88,7 +87,7 @@ def test_a_comment_taken_in_is_the_default() -> None:
     """Without its `# `, each line gives the field what it has anyway."""
     for field in fields():
         if field.default is not None:
-            line = next(iter(init_text.comment_of(field))).replace("# ", "", 1)
+            line = next(iter(starter.comment_of(field))).replace("# ", "", 1)
             problems = Problems()
             root = read_yaml(line, "x", problems)
             assert not problems
@@ -127,10 +126,10 @@ def test_editors_are_told_of_the_schema_where_it_is_at_hand(
     monkeypatch.chdir(tmp_path)
 
     def first(out: str) -> str:
-        return next(init_text.head("x", "train.py", out))
+        return next(starter.head("x", "train.py", out))
 
     assert first("grids/x.yaml") == "# A sweep of train.py."
-    (tmp_path / init_text.SCHEMA).touch()
+    (tmp_path / starter.SCHEMA).touch()
     assert first("grids/x.yaml") == "# yaml-language-server: $schema=../grid.schema.json"
     assert first("/elsewhere/x.yaml") == "# A sweep of train.py."
 

@@ -40,6 +40,18 @@ def test_copies_are_asked_once(tmp_path, capsys):
     assert "2 of 3 items are copies of others: asked once" in capsys.readouterr().out
 
 
+def test_an_item_of_two_suites_counts_in_the_score_of_each(tmp_path):
+    rows = [json.dumps({"prompt": str(number), "answer": "b"}) + "\n" for number in range(3)]
+    for name, first in (("one", 0), ("two", 1)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(rows[first : first + 2]))
+    both = f"{tmp_path}/one.jsonl,{tmp_path}/two.jsonl"
+    asked = suites.load_suites(evaluation.Config(), both, "exact")
+    scored = scores.measures([(item, [{"score": n / 2}]) for n, item in enumerate(asked)])
+    assert [scored[f"eval/{name}/num_items"] for name in ("one", "two")] == [2, 2]
+    assert [scored[f"eval/{name}/score"] for name in ("one", "two")] == [0.25, 0.75]
+    assert scored["test/num_items"] == 3
+
+
 def test_questions_that_are_not_graded_and_keys_that_are_not_used_are_printed(tmp_path, capsys):
     items(tmp_path, {"prompt": "a", "answer": "b"}, {"prompt": "c", "target": "d"})
     printed = capsys.readouterr().out
@@ -152,6 +164,9 @@ def test_suites_of_a_run_that_trains_are_checked_and_counted_when_it_is_planned(
     (tmp_path / "more").mkdir()
     other = tmp_path / "more" / "suite.jsonl"
     other.write_text(suite.read_text())
+    assert sft.lacks(values | {"eval.suites": [str(suite), str(other)]}) == []
+    assert len(suites.load_suites(settings.Problems(), f"{suite},{other}", "exact")) == 2
+    other.write_text('{"prompt": "2+2=", "answer": "4"}\n{"prompt": "2+4="}\n')
     same = f"{suite} and {other} have the same name, so their scores would be one: rename one"
     assert sft.lacks(values | {"eval.suites": [str(suite), str(other)]}) == [f"eval.suites: {same}"]
     with pytest.raises(RecipeError, match="have the same name"):

@@ -13,15 +13,16 @@ How you work here:
 
 - You work in the folder {work}, which also holds your grids. You have {hours:g} hours; then you are
   stopped.
-- sweeper's tools are connected by MCP (server `sweeper`): `models`, `datasets`, `power`, `plan`,
-  `launch`, `wait`, `alarms`, `rollouts`, `verdict`, `record_result`, `note` and more. Sweeps go on
-  without you.
+- sweeper's tools are connected by MCP (server `sweeper`): `recipes`, `models`, `datasets`, `power`,
+  `plan`, `launch`, `wait`, `alarms`, `rollouts`, `verdict`, `record_result`, `note` and more. Their
+  `grid` is the name of a YAML file that you write in your folder.
 - All your launches together may use: {budget}. sweeper enforces that; `plan` shows what is left.
 - Read the skill in {work}/.claude/skills/sweeper-research/SKILL.md before you begin, and
   {work}/.claude/skills/sweeper-debug/SKILL.md when something goes wrong.
-- Nobody answers questions. Decide, and write down why.
-- At the end write {work}/report.md: the question, what others found, the grids, verdicts with
-  intervals, and what was not shown.
+- Your questions will not be answered. Decide, and write down why.
+- Do not end while a sweep of yours is running: `wait` for it, and read its `verdict`.
+- At the end write {work}/report.md: the question, what others found, the grids, the verdicts with
+  their intervals, and what was not shown.
 """
 _AGAIN = """\
 

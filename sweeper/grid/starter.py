@@ -177,6 +177,26 @@ _METRICS = {
 }
 
 
+def starter_text(
+    name: str, reference: str, given: Mapping[str, str | None], out: str
+) -> tuple[str, list[str]]:
+    """Return the text of a grid for a recipe, and sentences about what it still lacks. `given` has
+    the recipe's `python` and the `backend`. Raises `UsageError`."""
+    recipe = inspect(reference, [], RunProcess(given.get("python")), deep=True).recipe
+    fields = fields_of(recipe)
+    guess = guess_settings(reference, fields, given.get("python"))
+    text = grid_text(name, recipe, fields, guess, given=given, out=out)
+    return text, guess.lacks or ([f"fill in {', '.join(guess.needed)}"] if guess.needed else [])
+
+
+def recipe_names() -> dict[str, str]:
+    """Return the short names of recipes, with their modules."""
+    from importlib import metadata
+
+    points = metadata.entry_points(group="sweeper.recipes")
+    return {point.name: point.value for point in sorted(points, key=lambda point: point.name)}
+
+
 def grid_text(
     name: str,
     recipe: Recipe,
