@@ -8,13 +8,14 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.ls_by import hint_of, identity, keys_of, nested, one_or_all
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry, prefixes
 from sweeper.common.atomic import atomic_write
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.money import prices
 from sweeper.results.billing import Billed, billed, explained, since_first
-from sweeper.results.costs import Spent, by_cell, by_day, by_stage, chain, spent, together
+from sweeper.results.costs import Spent, chain, parts, spent, together
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
@@ -22,11 +23,16 @@ from sweeper.results.service_requests import of_sweeps
 from sweeper.results.sweeps import Sweep
 from sweeper.sweep.labels import plural
 from sweeper.sweep.usage import KINDS, Counts
-from sweeper.terminal import print_json, print_table, say, warn
+from sweeper.terminal import print_json, print_table, say, setting, warn
 
 _FETCH_SECONDS, _LARGEST_TABLE = 30.0, 10_000_000
 _FRESH = timedelta(hours=6)
 """The longest delay of billing."""
+_RUN, _CELL, _STAGE, _DAY, _MODEL, _CHAIN = "run", "cell", "stage", "day", "model", "chain"
+_OWN = (_RUN, _CELL, _STAGE, _DAY, _MODEL)
+"""Keys of `--by` that are no settings."""
+
+_Row = tuple[tuple[object, ...], Spent]
 
 
 def show(
@@ -58,7 +64,7 @@ def show(
     unseen = sum(one.counted == "nothing" for _, one in costs)
     explanation = explained(whole[0], whole[2].counts, fresh=fresh, unseen=unseen)
     if arguments.json:
-        listed = [{arguments.by: name, **_record(*row)} for name, row in rows.items()]
+        listed = [{"value": name, **_record(*row)} for name, row in rows.items()]
         document = {"schema": 1, "by": arguments.by, "costs": listed, "total": _record(*whole)}
         return print_json_answer(document | {"explained": explanation}, registry.problems)
     columns = (arguments.by, "tokens", "billed", "difference", "dollars", "billed dollars")
@@ -98,9 +104,10 @@ def add_arguments(verb: ArgumentParser) -> None:
     lines = shared.group(verb, "which lines")
     lines.add_argument(
         "--by",
-        choices=("run", "cell", "day", "model", "stage", "chain"),
-        default="cell",
-        help="what each line shows (cell); chain: a run with all runs that it started from",
+        metavar="KEY,...",
+        default=_CELL,
+        help="what each line shows (cell): run, cell, day, model, stage or a setting, or each "
+        "combination of several; chain: a run with all runs that it started from",
     )
     lines.add_argument(
         "--billing",
@@ -113,7 +120,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print a line for each cell, run, day, model, stage or chain; then the sum."""
+    """Print a line for each cell, or each combination of the keys of `--by`; then the sum."""
     if arguments.prices:
         return _show_prices(arguments)
     if arguments.refresh or arguments.reset:
@@ -127,50 +134,65 @@ def run(arguments: Namespace) -> int:
     if arguments.billing:
         return show(costs, registry, arguments)
     whole = together((one for _, one in costs), table)
-    rows = _rows(costs, whole, arguments.by, table)
+    keys = keys_of(arguments.by)
+    rows = _rows(costs, keys, table)
     if arguments.json:
-        named = [{arguments.by: name, **one.record()} for name, one in rows]
-        document = {"schema": 1, "by": arguments.by, "costs": named, "total": whole.record()}
+        named = [{"value": one_or_all(values), **one.record()} for values, one in rows]
+        document = {"schema": 1, "by": ",".join(keys), "costs": named, "total": whole.record()}
         extra = {"prices": {"date": table.date, "source": table.source}}
         return print_json_answer(document | extra, registry.problems)
     # Programs without a meter may have rows of nothing but zeros: the notes below count them.
-    shown = [(name, one) for name, one in rows if one.counted != "nothing"]
+    shown = [(values, one) for values, one in rows if one.counted != "nothing"]
     if shown:
-        columns = (arguments.by, *KINDS, "steps", "dollars")
-        print_table(columns, [_line(name, one) for name, one in (*shown, ("all", whole))])
+        columns = (*keys, *KINDS, "steps", "dollars")
+        total = ("all", *(None for _ in keys[1:]))
+        print_table(columns, [_line(*row) for row in (*shown, (total, whole))])
     for line in _notes(costs, whole):
         say(line)
     return tell_problems(registry.problems)
 
 
 def _rows(
-    costs: list[tuple[RecordedRun, Spent]], whole: Spent, by: str, table: prices.Prices
-) -> list[tuple[str, Spent]]:
+    costs: Sequence[tuple[RecordedRun, Spent]], keys: Sequence[str], table: prices.Prices
+) -> list[_Row]:
+    """Return the costs by the values of the keys, in the order in which these appear; days ascend.
+
+    Raises `UsageError`, or `NotFound` for a key that no run has."""
     prefix = prefixes(run for run, _ in costs)
-    if by == "run":
-        return [(f"{prefix(run)}{run.name}", one) for run, one in costs]
-    if by == "day":
-        return list(by_day((one for _, one in costs), table).items())
-    if by == "model":
-        each = {m: whole.usage._replace(models={m: c}) for m, c in whole.usage.models.items()}
-        return [
-            (model, Spent(usage, prices.amount(usage, table), whole.counted))
-            for model, usage in each.items()
-        ]
-    before = {(run.root, run.sweep): prefix(run) for run, _ in costs}
-    if by == "stage":
-        stages = by_stage(costs, table)
-        return [(f"{before[root, s]}{name}", one) for (root, s, name), one in stages.items()]
-    if by == "chain":
-        return [(f"{prefix(run)}{run.name}", chain(run, one, table)) for run, one in costs]
-    cells = by_cell(costs, table)
-    return [(f"{before[root, s]}{cell}", one) for (root, s, cell), one in cells.items()]
+    if _CHAIN in keys:
+        if len(keys) > 1:
+            raise UsageError("--by chain: takes no other key, since chains share their first runs")
+        return [((f"{prefix(run)}{run.name}",), chain(run, one, table)) for run, one in costs]
+    known = {name for run, _ in costs for name in run.config}
+    for key in keys:
+        if key not in _OWN and key not in known:
+            raise NotFound(f"no run is given {key!r}; {hint_of(key, {*known, *_OWN, _CHAIN})}")
+    days, models = _DAY in keys, _MODEL in keys
+    divided = [
+        ({**_names(run, prefix(run)), _DAY: day, _MODEL: model}, part)
+        for run, one in costs
+        for day, model, part in parts(one, table, by_day=days, by_model=models)
+    ]
+    rows: dict[tuple[str, ...], tuple[tuple[object, ...], list[Spent]]] = {}
+    for named, part in sorted(divided, key=lambda entry: str(entry[0][_DAY])):
+        values = tuple(named.get(key) for key in keys)
+        rows.setdefault(identity(named, keys), (values, []))[1].append(part)
+    return [(values, together(several, table)) for values, several in nested(rows)]
 
 
-def _line(name: str, one: Spent) -> tuple[object, ...]:
+def _names(run: RecordedRun, prefix: str) -> dict[str, object]:
+    """Return a run's settings, and its names, which tell it from runs of other sweeps."""
+    stage = f"{prefix}{run.stage or run.sweep}"
+    return {**run.config, _RUN: prefix + run.name, _CELL: prefix + run.cell, _STAGE: stage}
+
+
+def _line(values: Sequence[object], one: Spent) -> tuple[object, ...]:
     counts = one.usage.counts
+    names = (
+        value if value is None or isinstance(value, str) else setting(value) for value in values
+    )
     tokens = (f"{getattr(counts, kind):,}" for kind in KINDS)
-    return (name, *tokens, f"{counts.steps:,}", _dollars(counts, one.amount))
+    return (*names, *tokens, f"{counts.steps:,}", _dollars(counts, one.amount))
 
 
 def _dollars(counts: Counts, cost: prices.Amount) -> str:

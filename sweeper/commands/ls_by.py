@@ -46,9 +46,7 @@ class _Row(NamedTuple):
 def print_by(runs: Sequence[RecordedRun], by: str, registry: Registry, *, as_json: bool) -> int:
     """Print the table of these runs by keys, with commas between. Raises `NotFound` for a key that
     no run has."""
-    keys = [key.strip() for key in by.split(",")]
-    if not all(keys) or len({*keys}) < len(keys):
-        raise UsageError(f"--by {by}: name each setting once, with commas between")
+    keys = keys_of(by)
     known = {name for run in runs for name in run.config}
     scored = CHECKPOINT in keys or (SUITE in keys and SUITE not in known)
     for key in keys:
@@ -57,6 +55,14 @@ def print_by(runs: Sequence[RecordedRun], by: str, registry: Registry, *, as_jso
     shown = _scores if scored else _states
     shown([run for run in runs if not run.retired], keys, registry, as_json)
     return tell_problems(registry.problems, listed=as_json)
+
+
+def keys_of(by: str) -> list[str]:
+    """Return the keys of `--by`. Raises `UsageError` for an empty one, or one that is repeated."""
+    keys = [key.strip() for key in by.split(",")]
+    if not all(keys) or len({*keys}) < len(keys):
+        raise UsageError(f"--by {by}: name each setting once, with commas between")
+    return keys
 
 
 def hint_of(key: str, known: Set[str]) -> str:
@@ -69,11 +75,12 @@ def _value_of(config: Mapping[str, object], keys: Sequence[str]) -> _Values:
     return tuple(config.get(key) for key in keys)
 
 
-def _identity(config: Mapping[str, object], keys: Sequence[str]) -> tuple[str, ...]:
+def identity(config: Mapping[str, object], keys: Sequence[str]) -> tuple[str, ...]:
+    """Return what makes a row: the values of the keys, in canonical form."""
     return tuple(canonical(config[key]) if key in config else "" for key in keys)
 
 
-def _one_or_all(values: _Values) -> object:
+def one_or_all(values: _Values) -> object:
     """Return what `--json` has as the value of a row: a list if there are several keys."""
     return values[0] if len(values) == 1 else list(values)
 
@@ -89,9 +96,9 @@ def _states(
     names = list(dict.fromkeys(column for column, _ in placed))
     rows: dict[tuple[str, ...], _Row] = {}
     for column, run in placed:
-        row = rows.setdefault(_identity(run.config, keys), _Row(_value_of(run.config, keys), []))
+        row = rows.setdefault(identity(run.config, keys), _Row(_value_of(run.config, keys), []))
         row.runs.append((column, run))
-    ordered = _nested(rows)
+    ordered = nested(rows)
     metric, best = _best(ordered)
     failed = [(column, run) for column, run in placed if run.state is State.FAILED]
     if as_json:
@@ -114,7 +121,7 @@ def _states(
         say(f"{column}, {place}: {run.explained}")
 
 
-def _nested(rows: Mapping[tuple[str, ...], T]) -> list[T]:
+def nested(rows: Mapping[tuple[str, ...], T]) -> list[T]:
     """Return the rows in the order in which values of the first key appear, within them those of
     the second, and so on."""
     orders: dict[tuple[int, str], int] = {}
@@ -194,7 +201,7 @@ def _document(
         "columns": list(names),
         "rows": [
             {
-                "value": _one_or_all(row.values),
+                "value": one_or_all(row.values),
                 "states": {name: dict(count) for name in names if (count := _count(row, name))},
                 "best": None if own is None else own._asdict(),
             }
@@ -204,7 +211,7 @@ def _document(
             {
                 "column": column,
                 "run": run.id,
-                "value": _one_or_all(_value_of(run.config, keys)),
+                "value": one_or_all(_value_of(run.config, keys)),
                 "reason": run.explained,
             }
             for column, run in failed
@@ -270,11 +277,11 @@ def _scored(series: Sequence[Series], keys: Sequence[str]) -> list[_Scored]:
         last = {score.suite: score for score in one.scores}
         for score in one.scores if each else last.values():
             named = config | ({CHECKPOINT: score.checkpoint} if each else {})
-            place = (str(number), str(score.place)) if each else _identity(config, keys)
+            place = (str(number), str(score.place)) if each else identity(config, keys)
             name = label(one.run) + one.label if each else ""
             row = rows.setdefault(place, _Scored(name, _value_of(named, keys), {}))
             row.scores.setdefault(score.suite, []).append(score)
-    return list(rows.values()) if each else _nested(rows)
+    return list(rows.values()) if each else nested(rows)
 
 
 def _score_record(row: _Scored) -> dict[str, object]:
@@ -288,7 +295,7 @@ def _score_record(row: _Scored) -> dict[str, object]:
         for suite, own in row.scores.items()
     }
     record: dict[str, object] = {"run": row.label} if row.label else {}
-    return record | {"value": _one_or_all(row.values) if row.values else None, "scores": scores}
+    return record | {"value": one_or_all(row.values) if row.values else None, "scores": scores}
 
 
 def _score_text(scores: Sequence[Score]) -> str | float | None:

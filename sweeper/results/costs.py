@@ -1,7 +1,7 @@
-"""The usage and the cost of runs, by run, cell and day. The meter's counts are preferred to the
-tokens that a run recorded itself (`recorded_usage`)."""
+"""The usage and the cost of runs, and their parts by day and model. The meter's counts are
+preferred to the tokens that a run recorded itself (`recorded_usage`)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from sweeper.metrics.recorded_usage import RecordedTokens
@@ -55,40 +55,23 @@ def together(several: Iterable[Spent], prices: Prices) -> Spent:
     return Spent(usage, amount(usage, prices), " and ".join(ways), days)
 
 
-def by_cell(
-    runs: Iterable[tuple[RecordedRun, Spent]], prices: Prices
-) -> dict[tuple[str, str, str], Spent]:
-    """Return costs by root, sweep and cell, in the order of the runs."""
-    cells: dict[tuple[str, str, str], list[Spent]] = {}
-    for run, spent in runs:
-        cells.setdefault((run.root, run.sweep, run.cell), []).append(spent)
-    return {cell: together(several, prices) for cell, several in cells.items()}
-
-
-def by_stage(
-    runs: Iterable[tuple[RecordedRun, Spent]], prices: Prices
-) -> dict[tuple[str, str, str], Spent]:
-    """Return costs by root, sweep and stage, in the order of the runs; a sweep without stages is
-    one entry."""
-    stages: dict[tuple[str, str, str], list[Spent]] = {}
-    for run, spent in runs:
-        stages.setdefault((run.root, run.sweep, run.stage or run.sweep), []).append(spent)
-    return {stage: together(several, prices) for stage, several in stages.items()}
-
-
 def chain(run: RecordedRun, costs: Spent, prices: Prices) -> Spent:
     """Return the cost of a run and of each of its ancestors."""
     above = run.lineage if isinstance(run, SweepRun) else ()
     return together((costs, *(spent(ancestor, prices) for ancestor in above)), prices)
 
 
-def by_day(runs: Iterable[Spent], prices: Prices) -> dict[str, Spent]:
-    """Return costs by the day (UTC) on which an attempt ended; `open` for those that have not
-    ended."""
-    days: dict[str, list[Spent]] = {}
-    for spent in runs:
-        for used in spent.days:
-            if used.usage != NO_USAGE or spent.counted != "meter":
-                part = Spent(used.usage, amount(used.usage, prices), spent.counted)
-                days.setdefault(used.day, []).append(part)
-    return {day: together(days[day], prices) for day in sorted(days)}
+def parts(
+    costs: Spent, prices: Prices, *, by_day: bool, by_model: bool
+) -> Iterator[tuple[str, str, Spent]]:
+    """Yield the costs of a run by the day (UTC) on which an attempt ended (`open` before it ends)
+    and by model; the day or the model is empty if it does not divide them."""
+    for used in costs.days if by_day else (Used(costs.usage, ""),):
+        if by_day and used.usage == NO_USAGE and costs.counted == "meter":
+            continue
+        usages = {"": used.usage}
+        if by_model:
+            models = used.usage.models
+            usages = {name: used.usage._replace(models={name: models[name]}) for name in models}
+        for model, usage in usages.items():
+            yield used.day, model, Spent(usage, amount(usage, prices), costs.counted)

@@ -5,11 +5,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from sweeper.errors import NotFound
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
+from sweeper.sweep.event import Paused
+from sweeper.sweep.labels import pause_of
 from sweeper.sweep.states import Event
 
 TraceEvent = dict[str, object]
@@ -33,7 +35,8 @@ def _named(what: str, pid: int, tid: int, name: str) -> TraceEvent:
 
 
 def _spans(run: SweepRun, now: datetime) -> Iterator[TraceEvent]:
-    """Yield the spans of a run: of each attempt the wait for a worker, and the work."""
+    """Yield the spans of a run: of each attempt the wait for a worker, the work, and the times in
+    it when the service held it back."""
     for attempt in range(1, run.attempts + 1):
         outcome = run.ended(attempt)
         opened = _opened(run, attempt)
@@ -54,6 +57,19 @@ def _spans(run: SweepRun, now: datetime) -> Iterator[TraceEvent]:
         }
         known = {key: value for key, value in facts.items() if value is not None}
         yield _span(f"attempt {attempt}", started, ended or now, known)
+        pauses = outcome.pauses if ended else run.heartbeat(attempt).pauses
+        yield from _pauses(pauses, started, ended or now)
+
+
+def _pauses(pauses: Sequence[Paused], started: datetime, ended: datetime) -> Iterator[TraceEvent]:
+    """Yield the pauses of an attempt, each within it: a span shows only spans that lie in it."""
+    for pause in pauses:
+        since = _time(pause.since or None)
+        if since is None:
+            continue
+        last = min(since + timedelta(seconds=pause.for_s), ended)
+        name = f"held back: {pause_of(pause.reason, None)}"
+        yield _span(name, max(since, started), last, {"seconds": pause.for_s})
 
 
 def _opened(run: SweepRun, attempt: int) -> datetime | None:

@@ -1,10 +1,19 @@
 """The body of an event: what it records about its attempt."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from sweeper.common import codec
-from sweeper.common.codec import Sparse, Time, written
+from sweeper.common.codec import Default, Sparse, Time, written
 from sweeper.sweep.usage import NO_USAGE, Usage
+
+
+class Paused(NamedTuple):
+    """A time during which the service held an attempt back: why (`rate_limit`, `capacity`,
+    `quota`), since when, and for how many seconds."""
+
+    reason: str
+    since: Annotated[str, Default("")]
+    for_s: float = 0.0
 
 
 class Outcome(NamedTuple):
@@ -17,7 +26,8 @@ class Outcome(NamedTuple):
     submitted to (only in an intent). `launch` is the id of the launch whose code and packages the
     attempt ran, and `program` the digest of its source files if it ran them in place, without a
     copy. `gpus` are the devices that it had (`0,1`). `usage` is the recipe's use of its service,
-    and `sessions` are the ids of its sessions there.
+    and `sessions` are the ids of its sessions there. `pauses` are the longest of the times that
+    add up to `paused_s`, in their order.
     """
 
     time: Sparse[Time | None] = None
@@ -40,6 +50,7 @@ class Outcome(NamedTuple):
     gpus: Sparse[str | None] = None
     sessions: Sparse[tuple[str, ...]] = ()
     usage: Sparse[Usage] = NO_USAGE
+    pauses: Sparse[tuple[Paused, ...]] = ()
 
     def document(self) -> dict[str, object]:
         """Return the known values, by key."""

@@ -7,25 +7,20 @@ from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
 from sweeper.common import codec
-from sweeper.common.codec import Clamp, Default, Time, Whole
+from sweeper.common.codec import Clamp, Time, Whole
 from sweeper.errors import NotFound, StoreError
 from sweeper.store.at_once import each
 from sweeper.store.base import Store
 from sweeper.store.documents import read_as
+from sweeper.sweep.event import Paused
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.usage import NO_USAGE, Usage
 
 
-class Paused(NamedTuple):
-    """Why the service holds a run back (`rate_limit`, `capacity`, `quota`), and since when."""
-
-    reason: str
-    since: Annotated[str, Default("")]
-
-
 class Heartbeat(NamedTuple):
     """A heartbeat. `time` is the worker's clock, `up_s` the seconds since it began the attempt,
-    `paused_s` those during which the service held it back. `usage` is the recipe's use of its
+    `paused_s` those during which the service held it back, `pauses` the longest of these times,
+    with the current one. `usage` is the recipe's use of its
     service in this attempt. `gpus` are the devices that it has (`0,1`), or `waiting`. `sessions`
     are the ids of its sessions at the service. `document`
     is the whole document, with the machine's free disk space and memory."""
@@ -34,6 +29,7 @@ class Heartbeat(NamedTuple):
     up_s: float | None = None
     paused: Paused | None = None
     paused_s: Annotated[float, Clamp(0.0)] = 0.0
+    pauses: tuple[Paused, ...] = ()
     usage: Usage = NO_USAGE
     gpus: str | None = None
     sessions: tuple[str, ...] = ()

@@ -185,6 +185,7 @@ class Heartbeat:
             "pid": os.getpid(),
             "paused": None if pause is None else pause._asdict(),
             "paused_s": self.paused_seconds(),
+            "pauses": self.listed_pauses(),
             "host": os.uname().nodename,
             "machine": facts(self.folder),
         } | used
@@ -216,6 +217,11 @@ class Heartbeat:
     def paused_seconds(self) -> float:
         """Return the seconds for which the service has held the recipe back."""
         return round(self.pauses.seconds(), 3) if self.pauses else 0.0
+
+    def listed_pauses(self) -> list[dict[str, object]] | None:
+        """Return the documents of the recipe's pauses, or None if it had none."""
+        listed = self.pauses.listed() if self.pauses else []
+        return [pause._asdict() for pause in listed] or None
 
     def used(self) -> dict[str, object]:
         """Return the recipe's usage of its service so far, and its sessions there; an empty dict if

@@ -121,6 +121,7 @@ class Worker:
                 "ended": timestamp(),
                 "wall_s": wall_s,
                 "paused_s": self._heartbeat.paused_seconds(),
+                "pauses": self._heartbeat.listed_pauses(),
                 "max_rss_bytes": None,
                 "host": os.uname().nodename,
             }

@@ -5,23 +5,16 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from sweeper.metrics.files import local_metrics
 from sweeper.store.documents import timestamp
+from sweeper.sweep.event import Paused
 
 VOUCHED_SECONDS = 90.0
 """Seconds for which a printed line counts as a sign of a pause. The SDK repeats it every 60 s."""
 _LONGEST_LINE = 4096
-
-
-class Pause(NamedTuple):
-    """A recipe's wait: its reason (`rate_limit`, `capacity` or `quota`), its start, and its
-    duration in seconds by the monotonic clock."""
-
-    reason: str
-    since: str
-    for_s: float = 0.0
+_MOST = 32
+"""How many pauses are listed. Of more, the longest are."""
 
 
 class Pauses:
@@ -42,7 +35,8 @@ class Pauses:
         self._clock = clock
         self._lock = threading.Lock()
         self._rest = b""
-        self._pause: Pause | None = None
+        self._pause: Paused | None = None
+        self._ended: list[Paused] = []
         self._begun = 0.0
         self._until = 0.0
         self._size = 0
@@ -78,19 +72,28 @@ class Pauses:
             now, is_new = self._clock(), self._pause is None
             if self._pause is None or self._pause.reason != reason:
                 self._close(now)
-                self._pause, self._begun = Pause(reason, timestamp()), now
+                self._pause, self._begun = Paused(reason, timestamp()), now
             self._until = now + VOUCHED_SECONDS
             self._size = _size(self._folder)
         if is_new:
             self._tell()
 
-    def current(self) -> Pause | None:
+    def current(self) -> Paused | None:
         """Return the current pause, if any."""
         with self._lock:
             self._settle()
-            if self._pause is None:
-                return None
-            return self._pause._replace(for_s=round(self._clock() - self._begun, 3))
+            return self._lasting(self._clock())
+
+    def listed(self) -> list[Paused]:
+        """Return the longest pauses in their order, and the current one."""
+        with self._lock:
+            self._settle()
+            current = self._lasting(self._clock())
+            return self._ended + ([current] if current else [])
+
+    def _lasting(self, at: float) -> Paused | None:
+        """Return the current pause with its seconds until `at`, by the monotonic clock."""
+        return self._pause and self._pause._replace(for_s=round(at - self._begun, 3))
 
     def seconds(self) -> float:
         """Return the total seconds of all pauses. The number never decreases."""
@@ -111,8 +114,12 @@ class Pauses:
             self._close(now)
 
     def _close(self, at: float) -> None:
-        if self._pause is not None:
+        pause = self._lasting(at)
+        if pause is not None:
             self._before += at - self._begun
+            self._ended.append(pause)
+            if len(self._ended) > _MOST:
+                self._ended.remove(min(self._ended, key=lambda ended: ended.for_s))
             self._pause = None
 
 

@@ -330,6 +330,9 @@ def test_waiting_for_the_service_is_told_and_costs_no_time(bench: Bench) -> None
     outcome = bench.outcome()
     assert outcome["state"] is State.SUCCEEDED
     assert outcome["paused_s"] > timeout_s
+    [pause] = outcome["pauses"]
+    assert (pause["reason"], pause["since"]) == ("rate_limit", beat["paused"]["since"])
+    assert pause["for_s"] > timeout_s
 
 
 def test_being_refused_by_the_service_is_a_reason(bench: Bench) -> None:

@@ -141,7 +141,7 @@ def test_costs_of_a_sweep_by_run_cell_day_and_model(
         assert main(verb) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["total"]["train"] == 2_000_700
-        return {row[found["by"]]: row for row in found["costs"]}
+        return {row["value"]: row for row in found["costs"]}
 
     runs = asked("--by", "run")
     assert runs["lr=1,seed=0"]["usd"] == 2.0 and runs["lr=1,seed=0"]["steps"] == 8
@@ -154,3 +154,52 @@ def test_costs_of_a_sweep_by_run_cell_day_and_model(
     assert main(["costs", "s", "--root", str(tmp_path / "root")]) == 0
     printed = capsys.readouterr().out
     assert "no price known for unknown" in printed and "dollars by prices of 20" in printed
+
+
+def test_costs_by_combinations_of_settings_days_and_models(
+    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = str(tmp_path / "root")
+    sweep = written.Written(tmp_path / "root", "s", {"rank": [8, 32], "lr": [1, 2]})
+    for rank in (8, 32):
+        for lr in (1, 2):
+            counts = {name: {"train": rank * size} for name, size in (("m", lr), ("judge", 10))}
+            sweep.run({"rank": rank, "lr": lr}, 0, usage={"models": counts})
+            sweep.run(
+                {"rank": rank, "lr": lr},
+                1,
+                usage={"models": counts},
+                ended=f"2026-11-2{lr}T23:00:00Z",
+            )
+    sweep.save()
+
+    def asked(by: str) -> dict[object, int]:
+        assert main(["costs", "s", "--root", root, "--json", "--by", by]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["by"] == by and found["total"]["train"] == 2 * 40 * 23
+        values = (row["value"] for row in found["costs"])
+        keys = [tuple(value) if isinstance(value, list) else value for value in values]
+        return dict(zip(keys, (row["train"] for row in found["costs"]), strict=True))
+
+    assert asked("rank") == {8: 8 * 46, 32: 32 * 46}
+    assert asked("lr,model") == {(1, "m"): 80, (1, "judge"): 800, (2, "m"): 160, (2, "judge"): 800}
+    assert asked("day,rank") == {
+        ("2026-11-21", 8): 8 * 34, ("2026-11-21", 32): 32 * 34,
+        ("2026-11-22", 8): 8 * 12, ("2026-11-22", 32): 32 * 12,
+    }  # fmt: skip
+    assert list(asked("cell,model"))[:2] == [("rank=8,lr=1", "m"), ("rank=8,lr=1", "judge")]
+    assert main(["costs", "s", "--root", root, "--by", "rank,model"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].split()[:3] == ["rank", "model", "prefill"]
+    assert [line.split()[:2] for line in printed[2:6]] == [
+        ["8", "m"], ["8", "judge"], ["32", "m"], ["32", "judge"],
+    ]  # fmt: skip
+    assert printed[6].split()[0] == "all"
+    for by, code, line in (
+        ("ranks,model", 5, "no run is given 'ranks'; did you mean 'rank'?"),
+        ("rank,rank", 2, "--by rank,rank: name each setting once"),
+        ("rank,", 2, "--by rank,: name each setting once"),
+        ("chain,rank", 2, "--by chain: takes no other key"),
+    ):
+        assert main(["costs", "s", "--root", root, "--by", by]) == code
+        assert line in capsys.readouterr().err

@@ -97,7 +97,7 @@ def test_reading_verbs_read_several_roots(roots: Roots, capsys: pytest.CaptureFi
     assert roots[0] in capsys.readouterr().out  # or rows of two roots would look alike
     query = "select root, count(*) from runs group by 1 order by 1"
     assert ask(capsys, "sql", query, *both)["rows"] == [[roots[0], 12], [roots[1], 6]]
-    named = [cost["cell"] for cost in ask(capsys, "costs", "one", *both)["costs"]]
+    named = [cost["value"] for cost in ask(capsys, "costs", "one", *both)["costs"]]
     assert len(named) == len(set(named)) == 4
     assert main(["show", "one/x=1,seed=0", *both]) == 2
     assert main(["show", f"{roots[1]}/one/x=1,seed=0", *both]) == 0

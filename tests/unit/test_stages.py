@@ -448,7 +448,7 @@ def test_readers_tell_of_stages_and_of_what_a_run_goes_on_from(
     assert (shown["run"]["stage"], shown["run"]["metric"]) == ("eval", None)
     assert main(["costs", "p/eval/dpo/beta=1", "--by", "chain", "--json", *root]) == 0
     [chain] = json.loads(capsys.readouterr().out)["costs"]
-    assert chain["chain"] == "eval/dpo/beta=1"
+    assert chain["value"] == "eval/dpo/beta=1"
     found = Registry(made.store.root).runs(sweep="p", where="stage = dpo")
     assert set(found["name"]) == {"dpo/beta=1", "dpo/beta=2"}
 

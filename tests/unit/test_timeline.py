@@ -48,6 +48,28 @@ def test_each_attempt_waits_and_works(tmp_path, written, spans):
     assert second[1]["args"]["detail"] == "no file"
 
 
+def test_pauses_are_spans_within_their_attempt(tmp_path, written, spans):
+    sweep = written.Written(tmp_path, "s", {"lr": [1, 2]})
+    pauses = [
+        {"reason": "rate_limit", "since": "2026-11-21T01:03:00Z", "for_s": 90.5},
+        {"reason": "quota", "since": "2026-11-21T01:09:00Z", "for_s": 60.0},
+    ]
+    sweep.run({"lr": 1}, 0, paused_s=150.5, pauses=pauses)
+    running = sweep.run({"lr": 2}, 0, state="running")
+    beat = sweep.folder / "heartbeats" / f"{running}.1"
+    beat.parent.mkdir(parents=True)
+    beat.write_text(json.dumps({"schema": 1, "paused_s": 90.5, "pauses": pauses[:1]}))
+    found = spans(sweep)
+    _, attempt, first, last = found["lr=1,seed=0"]
+    assert [span["name"] for span in (first, last)] == [
+        "held back: rate limit", "held back: quota",
+    ]  # fmt: skip
+    assert (first["ts"] - attempt["ts"], first["dur"]) == (115e6, 90.5e6)
+    # The attempt ended 5 s after the second began.
+    assert (last["dur"], last["args"]) == (5e6, {"seconds": 60.0})
+    assert found["lr=2,seed=0"][2] == first | {"tid": found["lr=2,seed=0"][1]["tid"]}
+
+
 def test_what_has_not_ended_lasts_until_now_and_what_was_not_begun_is_not_there(
     tmp_path, written, spans
 ):

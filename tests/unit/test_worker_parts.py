@@ -379,6 +379,22 @@ def test_a_pause_that_is_heard_of_ends_when_it_is_over(
     assert _reason(found) == "capacity"
 
 
+def test_the_longest_pauses_are_listed_in_their_order(
+    pauses: tuple[Pauses, FakeClock, Path],
+) -> None:
+    found, clock, _ = pauses
+    for seconds in range(1, 81):
+        found.hear("rate_limit")
+        clock.sleep(float(seconds))
+        found.hear(None)
+    found.hear("capacity")
+    clock.sleep(0.5)
+    listed = found.listed()
+    assert [pause.for_s for pause in listed] == [*map(float, range(49, 81)), 0.5]
+    assert [pause.reason for pause in listed] == ["rate_limit"] * 32 + ["capacity"]
+    assert found.seconds() == 3240.5
+
+
 def test_a_pause_is_told_when_it_begins(tmp_path: Path) -> None:
     told: list[int] = []
     found = Pauses(str(tmp_path), begun=lambda: told.append(1))
