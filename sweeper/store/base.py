@@ -21,8 +21,11 @@ class Store(Protocol):
     """
 
     root: str
-    at_once: int
-    """How many requests may be under way at once. See `store/at_once.py`."""
+
+    @property
+    def at_once(self) -> int:
+        """How many requests may be under way at once. See `store/at_once.py`."""
+        ...
 
     @property
     def is_remote(self) -> bool:

@@ -45,7 +45,7 @@ def _patient(bench: Bench, module: str, name: str, **options: Any) -> "subproces
         bench.folder.address,
         token(bench.id, 1),
     ]
-    worker = subprocess.Popen(command, stdout=subprocess.PIPE, **options)
+    worker = subprocess.Popen[bytes](command, stdout=subprocess.PIPE, **options)
     bench.workers.append(worker)
     return worker
 
