@@ -5,6 +5,7 @@ learns.
 import functools
 import json
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from .data_files import Conversation, Message
@@ -24,6 +25,20 @@ Learned = Literal[
 ]
 """The part of a conversation that is trained on. The names are those of tinker-cookbook's
 `TrainOnWhat`."""
+
+
+class _Turn(NamedTuple):
+    """The texts of a prompt and of its answer, which may go on after its end token."""
+
+    prompt: str
+    answer: str
+
+
+class _Encoded(NamedTuple):
+    """The tokens of a prompt, and of its answer with the end token."""
+
+    prompt: list[int]
+    answer: list[int]
 
 
 class Example(NamedTuple):
@@ -47,14 +62,33 @@ def render(
     before if it begins with all of its tokens. Not every template allows that: some write past
     turns differently from the last.
     """
-    if learn == "all_tokens":
-        prompt, answer = _turn(tokenizer, conversation[:-1], conversation[-1])
-        tokens = prompt + answer
-        return [Example(tokens, [1.0] * len(tokens), len(prompt))]
+    return _render_each(tokenizer, [conversation], learn)
+
+
+def _render_each(
+    tokenizer: Any, conversations: Sequence[Conversation], learn: Learned
+) -> list[Example]:
+    """Return the examples of all conversations. Their texts are tokenized together, which takes a
+    fraction of the time."""
+    turns = [_turns(tokenizer, conversation, learn) for conversation in conversations]
+    encoded = iter(_encode(tokenizer, [turn for some in turns for turn in some]))
     examples: list[Example] = []
-    for position in _learned(conversation, learn):
-        prompt, answer = _turn(tokenizer, conversation[:position], conversation[position])
-        weights = [0.0] * len(prompt)
+    for some in turns:
+        examples += _joined([*islice(encoded, len(some))], learn)
+    return examples
+
+
+def _turns(tokenizer: Any, conversation: Conversation, learn: Learned) -> list[_Turn]:
+    """Return the turns of a conversation to learn, as texts."""
+    learned = [len(conversation) - 1] if learn == "all_tokens" else _learned(conversation, learn)
+    return [_turn(tokenizer, conversation[:at], conversation[at]) for at in learned]
+
+
+def _joined(turns: Sequence[_Encoded], learn: Learned) -> list[Example]:
+    """Return the examples of a conversation's turns."""
+    examples: list[Example] = []
+    for prompt, answer in turns:
+        weights = [1.0 if learn == "all_tokens" else 0.0] * len(prompt)
         if examples and prompt[: len(examples[-1].tokens)] == examples[-1].tokens:
             before = examples.pop().weights
             weights[: len(before)] = before
@@ -82,13 +116,13 @@ def _learned(conversation: Conversation, learn: Learned) -> list[int]:
 
 def render_answer(tokenizer: Any, before: Conversation, answer: str) -> Example:
     """Return a question with an answer; only the answer's tokens have weight."""
-    prompt, reply = _turn(tokenizer, before, _said(answer))
+    prompt, reply = _encode_turn(tokenizer, before, _said(answer))
     return Example(prompt + reply, [0.0] * len(prompt) + [1.0] * len(reply), len(prompt))
 
 
 def render_prompt(tokenizer: Any, messages: Conversation) -> tuple[list[int], int]:
     """Return the tokens of a prompt, and the token that ends its answer."""
-    prompt, reply = _turn(tokenizer, messages, _said("x"))
+    prompt, reply = _encode_turn(tokenizer, messages, _said("x"))
     return prompt, reply[-1]
 
 
@@ -97,10 +131,10 @@ def render_reply(tokenizer: Any, text: str) -> list[int]:
     `text` between them. Raises RecipeError for a template that writes an answer differently once
     something follows it."""
     if tokenizer.chat_template is None:
-        return _encode(tokenizer, f"\nuser: {text}\nassistant:")
+        return _tokens(tokenizer, [f"\nuser: {text}\nassistant:"])[0]
     before = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
     after = [*before, {"role": "user", "content": text}]
-    _, reply = _turn(tokenizer, before[:1], _said("x"))
+    _, reply = _encode_turn(tokenizer, before[:1], _said("x"))
     head = tokenizer.apply_chat_template(before[:1], tokenize=False, add_generation_prompt=True)
     head += tokenizer.decode(reply)
     whole: str = tokenizer.apply_chat_template(after, tokenize=False, add_generation_prompt=True)
@@ -109,7 +143,7 @@ def render_reply(tokenizer: Any, text: str) -> list[int]:
             "the model's chat template writes an answer otherwise once something follows it, so "
             "that an episode of several turns cannot be told from the tokens that were sampled"
         )
-    return _encode(tokenizer, whole[len(head) :])
+    return _tokens(tokenizer, [whole[len(head) :]])[0]
 
 
 def without_special(tokenizer: Any, text: str) -> str:
@@ -127,7 +161,7 @@ def render_all(
     learn: Learned = "all_assistant_messages",
 ) -> list[Example]:
     """Return all examples of at most `max_length` tokens. Raises RecipeError if none is left."""
-    examples = [example for chat in conversations for example in render(tokenizer, chat, learn)]
+    examples = _render_each(tokenizer, conversations, learn)
     if not examples:
         raise RecipeError(f"train_on_what={learn}: no message has trainable: true")
     sizes = [len(example.tokens) for example in examples]
@@ -171,10 +205,31 @@ def _said(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def _turn(tokenizer: Any, before: Conversation, answer: Message) -> tuple[list[int], list[int]]:
-    """Return the tokens of the prompt, and of the answer with its end token."""
+def _encode_turn(tokenizer: Any, before: Conversation, answer: Message) -> _Encoded:
+    return _encode(tokenizer, [_turn(tokenizer, before, answer)])[0]
+
+
+def _encode(tokenizer: Any, turns: Sequence[_Turn]) -> list[_Encoded]:
+    """Return the tokens of turns."""
+    tokens = _tokens(tokenizer, [text for turn in turns for text in turn])
+    if tokenizer.chat_template is not None:
+        answers = [_until_end(tokenizer, answer) for answer in tokens[1::2]]
+        return [*map(_Encoded, tokens[::2], answers)]
+    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    return [
+        _Encoded(start + prompt, [*answer, tokenizer.eos_token_id])
+        for prompt, answer in zip(tokens[::2], tokens[1::2], strict=True)
+    ]
+
+
+def _tokens(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    return tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+
+
+def _turn(tokenizer: Any, before: Conversation, answer: Message) -> _Turn:
+    """Return the texts of the prompt and of the answer."""
     if tokenizer.chat_template is None:
-        return _plain_turn(tokenizer, before, answer)
+        return _plain_turn(before, answer)
     prompt = _by_template(tokenizer, before, add_generation_prompt=True)
     whole = _by_template(tokenizer, [*before, answer])
     if not whole.startswith(prompt):
@@ -189,7 +244,7 @@ def _turn(tokenizer: Any, before: Conversation, answer: Message) -> tuple[list[i
             _check_message(prompt, message, f"a message of the role {message['role']}")
     for tool in _tools_of(before):
         _check_whole(prompt, [tool["function"]["name"]], "the tools")
-    return _encode(tokenizer, prompt), _until_end(tokenizer, _encode(tokenizer, rendered))
+    return _Turn(prompt, rendered)
 
 
 def _tools_of(messages: Conversation) -> list[dict[str, Any]]:
@@ -270,9 +325,7 @@ def _special_ids(tokenizer: Any) -> frozenset[int]:
     return frozenset(tokenizer.all_special_ids)
 
 
-def _plain_turn(
-    tokenizer: Any, before: Conversation, answer: Message
-) -> tuple[list[int], list[int]]:
+def _plain_turn(before: Conversation, answer: Message) -> _Turn:
     """Render for base models, whose tokenizers have no chat template: `role: text`,
     one per line.
     """
@@ -284,10 +337,4 @@ def _plain_turn(
                     "model is to see it"
                 )
     lines = "".join(f"{message['role']}: {message['content']}\n" for message in before)
-    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    prompt = start + _encode(tokenizer, lines + "assistant:")
-    return prompt, [*_encode(tokenizer, f" {answer['content']}"), tokenizer.eos_token_id]
-
-
-def _encode(tokenizer: Any, text: str) -> list[int]:
-    return tokenizer.encode(text, add_special_tokens=False)
+    return _Turn(f"{lines}assistant:", f" {answer['content']}")

@@ -48,9 +48,14 @@ class Ruler:
             text += f"<|im_start|>{message['role']}\n{whole}<|im_end|>\n"
         return text + ("<|im_start|>assistant\n" if add_generation_prompt else "")
 
-    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """Return as many numbers as there are tokens."""
+    def __call__(
+        self, texts: Sequence[str], add_special_tokens: bool = False
+    ) -> dict[str, list[list[int]]]:
+        """Return as many numbers as there are tokens in each text."""
         del add_special_tokens
+        return {"input_ids": [*map(self._encode, texts)]}
+
+    def _encode(self, text: str) -> list[int]:
         tokens: list[int] = []
         for part in _SPECIAL.split(text):
             tokens += [_END] if _SPECIAL.match(part) else [0] * self._size(part)

@@ -23,7 +23,10 @@ class Tokenizer:
         text = "".join(f"{m['role']}:{m['content']}<end>|" for m in messages)
         return text + ("assistant:" if add_generation_prompt else "")
 
-    def encode(self, text, *, add_special_tokens):
+    def __call__(self, texts, *, add_special_tokens):
+        return {"input_ids": [self._encode(text) for text in texts]}
+
+    def _encode(self, text):
         found = []
         for number, part in enumerate(text.split("<end>")):
             found += ([END] if number else []) + list(part.encode())
