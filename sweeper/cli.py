@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 
 from sweeper.commands import load, of_today
-from sweeper.common.full_machine import crowding
 from sweeper.common.sanitize import guarded
 from sweeper.errors import EnvironmentFailure, SweeperError
 from sweeper.paths import current_folder
@@ -57,6 +56,8 @@ def _main(given: list[str]) -> int:
 
 def _failure_of(error: Exception) -> EnvironmentFailure | None:
     """Return what is wrong with the machine or the current folder, if that caused the error."""
+    from sweeper.common.full_machine import crowding
+
     if (lack := crowding(error)) is not None:
         return EnvironmentFailure(str(lack))
     if isinstance(error, FileNotFoundError):

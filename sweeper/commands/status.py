@@ -22,7 +22,6 @@ from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
 from sweeper.results.selectors import current, pick
 from sweeper.results.status import NOBODY, Status, alarms_of, check_service, read_status
-from sweeper.results.waiting import SHARE, Live
 from sweeper.store.documents import strict, timestamp
 from sweeper.store.opening import default_root
 from sweeper.sweep.labels import shown_marks
@@ -58,6 +57,8 @@ class _Screen(io.StringIO):
 
 def follow(arguments: Namespace) -> int:
     """Follow a sweep until nothing of it is running."""
+    from sweeper.results.waiting import SHARE, Live
+
     registry = open_registry(arguments, cache=False)
     drawn = is_screen() and not arguments.json
     reporter = _Reporter(arguments)

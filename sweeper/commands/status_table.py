@@ -10,13 +10,13 @@ from sweeper.common.sanitize import sanitize
 from sweeper.errors import UsageError
 from sweeper.results.progress import Reached, reached
 from sweeper.results.selectors import pick
-from sweeper.results.stage_graph import of_stage
 from sweeper.results.status import NOBODY, Status, alarms_of
-from sweeper.sweep.heartbeats import SILENT, Heartbeat
+from sweeper.sweep.heartbeats import SILENT, Heartbeat, read_heartbeat
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural
 from sweeper.sweep.race import sentence as race_sentence
 from sweeper.sweep.run_record import RunRecord
+from sweeper.sweep.states import OPEN, State
 from sweeper.terminal import duration, print_json, print_table, say, shortened
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ def _print_runs(sweep: "Sweep", runs: Sequence["RecordedRun"], observed: Mapping
     if not sweep.plan.stages:
         _print_table(sweep, runs, observed, sweep.metric)
         return
+    from sweeper.results.stage_graph import of_stage  # most sweeps have no stages
+
     for stage in sweep.plan.stages:
         mine = [run for run in runs if run.stage == stage.name]
         unknown = sweep.plan.unknown.get(stage.name, 0)
@@ -180,8 +182,6 @@ def alarm_line(alarm: "Alarm", more: int = 0) -> str:
 def _interest(run: "RecordedRun") -> int:
     """Return the order in which runs matter: first running ones, then those that went wrong, then
     those that wait, then those that are done."""
-    from sweeper.sweep.states import OPEN, State
-
     if run.state in OPEN:
         return 0
     return 2 if run.state is State.PLANNED else 3 if run.state is State.SUCCEEDED else 1
@@ -189,9 +189,6 @@ def _interest(run: "RecordedRun") -> int:
 
 def _beat(sweep: "Sweep", run: "RecordedRun") -> Heartbeat:
     """Return the last heartbeat of a running run's worker; an empty one for other runs."""
-    from sweeper.sweep.heartbeats import read_heartbeat
-    from sweeper.sweep.states import State
-
     if run.state is not State.RUNNING:
         return SILENT
     return read_heartbeat(sweep.store, sweep.folder.heartbeat(run.id, run.attempts))

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import time
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -63,11 +62,15 @@ class Folder:
 
     def save_json(self, name: str, document: Mapping[str, object]) -> None:
         """Save a document under a name that the caller chooses."""
+        import zlib  # import it only if a cache is used: that takes some time
+
         text = json.dumps({"name": name, "document": document}, separators=(",", ":")).encode()
         self.write(hash_of(name), [f"{zlib.crc32(text):08x}".encode(), text])
 
     def load_json(self, name: str) -> dict[str, object] | None:
         """Return a saved document; None if it is missing or damaged."""
+        import zlib
+
         try:
             with open(f"{self.path}/{hash_of(name)}", "rb") as file:
                 data = file.read()

@@ -1,5 +1,6 @@
 """Read the status of a sweep: what runs, what its launcher observes, and whether it is over."""
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -12,7 +13,6 @@ from sweeper.sweep import labels
 from sweeper.sweep.launcher import NO_OBSERVATIONS, Observations, held_of
 from sweeper.sweep.observation import Kind, Observation
 from sweeper.sweep.request import Asked
-from sweeper.sweep.stage_waits import Fate, halted, told_of, waits
 from sweeper.sweep.states import OPEN, NoState, State
 from sweeper.sweep.usage import SweepUsage
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sweeper.alarms import Alarm
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
+    from sweeper.sweep.stage_waits import Fate
 
 NOBODY = "no launcher is running: no runs are started until `sweeper resume`"
 
@@ -128,9 +129,11 @@ def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
     about those that wait in vain."""
     if not sweep.plan.stages:
         return {}, ()
+    from sweeper.sweep.stage_waits import halted, told_of, waits  # most sweeps have no stages
+
     by_id = {run.id: run for run in sweep.runs}
 
-    def fate(name: str) -> Fate:
+    def fate(name: str) -> "Fate":
         run = by_id[name]
         if run.state is State.SUCCEEDED:
             return "succeeded"
@@ -179,6 +182,9 @@ def check_service(sweep: "Sweep") -> None:
 
 def alarms_of(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
     """Return the alarms of the newest attempts of these runs, the oldest first."""
+    top = sweep.store.local_path(sweep.folder.alarms)
+    if top is not None and not os.path.isdir(top):
+        return []  # nothing more is loaded for most sweeps
     from sweeper.alarms import read
 
     attempts = {run.id: run.attempts for run in runs}

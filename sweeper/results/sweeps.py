@@ -2,7 +2,6 @@
 them."""
 
 import functools
-import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -11,7 +10,6 @@ from sweeper.common import codec
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.cache_folder import Folder, Index
 from sweeper.metrics.sources import Files
-from sweeper.recipe.command_template import render_command
 from sweeper.results.origins import Launches, Origin
 from sweeper.results.runs import OPEN_DAY, OnError, RecordedRun, Used
 from sweeper.store.at_once import each
@@ -22,7 +20,6 @@ from sweeper.sweep.launch import Launch
 from sweeper.sweep.plan import Run
 from sweeper.sweep.race import sentence
 from sweeper.sweep.run_record import Times
-from sweeper.sweep.stage_runs import lineage
 from sweeper.sweep.states import OUTCOMES, Event, RunState, State, fold, is_finished
 from sweeper.sweep.usage import NO_USAGE, Usage
 
@@ -121,6 +118,8 @@ class Sweep:
         """Return the runs that a run started from, the nearest first."""
         if not self._by_id[run].parents:
             return ()
+        from sweeper.sweep.stage_runs import lineage  # for stages
+
         planned_runs = {planned.id: planned for planned in self.plan.runs}
         return tuple(self._by_id[above.id] for above in lineage(planned_runs[run], planned_runs))
 
@@ -153,7 +152,7 @@ class _Ending(NamedTuple):
     opened: str | None = None
 
 
-_END = f"end {zlib.crc32(' '.join(_Ending._fields).encode()):x}"
+_END = f"end {' '.join(_Ending._fields)}"
 """The name of an `_Ending` in the cache: one with other fields has another name."""
 
 
@@ -348,6 +347,8 @@ class SweepRun(RecordedRun):
         template = self._sweep.plan.recipe_of(self.stage).command
         if template is None:
             return None
+        from sweeper.recipe.command_template import render_command
+
         given = {"log_path": self.path, "run": self.id, "attempt": self.attempts or 1}
         seed = {} if self.seed is None else {"seed": self.seed}
         return render_command(template, {**self.config, **given, **seed})

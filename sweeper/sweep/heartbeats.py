@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
@@ -138,6 +137,8 @@ class Heartbeats:
         """Return the seconds since a time written by the worker."""
         if written is None or self._wall is None:
             return 0.0
+        from datetime import datetime  # `status` of a sweep that has ended reads no time
+
         return max(0.0, self._wall() - datetime.fromisoformat(written).timestamp())
 
 

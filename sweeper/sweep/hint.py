@@ -1,7 +1,6 @@
 """Build sweeper commands for users to copy into a shell."""
 
 import os
-import shlex
 from contextlib import suppress
 
 from sweeper.store.opening import default_root
@@ -9,6 +8,8 @@ from sweeper.store.opening import default_root
 
 def hint(verb: str, *words: str, root: str | None = None) -> str:
     """Return `sweeper VERB WORDS`, quoted for a shell; with `--root` unless that is the default."""
+    import shlex  # most commands need no hint
+
     where = [] if root is None or _is_default(root) else ["--root", root]
     return shlex.join(["sweeper", *verb.split(), *words, *where])
 
