@@ -64,10 +64,10 @@ class Place:
         self.asked.append((command, seconds))
         return Result(0, f"<{command}>\n".encode())
 
-    def put(self, files, seconds=0):
+    def put(self, files, seconds=0.0):
         self.files |= files
 
-    def get(self, path, most=0, seconds=0):
+    def get(self, path, most=0, seconds=0.0):
         return str(self._rewards.pop(0)).encode() if path.endswith("reward.txt") else None
 
 
