@@ -3,7 +3,7 @@ rounded to what a plot can show. Pure."""
 
 import html
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,21 @@ from sweeper.analysis.figures.ticks import log_ticks, tick_text
 from sweeper.analysis.reading.series import Floats
 from sweeper.results.cells import Scale
 
+Section = Literal["tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts"]
+SECTIONS: tuple[Section, ...] = get_args(Section)
+"""The parts of a report that figures belong to."""
 _DIGITS = 5
 _POWERS = 10.0 ** np.arange(309)
+
+
+class Panel(NamedTuple):
+    """A figure, the `section` of the report it belongs to, its unique `name`, and a description for
+    readers who cannot see it."""
+
+    section: Section
+    name: str
+    figure: dict[str, Any]
+    description: str
 
 
 def rounded(values: Floats | Sequence[float]) -> list[float | None]:

@@ -10,16 +10,18 @@ slow. `plotly.graph_objects.Figure(figure)` shows one in a notebook."""
 # `meta.cells` has their positions in the order of `meta.runs`.
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sweeper.analysis.comparison.cells import Cell, Ranking
 from sweeper.analysis.figures.curves import POINTS, Band, band, smooth, thin, thin_rows
-from sweeper.analysis.figures.layouts import integers, layout, on_scale, plain, rounded
+from sweeper.analysis.figures.layouts import Panel, integers, layout, on_scale, plain, rounded
 from sweeper.analysis.findings.finding import cell_text, short_name
+from sweeper.analysis.findings.study import Study
 from sweeper.analysis.reading.frames import RunData
+from sweeper.analysis.reading.keys import suite_scores
 from sweeper.analysis.reading.series import Floats, Series
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#882255", "#5c6bc0")
@@ -39,6 +41,19 @@ _SEPARATE = 24
 _CROSSES = 100
 _MANY = 300
 """With more runs than this, only the metric and the training curve show single runs."""
+
+
+def panels(study: Study) -> Iterator[Panel]:
+    """Yield the curves of the chosen metrics."""
+    data = study.data
+    even = {data.roles.get("reward"), data.roles.get("accuracy"), *suite_scores(data.keys)}
+    if data.metric is not None and data.metric.goal == "maximize":
+        even |= {data.metric.name, data.train_key}
+    first = {data.metric_name, data.train_key}
+    for key in data.drawn:
+        figure = curves(study.ranking, key, main=key in first, even=key in even)
+        if figure is not None:
+            yield Panel("curves", key, figure, f"{key} by step, one line per cell")
 
 
 def tones(ranking: Ranking) -> dict[str, int]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from sweeper.analysis import labels
 from sweeper.analysis.comparison.stability import RULE
-from sweeper.analysis.figures.charts import cells_figure
-from sweeper.analysis.figures.gallery import Panel
+from sweeper.analysis.figures.cells import cells_figure
+from sweeper.analysis.figures.layouts import Panel
 from sweeper.analysis.findings.axis_findings import KINDS
 from sweeper.analysis.findings.finding import cell_text, method, noise_text, short_name
 from sweeper.analysis.findings.next_steps import NOTHING_NEXT
@@ -57,7 +57,7 @@ def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
         if number <= (_CURVES if panel.section == "curves" else _FIGURES):
             name = f"{panel.section}-{number}.png"
             pictures[name] = picture(panel.figure, panel.name)
-            shown.setdefault(panel.section, []).append((panel.told, name))
+            shown.setdefault(panel.section, []).append((panel.description, name))
     text = "\n".join(_lines(study, shown)) + "\n"
     return {"report.md": text.encode("utf-8", "replace"), **pictures}
 

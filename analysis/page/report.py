@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
-from sweeper.analysis.figures.gallery import Panel, gallery
+from sweeper.analysis.figures.gallery import gallery
+from sweeper.analysis.figures.layouts import Panel
 from sweeper.analysis.findings.baselines import with_baseline
 from sweeper.analysis.findings.study import Study, study
 from sweeper.analysis.findings.transcripts import read_transcripts

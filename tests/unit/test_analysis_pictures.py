@@ -11,7 +11,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from sweeper.analysis.comparison.cells import rank
-from sweeper.analysis.figures.charts import cells_figure
+from sweeper.analysis.figures.cells import cells_figure
 from sweeper.analysis.figures.layouts import categories, error_bars, layout, on_scale
 from sweeper.analysis.figures.learning_curves import colour_of
 from sweeper.analysis.figures.pictures import drawing, picture
