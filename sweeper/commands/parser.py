@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from sweeper.commands import EXAMPLES, GROUPS, PARENTS, VERBS, load, parts
+from sweeper.commands import PARENTS, VERBS, load, parts
 
 _REPEATABLE = ("overrides", "runs", "sweeps")
 """Arguments that may be given any number of times."""
@@ -76,11 +76,12 @@ def _add(
     add: Callable[..., argparse.ArgumentParser], name: str, whole: str
 ) -> argparse.ArgumentParser:
     """Add the parser of a verb, without its arguments."""
+    entry = VERBS[whole]
     verb = add(
         name,
-        help=VERBS[whole],
-        description=f"{VERBS[whole][0].upper()}{VERBS[whole][1:]}.",
-        epilog=f"example: {EXAMPLES[whole]}",
+        help=entry.summary,
+        description=f"{entry.summary[0].upper()}{entry.summary[1:]}.",
+        epilog=f"example: {entry.example}",
         formatter_class=_Help,
         add_help=False,
         allow_abbrev=False,
@@ -179,10 +180,11 @@ class _Parser(argparse.ArgumentParser):
 
 def _verbs() -> str:
     """Return the verbs under their headings."""
-    lines: list[str] = []
-    for heading, names in GROUPS.items():
-        lines += ["", f"{heading}:", *(f"  {name:<13}{VERBS[name]}" for name in names)]
-    return "\n".join(lines[1:])
+    groups: dict[str, list[str]] = {}
+    for name, entry in VERBS.items():
+        if " " not in name:
+            groups.setdefault(entry.heading, []).append(f"  {name:<13}{entry.summary}")
+    return "\n\n".join("\n".join([f"{title}:", *lines]) for title, lines in groups.items())
 
 
 class _Version(argparse.Action):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.commands import EXAMPLES
+from sweeper.commands import VERBS
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
@@ -50,8 +50,8 @@ def test_the_tour(folder: Path, tmux_socket: str) -> None:
         for language, text in BLOCKS:
             if language == "bash":
                 if "engine stop" in text:
-                    for name in sorted(EXAMPLES.keys() - NOT_IN_THE_TOUR):
-                        _works(["bash", "-euc", EXAMPLES[name]], folder, environment)
+                    for name in sorted(VERBS.keys() - NOT_IN_THE_TOUR):
+                        _works(["bash", "-euc", VERBS[name].example], folder, environment)
                 _works(["bash", "-euc", text], folder, environment)
             elif language == "python":
                 _works([sys.executable, "-c", text], folder, environment)
