@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from sweeper.analysis.reading.frames import RunData, SweepData
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 
 
 def _program() -> list[str]:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from sweeper.backends.base import Backend, BackendType, Capabilities, JobSpec, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable, UsageError, is_silence
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 
 __all__ = [
     "Away",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sweeper.errors import EnvironmentFailure
 from sweeper.fields.sections import Field, Nested, Section
-from sweeper.sweep.launch import MOST_PANES
+from sweeper.sweep.launch_settings import MOST_PANES
 
 __all__ = [
     "Backend",

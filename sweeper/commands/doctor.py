@@ -27,7 +27,7 @@ from sweeper.grid.notify import configured, require_variables
 from sweeper.store.opening import default_root, open_store
 from sweeper.store.writable import probe
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 from sweeper.terminal import print_json, print_table, say, warn
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from sweeper.fields.kinds import Integer, wrong
 from sweeper.fields.nodes import Node, Problems, kind
 from sweeper.fields.sections import Field, Nested, Section, or_null
 from sweeper.grid.run_overrides import overrides_of
-from sweeper.sweep.launch import Share
+from sweeper.sweep.launch_settings import Share
 
 SHARE = "max_parallel"
 _SHARE = Field(SHARE, Integer(1), "The most jobs at once at this place.")

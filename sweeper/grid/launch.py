@@ -17,7 +17,7 @@ from sweeper.fields.options import field_of as option_field
 from sweeper.fields.sections import Field, Nested, Reading, Section
 from sweeper.grid.backends import BACKENDS, Entry, field_of
 from sweeper.grid.dotted_keys import FIELD
-from sweeper.sweep.launch import Launch, Setting
+from sweeper.sweep.launch_settings import Launch, Setting
 
 MIN_LEASE_SECONDS = 15.0
 """Three heartbeats of a worker. With a shorter lease, a live worker would be declared lost."""

@@ -14,7 +14,7 @@ from sweeper.grid.seeds import Seeds
 from sweeper.grid.stage_inputs import Taking
 from sweeper.grid.stages import Reference
 from sweeper.grid.wandb import Wandb
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.metric import Metric
 from sweeper.sweep.notify import Notify
 from sweeper.sweep.plan import Budget

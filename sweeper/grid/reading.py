@@ -29,7 +29,7 @@ from sweeper.grid.stages import (
     read_stages,
 )
 from sweeper.grid.wandb import check_env, check_track
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.names import is_sweep_name
 
 MAX_AXES = 200

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts, nearest
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Section
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.plan import Wandb
 from sweeper.sweep.tracking import NAMES, PACKAGES, SECTION
 

@@ -25,7 +25,7 @@ from sweeper.recipe.reference import RunProcess, find_python, inspect
 from sweeper.scheduler.failures import last_words
 from sweeper.scheduler.progress import Summary
 from sweeper.sweep.folder import SweepFolder, token
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.notify import Notify
 from sweeper.sweep.plan import Plan, Run
 from sweeper.sweep.requests import request_cancel

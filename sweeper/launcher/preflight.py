@@ -16,7 +16,7 @@ from sweeper.launcher import models
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.labels import first_of
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.plan import Plan, Run
 
 if TYPE_CHECKING:

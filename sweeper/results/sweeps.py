@@ -16,7 +16,7 @@ from sweeper.store.at_once import each
 from sweeper.sweep.event import NOTHING, Outcome
 from sweeper.sweep.folder import INFORMATIVE, SweepFolder
 from sweeper.sweep.heartbeats import Heartbeat, read_heartbeat
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.plan import Run
 from sweeper.sweep.race import sentence
 from sweeper.sweep.run_record import Times

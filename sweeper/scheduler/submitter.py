@@ -20,7 +20,7 @@ from sweeper.store.base import Store
 from sweeper.store.documents import encode
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.job import Job
-from sweeper.sweep.launch import MOST_PANES, Launch
+from sweeper.sweep.launch_settings import MOST_PANES, Launch
 from sweeper.sweep.launcher import Service
 from sweeper.sweep.plan import Carried, Plan, Run, launch_id
 from sweeper.sweep.run_table import RunTable

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 from sweeper.common import codec
 from sweeper.common.codec import SCHEMA, AtLeast, Default, written
 from sweeper.common.json_values import table_of
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.recipe import Recipe, Snapshot, runs_anywhere
 
 

@@ -20,7 +20,7 @@ from sweeper.common.codec import (
 from sweeper.common.html import table, title
 from sweeper.common.json_values import is_table, table_of
 from sweeper.errors import Damaged
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.metric import Metric
 from sweeper.sweep.notify import Notify
 from sweeper.sweep.race_rounds import Round

@@ -14,7 +14,7 @@ from sweeper.store.documents import encode
 from sweeper.store.local import refuse_links
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.job import Job
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 from sweeper.worker import checkpoint_resume, fork_client
 from sweeper.worker.usage import FOLDER
 

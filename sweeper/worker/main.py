@@ -205,9 +205,9 @@ class Worker:
 
                 self._terminal = Terminal()
                 self._child = self._terminal.spawn(program, guard)
-                return guard
-            forked = fork_client.fork(modules, job, guard, program, self._beats_on)
-            self._child = forked or when_there_is_room(partial(spawn, *program, guard))
+            else:
+                forked = fork_client.fork(modules, job, guard, program, self._beats_on)
+                self._child = forked or when_there_is_room(partial(spawn, *program, guard))
         except (OSError, SweeperError):
             guard.dismiss()
             raise

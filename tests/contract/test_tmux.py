@@ -21,7 +21,7 @@ from sweeper.backends.tmux.backend import (
 from sweeper.backends.tmux.server import TmuxServer
 from sweeper.commands.doctor import examine
 from sweeper.errors import EnvironmentFailure, Unreachable
-from sweeper.sweep.launch import MOST_PANES
+from sweeper.sweep.launch_settings import MOST_PANES
 from sweeper.sweep.process import began
 
 

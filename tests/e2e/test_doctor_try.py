@@ -15,7 +15,7 @@ from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.launcher import backend_trial as trial
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import find_sweeps
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 CANARY = "tml-canary-5f0c1d2e3b4a"

@@ -16,7 +16,7 @@ import sweeper
 from sweeper.results.registry import Registry
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.plan import read
 
 pytestmark = pytest.mark.e2e

@@ -12,7 +12,7 @@ from sweeper.common import alarm_thresholds as thresholds
 from sweeper.fields import nodes
 from sweeper.grid import grid_from_mapping, launch, parse_grid
 from sweeper.grid.json_schema import grid_schema
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 
 LAUNCH = [field.name for field in launch.SECTION if field.default is not None]
 ROOT = Path(__file__).parents[2]

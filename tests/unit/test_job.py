@@ -1,7 +1,7 @@
 """The settings of `launch` in the description of a job."""
 
 from sweeper.sweep.job import read
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 
 BARE = {
     "run": "a",

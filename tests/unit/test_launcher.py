@@ -16,7 +16,7 @@ from sweeper.scheduler.progress import Summary
 from sweeper.store.documents import encode, read_json
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder, token
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.requests import request_cancel
 from sweeper.sweep.states import Event, State
 from sweeper.testing import FakeBackend, Fault, Faults, FaultyBackend

@@ -20,7 +20,7 @@ from sweeper.scheduler.progress import Summary, exit_code, line
 from sweeper.store.local import LocalStore
 from sweeper.sweep import environment_file, lock
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.launch import Launch, Share
+from sweeper.sweep.launch_settings import Launch, Share
 from sweeper.sweep.plan import Plan, read
 from sweeper.sweep.recipe import Snapshot
 from sweeper.sweep.states import Event, State

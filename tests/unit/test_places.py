@@ -28,7 +28,7 @@ from sweeper.results.sweeps import Sweep
 from sweeper.scheduler.failures import SERVICE_TRIES
 from sweeper.store.documents import encode, read_json
 from sweeper.sweep.folder import SweepFolder, token
-from sweeper.sweep.launch import Launch, Share
+from sweeper.sweep.launch_settings import Launch, Share
 from sweeper.sweep.states import Event, State
 from sweeper.testing import FAKE, FakeBackend, FakeClock, Fault, Faults, Killed
 from sweeper.worker.claim import claim, reopen

@@ -16,7 +16,7 @@ from sweeper.store.documents import encode, read_json
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.job import read
-from sweeper.sweep.launch import Launch
+from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.states import Event, State, fold
 from sweeper.testing import FAKE
 from sweeper.worker.claim import reopen, restarts

@@ -20,7 +20,7 @@ from sweeper.backends.tmux.server import (
     as_shown,
 )
 from sweeper.common.sweeper_argv import self_command
-from sweeper.sweep.launch import MOST_PANES
+from sweeper.sweep.launch_settings import MOST_PANES
 from sweeper.sweep.states import State
 
 _LEAST_WIDTH, _LEAST_HEIGHT = 26, 5
