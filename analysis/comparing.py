@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sweeper.analysis import labels
-from sweeper.analysis.figures.layouts import layout, plain, rounded
-from sweeper.analysis.figures.learning_curves import PALETTE
+from sweeper.analysis.figures.layouts import PALETTE, layout, plain, rounded
 from sweeper.analysis.statistics.inference import Estimate, contrast, paired
 from sweeper.analysis.statistics.noise import fit_noise
 from sweeper.analysis.statistics.seeds import (

@@ -13,16 +13,19 @@ from sweeper.analysis.comparison.cells import Cell, Ranking
 from sweeper.analysis.comparison.contrasts import usable
 from sweeper.analysis.comparison.surface import AxisEffect, PairEffect, varying
 from sweeper.analysis.figures.layouts import (
+    MUTED,
+    PALETTE,
     Panel,
     categories,
+    colour_of,
     error_bars,
     layout,
     layout_of_axis,
     marks,
     plain,
     rounded,
+    tones,
 )
-from sweeper.analysis.figures.learning_curves import MUTED, PALETTE, colour_of, tones
 from sweeper.analysis.findings.finding import cell_text
 from sweeper.analysis.findings.study import Study
 from sweeper.analysis.reading.settings import level, ordered

@@ -6,8 +6,17 @@ from typing import Any
 from sweeper.analysis.comparison.cells import Ranking
 from sweeper.analysis.comparison.tasks import LEVELS, Tasks
 from sweeper.analysis.comparison.tradeoffs import Tradeoff
-from sweeper.analysis.figures.layouts import Panel, is_wide, layout, marks, plain, rounded
-from sweeper.analysis.figures.learning_curves import MUTED, colour_of, tones
+from sweeper.analysis.figures.layouts import (
+    MUTED,
+    Panel,
+    colour_of,
+    is_wide,
+    layout,
+    marks,
+    plain,
+    rounded,
+    tones,
+)
 from sweeper.analysis.findings.finding import cell_text, names_of
 from sweeper.analysis.findings.study import Study
 

@@ -1,5 +1,5 @@
-"""The common parts of all figures of a report: layouts as plain dicts for plotly, and numbers
-rounded to what a plot can show. Pure."""
+"""The common parts of all figures of a report: colours, layouts as plain dicts for plotly, and
+numbers rounded to what a plot can show. Pure."""
 
 import html
 from collections.abc import Sequence
@@ -8,10 +8,17 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeper.analysis.comparison.cells import Ranking
 from sweeper.analysis.figures.ticks import log_ticks, tick_text
+from sweeper.analysis.findings.finding import short_name
 from sweeper.analysis.reading.series import Floats
 from sweeper.results.cells import Scale
 
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#882255", "#5c6bc0")
+"""The colours of Okabe and Ito (jfly.uni-koeln.de/color), with a darker yellow for a white page,
+extended by Paul Tol's muted set. They stay distinct with the common colour-vision deficiencies."""
+MUTED = "#8a8f98"
+COLOURED = len(PALETTE)
 Section = Literal["tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
 """The parts of a report that figures belong to."""
@@ -160,3 +167,31 @@ def on_scale(layout: dict[str, Any], scale: str) -> None:
 def plain(text: str) -> str:
     """Escape text for plotly, which interprets some HTML in titles and names."""
     return html.escape(text, quote=False)
+
+
+def tones(ranking: Ranking) -> dict[str, int]:
+    """Return the colour of each cell. The first cells of the ranking have one each; the others
+    share grey."""
+    return {
+        cell.name: position if position < COLOURED else -1
+        for position, cell in enumerate(ranking.cells)
+    }
+
+
+def row_tones(ranking: Ranking) -> dict[str, int]:
+    """Return the same for rows of tables, where grey is the number after the last colour."""
+    return {cell: tone if tone >= 0 else COLOURED for cell, tone in tones(ranking).items()}
+
+
+def named_rows(ranking: Ranking) -> dict[str, dict[str, Any]]:
+    """Return the `name` and `tone` of each cell's row. Cells without a colour of their own share
+    one."""
+    colours = row_tones(ranking)
+    return {
+        cell.name: {"name": short_name(cell), "tone": colours[cell.name]} for cell in ranking.cells
+    }
+
+
+def colour_of(tone: int) -> str:
+    """Return the colour of a tone."""
+    return PALETTE[tone] if tone >= 0 else MUTED

@@ -17,19 +17,23 @@ import numpy as np
 
 from sweeper.analysis.comparison.cells import Cell, Ranking
 from sweeper.analysis.figures.curves import POINTS, Band, band, smooth, thin, thin_rows
-from sweeper.analysis.figures.layouts import Panel, integers, layout, on_scale, plain, rounded
-from sweeper.analysis.findings.finding import cell_text, short_name
+from sweeper.analysis.figures.layouts import (
+    MUTED,
+    Panel,
+    colour_of,
+    integers,
+    layout,
+    on_scale,
+    plain,
+    rounded,
+    tones,
+)
+from sweeper.analysis.findings.finding import cell_text
 from sweeper.analysis.findings.study import Study
 from sweeper.analysis.reading.frames import RunData
 from sweeper.analysis.reading.keys import suite_scores
 from sweeper.analysis.reading.series import Floats, Series
 
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#882255", "#5c6bc0")
-"""The colours of Okabe and Ito (jfly.uni-koeln.de/color), with a darker yellow for a white page,
-extended by Paul Tol's muted set. They stay distinct with the common colour-vision deficiencies."""
-
-MUTED = "#8a8f98"
-COLOURED = len(PALETTE)
 _BUDGET = 40_000
 """The most points of all thin lines of a figure together."""
 _MEANS = 16_000
@@ -54,34 +58,6 @@ def panels(study: Study) -> Iterator[Panel]:
         figure = curves(study.ranking, key, main=key in first, even=key in even)
         if figure is not None:
             yield Panel("curves", key, figure, f"{key} by step, one line per cell")
-
-
-def tones(ranking: Ranking) -> dict[str, int]:
-    """Return the colour of each cell. The first cells of the ranking have one each; the others
-    share grey."""
-    return {
-        cell.name: position if position < COLOURED else -1
-        for position, cell in enumerate(ranking.cells)
-    }
-
-
-def row_tones(ranking: Ranking) -> dict[str, int]:
-    """Return the same for rows of tables, where grey is the number after the last colour."""
-    return {cell: tone if tone >= 0 else COLOURED for cell, tone in tones(ranking).items()}
-
-
-def named_rows(ranking: Ranking) -> dict[str, dict[str, Any]]:
-    """Return the `name` and `tone` of each cell's row. Cells without a colour of their own share
-    one."""
-    colours = row_tones(ranking)
-    return {
-        cell.name: {"name": short_name(cell), "tone": colours[cell.name]} for cell in ranking.cells
-    }
-
-
-def colour_of(tone: int) -> str:
-    """Return the colour of a tone."""
-    return PALETTE[tone] if tone >= 0 else MUTED
 
 
 def curves(

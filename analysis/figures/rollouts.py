@@ -5,8 +5,15 @@ from typing import Any
 
 from sweeper.analysis.comparison.behaviour import BINS, Behaviour, CellBehaviour
 from sweeper.analysis.comparison.cells import Ranking
-from sweeper.analysis.figures.layouts import Panel, error_bars, layout, plain, rounded
-from sweeper.analysis.figures.learning_curves import colour_of, tones
+from sweeper.analysis.figures.layouts import (
+    Panel,
+    colour_of,
+    error_bars,
+    layout,
+    plain,
+    rounded,
+    tones,
+)
 from sweeper.analysis.findings.finding import cell_text
 from sweeper.analysis.findings.study import Study
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from sweeper.analysis import labels
 from sweeper.analysis.comparison.cells import Cell, Ranking
-from sweeper.analysis.figures.layouts import is_wide
-from sweeper.analysis.figures.learning_curves import row_tones
+from sweeper.analysis.figures.layouts import is_wide, row_tones
 from sweeper.analysis.findings.finding import short_name
 from sweeper.analysis.statistics.seeds import Comparison
 from sweeper.metrics.rows import as_float

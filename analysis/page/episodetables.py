@@ -5,7 +5,7 @@ from typing import Any
 
 from sweeper.analysis import labels
 from sweeper.analysis.comparison.episodes import CellEpisodes, Episodes, Figures, TaskEpisodes
-from sweeper.analysis.figures.learning_curves import named_rows
+from sweeper.analysis.figures.layouts import named_rows
 from sweeper.analysis.findings.study import Study
 from sweeper.sweep.labels import plural
 

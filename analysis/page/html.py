@@ -16,8 +16,8 @@ from sweeper.analysis import labels
 from sweeper.analysis.comparison.cells import Ranking
 from sweeper.analysis.comparison.stability import RULE
 from sweeper.analysis.figures.axes import PARALLEL, telling, undrawn
-from sweeper.analysis.figures.layouts import SECTIONS, Panel
-from sweeper.analysis.figures.learning_curves import MUTED, PALETTE, WINDOWS, tones
+from sweeper.analysis.figures.layouts import MUTED, PALETTE, SECTIONS, Panel, tones
+from sweeper.analysis.figures.learning_curves import WINDOWS
 from sweeper.analysis.findings.axis_findings import KINDS
 from sweeper.analysis.findings.finding import method, noise_text, short_name
 from sweeper.analysis.findings.next_steps import NOTHING_NEXT

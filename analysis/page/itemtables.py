@@ -5,7 +5,7 @@ from typing import Any
 
 from sweeper.analysis import labels
 from sweeper.analysis.comparison.items import PAIRED, Compared, Item, ItemCell, Parted
-from sweeper.analysis.figures.learning_curves import named_rows
+from sweeper.analysis.figures.layouts import named_rows
 from sweeper.analysis.findings.study import Study
 from sweeper.analysis.statistics.seeds import Summary
 from sweeper.sweep.labels import plural

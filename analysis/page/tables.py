@@ -11,7 +11,7 @@ from sweeper.analysis.comparison.behaviour import examples
 from sweeper.analysis.comparison.cells import Cell
 from sweeper.analysis.comparison.stability import Rate
 from sweeper.analysis.comparison.surface import Surface
-from sweeper.analysis.figures.learning_curves import row_tones
+from sweeper.analysis.figures.layouts import row_tones
 from sweeper.analysis.findings.finding import names_of, short_name
 from sweeper.analysis.findings.study import Study
 from sweeper.analysis.page.celltables import (

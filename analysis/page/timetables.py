@@ -4,7 +4,7 @@ from typing import Any
 
 from sweeper.analysis import labels
 from sweeper.analysis.comparison.cells import Ranking
-from sweeper.analysis.figures.learning_curves import named_rows
+from sweeper.analysis.figures.layouts import named_rows
 from sweeper.results.step_times import mean_times
 
 _CELLS = 40

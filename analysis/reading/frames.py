@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sweeper.alarms import Alarm, alarms
-from sweeper.analysis.reading.annotations import NOBODY, Confirmed, Noted, confirmation, read_noted
 from sweeper.analysis.reading.costs import (
     AtPlace,
     Cost,
@@ -25,7 +24,16 @@ from sweeper.analysis.reading.metric import Metric, differently, find_metric
 from sweeper.analysis.reading.rollouts import BUDGET, Rollout, read_rollouts
 from sweeper.analysis.reading.run_keys import NO_KEYS, OwnKeys
 from sweeper.analysis.reading.series import Ends, Floats, Series, best, judged, last
-from sweeper.analysis.reading.sources import Placed, Source, find_sources
+from sweeper.analysis.reading.sources import (
+    NOBODY,
+    Confirmed,
+    Noted,
+    Placed,
+    Source,
+    confirmation,
+    find_sources,
+    read_noted,
+)
 from sweeper.analysis.reading.splits import counterparts, family
 from sweeper.errors import GridError, UsageError
 from sweeper.grid.extends import in_one

@@ -4,9 +4,10 @@ import itertools
 import os
 import re
 import secrets
+import shlex
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sweeper.commands import arguments as shared
 from sweeper.commands import launch
@@ -97,8 +98,6 @@ def _escaped(word: str) -> str:
 
 def _lines(name: str) -> list[list[str]]:
     """Return the commands in a file, one per line. Raises `GridError` with all mistakes."""
-    from sweeper.commands.shell_words import NeedsShell, lines_of, split_line
-
     text, source = _read(name)
     commands: dict[tuple[str, ...], int] = {}
     problems: list[str] = []
@@ -196,3 +195,61 @@ def _followed(arguments: Namespace) -> int:
         return 130
     tell_failed(arguments.sweep, root, status.counts.get(State.FAILED, 0))
     return status.exit_code
+
+
+_PIECE = re.compile(
+    r"""'[^']*'                      # quoted
+    |"(?:\\.|[^"\\])*"               # quoted, with variables
+    |\\.                             # one escaped character
+    |(?P<comment>(?:(?<=\s)|^)\#.*)
+    |(?P<expands>\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}|(?:(?<=[\s=])|^)~(?=/))
+    |(?P<shell>[|&;<>()$`*?])
+    |[^'"\\]""",
+    re.VERBOSE | re.DOTALL,
+)
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+
+
+class NeedsShell(Exception):
+    """A line that only a shell understands. The text says which part of it."""
+
+
+def split_line(line: str) -> list[str]:
+    """Return the words of a command. Variables in front of the program (`A=1 python x.py`) are set
+    by `env`. Raises `NeedsShell`."""
+    pieces: list[str] = []
+    end = 0
+    for match in _PIECE.finditer(line):
+        if match.start() != end:
+            break
+        end = match.end()
+        piece = match.group()
+        if match["comment"] is not None:
+            continue
+        if piece.startswith('"') and (expanded := re.search(r"(?<!\\)[$`]", piece)):
+            raise NeedsShell(f"{expanded.group()!r} in {piece[:40]} needs a shell")
+        if (special := match["shell"] or match["expands"]) is not None:
+            raise NeedsShell(f"{special[:40]!r} needs a shell")
+        pieces.append(re.sub(r"\\([$`])", r"\1", piece) if piece.startswith('"') else piece)
+    try:
+        if end < len(line):
+            raise ValueError("No closing quotation")
+        words = shlex.split("".join(pieces))
+    except ValueError as error:
+        raise NeedsShell(f"not a command: {str(error).lower()}") from error
+    return ["env", *words] if words and _ASSIGNMENT.match(words[0]) else words
+
+
+def lines_of(text: str) -> Iterator[tuple[int, str]]:
+    r"""Yield the lines of a text with their numbers; a line that ends in `\` goes on in the
+    next."""
+    number, begun = 0, ""
+    for index, line in enumerate(text.splitlines(), 1):
+        number = number if begun else index
+        if line.endswith("\\"):
+            begun += line[:-1] + " "
+            continue
+        yield number, begun + line
+        begun = ""
+    if begun:
+        yield number, begun

@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from typing import Any
 
 from sweeper.engine import operations, optimizer, wire
-from sweeper.engine.admission import Admission
 from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import Busy, RequestError, Unknown
 from sweeper.engine.exports import Tickets
@@ -20,7 +19,7 @@ from sweeper.engine.limits import Limits
 from sweeper.engine.meter import Meter
 from sweeper.engine.models import Models
 from sweeper.engine.prefixes import Prefixes
-from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler, failure
+from sweeper.engine.scheduler import Admission, Lane, Promises, Reply, Scheduler, failure
 from sweeper.engine.state import Adapter, Registry, Run, Sampler, Session
 
 log = logging.getLogger("sweeper.engine")

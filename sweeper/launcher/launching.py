@@ -2,8 +2,9 @@
 launcher here, in a tmux window, or detached. As a module, this is the detached launcher."""
 
 import os
+import re
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,7 +25,6 @@ from sweeper.errors import (
 from sweeper.grid.notify import notify_of, require_variables
 from sweeper.launcher import background, kept_environments, preflight
 from sweeper.launcher.background import offer, start_detached
-from sweeper.launcher.dotenv import load_secrets
 from sweeper.launcher.kept_environments import remove_unneeded_environment
 from sweeper.launcher.manifest import Offer, record, secret_names, write_environment
 from sweeper.launcher.placement_guard import Located, located, refuse_another
@@ -409,3 +409,44 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+_SECRETS_FILE = ".env"
+_LARGEST_SECRETS = 1_000_000
+_SECRETS_LINE = re.compile(
+    r"""\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*
+    (?:'(?P<single>[^']*)'|"(?P<double>[^"]*)"|(?P<plain>[^#'"\s][^#]*?|))\s*(?:\#.*)?\Z""",
+    re.VERBOSE | re.ASCII,
+)
+
+
+def load_secrets(grid_path: str, names: Sequence[str], tell: Callable[[str], None]) -> None:
+    """Set those of the secrets `names` that this process's environment lacks and the file has.
+    `tell` gets a line that says which, without values. Raises `UsageError` for a file or a line
+    that cannot be read."""
+    path = os.path.join(os.path.dirname(os.path.abspath(grid_path)), _SECRETS_FILE)
+    missing = {name for name in names if not os.environ.get(name)}
+    if not grid_path or not missing or not os.path.isfile(path):
+        return
+    values = {name: value for name, value in _values(path, missing) if value}
+    os.environ.update(values)
+    if values:
+        tell(f"from {path}: {', '.join(sorted(values))}")
+
+
+def _values(path: str, wanted: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield the wanted names with their values."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read(_LARGEST_SECRETS).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        match = _SECRETS_LINE.match(line)
+        if match is None:
+            name = line.partition("=")[0].strip().removeprefix("export ").strip()
+            if name in wanted:
+                raise UsageError(f"{path}:{number}: {name} should be NAME=value, or in quotes")
+        elif match["name"] in wanted:
+            kinds = (match[kind] for kind in ("single", "double", "plain"))
+            yield match["name"], next(value for value in kinds if value is not None)

@@ -1,10 +1,28 @@
-"""The types of a task's contents, in Harbor's format (`schema_version` 1.x)."""
+"""The contents of a task, in Harbor's format (`schema_version` 1.x): their types, and the
+fields of `task.toml`."""
 
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
+
+from sweeper.fields.kinds import (
+    Choice,
+    Flag,
+    Integer,
+    Item,
+    Kind,
+    Matching,
+    Names,
+    Number,
+    Shape,
+    Text,
+    Texts,
+    wrong,
+)
+from sweeper.fields.nodes import Node, Problems, kind, plain
+from sweeper.fields.sections import Field, Nested, Section
 
 Network = Literal["public", "no-network", "allowlist"]
 User = str | int | None
@@ -120,3 +138,260 @@ class Task:
     metadata: Mapping[str, object] = field(default_factory=dict[str, object])
     solution_env: Mapping[str, str] = field(default_factory=dict[str, str])
     reward_strategy: Literal["mean", "final"] = "mean"
+
+
+_SECONDS = Number(0.0, 1e7, above=True)
+_AT_LEAST_ZERO = Number(0.0, 1e7)
+_ENV = Names(
+    "a table of strings", Matching(r"[A-Za-z_][A-Za-z0-9_]*", "a variable"), reserved=("SWEEPER_",)
+)
+_STRINGS = Texts(Item({}), most=1000)
+
+
+class _Several:
+    """A list of items of another kind."""
+
+    def __init__(self, one: Kind) -> None:
+        self._one = one
+
+    def read(self, node: Node, where: str, problems: Problems) -> list[object] | None:
+        if node.items is None:
+            wrong(node, where, "a list", problems)
+            return None
+        values = [
+            self._one.read(item, f"{where}[{n}]", problems) for n, item in enumerate(node.items)
+        ]
+        return [one for one in values if one is not None]
+
+    def schema(self) -> dict[str, object]:
+        return {"type": "array", "items": self._one.schema()}
+
+
+def _anything(node: Node, where: str, problems: Problems) -> object:
+    del where, problems
+    return plain(node)
+
+
+def _any_text(node: Node, where: str, problems: Problems) -> str | None:
+    """Return a string, which may be empty."""
+    if isinstance(node.value, str):
+        return node.value
+    wrong(node, where, "a string", problems)
+    return None
+
+
+def _size(node: Node, where: str, problems: Problems) -> int | None:
+    """Read a size in megabytes, as written in older tasks: `2G`, `512M`."""
+    value = node.value
+    units = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
+    text = value.strip().upper() if isinstance(value, str) else ""
+    try:
+        return int(float(text[:-1]) * units[text[-1:]])
+    except (KeyError, ValueError, OverflowError):
+        problems.add(node.place, f"{where} is {kind(node)}; it takes a size such as '512M' or '2G'")
+        return None
+
+
+def _user(node: Node, where: str, problems: Problems) -> str | int | None:
+    if isinstance(node.value, str) or type(node.value) is int:
+        return node.value
+    wrong(node, where, "a name or a number of a user", problems)
+    return None
+
+
+def _least(node: Node, where: str, problems: Problems) -> object:
+    """Read a number, or one for each key of the rewards."""
+    if node.entries is not None:
+        return {
+            key: Number(-1e9, 1e9).read(item, f"{where}.{key}", problems)
+            for key, (_, item) in node.entries.items()
+        }
+    return Number(-1e9, 1e9).read(node, where, problems)
+
+
+_ANYTHING = Shape({}, _anything)
+_ANY_TEXT = Shape({"type": "string"}, _any_text)
+_SIZE = Shape({"type": "string"}, _size)
+_USER = Shape({"type": ["string", "integer"]}, _user)
+_NETWORK = (
+    Field("network_mode", Choice("public", "no-network", "allowlist")),
+    Field("allowed_hosts", _STRINGS),
+)
+_HEALTHCHECK = Nested(
+    Section(
+        Field("command", Text()),
+        Field("interval_sec", _AT_LEAST_ZERO),
+        Field("timeout_sec", _SECONDS),
+        Field("start_period_sec", _AT_LEAST_ZERO),
+        Field("start_interval_sec", _AT_LEAST_ZERO),
+        Field("retries", Integer(1, 1000)),
+        needs={"command": "a command"},
+    )
+)
+_MCP = Nested(
+    Section(
+        Field("name", Text()),
+        Field("transport", Choice("stdio", "sse", "streamable-http", "http")),
+        Field("url", Text()),
+        Field("command", Text()),
+        Field("args", _STRINGS),
+        needs={"name": "a name"},
+    )
+)
+_ENVIRONMENT = Section(
+    *_NETWORK,
+    Field("build_timeout_sec", _SECONDS),
+    Field("docker_image", Text()),
+    Field("os", Text()),
+    Field("cpus", Integer(1, 10_000)),
+    Field("memory_mb", Integer(1, 100_000_000)),
+    Field("storage_mb", Integer(1, 1_000_000_000)),
+    Field("memory", _SIZE, key="memory"),
+    Field("storage", _SIZE, key="storage"),
+    Field("allow_internet", Flag()),
+    Field("gpus", Integer(0, 1000)),
+    Field("gpu_types", _STRINGS),
+    Field("tpu", _ANYTHING),
+    Field("skills_dir", Text()),
+    Field("env", _ENV),
+    Field("workdir", Text(r"/.*", "{} is not an absolute path")),
+    Field("healthcheck", _HEALTHCHECK),
+    Field("mcp_servers", _Several(_MCP)),
+)
+_COLLECT = Nested(
+    Section(
+        Field("command", Text()),
+        Field("service", Text()),
+        Field("timeout_sec", _SECONDS),
+        Field("user", _USER),
+        needs={"command": "a command"},
+    )
+)
+_AGENT = Section(*_NETWORK, Field("timeout_sec", _SECONDS), Field("user", _USER))
+_VERIFIER = Section(
+    *_NETWORK,
+    Field("timeout_sec", _SECONDS),
+    Field("env", _ENV),
+    Field("user", _USER),
+    Field("environment_mode", Choice("shared", "separate")),
+    Field("environment", Nested(_ENVIRONMENT)),
+    Field("collect", _Several(_COLLECT)),
+)
+_STEP = Nested(
+    Section(
+        Field("name", _ANY_TEXT),
+        Field("agent", Nested(_AGENT)),
+        Field("verifier", Nested(_VERIFIER)),
+        Field("min_reward", Shape({}, _least)),
+        Field("healthcheck", _HEALTHCHECK),
+        Field("artifacts", _ANYTHING),
+        needs={"name": "a name"},
+    )
+)
+_ABOUT = Section(
+    Field("name", Text()),
+    Field("version", Text()),
+    Field("description", _ANY_TEXT),
+    Field("authors", _ANYTHING),
+    Field("keywords", _STRINGS),
+    needs={"name": "a name, org/name"},
+)
+TASK = Section(
+    Field("schema_version", Text(r"1\.\d+", "{} is not 1.0 to 1.4")),
+    Field("version", Text(r"1\.\d+", "{} is not 1.0 to 1.4"), key="schema_version"),
+    Field("task", Nested(_ABOUT)),
+    Field("metadata", _ANYTHING),
+    Field("agent", Nested(_AGENT)),
+    Field("verifier", Nested(_VERIFIER)),
+    Field("environment", Nested(_ENVIRONMENT)),
+    Field("solution", Nested(Section(Field("env", _ENV)))),
+    Field("source", _ANY_TEXT),
+    Field("multi_step_reward_strategy", Choice("mean", "final")),
+    Field("steps", _Several(_STEP)),
+    Field("artifacts", _ANYTHING),
+)
+
+
+class HealthcheckTable(TypedDict, total=False):
+    """The values of `[environment.healthcheck]`, or of a step's."""
+
+    command: str
+    interval_sec: float
+    timeout_sec: float
+    start_period_sec: float
+    start_interval_sec: float
+    retries: int
+
+
+class AgentTable(TypedDict, total=False):
+    """The values of `[agent]`."""
+
+    network_mode: str
+    allowed_hosts: list[str]
+    timeout_sec: float
+    user: str | int
+
+
+class CollectTable(TypedDict, total=False):
+    """The values of `[[verifier.collect]]`."""
+
+    command: str
+    service: str
+    timeout_sec: float
+    user: str | int
+
+
+class VerifierTable(TypedDict, total=False):
+    """The values of `[verifier]`."""
+
+    network_mode: str
+    allowed_hosts: list[str]
+    timeout_sec: float
+    env: Mapping[str, str]
+    user: str | int
+    environment_mode: str
+    environment: Mapping[str, object]
+    collect: list[CollectTable]
+
+
+class StepTable(TypedDict, total=False):
+    """The values of `[[steps]]`."""
+
+    name: str
+    agent: AgentTable
+    verifier: VerifierTable
+    min_reward: float | Mapping[str, float]
+    healthcheck: HealthcheckTable
+    artifacts: object
+
+
+class AboutTable(TypedDict, total=False):
+    """The values of `[task]`."""
+
+    name: str
+    version: str
+    description: str
+    authors: object
+    keywords: list[str]
+
+
+class SolutionTable(TypedDict, total=False):
+    """The values of `[solution]`."""
+
+    env: Mapping[str, str]
+
+
+class TaskTable(TypedDict, total=False):
+    """The values of `task.toml`."""
+
+    schema_version: str
+    task: AboutTable
+    metadata: Mapping[str, object]
+    agent: AgentTable
+    verifier: VerifierTable
+    environment: Mapping[str, object]
+    solution: SolutionTable
+    source: str
+    multi_step_reward_strategy: Literal["mean", "final"]
+    steps: list[StepTable]
+    artifacts: object

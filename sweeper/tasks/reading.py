@@ -11,23 +11,21 @@ from sweeper.errors import UsageError
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Reading
 from sweeper.tasks.choosing import ALL, Choice, folders_of
-from sweeper.tasks.declaration import (
-    TASK,
-    AgentTable,
-    HealthcheckTable,
-    StepTable,
-    TaskTable,
-    VerifierTable,
-)
 from sweeper.tasks.dockerfile import read_dockerfile
 from sweeper.tasks.documents import (
+    TASK,
     VARIABLE,
+    AgentTable,
     Dockerfile,
     Healthcheck,
+    HealthcheckTable,
     Step,
+    StepTable,
     Task,
     TaskEnvironment,
+    TaskTable,
     Verifier,
+    VerifierTable,
 )
 from sweeper.tasks.older import is_older, read_older
 

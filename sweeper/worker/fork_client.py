@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from sweeper import paths
@@ -18,10 +19,11 @@ from sweeper.common.daemon import (
     of_this_process,
     private_folder,
 )
+from sweeper.common.full_machine import when_there_is_room
 from sweeper.common.sweeper_argv import BOOTSTRAP
 from sweeper.provenance.redaction import secret_values
 from sweeper.sweep.job import Job
-from sweeper.worker.child import Guard
+from sweeper.worker.child import Child, Guard, spawn
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:
@@ -125,6 +127,14 @@ class Program(NamedTuple):
     command: Sequence[str]
     cwd: str
     environment: Mapping[str, str]
+
+
+def start(
+    modules: str | None, job: Job, guard: Guard, program: Program, meanwhile: Callable[[], bool]
+) -> Child | ForkedChild:
+    """Start `program` from a fork server if possible, else by itself; see `fork`."""
+    forked = fork(modules, job, guard, program, meanwhile)
+    return forked or when_there_is_room(partial(spawn, *program, guard))
 
 
 def fork(

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.common.codec import SCHEMA
 from sweeper.common.sweeper_argv import BOOTSTRAP
@@ -16,7 +16,14 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.job import Job
 from sweeper.sweep.launch_settings import Launch
 from sweeper.worker import checkpoint_resume, fork_client
+from sweeper.worker.output import say
 from sweeper.worker.usage import FOLDER
+
+if TYPE_CHECKING:
+    from sweeper.common.gpus import Taken
+    from sweeper.worker.heartbeat import Heartbeat
+
+_GPU_SECONDS = 0.5
 
 
 class Prepared(NamedTuple):
@@ -240,3 +247,28 @@ def _bootstrap(
     document |= {"debug": True} if job.settings.debug else {}
     folder.store.replace(child, encode(document), durable=False)
     return [recipe.python, BOOTSTRAP, "run", str(folder.store.local_path(child))]
+
+
+def with_gpus(
+    job: Job, prepared: Prepared, heartbeat: "Heartbeat", rest: Callable[[float], bool]
+) -> "Taken | None":
+    """Wait until the GPUs of the run are free, lock them, and let the recipe see only these. `rest`
+    waits, and returns False if the worker is to stop; then this returns None. Raises
+    `EnvironmentFailure`."""
+    from sweeper.common.gpus import NONE_YET, Gpus
+
+    gpus = Gpus(job.settings.gpus, job.settings.per_gpu, prepared.environment)
+    try:
+        while (taken := gpus.take()) is None:
+            if heartbeat.gpus is None:
+                say(f"sweeper: waiting until {job.settings.gpus} GPU(s) are free")
+                heartbeat.gpus = NONE_YET
+                heartbeat.write()
+            if not rest(_GPU_SECONDS):
+                return None
+    except LookupError as error:
+        raise EnvironmentFailure(str(error)) from error
+    say(f"sweeper: on GPU {taken.text}")
+    heartbeat.gpus = taken
+    prepared.environment.update(taken.environment)
+    return taken

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -31,10 +30,17 @@ from sweeper.sweep.job import Job
 from sweeper.sweep.states import Event
 from sweeper.sweep.worker_lock import hold
 from sweeper.worker import checkpoint_resume, fork_client
-from sweeper.worker.child import Child, Guard, spawn
+from sweeper.worker.child import Child, Guard
 from sweeper.worker.claim import claim, reopen, restarts, with_retries
 from sweeper.worker.heartbeat import BEAT_SECONDS, Heartbeat, Requests
-from sweeper.worker.job import Prepared, backend_variables, origin_of, prepare, usage_folder
+from sweeper.worker.job import (
+    Prepared,
+    backend_variables,
+    origin_of,
+    prepare,
+    usage_folder,
+    with_gpus,
+)
 from sweeper.worker.outcome import Ending, Judged, MemoryKills, blame, crowded_out, failure, judge
 from sweeper.worker.output import Output, last_word, say, set_blocking, sync_files
 from sweeper.worker.rate_limits import Pauses
@@ -155,8 +161,6 @@ class Worker:
             self._heartbeat.usage = UsageFiles(usage_folder(prepared.place, self.run, self.attempt))
             self._redactor = Redactor(secret_values(prepared.environment, job.secrets))
             if job.settings.gpus:
-                from sweeper.worker.gpu_wait import with_gpus
-
                 self._gpus = with_gpus(job, prepared, self._heartbeat, self._rest)
                 if self._gpus is None:
                     return judge(self._ending(None))
@@ -206,8 +210,7 @@ class Worker:
                 self._terminal = Terminal()
                 self._child = self._terminal.spawn(program, guard)
             else:
-                forked = fork_client.fork(modules, job, guard, program, self._beats_on)
-                self._child = forked or when_there_is_room(partial(spawn, *program, guard))
+                self._child = fork_client.start(modules, job, guard, program, self._beats_on)
         except (OSError, SweeperError):
             guard.dismiss()
             raise
@@ -456,17 +459,6 @@ class Worker:
                 os.killpg(self._child.pid, number)
 
 
-def _open(address: str, *, shared: bool) -> SweepFolder:
-    """Open the sweep's folder; `shared`, through a process that the workers of this machine
-    share."""
-    root, _, name = address.rpartition("/")
-    if not shared:
-        return SweepFolder.open(root, name)
-    from sweeper.store.shared import open_shared
-
-    return SweepFolder(open_shared(root), name)
-
-
 def main(arguments: list[str]) -> int:
     """Run a worker. The arguments are the sweep's folder and the job's token. The options before
     them give the file with the environment for reaching the store (`--env`), the variable in which
@@ -483,7 +475,13 @@ def main(arguments: list[str]) -> int:
             # The backend's variables take precedence over those of the launch.
             os.environ.update(read_environment(given["--env"]) | backend_variables())
         again = attempt > int(submitted)
-        sweep_folder = _open(folder, shared=given.get("--store") == "shared")
+        root, _, name = folder.rpartition("/")
+        if given.get("--store") == "shared":
+            from sweeper.store.shared import open_shared
+
+            sweep_folder = SweepFolder(open_shared(root), name)
+        else:
+            sweep_folder = SweepFolder.open(root, name)
         if again and not reopen(sweep_folder, run, int(submitted), attempt):
             say(f"sweeper: {run} has ended or is to be stopped: nothing to continue")
             return 0

@@ -13,7 +13,7 @@ import sweeper
 from sweeper import environments
 from sweeper.commands.doctor_tasks import add_arguments
 from sweeper.errors import GridError
-from sweeper.tasks import Choice, declaration, read_all
+from sweeper.tasks import Choice, documents, read_all
 from sweeper.tasks.task_checks import check_tasks
 
 pytestmark = pytest.mark.e2e
@@ -221,13 +221,13 @@ def _declared(section):
 
 
 def test_what_is_read_has_each_field():
-    nested = {field.name: getattr(field.kind, "section", None) for field in declaration.TASK}
+    nested = {field.name: getattr(field.kind, "section", None) for field in documents.TASK}
     tables = {
-        declaration.TaskTable: declaration.TASK,
-        declaration.AboutTable: nested["task"],
-        declaration.AgentTable: nested["agent"],
-        declaration.VerifierTable: nested["verifier"],
-        declaration.SolutionTable: nested["solution"],
+        documents.TaskTable: documents.TASK,
+        documents.AboutTable: nested["task"],
+        documents.AgentTable: nested["agent"],
+        documents.VerifierTable: nested["verifier"],
+        documents.SolutionTable: nested["solution"],
     }
     for table, section in tables.items():
         assert table.__annotations__.keys() == _declared(section)

@@ -12,8 +12,7 @@ from matplotlib.colors import to_hex
 
 from sweeper.analysis.comparison.cells import rank
 from sweeper.analysis.figures.cells import cells_figure
-from sweeper.analysis.figures.layouts import categories, error_bars, layout, on_scale
-from sweeper.analysis.figures.learning_curves import colour_of
+from sweeper.analysis.figures.layouts import categories, colour_of, error_bars, layout, on_scale
 from sweeper.analysis.figures.pictures import drawing, picture
 from sweeper.analysis.figures.ticks import linear_ticks, log_ticks, tick_text
 from sweeper.analysis.reading.frames import load

@@ -7,7 +7,7 @@ import pytest
 from sweeper import cli
 from sweeper.commands import launch
 from sweeper.commands.parser import parse
-from sweeper.commands.shell_words import NeedsShell, lines_of, split_line
+from sweeper.commands.run import NeedsShell, lines_of, split_line
 from sweeper.errors import GridError
 from sweeper.planner.arguments import planned_by
 from sweeper.planner.plan import plan

@@ -6,13 +6,12 @@ from concurrent.futures import Future
 
 import pytest
 
-from sweeper.engine.admission import Admission
 from sweeper.engine.checkpoints import Vault
 from sweeper.engine.errors import Busy
 from sweeper.engine.limits import Limits
 from sweeper.engine.meter import Meter
 from sweeper.engine.models import Models
-from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler
+from sweeper.engine.scheduler import Admission, Lane, Promises, Reply, Scheduler
 from sweeper.engine.service import Service
 from sweeper.testing import FakeClock
 

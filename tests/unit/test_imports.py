@@ -167,6 +167,33 @@ def _graph(root: Path) -> dict[str, set[str]]:
     }
 
 
+LISTED = {
+    "sweeper.agents.server",
+    "sweeper.analysis.figures.gallery",
+    "sweeper.translation.reading",
+}
+"""Modules that list others of their package: tools, figures of the report, files of programs."""
+MOST_SINGLE = 40
+
+
+def test_few_modules_have_one_importer() -> None:
+    """A module that only one other of its package imports is a room to look into for nothing. Not
+    counted: those that a table lists (verbs, backends, tools), those that only the package itself
+    shows, and those that run in a process of their own."""
+    graph = _graph(ROOT)
+    importers = {name: [other for other in graph if name in graph[other]] for name in graph}
+    verbs = {load(name).run.__module__ for name in VERBS if name not in PARENTS}
+    alone = {name.removesuffix(".py") for name in ALONE}
+    single: list[str] = []
+    for name, others in importers.items():
+        package, _, own = name.rpartition(".")
+        if len(others) != 1 or others[0].rpartition(".")[0] != package:
+            continue
+        if name not in verbs and own not in alone and others[0] not in LISTED:
+            single.append(name)
+    assert len(single) <= MOST_SINGLE, single
+
+
 def _in(name: str, files: Mapping[str, Path]) -> str | None:
     """The module of ours that an import of `name`, a module or something in one, loads."""
     return next((found for found in (name, name.rpartition(".")[0]) if found in files), None)
