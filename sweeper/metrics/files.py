@@ -160,11 +160,6 @@ def metrics_stamp(files: Files, folder: str) -> tuple[str, Stamp | None]:
     return next(paths_in(folder)), None
 
 
-def metrics_source(files: Files, folder: str) -> Source | None:
-    """Return the metrics file in `folder`; its `name` is its path. None if there is none."""
-    return next(filter(None, map(files.source, paths_in(folder))), None)
-
-
 def paths_in(folder: str) -> Iterator[str]:
     """Yield the paths that metrics in `folder` may have, the preferred one first."""
     for name in NAMES:

@@ -99,7 +99,7 @@ def read_items(
     read, large = read_answers(run, files, limit)
     answers_by_task: dict[str, Answered] = {}
     for file, answers in read:
-        for answered in _by_task(answers, file):
+        for answered in by_task(answers, file):
             answers_by_task.setdefault(answered.task, answered)
     return [answers_by_task[task] for task in sorted(answers_by_task)], large
 
@@ -131,7 +131,16 @@ def read_answers(
 
 def parse_answers(data: bytes, file: ItemFile) -> list["Answer"]:
     """Parse the answers of a file's bytes: for each task those of its last step."""
-    return _parsed(parse(data).rows, file)
+    read = {"items": _of_items, "store": _of_store, "summaries": _of_summaries}[file.kind]
+    steps: dict[str, float] = {}
+    latest_of: dict[str, list[Answer]] = {}
+    for answer in read(parse(data).rows, file):
+        latest = steps.get(answer.task, -math.inf)
+        if answer.step > latest:
+            steps[answer.task], latest_of[answer.task] = answer.step, []
+        if answer.step >= latest:
+            latest_of[answer.task].append(answer)
+    return [answer for answers in latest_of.values() for answer in answers]
 
 
 def _latest(run: RecordedRun, files: Sequence[ItemFile]) -> list[ItemFile]:
@@ -182,26 +191,8 @@ def item_rows(answers: Sequence["Answer"], kind: str) -> Iterator[AnswerRow]:
         }
 
 
-def parse_items(rows: Iterable[Mapping[str, object]], file: ItemFile) -> list[Answered]:
-    """Parse the answers of a file by task; skip anything else."""
-    return _by_task(_parsed(rows, file), file)
-
-
-def _parsed(rows: Iterable[Mapping[str, object]], file: ItemFile) -> list["Answer"]:
-    """Return the answers of a file: for each task those of its last step."""
-    read = {"items": _of_items, "store": _of_store, "summaries": _of_summaries}[file.kind]
-    steps: dict[str, float] = {}
-    by_task: dict[str, list[Answer]] = {}
-    for answer in read(rows, file):
-        latest = steps.get(answer.task, -math.inf)
-        if answer.step > latest:
-            steps[answer.task], by_task[answer.task] = answer.step, []
-        if answer.step >= latest:
-            by_task[answer.task].append(answer)
-    return [answer for answers in by_task.values() for answer in answers]
-
-
-def _by_task(answers: Iterable["Answer"], file: ItemFile) -> list[Answered]:
+def by_task(answers: Iterable["Answer"], file: ItemFile) -> list[Answered]:
+    """Return the answers of a file by task, without those that were not judged."""
     tasks: dict[str, list[Answer]] = {}
     for answer in answers:
         if math.isfinite(answer.score):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from harness.real import until
+from harness.real import until  # pyright: ignore[reportMissingImports]
 
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.tmux.backend import (

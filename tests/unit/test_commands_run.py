@@ -165,7 +165,7 @@ def test_sections_of_a_grid_are_options(tmp_path, monkeypatch):
 
     recorded = SweepFolder(open_store("sweeps"), "t").read_plan()
     assert recorded.secrets == ("A_KEY",)
-    assert recorded.wandb.project == "p"
+    assert recorded.wandb is not None and recorded.wandb.project == "p"
 
 
 def test_a_list_may_become_several_words():

@@ -16,7 +16,7 @@ from sweeper.sweep.launch_settings import Launch
 
 LAUNCH = [field.name for field in launch.SECTION if field.default is not None]
 ROOT = Path(__file__).parents[2]
-SCHEMA = grid_schema()
+SCHEMA: Any = grid_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 RIGHT = [

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sweeper.results.items import Answered, ItemFile, item_files, parse_answers, parse_items
+from sweeper.results.items import Answered, ItemFile, by_task, item_files, parse_answers
 
 
 def test_an_evaluation_that_ended_has_a_result_and_the_latest_comes_last():
@@ -32,7 +32,9 @@ def test_an_evaluation_that_ended_has_a_result_and_the_latest_comes_last():
 
 
 def of(kind: str, *rows: object, task: str = "") -> list[Answered]:
-    return parse_items(json.loads(json.dumps(rows)), ItemFile(kind, task, (), "", 0))
+    file = ItemFile(kind, task, (), "", 0)
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    return by_task(parse_answers(data, file), file)
 
 
 def test_a_file_of_items_keeps_the_last_step_of_each_task():
