@@ -58,8 +58,9 @@ class Workspace:
         return allowance.used(self.store, allowance.entries(self.store)).left(self.limits)
 
     def require_ours(self, sweep: str) -> None:
-        """Raise `UsageError` for a sweep that no agent has launched."""
+        """Raise `UsageError` for a sweep that no agent has launched, `NotFound` for none."""
         if not allowance.of_sweep(self.store, allowance.entries(self.store), sweep):
+            self.registry.sweep(sweep)
             raise UsageError(
                 f"{sweep} was launched by a person: ask them, agents change only theirs"
             )

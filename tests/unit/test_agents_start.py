@@ -39,8 +39,16 @@ def test_known_programs_get_the_model_and_the_tools() -> None:
     assert free[0] in claude and free[1] in codex
     here = SETTING._replace(isolated=False)  # then it asks for nothing, and may do less
     assert not {*free} & {*CLIS["claude"].argv(here), *CLIS["codex"].argv(here)}
-    assert "acceptEdits" in CLIS["claude"].argv(here)
+    argv = CLIS["claude"].argv(here)
+    assert "acceptEdits" in argv and "Bash" not in argv[argv.index("--tools") + 1].split(",")
     assert "workspace-write" in CLIS["codex"].argv(here)
+
+
+def test_a_program_gets_the_address_of_its_service() -> None:
+    given = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:1", "ANTHROPIC_OTHER": "x"}
+    claude = CLIS["claude"].environment(given)
+    assert claude["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:1" and "ANTHROPIC_OTHER" not in claude
+    assert "ANTHROPIC_BASE_URL" not in CLIS["claude"].environment({})
 
 
 def test_another_program_gets_what_it_names() -> None:
@@ -154,9 +162,8 @@ def test_the_configuration_of_tools_is_the_usual_one(tmp_path: Path) -> None:
     )
     with session._room(start, "the prompt") as (room, setting):
         document = json.loads(Path(setting.mcp).read_text())
-        assert document == {
-            "mcpServers": {"sweeper": {"command": setting.bridge[0], "args": [*setting.bridge[1:]]}}
-        }
+        command = {"command": setting.bridge[0], "args": [*setting.bridge[1:]]}
+        assert document == {"mcpServers": {"sweeper": {**command, "alwaysLoad": True}}}
         assert Path(setting.prompt).read_text() == "the prompt"
         private = Path(room.folder).parent  # other users must not reach the server of tools
         assert private.stat().st_mode & 0o777 == 0o700

@@ -10,6 +10,11 @@ from sweeper.errors import UsageError
 
 _TOOL_SECONDS = 330
 """Longer than any call of a tool takes."""
+_START_SECONDS = 120
+"""Longer than sweeper's tools take to start on a busy machine."""
+_LOCAL_TOOLS = "Read,Glob,Grep,Edit,Write,Skill,WebSearch"
+"""Claude Code's own tools without a sandbox: none that executes commands. `Bash` would execute some
+in its folder that are not allowed by name."""
 
 
 class Setting(NamedTuple):
@@ -24,12 +29,18 @@ class Setting(NamedTuple):
 
 
 class Cli(NamedTuple):
-    """An agent's command line. It needs one of the `secrets`, if there are any."""
+    """An agent's command line. It needs one of the `secrets`, if there are any, and gets the
+    variables `passed_on` that are set."""
 
     name: str
     argv: Callable[[Setting], list[str]]
     secrets: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
+    passed_on: tuple[str, ...] = ()
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the agent's variables apart from secrets."""
+        return {**self.env, **{name: environ[name] for name in self.passed_on if name in environ}}
 
 
 def _claude(setting: Setting) -> list[str]:
@@ -37,8 +48,8 @@ def _claude(setting: Setting) -> list[str]:
     argv += ["--model", setting.model, "--mcp-config", setting.mcp, "--strict-mcp-config"]
     if setting.isolated:
         return [*argv, "--dangerously-skip-permissions"]
-    allowed = "mcp__sweeper,Read,Glob,Grep,Skill"
-    return [*argv, "--permission-mode", "acceptEdits", "--allowedTools", allowed]
+    argv += ["--tools", _LOCAL_TOOLS, "--allowedTools", f"mcp__sweeper,{_LOCAL_TOOLS}"]
+    return [*argv, "--permission-mode", "acceptEdits"]
 
 
 def _codex(setting: Setting) -> list[str]:
@@ -48,11 +59,16 @@ def _codex(setting: Setting) -> list[str]:
     for key, value in (
         ("command", command),
         ("args", arguments),
+        ("required", True),  # it waits until the tools are there
+        ("default_tools_approval_mode", "approve"),  # otherwise it refuses `cancel`
+        ("startup_timeout_sec", _START_SECONDS),
         ("tool_timeout_sec", _TOOL_SECONDS),
     ):
         argv += ["-c", f"{server}.{key}={json.dumps(value)}"]
     if setting.isolated:
         return [*argv, "--dangerously-bypass-approvals-and-sandbox", "-"]
+    for key in ("exclude_slash_tmp", "exclude_tmpdir_env_var"):  # writable otherwise
+        argv += ["-c", f"sandbox_workspace_write.{key}=true"]
     return [*argv, "--sandbox", "workspace-write", "-"]
 
 
@@ -60,9 +76,16 @@ CLIS = {
     "claude": Cli(
         "claude",
         _claude,
-        ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN"),
-        # IS_SANDBOX lets it skip permissions as root, which only happens in a container.
-        {"IS_SANDBOX": "1", "MCP_TOOL_TIMEOUT": str(_TOOL_SECONDS * 1000)},
+        ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN", "ANTHROPIC_AUTH_TOKEN"),
+        {
+            # It lets it skip permissions as root, which only happens in a container.
+            "IS_SANDBOX": "1",
+            "MCP_CONNECT_TIMEOUT_MS": str(_START_SECONDS * 1000),  # how long it waits at its start
+            "MCP_TIMEOUT": str(_START_SECONDS * 1000),
+            "MCP_TOOL_TIMEOUT": str(_TOOL_SECONDS * 1000),
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        },
+        ("ANTHROPIC_BASE_URL",),
     ),
     "codex": Cli("codex", _codex, ("CODEX_API_KEY",)),
 }

@@ -17,7 +17,11 @@ from sweeper.environments.process import ROOT, start_cleaner
 from sweeper.errors import EnvironmentFailure, UsageError
 
 PLACES = ("podman", "modal", "local")
-_PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TERM", "HOME", "USER")
+_PASSED_ON = (
+    *("PATH", "LANG", "LC_ALL", "TZ", "TERM", "HOME", "USER", "TMPDIR"),
+    *("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy"),
+    *("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "CLAUDE_CONFIG_DIR", "CODEX_HOME"),
+)
 _END_SECONDS = 30.0
 _MOST_HOURS = 24
 _LONGEST_PATH = 90

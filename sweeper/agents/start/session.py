@@ -112,7 +112,8 @@ def _room(start: Start, prompt: str) -> Generator[tuple[Room, Setting]]:
         source = os.path.join(os.path.dirname(__file__), _BRIDGE)
         shutil.copyfile(source, os.path.join(room.folder, _BRIDGE))
         bridge = [start.sandbox.python, f"{room.seen}/{_BRIDGE}"]
-        server = {"command": bridge[0], "args": bridge[1:]}
+        # alwaysLoad: Claude Code waits until the tools are there before it asks its model.
+        server = {"command": bridge[0], "args": bridge[1:], "alwaysLoad": True}
         files = {_MCP: json.dumps({"mcpServers": {"sweeper": server}}), _PROMPT: prompt}
         for name, text in files.items():
             with open(os.path.join(room.folder, name), "w", encoding="utf-8") as file:
@@ -139,7 +140,9 @@ def check(start: Start) -> Check:
     with Interrupts(), _room(start, prompt) as (room, setting):
         argv = start.cli.argv(setting)
         looking = [*setting.bridge, "--check", argv[0], setting.mcp, setting.prompt, *skills]
-        process = room.start(looking, start.cli.env, start.secrets, subprocess.DEVNULL)
+        process = room.start(
+            looking, start.cli.environment(os.environ), start.secrets, subprocess.DEVNULL
+        )
         try:
             output, _ = process.communicate(timeout=_CHECK_SECONDS)
         except subprocess.TimeoutExpired:
@@ -217,7 +220,9 @@ def _follow(
     with _room(start, prompt) as (room, setting):
         with open(os.path.join(room.folder, _PROMPT), "rb") as given:
             argv = start.cli.argv(setting)
-            process = room.start(argv, start.cli.env, start.secrets, given.fileno())
+            process = room.start(
+                argv, start.cli.environment(os.environ), start.secrets, given.fileno()
+            )
         try:
             return _record(process, transcript, deadline)
         finally:
