@@ -6,7 +6,9 @@
 # or the import path of a class. `terminus-2` samples from the service through harbor's own Tinker
 # model, and records the exact tokens and logprobs of each turn unless it summarises. `environment`
 # is `bubblewrap` (sweeper's, without Docker), one of harbor's (docker, podman, daytona, e2b, modal
-# ...), or the import path of a class.
+# ...), or the import path of a class. harbor's model has one seed for all turns of a trial, which
+# would draw the same numbers in each of them. So trials are sampled without a seed, and two runs of
+# one configuration differ.
 #
 # A finished trial is a line of `episodes.jsonl` and is not run again: a run that was stopped or
 # killed resumes with the missing trials. At the end the run writes summaries and trajectories like
@@ -34,7 +36,6 @@ from . import (
     rewards,
     rollouts,
     rundir,
-    samplers,
     scores,
     service,
     settings,
@@ -144,12 +145,11 @@ def main(config: Config) -> None:
 
 
 class Sampling(NamedTuple):
-    """How an agent samples: its longest answer, temperature and seed (None: by chance), and the
-    address of weights to sample from (None: the base model)."""
+    """How an agent samples: its longest answer and temperature, and the address of weights to
+    sample from (None: the base model)."""
 
     max_tokens: int
     temperature: float
-    seed: int | None
     weights: str | None
 
 
@@ -169,8 +169,11 @@ def agent_of(
     named = {"import_path" if ":" in config.agent else "name": config.agent}
     if not tinker:
         return {**named, "model_name": model_name, "kwargs": options}
-    model: dict[str, Any] = {"max_tokens": sampling.max_tokens, "seed": sampling.seed}
-    model |= {"context_limit": config.context_limit, "renderer_name": config.renderer_name}
+    model: dict[str, Any] = {
+        "max_tokens": sampling.max_tokens,
+        "context_limit": config.context_limit,
+        "renderer_name": config.renderer_name,
+    }
     if sampling.weights is not None:
         model["model_path"] = sampling.weights
     terminus = {
@@ -298,10 +301,9 @@ class Trials:
 
     async def _trial(self, task: Task, number: int, name: str, folder: str) -> Trial:
         config = self.config
-        seed = samplers.seed_of(f"trial/{config.seed}/{task.name}/{number}")
         path = config.load_checkpoint_path
         weights = None if path is None else rundir.sampler_path(path)
-        sampling = Sampling(config.max_tokens, config.temperature, seed, weights)
+        sampling = Sampling(config.max_tokens, config.temperature, weights)
         agent = agent_of(config, config.model_name, sampling, tinker=config.agent == _TERMINUS)
         return await run_trial(config, task, number, agent, os.path.join(folder, name))
 

@@ -7,8 +7,7 @@ Terminus 2: `python -m sweeper.recipes.harbor_rl tasks=grids/terminal log_path=/
 # that the answer was sampled with: these are trained on, and nothing is tokenised again. A prompt
 # that does not continue the tokens before it (after a summary, or an answer that was cut off)
 # begins another sequence. An answer that is cut off at max_tokens is not in harbor's details.
-# harbor's model has one seed for all turns of a trial, which would make their samples alike. So
-# there is none, and a run is not reproducible.
+# Trials are sampled without a seed (harbor.py), so a run is not reproducible.
 #
 # Another agent is trained in the same way if it takes the options of Terminus 2 and records rollout
 # details.
@@ -154,7 +153,7 @@ class TrialTrainer(terminal.EpisodeTrainer):
         del problem, first
         config = self.config
         temperature = self.params(key.split)["temperature"]
-        sampling = harbor.Sampling(config.max_tokens, temperature, None, sampler.path)
+        sampling = harbor.Sampling(config.max_tokens, temperature, sampler.path)
         agent = harbor.agent_of(config, config.model_name, sampling, tinker=True)
         name = f"{task.name.replace('/', '-')}__{next(self.numbers)}"
         folder = os.path.join(self.folder.name, name)

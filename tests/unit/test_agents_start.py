@@ -95,6 +95,7 @@ def test_every_prompt_follows_the_template(capsys: pytest.CaptureFixture[str]) -
 
 def test_the_skills_are_where_agents_look_and_others_are_kept(tmp_path: Path) -> None:
     assert session.prepare(str(tmp_path)) == session.prepare(str(tmp_path)) == []
+    path = tmp_path
     for place in session.SKILL_FOLDERS:
         for name in SKILLS:
             path = tmp_path / place / name / "SKILL.md"
