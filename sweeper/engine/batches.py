@@ -17,12 +17,24 @@ ROWS = 1024  # positions in a microbatch, which about fit in a core's cache (tes
 _IGNORED = ("clip_low_threshold", "clip_high_threshold", "sequence_ratio_mask")
 
 
+class Span(NamedTuple):
+    """A run of target tokens that are tokens of a sampled sequence, or (not `sampled`) of its
+    prompt, from `offset` on."""
+
+    sequence: str
+    offset: int
+    length: int
+    sampled: bool
+
+
 class Datum(NamedTuple):
     """One sequence: T input tokens, T or T x K target tokens, and loss inputs of the targets'
-    shape."""
+    shape. `spans` say where the target tokens come from, one run after the other; empty if the
+    client did not say."""
 
     tokens: Ints
     inputs: dict[str, Numbers]
+    spans: tuple[Span, ...] = ()
 
 
 class Microbatch(NamedTuple):

@@ -10,6 +10,11 @@ are M positions x K target tokens. Losses are summed over tokens, as the service
 # ppo                            -w min(r A, clip(r) A)
 # cispo                          -w [clip(r)] A log p, with the bracket held constant
 # dro                            -w (A log p - beta/2 (log r)^2)
+# stable_reinforce               -w (A log p - kl_coeff/2 (log r)^2), with q recorded by the sampler
+#
+# The formula of the service's `stable_reinforce` is not published. This one is the engine's own: it
+# has the same inputs and configuration, and stays bounded off-policy, since no ratio multiplies the
+# advantage. Its default is the value of the SDK's example.
 
 import math
 from collections.abc import Callable, Mapping
@@ -23,9 +28,13 @@ from sweeper.engine.errors import RequestError
 LossConfig = Mapping[str, float | str]
 """The client's `loss_fn_config`."""
 
+RECORDED = "recorded_logprobs"
+"""The input that is not the client's: logprobs that the sampler recorded."""
+
 
 class Loss(NamedTuple):
-    """A loss function, its required inputs, and its default configuration."""
+    """A loss function, its required inputs (`RECORDED` may be among them), and its default
+    configuration."""
 
     compute: Callable[[Floats, Arrays, LossConfig], tuple[Floats, Floats]]
     needs: tuple[str, ...] = ()
@@ -74,16 +83,29 @@ def _cispo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats
 
 def _dro(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
     """Off-policy: a quadratic penalty on log r instead of a ratio."""
-    beta, advantages = _number(config, "beta", _DRO), inputs["advantages"]
     apart = logprobs - inputs["logprobs"]
-    loss = -(logprobs * advantages - 0.5 * beta * apart**2)
-    return loss * inputs["weights"], (beta * apart - advantages) * inputs["weights"]
+    return _penalised(logprobs, inputs, apart, _number(config, "beta", _DRO))
+
+
+def _stable(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
+    """REINFORCE, with a penalty for leaving the distribution that the sampler recorded."""
+    apart = logprobs - inputs[RECORDED]
+    return _penalised(logprobs, inputs, apart, _number(config, "kl_coeff", _STABLE))
+
+
+def _penalised(
+    logprobs: Floats, inputs: Arrays, apart: Floats, strength: float
+) -> tuple[Floats, Floats]:
+    advantages, weights = inputs["advantages"], inputs["weights"]
+    loss = -(logprobs * advantages - 0.5 * strength * apart**2)
+    return loss * weights, (strength * apart - advantages) * weights
 
 
 _THRESHOLDS: tuple[str, str] = ("clip_low_threshold", "clip_high_threshold")
 _PPO: dict[str, float] = dict(zip(_THRESHOLDS, (0.8, 1.2), strict=True))
 _CISPO: dict[str, float] = dict(zip(_THRESHOLDS, (0.0, 4.0), strict=True))
 _DRO = {"beta": 0.05}
+_STABLE = {"kl_coeff": 0.01}
 _NEEDS = ("logprobs", "advantages")
 
 LOSSES: dict[str, Loss] = {
@@ -92,6 +114,7 @@ LOSSES: dict[str, Loss] = {
     "ppo": Loss(_ppo, _NEEDS, _PPO),
     "cispo": Loss(_cispo, _NEEDS, _CISPO),
     "dro": Loss(_dro, _NEEDS, _DRO),
+    "stable_reinforce": Loss(_stable, ("advantages", RECORDED), _STABLE),
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from sweeper.engine import operations, optimizer, wire
+from sweeper.engine import losses, operations, optimizer, wire
 from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import Busy, RequestError, Unknown
 from sweeper.engine.exports import Tickets
@@ -19,6 +19,7 @@ from sweeper.engine.limits import Limits
 from sweeper.engine.meter import Meter
 from sweeper.engine.models import Models
 from sweeper.engine.prefixes import Prefixes
+from sweeper.engine.recorded import Records
 from sweeper.engine.scheduler import Admission, Lane, Promises, Reply, Scheduler, failure
 from sweeper.engine.state import Adapter, Registry, Run, Sampler, Session
 
@@ -26,7 +27,7 @@ log = logging.getLogger("sweeper.engine")
 
 Body = dict[str, Any]
 _SWEEP_SECONDS, _PURGE_SECONDS = 10.0, 300.0
-_UNSUPPORTED = ("prompt_alt_tokens_k", "record_stability_info")
+_UNSUPPORTED = ("prompt_alt_tokens_k",)
 _TARGETS = "target_prompt_logprobs"
 # A client sends a heartbeat every 10 s. A client that was killed does not end its session, and
 # would block a seat until the session is swept.
@@ -79,6 +80,7 @@ class Service:
         self._admission = Admission(self.promises, self.scheduler, self.meter, limits)
         self._misc = Lane(ordered=False)
         self._clients = itertools.count(1)
+        self._records = Records(clock)
         self.tickets = Tickets()
         self._clock = clock
         self._swept, self._purged = clock(), -_PURGE_SECONDS
@@ -127,6 +129,7 @@ class Service:
         try:
             self._swept = now
             self.promises.sweep()
+            self._records.sweep()
             for session in self.registry.sweep():
                 self._ended(session)
                 log.info("session %s was silent and has ended", session)
@@ -148,6 +151,7 @@ class Service:
     def _ended(self, session: str) -> None:
         self._admission.ended(session)
         self.meter.end(session)
+        self._records.end(session)
 
     def _seated(self, session: str, name: str, job: Callable[[], Reply]) -> Body:
         self._admission.training_client(session, f"{name}:0", self._misc, job)
@@ -223,12 +227,15 @@ class Service:
 
         def job() -> Reply:
             given = wire.decode_pass(message)
+            data, session = given.data, _owner(run.id, "train")
+            if losses.RECORDED in losses.find(given.loss, given.config).needs:
+                data = [self._records.completed(session, one, n) for n, one in enumerate(data)]
             result = operations.forward_backward(
-                run, given.data, given.loss, given.config, train=given.train
+                run, data, given.loss, given.config, train=given.train
             )
             kind = "trained_tokens" if given.train else "forward_tokens"
-            tokens = sum(len(datum.tokens) for datum in given.data)
-            self.meter.bill(_owner(run.id, "train"), run.adapter.model.name, **{kind: tokens})
+            tokens = sum(len(datum.tokens) for datum in data)
+            self.meter.bill(session, run.adapter.model.name, **{kind: tokens})
             return Reply(wire.encode_pass(result))
 
         return self._queue_for(run, message.seq_id or None, job)
@@ -371,24 +378,26 @@ class Service:
         session = self.registry.session(_owner(sampler.id, "sample")).id
         n = int(body.get("num_samples", 1))
 
-        def job() -> Reply:
-            return self._drawn(session, sampler, body, n)
-
         label = body.get("seq_id")
         name = f"{sampler.id}:{uuid.uuid4().hex if label is None else label}"
+        sequences = [f"{name}:{i}" for i in range(n)]
+
+        def job() -> Reply:
+            return self._drawn(session, sampler, body, sequences)
+
         known = self.promises.get(name) is not None
         if may_refuse and not known and self._admission.full():
             raise Busy("too many samples are being drawn at once", 1.0)
         self._admission.sample(name, sampler.lane, job)
-        return {"request_id": name, "sample_sequence_ids": [f"{name}:{i}" for i in range(n)]}
+        return {"request_id": name, "sample_sequence_ids": sequences}
 
-    def _drawn(self, session: str, sampler: Sampler, body: Body, n: int) -> Reply:
+    def _drawn(self, session: str, sampler: Sampler, body: Body, names: list[str]) -> Reply:
         for key in _UNSUPPORTED:
             if body.get(key):
                 raise RequestError(f"{key} is not supported here")
         request = operations.SampleRequest(
             prompt=wire.prompt_tokens(body["prompt"]),
-            n=n,
+            n=len(names),
             params=body.get("sampling_params") or {},
             prompt_logprobs=bool(body.get("prompt_logprobs")),
             topk_prompt_logprobs=int(body.get("topk_prompt_logprobs") or 0),
@@ -397,10 +406,13 @@ class Service:
             targets=None if (named := body.get(_TARGETS)) is None else wire.decode_targets(named),
         )
         result = operations.sample(sampler.adapter, request, self.prefixes)
+        if body.get("record_stability_info"):
+            for name, sequence in zip(names, result.sequences, strict=True):
+                self._records.add(session, name, len(request.prompt), sequence)
         self.meter.bill(
             session,
             sampler.adapter.model.name,
-            samples=n,
+            samples=len(names),
             prompt_tokens=len(request.prompt),
             cached_tokens=result.reused,
             sampled_tokens=sum(len(sequence.tokens) for sequence in result.sequences),

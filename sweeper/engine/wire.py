@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Required, TypedDict
 import numpy as np
 
 from sweeper.engine.array_types import Floats, Ints, Numbers
-from sweeper.engine.batches import Datum
+from sweeper.engine.batches import Datum, Span
 from sweeper.engine.errors import RequestError
 from sweeper.engine.operations import PassResult, SampleResult, Targets
 
@@ -167,13 +167,19 @@ def _tokens(chunks: "Sequence[pb.Chunk]") -> Ints:
     return np.concatenate(parts) if len(parts) != 1 else parts[0]
 
 
+def _span(span: "pb.ProvenanceSpan") -> Span:
+    sampled = span.HasField("sampled_tokens")
+    run = span.sampled_tokens if sampled else span.prompt_tokens
+    return Span(run.sequence_id, run.offset, run.length, sampled)
+
+
 def decode_pass(message: "pb.ForwardBackwardRequest") -> PassRequest:
     """Unpack a request. Raises RequestError if this engine does not support it."""
     data = list[Datum]()
     for datum in message.data:
         tokens = _tokens(datum.model_input) if datum.model_input else np.empty(0, np.int32)
         inputs = {k: _tensor(v, k) for k, v in datum.loss_fn_inputs.items()}
-        data.append(Datum(tokens, inputs))
+        data.append(Datum(tokens, inputs, tuple(map(_span, datum.loss_fn_input_spans))))
     config: dict[str, float | str] = dict(message.loss_fn_config)
     for key, value in message.loss_fn_config_v2.items():
         config[key] = value.text if value.HasField("text") else value.number

@@ -412,11 +412,8 @@ def test_a_call_does_what_the_table_says(call, given):
 def test_what_is_refused_within_a_call_is_said(given):
     with pytest.raises(tinker.RequestFailedError, match="num_samples from 1 to"):
         given.sampler.sample(TOKENS, 0, PARAMS).result(WAIT)
-    recording = given.service.create_sampling_client(
-        base_model=MODEL, record_stability_info=True
-    ).result(WAIT)
-    with pytest.raises(tinker.RequestFailedError, match="record_stability_info is not supported"):
-        recording.sample(TOKENS, 1, PARAMS).result(WAIT)
+    with pytest.raises(tinker.RequestFailedError, match="prompt_alt_tokens_k is not supported"):
+        given.sampler.sample(TOKENS, 1, PARAMS, prompt_alt_tokens_k=1).result(WAIT)
     with pytest.raises(tinker.RequestFailedError, match="weights are not encrypted here"):
         given.training.save_weights_external("x", age_encryption_recipients=["age1"]).result(WAIT)
     with pytest.raises(tinker.BadRequestError, match="optimizer 'dimuon' is not supported"):

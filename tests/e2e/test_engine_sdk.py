@@ -383,6 +383,63 @@ def test_policy_losses_follow_their_closed_forms(training, loss, config):
     assert stepped.metrics["unclipped_grad_l2:mean"] > 0
 
 
+def sampled_datum(sequence, advantage, tokens=None, start=0):
+    """A datum of one sampled sequence, with its provenance."""
+    own = sequence.tokens if tokens is None else tokens
+    n, drawn = len(PROMPT), len(own)
+    advantages = floats([0] * (n - 1) + [advantage] * drawn)
+    prompt, name = tinker.PromptProvenanceSpan, sequence.sequence_id
+    answer = tinker.SampledProvenanceSpan
+    return datum([*PROMPT, *own], advantages=advantages).with_provenance(
+        model_input=[
+            prompt(sequence_id=name, length=n),
+            answer(sequence_id=name, length=drawn - 1),
+        ],
+        loss_fn_inputs=[
+            prompt(sequence_id=name, offset=1, length=n - 1),
+            answer(sequence_id=name, offset=start, length=drawn),
+        ],
+    )
+
+
+def test_stable_reinforce_trains_on_what_the_sampler_recorded(service, training):
+    loss, config = "stable_reinforce", {"kl_coeff": 0.5}
+    sampler = training.save_weights_and_get_sampling_client(record_stability_info=True).result()
+    drawn = sample(sampler, 2)
+    first, second = drawn.sequences
+    recorded = np.array(first.logprobs)
+
+    def compute():
+        return training.forward_backward([sampled_datum(first, 2.0)], loss, config).result(WAIT)
+
+    # Where the policy is the sampler, only the advantages count.
+    assert compute().metrics["loss:sum"] == pytest.approx(-2 * recorded.sum(), rel=1e-4)
+    before = recorded.sum()
+    training.optim_step(tinker.AdamParams(learning_rate=3e-2)).result(timeout=WAIT)
+    moved = compute()
+    own = np.array(moved.loss_fn_outputs[0]["logprobs"].data)[len(PROMPT) - 1 :]
+    assert own.sum() > before + 0.1
+    expected = -(2 * own - 0.25 * (own - recorded) ** 2).sum()
+    assert moved.metrics["loss:sum"] == pytest.approx(expected, rel=1e-4)
+
+    silent = training.save_weights_and_get_sampling_client().result()
+    other = sample(silent).sequences[0]
+    wrong = [*second.tokens[:-1], (second.tokens[-1] + 1) % 256]
+    for data, message in (
+        (DATA, r"data\[0\]: this loss needs provenance"),
+        ([sampled_datum(first, 1.0), sampled_datum(other, 1.0)], r"data\[1\]: no sequence .* was "
+         "recorded in this session .* record_stability_info=True"),
+        ([sampled_datum(second, 1.0, wrong)], "are not the tokens 0 to 8 of"),
+        ([sampled_datum(second, 1.0, start=3)], "a span from 3 to 11, and the tokens of"),
+    ):  # fmt: skip
+        with pytest.raises(tinker.RequestFailedError, match=message):
+            training.forward_backward(data, loss).result(timeout=WAIT)
+    prompted = sampled_datum(first, 1.0)
+    prompted.loss_fn_inputs["advantages"] = floats([1] * (len(PROMPT) - 1 + len(first.tokens)))
+    with pytest.raises(tinker.RequestFailedError, match="not sampled has an advantage"):
+        training.forward_backward([prompted], loss).result(timeout=WAIT)
+
+
 def test_custom_losses_run_through_the_sdk(service, load_support, monkeypatch):
     from tinker.lib.public_interfaces import training_client
 

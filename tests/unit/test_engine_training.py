@@ -22,6 +22,7 @@ def inputs_for(rng, size):
         "weights": rng.normal(size=size),
         "logprobs": rng.normal(size=size) - 2,
         "advantages": rng.normal(size=size),
+        losses.RECORDED: rng.normal(size=size) - 2,
     }
 
 
@@ -85,10 +86,26 @@ def test_dro_is_quadratic_in_the_log_ratio(rng):
         np.testing.assert_allclose(loss, expected)
 
 
+def test_stable_reinforce_is_bounded_far_from_the_sampler_and_returns_to_it(rng):
+    logprobs, inputs = rng.normal(size=(5, 1)) - 2, inputs_for(rng, (5, 1))
+    inputs["weights"] = np.ones((5, 1))
+    for config, strength in (({}, 0.01), ({"kl_coeff": 3.0}, 3.0)):
+        loss, slope = losses.LOSSES["stable_reinforce"].compute(logprobs, inputs, config)
+        apart = logprobs - inputs[losses.RECORDED]
+        np.testing.assert_allclose(loss, strength / 2 * apart**2 - inputs["advantages"] * logprobs)
+        np.testing.assert_allclose(slope, strength * apart - inputs["advantages"])
+    ratio = {"weights": np.ones((1, 1)), "advantages": np.ones((1, 1))}
+    near, far = np.array([[-1.0]]), np.array([[-9.0]])
+    ratio |= {"logprobs": far, losses.RECORDED: far}
+    slopes = {n: losses.LOSSES[n].compute(near, ratio, {})[1].item() for n in losses.LOSSES}
+    assert slopes["importance_sampling"] < -1000
+    assert slopes["stable_reinforce"] == pytest.approx(0.01 * 8 - 1)
+
+
 def test_losses_agree_where_the_policy_is_the_sampler(rng):
     logprobs, inputs = rng.normal(size=(6, 1)) - 2, inputs_for(rng, (6, 1))
-    inputs["logprobs"] = logprobs
-    for name in ("importance_sampling", "ppo", "cispo", "dro"):
+    inputs["logprobs"] = inputs[losses.RECORDED] = logprobs
+    for name in ("importance_sampling", "ppo", "cispo", "dro", "stable_reinforce"):
         slope = losses.LOSSES[name].compute(logprobs, inputs, {})[1]
         np.testing.assert_allclose(slope, -inputs["advantages"] * inputs["weights"])
 

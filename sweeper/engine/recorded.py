@@ -1,0 +1,113 @@
+"""The sequences that samplers recorded (`record_stability_info`), for losses that train on what the
+sampler knew. Training requests name them by their `sequence_id`."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sweeper.engine.array_types import Floats, Ints
+from sweeper.engine.batches import Datum, Span
+from sweeper.engine.errors import RequestError
+from sweeper.engine.losses import RECORDED
+from sweeper.engine.sampling import Sampled
+
+UNUSED_SECONDS = 86400.0
+"""How long a sequence is kept after it was sampled or last trained on, as by the service."""
+
+
+@dataclass
+class _Sequence:
+    """A sampled sequence: the length of its prompt, its tokens, and the logprob of each in the
+    distribution that it was drawn from. `used` is a time of the clock."""
+
+    prompt: int
+    tokens: Ints
+    logprobs: Floats
+    used: float
+
+
+class Records:
+    """The recorded sequences by session and id. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._lock = threading.Lock()
+        self._clock = clock
+        self._sessions: dict[str, dict[str, _Sequence]] = {}
+
+    def add(self, session: str, identity: str, prompt: int, drawn: Sampled) -> None:
+        """Record a sequence that was drawn after a prompt of that length."""
+        tokens = np.array(drawn.tokens, np.int32)
+        logprobs = np.array(drawn.logprobs, np.float32)
+        with self._lock:
+            sequences = self._sessions.setdefault(session, {})
+            sequences[identity] = _Sequence(prompt, tokens, logprobs, self._clock())
+
+    def end(self, session: str) -> None:
+        """Forget the sequences of a session."""
+        with self._lock:
+            self._sessions.pop(session, None)
+
+    def sweep(self) -> None:
+        """Forget the sequences that nobody has used for a day."""
+        before = self._clock() - UNUSED_SECONDS
+        with self._lock:
+            for session, sequences in list(self._sessions.items()):
+                kept = {name: one for name, one in sequences.items() if one.used >= before}
+                self._sessions[session] = kept
+                if not kept:
+                    del self._sessions[session]
+
+    def completed(self, session: str, datum: Datum, number: int) -> Datum:
+        """Return a datum with what was recorded of its sampled tokens. Tokens that were not sampled
+        get no weight. Raises RequestError if its provenance is missing or wrong."""
+        where = f"data[{number}]"
+        targets = datum.inputs.get("target_tokens")
+        if not datum.spans or targets is None or targets.ndim != 1:
+            raise RequestError(
+                f"{where}: this loss needs provenance for one target token per position: use "
+                "Datum.with_provenance"
+            )
+        recorded, drawn = np.zeros(len(targets), np.float32), np.zeros(len(targets), bool)
+        at = 0
+        for span in datum.spans:
+            place = slice(at, at + span.length)
+            at += span.length
+            sequence = self._find(session, span, where)
+            if not span.sampled:
+                continue
+            part = slice(span.offset, span.offset + span.length)
+            if not np.array_equal(sequence.tokens[part], targets[place]):
+                raise RequestError(
+                    f"{where}: the target tokens {place.start} to {place.stop} are not the tokens "
+                    f"{part.start} to {part.stop} of {span.sequence}"
+                )
+            recorded[place], drawn[place] = sequence.logprobs[part], True
+        if at != len(targets):
+            raise RequestError(f"{where}: its spans cover {at} of {len(targets)} target tokens")
+        advantages = datum.inputs.get("advantages", np.zeros(0))
+        if len(advantages) == at and np.any(advantages[~drawn]):
+            raise RequestError(f"{where}: a token that was not sampled has an advantage")
+        weights = datum.inputs.get("weights", np.ones(at, np.float32))
+        weights = weights * drawn if weights.shape == drawn.shape else weights
+        return datum._replace(inputs={**datum.inputs, RECORDED: recorded, "weights": weights})
+
+    def _find(self, session: str, span: Span, where: str) -> _Sequence:
+        """Return the sequence of a span, and mark it as used."""
+        with self._lock:
+            sequence = self._sessions.get(session, {}).get(span.sequence)
+            if sequence is not None:
+                sequence.used = self._clock()
+        if sequence is None:
+            raise RequestError(
+                f"{where}: no sequence {span.sequence!r} was recorded in this session in the last "
+                "day: sample with record_stability_info=True"
+            )
+        length = len(sequence.tokens) if span.sampled else sequence.prompt
+        if min(span.offset, span.length) < 0 or span.offset + span.length > length:
+            raise RequestError(
+                f"{where}: a span from {span.offset} to {span.offset + span.length}, and "
+                f"{'the tokens' if span.sampled else 'the prompt'} of {span.sequence} are {length}"
+            )
+        return sequence
