@@ -164,10 +164,12 @@ class Reading:
         a time. Read some of every run before you believe its metric."""
         from sweeper.metrics.rollout_files import summary_files
         from sweeper.metrics.rows import as_float
+        from sweeper.results.captured import captured, with_tokens
         from sweeper.results.rollouts import Words, read
 
         record = self._workspace.registry.run(run)
         known, _ = read(record, summary_files(record.files, record.folders()))
+        known = with_tokens(known, captured(record))
         words = Words(record, known)
         matches = [one for one in known if search.lower() in words.text(one).lower()]
         if order == "last":

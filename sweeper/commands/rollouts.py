@@ -17,11 +17,12 @@ from sweeper.commands.output import (
     print_text,
 )
 from sweeper.commands.selection import chosen, open_registry, prefixes
-from sweeper.common.json_values import list_of
+from sweeper.common.json_values import is_table, list_of
 from sweeper.common.sanitize import sanitize_lines
 from sweeper.errors import NotFound, UsageError
 from sweeper.metrics.rollout_files import COLUMNS, SummaryFile, summary_files
 from sweeper.metrics.rows import as_float
+from sweeper.results.captured import TOKENS, captured, with_tokens
 from sweeper.results.conversations import WHOSE, Transcript, answers, turns_logged
 from sweeper.results.items import files_of, item_files
 from sweeper.results.problems import tell_problems
@@ -145,7 +146,11 @@ def run(arguments: Namespace) -> int:
     exported = arguments.export is not None or arguments.otlp is not None
     if (arguments.failed and not exported) or all(_only_items(run) for run in runs):
         return show_items(registry, runs, arguments)
-    matches, skipped = _read(runs, arguments)
+    try:
+        matches, skipped = _read(runs, arguments)
+    except NotFound:
+        tell_problems(registry.problems)
+        raise
     if exported:
         pairs = [(one.run, one.found) for one in matches]
         export(pairs, arguments.export, arguments.otlp)
@@ -190,7 +195,7 @@ def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Kept
     skipped, missing = 0, list[NotFound]()
     for run in runs:
         try:
-            rollouts, bad = read(run, _files(run, arguments))
+            rollouts, bad = _of_run(run, arguments)
         except NotFound as error:
             missing.append(error)
             continue
@@ -233,11 +238,20 @@ def _print_page(page: Sequence[_Kept], names: Mapping[int, str]) -> None:
 
 def _only_items(run: RecordedRun) -> bool:
     """Return whether a run has left answers to items, and no rollout summaries."""
-    return not summary_files(run.files, run.folders()) and bool(item_files(files_of(run).items()))
+    recorded = summary_files(run.files, run.folders()) or captured(run)
+    return not recorded and bool(item_files(files_of(run).items()))
 
 
-def _files(run: RecordedRun, arguments: Namespace) -> list[SummaryFile]:
-    files = summary_files(run.files, run.folders())
+def _of_run(run: RecordedRun, arguments: Namespace) -> tuple[list[Found], int]:
+    """Read the trajectories of the wanted files of a run, with the tokens that it captured."""
+    summaries, captures = summary_files(run.files, run.folders()), captured(run)
+    known = [*summaries, *dict.fromkeys(one.file for one in captures)]
+    files = set(_files(run, known, arguments))
+    rollouts, bad = read(run, [file for file in summaries if file in files])
+    return with_tokens(rollouts, [one for one in captures if one.file in files]), bad
+
+
+def _files(run: RecordedRun, files: list[SummaryFile], arguments: Namespace) -> list[SummaryFile]:
     if arguments.name is not None:
         files = [file for file in files if file.name == arguments.name]
     if not files:
@@ -301,7 +315,10 @@ def _last_answer(one: Found, conversation: Transcript) -> str:
 def _document(one: Found, conversation: Transcript) -> dict[str, object]:
     labels = {"name": one.file.name, "tags": one.record.get("tags"), "path": one.file.path}
     messages = [{"who": who, "text": text} for who, text in conversation.spoken]
-    return {**one.numbers, **labels, "whose": conversation.whose, "conversation": messages}
+    document = {**one.numbers, **labels, "whose": conversation.whose, "conversation": messages}
+    steps = [step for step in list_of(one.record.get("steps")) if is_table(step)]
+    tokens = [{key: step[key] for key in TOKENS if key in step} for step in steps]
+    return document | ({"tokens": tokens} if any(tokens) else {})
 
 
 def _print_conversation(one: Found, conversation: Transcript, run: str) -> None:

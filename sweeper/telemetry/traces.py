@@ -12,16 +12,18 @@ _BATCH = 400
 _CUT = "stop/max_tokens"
 _ASKED = ("question", "prompt", "problem")
 _SAID = ("response", "completion")
+_TOKENS = ("prompt_tokens", "sampled_tokens", "logprobs")
 
 
 class Trace(NamedTuple):
     """A trajectory: its identity, its subject, its turns, and when it ended (in seconds since
-    1970)."""
+    1970). `tokens` has those of each turn, if they were captured."""
 
     key: tuple[str, ...]
     about: Mapping[str, object]
     steps: tuple[Mapping[str, object], ...]
     ended: float
+    tokens: tuple[Mapping[str, object], ...]
 
 
 def trace_of(record: Mapping[str, object], about: Mapping[str, object], now: float) -> Trace:
@@ -51,7 +53,8 @@ def trace_of(record: Mapping[str, object], about: Mapping[str, object], now: flo
     steps = tuple(_step(number, turn, trajectory, len(turns)) for number, turn in enumerate(turns))
     key = tuple(str(value) for value in (*about.values(), *place.values()))
     ended = as_float(trajectory.get("ended_at"))
-    return Trace(key, episode, steps, now if ended is None else ended)
+    tokens = tuple({name: turn[name] for name in _TOKENS if name in turn} for turn in turns)
+    return Trace(key, episode, steps, now if ended is None else ended, tokens)
 
 
 def _step(
@@ -82,8 +85,8 @@ def _step(
 
 def rows(trace: Trace) -> Iterator[dict[str, object]]:
     """Yield a row per step. Each has the subject and the outcome of the whole trajectory."""
-    for step in trace.steps:
-        yield {"schema": 1, "trace": _hash(trace.key)[:32], **trace.about, **step}
+    for step, tokens in zip(trace.steps, trace.tokens, strict=True):
+        yield {"schema": 1, "trace": _hash(trace.key)[:32], **trace.about, **step, **tokens}
 
 
 def spans(trace: Trace) -> list[dict[str, object]]:

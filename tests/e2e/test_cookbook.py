@@ -314,6 +314,43 @@ def test_stores_that_runs_of_a_sweep_write_are_read(shell: Shell, tmp_path: Path
     ]
 
 
+CAPTURED = """
+name: captured
+recipe: {writer}
+service: local
+grid: {{sink: [daemon, lines]}}
+launch: {{backend: local, python: .venv-cookbook/bin/python}}
+"""
+
+
+def test_captured_tokens_are_read_as_rollouts(shell: Shell, tmp_path: Path) -> None:
+    """From the database of its daemon, which may still run, and from the files of its exporter."""
+    grid = tmp_path / "captured.yaml"
+    grid.write_text(CAPTURED.format(writer=ROOT / "tests" / "support" / "write_captures.py"))
+    shell.run("launch", str(grid), "--wait")
+    for run in shell.runs("ls", "captured"):
+        (folder,) = (shell.root / "captured/runs").glob(f"{run['id']}.*")
+        drawn = json.loads((folder / "drawn.json").read_text())
+        assert all(len(one["sampled_tokens"]) == len(one["logprobs"]) for one in drawn)
+        # Two summaries, of which one is the first captured trajectory; and a captured group of two.
+        exported = shell.run("rollouts", run["id"], "--export", "-", "--limit", "0")
+        steps = [json.loads(line) for line in exported.splitlines()]
+        places = [(s["iteration"], s["group"], s["trajectory"], s["step"]) for s in steps]
+        assert places[:3] == [(0, 0, 0, 0), (0, 0, 1, 0), (0, 0, 1, 1)]
+        assert [place[2:] for place in places[3:]] == [(0, 0), (1, 0)]
+        assert "sampled_tokens" not in steps[0]
+        assert [{key: step[key] for key in drawn[0]} for step in steps[1:]] == drawn
+        assert [step["reward"] for step in steps] == [0.5, 1.0, 1.0, None, None]
+        listed = json.loads(shell.run("rollouts", run["id"], "--iteration", "1", "--json"))
+        shown = listed["rollouts"]
+        assert [one["tokens"] for one in shown] == [[one] for one in drawn[2:]]
+        assert [(one["turns"], one["ob_len"], one["tags"]) for one in shown] == [
+            (1, 3, ["rollout"])
+        ] * 2
+        full = shell.run("rollouts", run["id"], "--iteration", "1", "--full")
+        assert " ".join(map(str, drawn[3]["sampled_tokens"])) in full
+
+
 TRACKED = """
 name: cookbook-sl-loop
 extends: {grid}

@@ -1,0 +1,196 @@
+"""Reads tinker-cookbook's `capture` stores inside runs as rollouts with tokens and logprobs: the
+daemon's database `capture/capture.sqlite`, or the files that its exporter writes,
+`capture/sample.jsonl`."""
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from sweeper.common.decoding import decode
+from sweeper.common.json_values import is_list, is_number, list_of, table_of
+from sweeper.errors import StoreError
+from sweeper.metrics.rollout_files import SummaryFile, flat
+from sweeper.metrics.rows import parse
+from sweeper.results.rollouts import Found
+from sweeper.results.runs import RecordedRun
+
+if TYPE_CHECKING:
+    import sqlite3
+
+TOKENS = ("prompt_tokens", "sampled_tokens", "logprobs")
+"""The fields of a step with what was captured: lists of equal meaning and length everywhere."""
+
+_DATABASE, _LINES = "capture/capture.sqlite", "capture/sample.jsonl"
+_PLACE = ("iteration", "split", "group_idx", "traj_idx", "purpose")
+_COLUMNS = (*_PLACE, "seq_id", "policy_version", *TOKENS, "metadata")
+_QUERY = f"SELECT {', '.join(_COLUMNS)} FROM wire_rows ORDER BY cursor"  # noqa: S608 - constants
+_LENGTH = "stop/max_tokens"
+
+_Sequence = Mapping[str, object]
+"""One sampled sequence: `_COLUMNS`."""
+
+
+def captured(run: RecordedRun) -> list[Found]:
+    """Return the trajectories that a run captured, in their order. If several attempts captured an
+    iteration, those of the latest attempt are returned."""
+    latest: dict[tuple[int, str], list[Found]] = {}
+    for attempt, folder in enumerate(run.folders(), start=1):
+        found: dict[tuple[int, str], list[Found]] = {}
+        for path, rows in _stores(run, folder):
+            for record in _records(rows):
+                number = record["iteration"]
+                iteration = number if isinstance(number, int) else 0
+                file = SummaryFile(path, iteration, str(record.get("split", "captured")), attempt)
+                one = Found(file, record, flat(record, file))
+                found.setdefault((iteration, file.name), []).append(one)
+        latest |= found
+    return [one for key in sorted(latest) for one in latest[key]]
+
+
+def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Found]:
+    """Return rollouts whose steps have the captured tokens, and after them the captured
+    trajectories that are none of these. A rollout is matched by iteration, group and trajectory,
+    and by its split if that was captured; it needs as many steps."""
+    by_place: dict[tuple[object, ...], list[Found]] = {}
+    for one in captures:
+        by_place.setdefault((one.numbers.get("iteration"), *one.place), []).append(one)
+    joined: list[Found] = []
+    for one in rollouts:
+        steps = [table_of(step) for step in list_of(one.record.get("steps"))]
+        own = {one.file.name, str(one.record.get("split", one.file.name))}
+        matches = by_place.get((one.numbers.get("iteration"), *one.place), [])
+        match = next(
+            (
+                capture
+                for capture in matches
+                if len(list_of(capture.record["steps"])) == len(steps)
+                and str(capture.record.get("split", one.file.name)) in own
+            ),
+            None,
+        )
+        if match is not None:
+            matches.remove(match)
+            taken = [table_of(step) for step in list_of(match.record["steps"])]
+            steps = [
+                {**step, **{key: mine[key] for key in TOKENS if key in mine}}
+                for step, mine in zip(steps, taken, strict=True)
+            ]
+            joined.append(one._replace(record={**one.record, "steps": steps}))
+        else:
+            joined.append(one)
+    return [*joined, *(one for left in by_place.values() for one in left)]
+
+
+def _stores(run: RecordedRun, folder: str) -> Iterator[tuple[str, list[_Sequence]]]:
+    """Yield the stores in an attempt's folder, each with its sequences."""
+    database, lines = (f"{folder}/{name}".lstrip("/") for name in (_DATABASE, _LINES))
+    if run.files.source(database) is not None:
+        yield database, run.readable(lambda: _read_database(run, database), [])
+    if run.files.source(lines) is not None:
+        data = run.readable(lambda: run.read(lines), b"")
+        yield lines, [row for record in parse(data).rows for row in _of_record(record)]
+
+
+def _read_database(run: RecordedRun, path: str) -> list[_Sequence]:
+    """Read a database. Raises `StoreError` if it is damaged. Unless its daemon has it open, a copy
+    is read, so that nothing is written beside it."""
+    import sqlite3
+
+    local = run.store.local_path(path)
+    try:
+        if local is not None and os.path.exists(f"{local}-shm"):
+            with suppress(sqlite3.OperationalError), closing(_open(local)) as database:
+                return _rows(database)
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = os.path.join(scratch, "capture.sqlite")
+            for ending in ("", "-wal"):
+                with open(f"{copy}{ending}", "wb") as file:
+                    file.write(run.read(f"{path}{ending}"))
+            with closing(_open(copy)) as database:
+                return _rows(database)
+    except (sqlite3.Error, ValueError) as error:
+        raise StoreError(f"{run.root}/{path}: damaged, or not a capture store ({error})") from error
+
+
+def _open(path: str) -> "sqlite3.Connection":
+    import sqlite3
+
+    database = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)
+    database.execute("PRAGMA trusted_schema=OFF")
+    return database
+
+
+def _rows(database: "sqlite3.Connection") -> list[_Sequence]:
+    """Return the sequences of a database. Raises `sqlite3.Error`, or `ValueError` for lists that
+    are not JSON."""
+    rows: list[_Sequence] = []
+    for values in database.execute(_QUERY):
+        row: dict[str, object] = dict(zip(_COLUMNS, values, strict=True))
+        for key in (*TOKENS, "metadata"):
+            text = row[key]
+            row[key] = decode(text.encode()) if isinstance(text, str) else None
+        rows.append({**row, "stop_reason": table_of(row["metadata"]).get("stop_reason")})
+    return rows
+
+
+def _of_record(record: Mapping[str, object]) -> Iterator[_Sequence]:
+    """Yield the sequences of one call of the exporter's file."""
+    scope = table_of(record.get("scope"))
+    for sample in map(table_of, list_of(record.get("samples"))):
+        yield {
+            **{key: scope.get(key) for key in _PLACE},
+            "seq_id": record.get("seq_id"),
+            "policy_version": record.get("model_path"),
+            "prompt_tokens": record.get("prompt_tokens"),
+            "sampled_tokens": sample.get("tokens"),
+            "logprobs": sample.get("logprobs"),
+            "stop_reason": sample.get("stop_reason"),
+        }
+
+
+def _records(rows: Iterable[_Sequence]) -> Iterator[dict[str, object]]:
+    """Yield a rollout summary for each trajectory. Sequences with the same place are the turns of
+    one trajectory. Without a group, a call is a group; without a trajectory, a sequence is one."""
+    trajectories: dict[tuple[object, ...], list[_Sequence]] = {}
+    groups: dict[object, int] = {}
+    sizes: dict[tuple[object, ...], int] = {}
+    for row in rows:
+        iteration, split, group, number = (_plain(row[key]) for key in _PLACE[:4])
+        if group is None:
+            group = groups.setdefault(_plain(row["seq_id"]), len(groups))
+        place = (iteration, split, group)
+        if number is None:
+            number = sizes[place] = sizes.get(place, -1) + 1
+        trajectories.setdefault((*place, number), []).append(row)
+    for (iteration, split, group, number), turns in trajectories.items():
+        record: dict[str, object] = {"iteration": iteration, "group_idx": group, "traj_idx": number}
+        if isinstance(split, str):
+            record["split"] = split
+        if isinstance(purpose := turns[0]["purpose"], str):
+            record["tags"] = [purpose]
+        yield {**record, "steps": [_step(turn) for turn in turns]}
+
+
+def _plain(value: object) -> int | float | str | None:
+    return value if isinstance(value, int | float | str) else None
+
+
+def _step(turn: _Sequence) -> dict[str, object]:
+    """Return a turn as the step of a rollout summary, with its tokens also as a text to show."""
+    lists = {key: list_of(turn.get(key)) for key in TOKENS if is_list(turn.get(key))}
+    metrics: dict[str, object] = {}
+    logprobs = [value for value in lists.get("logprobs", []) if is_number(value)]
+    if logprobs:
+        metrics["logprob"] = sum(logprobs) / len(logprobs)
+    if turn.get("stop_reason") == "length":
+        metrics[_LENGTH] = 1.0
+    return {
+        "ob_len": len(lists.get("prompt_tokens", [])),
+        "ac_len": len(lists.get("sampled_tokens", [])),
+        "metrics": metrics,
+        "logs": {key: " ".join(map(str, lists[key])) for key in TOKENS[:2] if key in lists},
+        **lists,
+    }
