@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from harness.real import until
+from harness.real import until  # pyright: ignore[reportMissingImports]
 
 from sweeper import Registry
 from sweeper.engine import lifecycle

@@ -1,6 +1,8 @@
 """Samples from the service with tinker-cookbook's `capture` switched on. It is a recipe, and runs
 where tinker-cookbook is installed. `drawn.json` in its folder has what was drawn."""
 
+# pyright: reportMissingImports=false
+
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sweeper.engine import losses, optimizer
+from sweeper.engine.array_types import Arrays
 from sweeper.engine.batches import ROWS, Datum, check, microbatches
 from sweeper.engine.errors import RequestError
 from sweeper.engine.net import Shape
@@ -94,10 +95,9 @@ def test_stable_reinforce_is_bounded_far_from_the_sampler_and_returns_to_it(rng)
         apart = logprobs - inputs[losses.RECORDED]
         np.testing.assert_allclose(loss, strength / 2 * apart**2 - inputs["advantages"] * logprobs)
         np.testing.assert_allclose(slope, strength * apart - inputs["advantages"])
-    ratio = {"weights": np.ones((1, 1)), "advantages": np.ones((1, 1))}
-    near, far = np.array([[-1.0]]), np.array([[-9.0]])
-    ratio |= {"logprobs": far, losses.RECORDED: far}
-    slopes = {n: losses.LOSSES[n].compute(near, ratio, {})[1].item() for n in losses.LOSSES}
+    near, far, one = np.array([[-1.0]]), np.array([[-9.0]]), np.ones((1, 1))
+    stale: Arrays = {"weights": one, "advantages": one, "logprobs": far, losses.RECORDED: far}
+    slopes = {name: loss.compute(near, stale, {})[1].item() for name, loss in losses.LOSSES.items()}
     assert slopes["importance_sampling"] < -1000
     assert slopes["stable_reinforce"] == pytest.approx(0.01 * 8 - 1)
 
@@ -157,7 +157,8 @@ def reference_adamw(weight, gradients, params):
 
 def test_adamw_follows_the_paper(rng):
     params = AdamParams(learning_rate=0.1, eps=1e-3, weight_decay=0.3)
-    weights, moments = {"w": rng.normal(size=(2, 3))}, Moments({}, {}, 0)
+    weights: Arrays = {"w": rng.normal(size=(2, 3))}
+    moments = Moments({}, {}, 0)
     gradients = rng.normal(size=(6, 2, 3))
     expected = [
         reference_adamw(weights["w"][i, j], gradients[:, i, j], params)
@@ -174,8 +175,8 @@ def test_adamw_follows_the_paper(rng):
 
 
 def test_clipping_scales_all_gradients_to_the_norm():
-    weights = {"a": np.zeros(2), "b": np.zeros(2)}
-    gradients = {"a": np.array([3.0, 0.0]), "b": np.array([0.0, 4.0])}
+    weights: Arrays = {"a": np.zeros(2), "b": np.zeros(2)}
+    gradients: Arrays = {"a": np.array([3.0, 0.0]), "b": np.array([0.0, 4.0])}
     params = AdamParams(beta1=0.0, beta2=0.0, grad_clip_norm=1.0)
     _, moments, norm = optimizer.step(weights, gradients, Moments({}, {}, 0), params)
     assert norm == pytest.approx(5.0)
@@ -187,9 +188,10 @@ def test_clipping_scales_all_gradients_to_the_norm():
 
 
 def test_no_gradient_moves_nothing():
-    weights, moments = {"w": np.ones(2)}, Moments({"w": np.ones(2)}, {"w": np.ones(2)}, 3)
+    weights: Arrays = {"w": np.ones(2)}
+    moments = Moments({"w": np.ones(2)}, {"w": np.ones(2)}, 3)
     assert optimizer.step(weights, {}, moments, AdamParams()) == (weights, moments, 0.0)
-    zero = {"w": np.zeros(2)}
+    zero: Arrays = {"w": np.zeros(2)}
     moved, _, _ = optimizer.step(weights, zero, Moments({}, {}, 0), AdamParams(eps=0.0))
     np.testing.assert_array_equal(moved["w"], [1, 1])
 
