@@ -1,6 +1,7 @@
 """Computes everything that a report says about a sweep, after reading it and before showing it;
 with blocks that are judged separately, a best cell for each."""
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -265,7 +266,7 @@ class Study:
     episodes: tuple[Episodes, ...] = ()
     unlike: tuple[Difference, ...] = ()
 
-    @property
+    @functools.cached_property
     def priced(self) -> bool:
         """Whether the cost of any run is known."""
         return any(dollars(run.cost, self.prices) is not None for run in self.data.runs)

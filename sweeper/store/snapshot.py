@@ -1,6 +1,7 @@
 """A remote store as of one moment, for readers of many files. A sweep is listed once; files of the
 same name are read ahead, and contents are cached by their stamps."""
 
+import bisect
 import contextlib
 import posixpath
 import threading
@@ -19,6 +20,8 @@ _AHEAD = 64 << 20
 """The most bytes that are read ahead and not used yet."""
 _WINDOW = 256
 """The most files that are read at once."""
+_GROWTH = 4
+"""Each window is this many times the last: the first file may be the only one that is needed."""
 _LISTINGS = 8
 """The most sweeps that are listed at once."""
 
@@ -61,6 +64,7 @@ class Snapshot:
         self._lock = threading.RLock()
         self._listings: dict[str, dict[str, Entry]] = {}
         self._folders: dict[str, set[str]] = {}
+        self._ordered: dict[str, list[str]] = {}
         self._kinds: dict[tuple[str, str], deque[str]] = {}
         self._windows: dict[tuple[str, str], int] = {}
         self._ahead: dict[str, bytes] = {}
@@ -173,6 +177,7 @@ class Snapshot:
                 folders.add(folder)
                 folder = folder.rpartition("/")[0]
         self._folders[top] = folders
+        self._ordered[top] = sorted(listing)
 
     def read(self, path: str) -> bytes:
         with self._lock:
@@ -229,7 +234,7 @@ class Snapshot:
         folder, _, name = entry.path.rpartition("/")
         kind = folder.rpartition("/")[0], name
         window = self._windows.get(kind, 1)
-        self._windows[kind] = min(2 * window, _WINDOW)
+        self._windows[kind] = min(_GROWTH * window, _WINDOW)
         top = entry.path.partition("/")[0]
         if window > 1 and entry.size <= packed.LARGEST and self._unpack(top, listing):
             data = self._remembered(entry)
@@ -278,11 +283,14 @@ class Snapshot:
             if not prefix and not self._changed:
                 self._list_root()
                 return iter(list(self._listings[""].values()))
-        listing = self._listing(f"{prefix.rstrip('/')}/" if prefix else "")
-        if listing is None:
-            return self._store.list(prefix)
-        below = f"{prefix.rstrip('/')}/"
-        return (entry for entry in list(listing.values()) if entry.path.startswith(below))
+            listing = self._listing(f"{prefix.rstrip('/')}/" if prefix else "")
+            if listing is not None:
+                below = f"{prefix.rstrip('/')}/"
+                paths = self._ordered["" if "" in self._ordered else prefix.partition("/")[0]]
+                first = bisect.bisect_left(paths, below)
+                after = f"{below[:-1]}0"  # "0" follows "/"
+                return (listing[path] for path in paths[first : bisect.bisect_left(paths, after)])
+        return self._store.list(prefix)
 
     def _list_root(self) -> None:
         if "" not in self._listings:

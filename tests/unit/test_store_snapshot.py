@@ -83,6 +83,18 @@ def test_what_the_listing_tells_is_not_asked(store: Counted) -> None:
     assert store.requests == {"list": 1}
 
 
+def test_a_folder_has_no_files_of_its_neighbours(store: Counted) -> None:
+    near = ["a!", "a-/x", "a./x", "a/x", "a/y/z", "a0/x", "ab/x"]
+    for name in near:
+        store.replace(f"s/runs/{name}", b"")
+    snapshot = Snapshot(store)
+    assert [*snapshot.names("s/runs/a")] == ["s/runs/a/x", "s/runs/a/y/z"]
+    assert {*snapshot.names("s/runs/")} == {f"s/runs/{name}" for name in near}
+    assert len([*snapshot.list("")]) == len(RUNS) + 1 + len(near)
+    assert [*snapshot.names("s/runs/a/y")] == ["s/runs/a/y/z"]
+    assert store.requests["list"] <= 2
+
+
 def test_one_file_takes_one_read(store: Counted) -> None:
     assert Snapshot(store).read(f"s/state/{RUNS[7]}/1.succeeded.json") == RUNS[7].encode()
     assert store.requests["read"] == 1
