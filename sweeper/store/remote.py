@@ -2,6 +2,7 @@
 memory. A create is a conditional PUT. Listings are not cached."""
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -354,9 +355,17 @@ def _session() -> object:
         return value
 
     session = import_module("aiobotocore.session").AioSession()
+    session.register_component("data_loader", _loader())
     factory = session.get_component("response_parser_factory")
     factory.set_parser_defaults(timestamp_parser=as_sent)
     return session
+
+
+@functools.cache
+def _loader() -> object:
+    """Return what reads the descriptions of AWS's services: one, because it remembers them, and
+    reading them takes most of the time until a store is open."""
+    return import_module("aiobotocore.session").AioSession().get_component("data_loader")
 
 
 def _code(error: BaseException) -> str:
