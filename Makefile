@@ -157,7 +157,7 @@ chaos: kills ## the whole of it, two hours: SEED=1 LAUNCHERS=2000 WORKERS=1000 S
 	@$(BIN)/python tests/chaos/pipeline.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/caches.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/s3_faults.py
-	@SWEEPER_TEST_WHOLE=1 $(BIN)/pytest -q -s tests/chaos/test_remote_writes.py tests/chaos/test_s3.py
+	@SWEEPER_TEST_WHOLE=1 $(BIN)/pytest -q -rP -n 4 tests/chaos/test_remote_writes.py tests/chaos/test_s3.py
 	@$(BIN)/python tests/chaos/remote_kills.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/mutations.py
 

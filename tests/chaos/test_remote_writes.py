@@ -2,7 +2,6 @@
 through the process that they share."""
 
 import json
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from harness.s3_proxy import Fault, Proxy
+from harness.s3_proxy import FIRST, Fault, Proxy, apart
 
 from sweeper.errors import StoreError
 from sweeper.metrics.cache_folder import Contents, Folder
@@ -60,26 +59,22 @@ def _attempts_from_intent_to_claim(store: Store) -> None:
         Heartbeat(folder, run, 1).write()
 
 
-WHOLE = "SWEEPER_TEST_WHOLE" in os.environ
-"""Strike every request: `make chaos`."""
-
-
+@pytest.mark.parametrize("first", FIRST)
 @pytest.mark.parametrize("kind", ["cut", "drop", "error", "slowdown"])
-@pytest.mark.parametrize(
-    ("way", "apart"), [(open_store, 1 if WHOLE else 3), (open_shared, 1 if WHOLE else 9)]
-)
+@pytest.mark.parametrize(("way", "distance"), [(open_store, apart(3)), (open_shared, apart(9))])
 def test_each_attempt_is_opened_and_claimed_once(
     s3_root: str,
     kind: str,
+    first: int,
     way: Callable[[str], Store],
-    apart: int,
+    distance: int,
     moto: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(claiming, "_PAUSES", (0.01, 0.01, 0.01, 0.01))
     runs = [{"id": run, "name": run, "cell": run, "seed": None, "config": {}} for run in RUNS]
     plan = {"schema": 1, "name": "toys", "recipe": {}, "launch": {}, "runs": runs}
-    index, strikes = 1, list[int]()
+    index, strikes = first, list[int]()
     while index <= 29 and (not strikes or strikes[-1]):
         root = f"{s3_root}/{index}"
         near = SweepFolder(open_store(root), "toys")
@@ -99,7 +94,7 @@ def test_each_attempt_is_opened_and_claimed_once(
         for run in RUNS:
             assert near.read_event(run, 1, Event.INTENT).place == run
         strikes.append(sum(request.struck for request in proxy.requests))
-        index += apart
+        index += distance
     print(f"\n{kind}: {len(strikes)} stories, {sum(strikes)} requests struck, none wrong")
     assert index > 25
 
@@ -122,13 +117,14 @@ def _retry_and_note(folder: SweepFolder) -> None:
             put_mark(folder, Kind.NOTE, run, str(number))
 
 
+@pytest.mark.parametrize("first", FIRST)
 @pytest.mark.parametrize("kind", ["cut", "drop", "error", "slowdown", "late"])
 def test_what_is_written_to_a_settled_sweep_is_shown(
-    s3_root: str, kind: str, moto: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    s3_root: str, kind: str, first: int, moto: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Retries and notes whose requests fail, each in turn. A reader that looks between them and
     after them never shows an earlier listing."""
-    index, last, strikes = 1, 1, list[int]()
+    index, last, strikes = first, first, list[int]()
     while index <= last:
         root = f"{s3_root}/{index}"
         near = open_store(root)
@@ -150,6 +146,6 @@ def test_what_is_written_to_a_settled_sweep_is_shown(
         assert shown() == shown() == set(near.names("toys")), index
         strikes.append(sum(request.struck for request in proxy.requests))
         last = max(last, len(proxy.requests))
-        index += 1 if WHOLE else 4
+        index += apart(4)
     print(f"\n{kind}: {len(strikes)} stories, {sum(strikes)} requests struck, none wrong")
     assert last > 12

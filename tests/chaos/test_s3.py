@@ -2,7 +2,6 @@
 exit codes and by the output of `status` and `ls`. And workers' machines without room."""
 
 import json
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import cast
 
 import pytest
 from harness.ledger import Verdict, judge, read_ledger
-from harness.s3_proxy import Fault, Proxy
+from harness.s3_proxy import FIRST, Fault, Proxy, apart
 from harness.s3_world import NAME, STEPS, Trial, trials
 from harness.small_disk import can_mount, small_disk
 
@@ -25,9 +24,6 @@ from sweeper.store.writable import probe
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import State
 
-_APART = 1 if "SWEEPER_TEST_WHOLE" in os.environ else 7
-"""The distance of the requests of a finished sweep's readers that are struck first. `make chaos`
-strikes each."""
 SOME = (
     Fault("cut", 29, 4, 97),
     Fault("late", 23, 1, 61),
@@ -85,9 +81,10 @@ def _read(root: str, cache: Path) -> tuple[list[object], list[str]]:
         return [], [str(error)]
 
 
+@pytest.mark.parametrize("first", FIRST)
 @pytest.mark.parametrize("kind", ["cut", "drop", "error", "slowdown", "late"])
 def test_results_are_packed_and_read_right_or_not_at_all(
-    s3_root: str, kind: str, moto: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    s3_root: str, kind: str, first: int, moto: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Whichever request of the packing or of a reader is lost, refused or late: what a reader shows
     without an error is what was recorded."""
@@ -106,7 +103,7 @@ def test_results_are_packed_and_read_right_or_not_at_all(
     store.replace(f"{NAME}/launcher/1", b"{}")
     store.replace(f"{NAME}/launcher/1.released", b"")
     recorded, _ = _read(s3_root, tmp_path / "0")
-    index, packed, strikes = 1, 0, list[int]()
+    index, packed, strikes = first, 0, list[int]()
     while not strikes or strikes[-1]:
         store.remove([f"{NAME}/packed.jsonl"])
         proxy = Proxy(moto, Fault(kind, index, 4, 31))
@@ -121,7 +118,7 @@ def test_results_are_packed_and_read_right_or_not_at_all(
             assert _read(s3_root, tmp_path / cache) == (recorded, []), index
         packed += store.exists(f"{NAME}/packed.jsonl")
         strikes.append(sum(request.struck for request in proxy.requests))
-        index += _APART
+        index += apart(7)
     print(f"\n{kind}: {len(strikes)} stories, {sum(strikes)} requests struck, none wrong")
     assert packed
     assert index > 34

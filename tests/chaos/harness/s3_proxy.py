@@ -5,6 +5,7 @@ requests and those that were struck. Threads of this process serve it.
 """
 
 import http.client
+import os
 import re
 import threading
 import time
@@ -13,7 +14,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
-__all__ = ["KINDS", "Fault", "Proxy", "Request"]
+__all__ = ["FIRST", "KINDS", "Fault", "Proxy", "Request", "apart"]
+
+_WHOLE = "SWEEPER_TEST_WHOLE" in os.environ
+"""Strike every request: `make chaos`."""
+_PARTS = 8
+FIRST = range(1, _PARTS + 1) if _WHOLE else range(1, 2)
+"""The first requests that tests strike: each is a test of its own, so that several run at once."""
+
+
+def apart(usually: int) -> int:
+    """Return the distance to the next request that a test strikes."""
+    return _PARTS if _WHOLE else usually
+
 
 KINDS = {
     "error": "500 InternalError: nothing was done",
