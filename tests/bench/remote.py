@@ -9,7 +9,8 @@ is a process of its own. "First" starts with an empty cache and without the shar
 with those that it left, "packed" like the first, on a sweep whose launcher packed it at its end.
 "Local" is the same verb, first and again, on a copy of the sweep on this disk; "listing" is one
 listing by s3fs alone. "Of processor" is the verb's own time above that of the local one, without
-the shared process. MB are the most memory of the verb and of the shared process.
+the shared process. Requests "in turn" waited for each other: without load, they and the delay make
+most of the seconds. MB are the most memory of the verb and of the shared process.
 """
 
 import argparse
@@ -19,18 +20,21 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 from sync import BUCKET, EVENTS, Server, s3
 
 from sweeper.launcher.packing import pack_results
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
+
+T = TypeVar("T")
 
 NAME = "s"
 VERBS = {
@@ -41,9 +45,9 @@ VERBS = {
     "analyze": ["analyze", NAME],
 }
 COLUMNS = (
-    *("", "local, s", "first, s", "above local, times the minimum", "requests", "again, s"),
-    *("above local, s", "of processor", "requests", "packed, s", "above local, times the minimum"),
-    *("requests", "MB"),
+    *("", "local, s", "first, s", "above local, times the minimum", "requests, in turn"),
+    *("again, s", "above local, s", "of processor", "requests, in turn", "packed, s"),
+    *("above local, times the minimum", "requests, in turn", "MB"),
 )
 _METHODS = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"DELETE ")
 
@@ -74,43 +78,75 @@ def files(count: int) -> dict[str, bytes]:
 
 
 async def _serve(target: int, seconds: float) -> None:
-    """Pass connections on to the port `target`, each request after a delay; print our own port."""
-
-    async def pump(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float
-    ) -> None:
-        try:
-            while data := await reader.read(1 << 16):
-                if delay and data.startswith(_METHODS):
-                    await asyncio.sleep(delay)
-                writer.write(data)
-                await writer.drain()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
+    """Pass connections on to the port `target`, each request after a delay. Print our own port,
+    and then for each part of an answer its connection, and when the request came and the part."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back_reader, back_writer = await asyncio.open_connection("127.0.0.1", target)
-        await asyncio.gather(
-            pump(reader, back_writer, seconds), pump(back_reader, writer, 0.0),
-            return_exceptions=True,
-        )  # fmt: skip
+        begun = 0.0
+
+        async def requests() -> None:
+            nonlocal begun
+            with suppress(ConnectionError):
+                while data := await reader.read(1 << 16):
+                    if data.startswith(_METHODS):
+                        begun = time.monotonic()
+                        await asyncio.sleep(seconds)
+                    back_writer.write(data)
+                    await back_writer.drain()
+            back_writer.close()
+
+        async def answers() -> None:
+            with suppress(ConnectionError):
+                while data := await back_reader.read(1 << 16):
+                    writer.write(data)
+                    await writer.drain()
+                    print(id(writer), begun, time.monotonic(), flush=True)
+            writer.close()
+
+        await asyncio.gather(requests(), answers())
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
+class Distance:
+    """A server that is far away: its `address`, and the requests to it."""
+
+    def __init__(self, lines: IO[str]) -> None:
+        self.address = f"http://127.0.0.1:{next(lines).strip()}"
+        self._ended: dict[tuple[str, float], float] = {}
+        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
+
+    def _read(self, lines: IO[str]) -> None:
+        for line in lines:
+            connection, begun, ended = line.split()
+            self._ended[connection, float(begun)] = float(ended)
+
+    def during(self, action: Callable[[], T]) -> tuple[T, int, int]:
+        """Return the result of `action`, how many requests it made, and how many of them waited
+        for each other: of those that did not overlap, the most."""
+        last, count = time.monotonic(), 0
+        known = len(self._ended)
+        result = action()
+        time.sleep(0.3)  # for lines that are still in the pipe
+        spans = [(ended, begun) for (_, begun), ended in [*self._ended.items()][known:]]
+        for ended, begun in sorted(spans):
+            if begun >= last:
+                count, last = count + 1, ended
+        return result, len(spans), count
+
+
 @contextmanager
-def delayed(address: str, milliseconds: float) -> Iterator[str]:
-    """Yield the address of the same server with a delay on each request."""
+def delayed(address: str, milliseconds: float) -> Iterator[Distance]:
+    """Yield the same server with a delay on each request."""
     port = address.rpartition(":")[2]
     command = [sys.executable, __file__, "--serve", port, str(milliseconds / 1e3)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+            yield Distance(process.stdout)
         finally:
             process.terminate()
 
@@ -136,12 +172,14 @@ def minimum(root: str) -> tuple[float, float]:
 
 class Run(NamedTuple):
     """Seconds of a verb as a process of its own, its most memory in MB, its processor seconds,
-    which depend less on what else the machine does, and its requests."""
+    which depend less on what else the machine does, its requests, and those that waited for each
+    other."""
 
     seconds: float
     memory: float
     processor: float
     requests: int = 0
+    in_turn: int = 0
 
 
 _SMALL_PARENT = (
@@ -173,11 +211,10 @@ def best(runs: Iterable[Run]) -> Run:
     return min(runs)
 
 
-def counted(server: Server, verb: list[str], root: str, cache: str) -> Run:
+def counted(far: Distance, verb: list[str], root: str, cache: str) -> Run:
     """Run a verb and count its requests."""
-    results: list[Run] = []
-    requests, _ = server.during(lambda: results.append(run(verb, root, cache)))
-    return results[0]._replace(requests=sum(requests.values()))
+    result, requests, in_turn = far.during(lambda: run(verb, root, cache))
+    return result._replace(requests=requests, in_turn=in_turn)
 
 
 def shared_memory(root: str) -> float:
@@ -199,29 +236,31 @@ def measure(server: Server, count: int, milliseconds: float, verbs: list[str], r
     with tempfile.TemporaryDirectory() as folder:
         local, root = f"{folder}/local", f"s3://{BUCKET}/{count}"
         near = written(server, count, local, root)
-        with delayed(server.address, milliseconds) as address:
-            os.environ["AWS_ENDPOINT_URL"] = address
+        with delayed(server.address, milliseconds) as far:
+            os.environ["AWS_ENDPOINT_URL"] = far.address
             near.rm_file(pack)
-            listing, floor = min(minimum(root) for _ in range(rounds))
+            seconds, requests, in_turn = far.during(lambda: minimum(root))
+            listing, floor = min([seconds, *(minimum(root) for _ in range(rounds - 1))])
             print(
                 f"\n{count} runs, {milliseconds:g} ms a request: the minimum {floor:.2f} s, "
-                f"of which the listing {listing:.2f} s; load {os.getloadavg()[0]:.0f}\n"
+                f"of which the listing {listing:.2f} s, by {requests} requests, {in_turn} in turn; "
+                f"load {os.getloadavg()[0]:.0f}\n"
             )
             print(f"| {' | '.join(COLUMNS)} |\n" + "|---" * len(COLUMNS) + "|")
             for verb in verbs:
-                runs = [timed(server, VERBS[verb], local, root) for _ in range(rounds)]
+                runs = [timed(far, VERBS[verb], local, root) for _ in range(rounds)]
                 cells = [best(column) for column in zip(*runs, strict=True)]
                 near.pipe_file(pack, PACKS[count])
                 with tempfile.TemporaryDirectory() as cache:
                     packed = best(
-                        counted(server, VERBS[verb], root, f"{cache}/{number}")
+                        counted(far, VERBS[verb], root, f"{cache}/{number}")
                         for number in range(rounds)
                     )
                 near.rm_file(pack)
                 above = max(0.0, packed.seconds - cells[0].seconds) / floor
                 print(
                     f"| `{verb}` | {told(cells, floor)} | {packed.seconds:.2f} | {above:.1f} "
-                    f"| {packed.requests} | {packed.memory:.0f} and {shared_memory(root):.0f} |",
+                    f"| {asked(packed)} | {packed.memory:.0f} and {shared_memory(root):.0f} |",
                     flush=True,
                 )
             near.pipe_file(pack, PACKS[count])
@@ -253,11 +292,11 @@ def written(server: Server, count: int, local: str, root: str) -> Any:
 PACKS: dict[int, bytes] = {}
 
 
-def timed(server: Server, verb: list[str], local: str, root: str) -> list[Run]:
+def timed(far: Distance, verb: list[str], local: str, root: str) -> list[Run]:
     """Run a verb on the copy on this disk, first and again, and on the store, first and again."""
     with tempfile.TemporaryDirectory() as cache:
         here = [run(verb, local, f"{cache}/local") for _ in range(2)]
-        return [*here, *(counted(server, verb, root, f"{cache}/remote") for _ in range(2))]
+        return [*here, *(counted(far, verb, root, f"{cache}/remote") for _ in range(2))]
 
 
 def told(cells: list[Run], floor: float) -> str:
@@ -268,9 +307,14 @@ def told(cells: list[Run], floor: float) -> str:
     later = max(0.0, again.seconds - local_again.seconds)
     processor = max(0.0, again.processor - local_again.processor)
     return (
-        f"{local.seconds:.2f} | {first.seconds:.2f} | {times:.1f} | {first.requests} "
-        f"| {again.seconds:.2f} | {later:.2f} | {processor:.2f} | {again.requests}"
+        f"{local.seconds:.2f} | {first.seconds:.2f} | {times:.1f} | {asked(first)} "
+        f"| {again.seconds:.2f} | {later:.2f} | {processor:.2f} | {asked(again)}"
     )
+
+
+def asked(run: Run) -> str:
+    """Describe the requests of a run."""
+    return f"{run.requests}, {run.in_turn}"
 
 
 def main() -> None:

@@ -78,10 +78,10 @@ def cost(runs: int, root: str, folder: str) -> Cost:
 
 def measure(server: Server, runs: int, milliseconds: float) -> None:
     """Print what the runs take on both roots, and the requests to the remote one."""
-    with tempfile.TemporaryDirectory() as folder, delayed(server.address, milliseconds) as address:
+    with tempfile.TemporaryDirectory() as folder, delayed(server.address, milliseconds) as far:
         here = cost(runs, f"{folder}/root", f"{folder}/local")
         if milliseconds:
-            os.environ["AWS_ENDPOINT_URL"] = address
+            os.environ["AWS_ENDPOINT_URL"] = far.address
         server.log.clear()
         there = cost(runs, f"s3://{BUCKET}/{runs}-{milliseconds:g}", f"{folder}/remote")
         os.environ["AWS_ENDPOINT_URL"] = server.address
