@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 from harness.s3_proxy import FIRST, Fault, Proxy, apart
 
 from sweeper.errors import StoreError
 from sweeper.metrics.cache_folder import Contents, Folder
-from sweeper.store.base import Store
+from sweeper.store.base import FarStore, Store
 from sweeper.store.opening import open_store
 from sweeper.store.shared import SharedStore, open_shared
 from sweeper.store.snapshot import Snapshot
@@ -132,7 +132,9 @@ def test_what_is_written_to_a_settled_sweep_is_shown(
         cache = Folder(root, str(tmp_path / str(index)))
 
         def shown(near: Store = near, cache: Folder = cache) -> set[str]:
-            return {entry.path for entry in Snapshot(near, Contents(cache)).list("toys")}
+            return {
+                entry.path for entry in Snapshot(cast(FarStore, near), Contents(cache)).list("toys")
+            }
 
         proxy = Proxy(moto, Fault(kind, index, 4))
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)

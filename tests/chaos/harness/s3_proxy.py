@@ -49,7 +49,7 @@ class Fault(NamedTuple):
     `stale` counts listings only, and hides files written in the last `seconds`."""
 
     kind: str
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     times: int = 1
     every: int = 0
     seconds: float = _STALE_SECONDS
