@@ -21,19 +21,23 @@ Grid = Annotated[
 Overrides = Annotated[
     list[str],
     Field(
-        max_length=100, description="key=value over the grid, as max_steps=20 or 'lr=[1e-4,1e-3]'"
+        max_length=100,
+        description="values to set in the grid, such as max_steps=20 or 'lr=[1e-4,1e-3]'",
     ),
 ]
 Selectors = Annotated[
     list[str],
-    Field(max_length=200, description="runs by name, its beginning, a glob or an id; []: all"),
+    Field(max_length=200, description="runs: names, their beginnings, globs or ids; []: all"),
 ]
-Number = Annotated[int, Field(ge=1, le=1_000_000, description="which page, 1 is the first")]
-Size = Annotated[int, Field(ge=1, le=MOST, description="how many on a page")]
+Number = Annotated[int, Field(ge=1, le=1_000_000, description="page number, starting at 1")]
+Size = Annotated[int, Field(ge=1, le=MOST, description="entries per page")]
 Metric = Annotated[
-    str | None, Field(max_length=300, description="judge by this metric, not the grid's")
+    str | None, Field(max_length=300, description="judge by this metric instead of the grid's")
 ]
-Amount = Annotated[float | None, Field(ge=0, le=1e15)]
+Amount = Annotated[
+    float | None,
+    Field(ge=0, le=1e15, description="the most that it may use (default: all that is left)"),
+]
 
 
 class Arguments(ArgModelBase):

@@ -101,13 +101,21 @@ class Preparing:
 
     def models(
         self,
-        service: Literal["tinker", "local"] = "tinker",
-        search: Annotated[str, Field(max_length=200, description="only with this text")] = "",
+        service: Annotated[
+            Literal["tinker", "local"],
+            Field(
+                description="tinker: the hosted service; local: the engine on this machine, which "
+                "the first launch starts (it has tiny/qwen3)"
+            ),
+        ] = "tinker",
+        search: Annotated[
+            str, Field(max_length=200, description="only models with this text in their names")
+        ] = "",
         number: Number = 1,
         size: Size = 20,
     ) -> dict[str, object]:
-        """List the models of a service: the longest context, and dollars per million tokens with
-        the date of the price (null if no price is known)."""
+        """List the models of a service with their longest contexts and prices: dollars per million
+        tokens, with the date of the price (null if no price is known)."""
         from sweeper.money import prices
         from sweeper.results.service_models import offered
         from sweeper.results.service_requests import of_service
@@ -161,21 +169,28 @@ class Preparing:
 
     def power(
         self,
-        cells: Annotated[int, Field(ge=2, le=1000, description="how many are compared")] = 2,
+        cells: Annotated[
+            int, Field(ge=2, le=1000, description="the number of cells that are compared")
+        ] = 2,
         lead: Annotated[
             float | None,
-            Field(gt=0, le=1000, description="in standard deviations between seeds"),
+            Field(
+                gt=0,
+                le=1000,
+                description="the lead to find, in standard deviations between seeds",
+            ),
         ] = None,
         sweep: Name | None = None,
         metric: Metric = None,
     ) -> dict[str, object]:
-        """Say which lead of the best cell a number of seeds per cell finds in four of five sweeps,
-        and how many seeds find the given `lead`. With a finished `sweep`, also as a difference of
-        its metric, by the noise between its seeds. Choose seeds with it before you launch."""
+        """Choose the number of seeds before you launch. Return the lead of the best cell that each
+        number of seeds per cell finds in four of five sweeps, and how many seeds find the given
+        `lead`. With a finished `sweep`, leads are also differences of its metric, by the noise
+        between its seeds."""
         from sweeper.analysis.comparison.power import SEEDS, lead_found, lead_text, seeds_for
         from sweeper.analysis.comparison.power import noise_of as noise_of_sweep
 
-        table = [{"seeds": seeds, "lead": lead_found(cells, seeds)} for seeds in SEEDS]
+        table = [{"seeds": seeds, "lead": round(lead_found(cells, seeds), 2)} for seeds in SEEDS]
         answer: dict[str, object] = {
             "cells": cells,
             "unit": Ours("standard deviations between seeds"),

@@ -31,7 +31,9 @@ def check_claim(
         raise UsageError("name two cells, each as sweep/cell, not whole sweeps")
     comparison = analysis.versus(registry, better, worse, metric=metric)
     if len(comparison.rows) != 1:
-        raise UsageError("these are not two cells that can be compared")
+        raise UsageError(
+            "these cannot be compared: one has no run with a value, or is not a single cell"
+        )
     row, minimize = comparison.rows[0], comparison.metric.goal == "minimize"
     a, b = row.a.summary, row.b.summary
     figures: dict[str, object] = {
@@ -82,12 +84,13 @@ class Reading:
         sweep: Name,
         selectors: Selectors = [],  # noqa: B006 - the protocol's default
         where: Annotated[
-            str | None, Field(max_length=1000, description="as lr < 1e-3 and state = failed")
+            str | None,
+            Field(max_length=1000, description="a condition, such as lr < 1e-3 and state = failed"),
         ] = None,
         number: Number = 1,
         size: Size = 20,
     ) -> dict[str, object]:
-        """Return a page of the runs of a sweep: state, value of its metric, settings."""
+        """Return a page of the runs of a sweep with their states, metric values and settings."""
         runs = self._workspace.registry.sweep(sweep)
         chosen = page(pick(runs.runs, selectors, None, where), number, size)
         columns = ("id", "name", "cell", "seed", "state", "reason", "attempts", "metric", "value",
@@ -96,9 +99,9 @@ class Reading:
         return chosen.under("runs", [{k: one[k] for k in columns} for one in records])
 
     def verdict(self, sweep: Name, metric: Metric = None) -> dict[str, object]:
-        """Say what won in a sweep, by how much, and whether that can be believed: the text, the
+        """Say what won in a sweep, by how much, and whether to believe it. Return the text, the
         best cells with their intervals over seeds, doubts, and what to run next. For one stage of
-        a sweep with stages give `sweep/stage`. Also writes the report."""
+        a sweep with stages give `sweep/stage`. This also writes the report."""
         from sweeper import analysis
 
         report = analysis.analyze(self._workspace.registry, sweep, metric=metric, pictures=False)
@@ -131,15 +134,17 @@ class Reading:
 
     def record_result(
         self,
-        claim: Annotated[str, Field(min_length=5, max_length=2000, description="in a sentence")],
+        claim: Annotated[
+            str, Field(min_length=5, max_length=2000, description="the claim, one sentence")
+        ],
         better: Cell,
         worse: Cell,
         metric: Metric = None,
     ) -> dict[str, object]:
         """Claim that one cell is better than another, or than a baseline. The claim is checked
-        (seeds, an interval, the same data) and noted with the sweep, together with the result of
-        the check. `holds` is true, false, or null if the runs do not show it: then say so, and do
-        not repeat the claim."""
+        (seeds, interval, same data) and noted with the sweep, together with the result. `holds` is
+        true, false, or null if the runs do not show it. If it is not true, say so, and do not
+        repeat the claim."""
         from sweeper.launcher.annotations import Noted, mark
 
         checked = check_claim(self._workspace.registry, better, worse, metric)
@@ -154,14 +159,19 @@ class Reading:
         self,
         run: RunName,
         order: Annotated[
-            str, Field(pattern="^(last|best|worst)$", description="last, best or worst first")
+            str,
+            Field(
+                pattern="^(last|best|worst)$", description="which come first: last, best or worst"
+            ),
         ] = "last",
-        search: Annotated[str, Field(max_length=300, description="only with this text")] = "",
+        search: Annotated[
+            str, Field(max_length=300, description="only rollouts with this text")
+        ] = "",
         number: Number = 1,
-        size: Annotated[int, Field(ge=1, le=10)] = 3,
+        size: Annotated[int, Field(ge=1, le=10, description="entries per page")] = 3,
     ) -> dict[str, object]:
-        """Return what a run sampled while it trained: conversations with their rewards, a page at
-        a time. Read some of every run before you believe its metric."""
+        """Return a page of what a run sampled while it trained: conversations with their rewards.
+        Read some of every run before you believe its metric."""
         from sweeper.metrics.rollout_files import summary_files
         from sweeper.metrics.rows import as_float
         from sweeper.results.captured import captured, with_tokens
@@ -196,7 +206,7 @@ class Reading:
     def items(
         self, run: RunName, only_wrong: bool = True, number: Number = 1, size: Size = 10
     ) -> dict[str, object]:
-        """Return a run's answers in its last evaluations, question by question, with scores."""
+        """Return a page of the answers in a run's last evaluation, with questions and scores."""
         rows = self._workspace.registry.item_rows(run)
         matches = [
             row for row in rows if not only_wrong or (row["score"] is not None and row["score"] < 1)
@@ -213,7 +223,9 @@ class Reading:
         return chosen.under("items", shown)
 
     def logs(
-        self, run: RunName, lines: Annotated[int, Field(ge=1, le=200)] = 40
+        self,
+        run: RunName,
+        lines: Annotated[int, Field(ge=1, le=200, description="number of lines")] = 40,
     ) -> dict[str, object]:
         """Return the last lines that a run printed, including its errors."""
         record = self._workspace.registry.run(run)
@@ -234,13 +246,15 @@ class Reading:
         target: Annotated[
             str, Field(min_length=1, max_length=600, description="a sweep, or sweep/run")
         ],
-        text: Annotated[str | None, Field(max_length=20_000, description="none: only read")] = None,
-        tag: Annotated[list[str], Field(max_length=20)] = [],  # noqa: B006
-        untag: Annotated[list[str], Field(max_length=20)] = [],  # noqa: B006
-        star: bool | None = None,
+        text: Annotated[
+            str | None, Field(max_length=20_000, description="the note; null: only read")
+        ] = None,
+        tag: Annotated[list[str], Field(max_length=20, description="tags to add")] = [],  # noqa: B006
+        untag: Annotated[list[str], Field(max_length=20, description="tags to remove")] = [],  # noqa: B006
+        star: Annotated[bool | None, Field(description="star it, or remove the star")] = None,
     ) -> dict[str, object]:
-        """Write down what you expected, saw and conclude, for a sweep or a run; or read the
-        notes."""
+        """Write a note on a sweep or a run: what you expected, saw and conclude. Without `text`,
+        read the notes."""
         from sweeper.launcher.annotations import Noted, mark
 
         noted = Noted(text, tag, untag, star)

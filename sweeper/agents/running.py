@@ -35,11 +35,13 @@ class Launch(Arguments):
 
     grid: Grid
     overrides: Overrides = []  # noqa: RUF012 - pydantic copies it
-    why: Annotated[str, Field(max_length=5000, description="noted with the sweep")] = ""
+    why: Annotated[
+        str, Field(max_length=5000, description="what it is to show: noted with the sweep")
+    ] = ""
     tokens: Amount = None
     usd: Amount = None
     hours: Amount = None
-    again: Annotated[bool, Field(description="run also what has succeeded in another sweep")] = (
+    again: Annotated[bool, Field(description="also run what has succeeded in another sweep")] = (
         False
     )
 
@@ -52,9 +54,9 @@ class Running:
         self._workspace = workspace
 
     def plan(self, grid: Grid, overrides: Overrides = []) -> dict[str, object]:  # noqa: B006 - the protocol's default
-        """Show what a launch of a grid would start and about what it costs, which runs are already
-        done, and what is left of the budget. Start nothing. Mistakes in the grid are reported
-        with their lines. If the grid does not exist, the answer lists the grids that do."""
+        """Show what a launch of a grid would start, an estimate of its cost, which runs are
+        already done, and what is left of the budget. Start nothing. Mistakes in the grid are
+        reported with their lines. If the grid does not exist, the answer lists those that do."""
         preview = self._workspace.preview(grid, overrides, again=False)
         plan = preview.launch.plan
         names = [run.name for run in preview.starting]
@@ -77,10 +79,9 @@ class Running:
         }
 
     def launch(self, asked: Launch) -> dict[str, object]:
-        """Start a grid and return at once; its runs go on without this server. Refused beyond the
-        budget that a person has set. `tokens`, `usd`, `hours`: the most that the sweep may use
-        (default: all that is left). Runs whose configuration and seed have succeeded in another
-        sweep are not run again: `reused` has their results."""
+        """Start a grid and return at once. Its runs continue without this server. A launch beyond
+        the budget that a person has set is refused. Runs whose configuration and seed have
+        succeeded in another sweep are not run again: `reused` has their results."""
         from sweeper.launcher.annotations import Noted, mark
 
         preview = self._workspace.preview(asked.grid, asked.overrides, again=asked.again)
@@ -111,12 +112,14 @@ class Running:
 
     def status(
         self,
-        sweep: Annotated[str | None, Field(max_length=300, description="one; none: all")] = None,
+        sweep: Annotated[
+            str | None, Field(max_length=300, description="a sweep's name; null: all sweeps")
+        ] = None,
         number: Number = 1,
         size: Size = 20,
     ) -> dict[str, object]:
-        """Return where a sweep stands: its runs by state, what its launcher observes, whether it
-        is over. Without a sweep, return a page of all sweeps."""
+        """Return the runs of a sweep by state, what its launcher observes, and whether it is over
+        (`at_work` is false then). Without a sweep, return a page of all sweeps."""
         if sweep is None:
             records = self._workspace.registry.sweep_records()
             newest = sorted(records, key=lambda one: one["created"] or "", reverse=True)
@@ -146,15 +149,15 @@ class Running:
         self,
         sweep: Name,
         seconds: Annotated[
-            float, Field(ge=0, le=_MOST_SECONDS, description="how long at most")
+            float, Field(ge=0, le=_MOST_SECONDS, description="the longest wait")
         ] = 60.0,
         changed: Annotated[
-            str, Field(max_length=200, description="`changed` of the last answer")
+            str, Field(max_length=200, description="`changed` of your last answer")
         ] = "",
     ) -> dict[str, object]:
-        """Wait until a sweep has changed since the answer whose `changed` is given (a run began or
-        ended, an alarm, the sweep is over), or the time is up. Waits at most 300 seconds: call it
-        again. `timed_out` tells which it was."""
+        """Wait until a sweep changes: a run begins or ends, an alarm is raised, the sweep is over.
+        Give `changed` of your last answer, so that nothing in between is missed. Returns after at
+        most 300 seconds, with `timed_out` if nothing has changed: then call it again."""
         deadline = time.monotonic() + seconds
         while True:
             begun = time.monotonic()
@@ -167,7 +170,7 @@ class Running:
             await asyncio.sleep(min(left, max(_LOOK_SECONDS, 10 * (time.monotonic() - begun))))
 
     def alarms(self, sweep: Name, number: Number = 1, size: Size = 20) -> dict[str, object]:
-        """Return what is wrong with the runs of a sweep, the evidence, and what to do about it."""
+        """Return what is wrong with the runs of a sweep, with evidence and advice."""
         opened = self._workspace.registry.sweep(sweep)
         raised = [
             {"run": one.name, "rule": one.rule, "time": one.time, "key": one.key,
@@ -177,7 +180,7 @@ class Running:
         return page(raised, number, size).under("alarms")
 
     async def cancel(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
-        """Stop runs of a sweep that an agent has launched, for good; []: all of them. Returns
+        """Stop runs of a sweep that an agent has launched. They do not continue later. Returns
         after at most 30 seconds; some runs may then still be stopping."""
         from sweeper.launcher.control import cancel
         from sweeper.sweep.requests import Requested
@@ -196,7 +199,7 @@ class Running:
         return {"sweep": sweep, "still_stopping": False, "runs": reasons}
 
     def retry(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
-        """Start failed runs again, of a sweep that an agent has launched; []: all that failed.
+        """Start failed runs of a sweep that an agent has launched again ([]: all that failed).
         Each counts as one more run of the budget, and the sweep's own budget applies to them."""
         done = self._workspace.retry(sweep, runs)
         return {"sweep": sweep, "runs": dict(Counter(Ours(one.why) for one in done))}

@@ -189,10 +189,10 @@ def _add_prompts(server: "MCPServer[object]") -> None:
     def diagnose(sweep: str) -> str:
         """Return how to find out why runs of a sweep failed or learnt nothing."""
         return (
-            f"Find out what is wrong with the sweep {sweep}. Ask `status`, then `alarms`; of runs "
-            "that failed read `logs`; of some that ran `rollouts`, the best and the worst. Name "
-            "the cause with its evidence in a `note` before you change anything, then change one "
-            "thing, `plan` it, and launch it as a sweep of its own."
+            f"Find out what is wrong with the sweep {sweep}. Ask `status`, then `alarms`. Read the "
+            "`logs` of runs that failed, and the best and the worst `rollouts` of some that ran. "
+            "Write the cause with its evidence in a `note` before you change anything. Then change "
+            "one thing, `plan` it, and launch it as a sweep of its own."
         )
 
     del research, diagnose

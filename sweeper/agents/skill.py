@@ -10,16 +10,16 @@ NAME = "sweeper-research"
 SKILLS = {NAME: "SKILL.md", "sweeper-debug": "DEBUG.md"}
 """The files of the skills, by name."""
 ARC = """\
-1. Write down the question, what you expect, what is to be beaten and what would count as success,
-   before anything runs (`note` on the first sweep, or notes/plan.md).
-2. The baseline first: the simplest configuration that could answer, with 3 seeds or more. `plan` it
-   and read what would run, what it costs and what was run before. Launch it.
-3. `wait`; look at `alarms` early. Cancel what cannot be right rather than pay for it.
+1. Write down the question, what you expect, the baseline and what counts as success before
+   anything runs (`note` on the first sweep, or notes/plan.md).
+2. Run the baseline first: the simplest configuration that could answer, with 3 seeds or more.
+   `plan` it and read what would run, what it costs and what was run before. Then `launch` it.
+3. `wait`, and look at `alarms` early. Cancel a run that has gone wrong.
 4. Read `rollouts` of the best and of the worst run before you believe a metric.
-5. Ask for the `verdict`. One seed against one seed shows nothing; "tied" means tied.
-6. Change one thing, in a grid of its own, against the baseline; the same seeds, the same data.
-7. `record_result` checks a claim before you make it. Where it is not shown, say so.
-8. `note` what was expected, what was seen and what follows, also where nothing worked.
+5. Ask for the `verdict`. One seed against one seed shows nothing, and "tied" is not a win.
+6. Change one thing, in a grid of its own, against the baseline, with the same seeds and data.
+7. Check each claim with `record_result` before you make it. If it is not shown, say so.
+8. `note` what you expected, what you saw and what follows, even if nothing worked.
 """
 
 

@@ -43,38 +43,48 @@ class Example(BaseModel):
 Client = Context
 """The calling client, to which progress is reported."""
 NewName = Annotated[
-    str, Field(min_length=1, max_length=60, description="of the session: its sweep is agent-NAME")
+    str,
+    Field(min_length=1, max_length=60, description="name of the session; its sweep is agent-NAME"),
 ]
 SessionName = Annotated[
-    str, Field(min_length=1, max_length=600, description="as init_... named it: agent-NAME/seed=0")
+    str,
+    Field(
+        min_length=1,
+        max_length=600,
+        description="the name that init_... returned, such as agent-NAME/seed=0",
+    ),
 ]
 Settings = Annotated[
     dict[str, str | int | float | bool | None],
     Field(
         max_length=60,
-        description="of the recipe, as {'model_name': 'tiny/qwen3', 'learning_rate': 1e-3, "
-        "'max_steps': 60}; a wrong name is told",
+        description="settings of the recipe, such as {'model_name': 'tiny/qwen3', "
+        "'learning_rate': 1e-3, 'max_steps': 60}; `recipes` lists them",
     ),
 ]
 Problems = Annotated[
-    list[Problem], Field(max_length=5000, description="to train on, a part of them held out")
+    list[Problem],
+    Field(max_length=5000, description="problems to train on; a part of them is held out"),
 ]
 Data = Annotated[
     str | None,
-    Field(max_length=500, description="instead: a .jsonl of the same below the grids folder"),
+    Field(
+        max_length=500, description="instead of `problems`: a .jsonl file below the grids folder"
+    ),
 ]
 Given = Annotated[
     list[Problem],
     Field(max_length=500, description="train on exactly these at each step; []: the session's own"),
 ]
-Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1, description="seed of the run or of the samples")]
 Start = Annotated[
-    str | None, Field(max_length=600, description="weights: tinker://..., or a run (sweep/run)")
+    str | None,
+    Field(max_length=600, description="initial weights: tinker://..., or a run (sweep/run)"),
 ]
-Steps = Annotated[int, Field(ge=1, le=1000)]
-Seconds = Annotated[float, Field(ge=0, le=300, description="how long to wait for the result")]
+Steps = Annotated[int, Field(ge=1, le=1000, description="number of steps")]
+Seconds = Annotated[float, Field(ge=0, le=300, description="seconds to wait for the result")]
 Busy = Annotated[
-    float, Field(ge=0, le=60, description="how long to wait if another order is being executed")
+    float, Field(ge=0, le=60, description="seconds to wait while another order is executed")
 ]
 
 
@@ -121,7 +131,11 @@ class NewGradedSession(NewSession):
         ),
     ] = None
     examples: Annotated[
-        list[Example], Field(max_length=100, description="what the grader must give: 2 or more")
+        list[Example],
+        Field(
+            max_length=100,
+            description="calls of the grader with the scores that it must give: 2 or more",
+        ),
     ] = []  # noqa: RUF012
 
     def grading(self) -> Grading | None:
@@ -143,7 +157,7 @@ class Sample(Arguments):
         list[Annotated[str, Field(min_length=1, max_length=20_000)]],
         Field(min_length=1, max_length=20),
     ]
-    count: Annotated[int, Field(ge=1, le=16, description="answers to each")] = 1
+    count: Annotated[int, Field(ge=1, le=16, description="answers per prompt")] = 1
     max_tokens: Annotated[int, Field(ge=1, le=4096)] = 64
     temperature: Annotated[float, Field(ge=0, le=5)] = 1.0
     seed: Seed | None = None
@@ -180,8 +194,8 @@ class Training:
         seconds: Seconds = 120.0,
         busy_seconds: Busy = 10.0,
     ) -> dict[str, object]:
-        """Train an SFT session for some steps. `done: false` means that the time was up first: the
-        training goes on, and `session` returns the result of the order."""
+        """Train an SFT session for some steps. `done: false` means that the time was up first. The
+        training continues, and `session` returns its result later."""
         order = {"kind": "train", "steps": steps, "data": _plain(data)}
         return await self._do(ctx, session, order, seconds, busy_seconds, only="sft")
 
@@ -195,8 +209,8 @@ class Training:
         busy_seconds: Busy = 10.0,
     ) -> dict[str, object]:
         """Train a GRPO session for some steps: sample, grade, learn. `done: false` means that the
-        time was up first: the training goes on, and `session` returns the result of the order.
-        Read `rollouts` of the session before you believe its reward."""
+        time was up first. The training continues, and `session` returns its result later. Read
+        `rollouts` of the session before you believe its reward."""
         order = {"kind": "train", "steps": steps, "data": _plain(data)}
         return await self._do(ctx, session, order, seconds, busy_seconds, only="grpo")
 
@@ -212,12 +226,15 @@ class Training:
         session: SessionName,
         name: Annotated[
             str,
-            Field(pattern="^[a-z][a-z0-9_.-]{0,40}$", description="as best; not final"),
+            Field(
+                pattern="^[a-z][a-z0-9_.-]{0,40}$",
+                description="such as best; not final, which `finish` makes",
+            ),
         ],
         seconds: Seconds = 120.0,
         busy_seconds: Busy = 10.0,
     ) -> dict[str, object]:
-        """Save the weights of a session under a name: to load, to sample from, to start from."""
+        """Save the weights of a session under a name, to load them or to start from them later."""
         if name == "final":
             raise UsageError("the checkpoint `final` is made by `finish`: another name")
         return await self._do(ctx, session, {"kind": "save", "name": name}, seconds, busy_seconds)
@@ -237,8 +254,8 @@ class Training:
         seconds: Seconds = 120.0,
         busy_seconds: Busy = 10.0,
     ) -> dict[str, object]:
-        """Continue from other weights and their optimizer state. Steps are counted on, and the
-        record of earlier training stays."""
+        """Continue from other weights and their optimizer state. The count of steps continues, and
+        the record of earlier training stays."""
         live = await asyncio.to_thread(self._sessions.find, session)
         path = await asyncio.to_thread(self._sessions.address, checkpoint, live.run)
         return await self._do(ctx, session, {"kind": "load", "path": path}, seconds, busy_seconds)
@@ -250,7 +267,7 @@ class Training:
         seconds: Seconds = 120.0,
         busy_seconds: Busy = 10.0,
     ) -> dict[str, object]:
-        """End a session: the last evaluation, and the final checkpoint. Then ask for the verdict
+        """End a session with its last evaluation and its final checkpoint. Then ask for the verdict
         of its sweep, and `note` what you conclude."""
         return await self._do(ctx, session, {"kind": "finish"}, seconds, busy_seconds)
 
@@ -259,12 +276,17 @@ class Training:
         ctx: Client,
         session: SessionName,
         order: Annotated[
-            int | None, Field(ge=1, le=999_999, description="wait for its result; none: the last")
+            int | None,
+            Field(
+                ge=1,
+                le=999_999,
+                description="number of an order, to wait for its result; null: the last",
+            ),
         ] = None,
         seconds: Seconds = 0.0,
     ) -> dict[str, object]:
-        """Return where a session stands: what it is doing and how far that is, the result of an
-        order, its checkpoints, its cost. Works while an order is running."""
+        """Return what a session is doing, its progress, the result of an order, its checkpoints
+        and its cost. Works while an order is executed."""
         live = await asyncio.to_thread(self._sessions.find, session)
         last = await asyncio.to_thread(self._sessions.last, live)
         number = last if order is None else order
