@@ -185,10 +185,13 @@ def require(checks: Iterable[Check], backend: str) -> None:
 
 
 class Leftover(NamedTuple):
-    """Files that belong together and are no longer needed, and why."""
+    """Files that belong together and are no longer needed, and why. Those of a sweep on a remote
+    store are addresses. `release` is called with the paths to be removed, before they are; if it
+    raises `EnvironmentFailure`, they stay."""
 
     paths: Sequence[str]
     why: str
+    release: Callable[[Sequence[str]], None] | None = None
 
 
 Batches = Sequence[Sequence[JobSpec]]

@@ -9,15 +9,16 @@ import re
 import shutil
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from sweeper import paths
 from sweeper.backends import every_backend
+from sweeper.backends.base import Leftover
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import open_registry
-from sweeper.errors import NotFound, StoreError
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.metrics.rollout_files import summary_files
 from sweeper.results.problems import Problems, tell_problems
 from sweeper.results.registry import Registry
@@ -44,7 +45,7 @@ _TEMPORARY = re.compile(r"\.tmp-(\d+)-[0-9a-f]+")
 class Waste(NamedTuple):
     """Something to remove: a file or folder, the reason, and its bytes. A file of a store has
     `store` and `inside`, its path there. `used` is the time of the last use of a folder that jobs
-    make and use under locks."""
+    make and use under locks. `release` is that of `backends.base.Leftover`."""
 
     path: str
     why: str
@@ -52,6 +53,7 @@ class Waste(NamedTuple):
     store: Store | None = None
     inside: str = ""
     used: float | None = None
+    release: Callable[[Sequence[str]], None] | None = None
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -92,6 +94,7 @@ def run(arguments: Namespace) -> int:
         waste += _of_each(runs, _superseded)
     waste = [waste for waste in waste if not _is_beyond_a_link(waste)]
     if arguments.delete:
+        waste = _released(waste)
         _remove(waste)
     shown = [waste[:3] for waste in waste]
     if arguments.json:
@@ -289,17 +292,31 @@ def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
                 well.add(run.id)
     kinds = list(every_backend()) if over else []
     for folder, ids in over.items():
-        store = stores[folder]
-        here = not store.is_remote
-        left = (one for kind in kinds for one in kind.leftovers(folder, ids, well & ids))
-        for parts, why in left:
-            with contextlib.suppress(OSError):
-                parts_with_status = [(path, os.stat(path)) for path in parts]
-                if max(status.st_mtime for _, status in parts_with_status) < before:
-                    for path, status in parts_with_status:
-                        inside = path.removeprefix(f"{store.root}/")
-                        size = status.st_size
-                        yield _in(store, inside, why, size) if here else Waste(path, why, size)
+        left = [one for kind in kinds for one in kind.leftovers(folder, ids, well & ids)]
+        yield from _of_backends(left, stores[folder], folder, before)
+
+
+def _of_backends(
+    left: Sequence[Leftover], store: Store, folder: str, before: float
+) -> Iterator[Waste]:
+    """Yield what backends left of a sweep. The age of files on a remote store is unknown."""
+    sizes: dict[str, int] = {}
+    if store.is_remote and any(path.startswith(folder) for one in left for path in one.paths):
+        top = f"{folder.removeprefix(f'{store.root}/')}/launcher"
+        sizes = {entry.path: entry.size for entry in store.list(top)}
+    for files, why, release in left:
+        insides = [path.removeprefix(f"{store.root}/") for path in files]
+        if store.is_remote and sizes.keys() >= set(insides):
+            for inside in insides:
+                yield _in(store, inside, why, sizes[inside])._replace(release=release)
+            continue
+        with contextlib.suppress(OSError):
+            statuses = [os.stat(path) for path in files]
+            if max(status.st_mtime for status in statuses) < before:
+                for path, inside, status in zip(files, insides, statuses, strict=True):
+                    here, size = not store.is_remote, status.st_size
+                    waste = _in(store, inside, why, size) if here else Waste(path, why, size)
+                    yield waste._replace(release=release)
 
 
 def _in(store: Store, path: str, why: str, size: int) -> Waste:
@@ -370,6 +387,22 @@ def _newest(top: str) -> float:
 def _touched(folder: str) -> float:
     """Return when a spooled sweep was last used; a starting worker has made no file there yet."""
     return max(_newest(folder), os.stat(os.path.join(folder, "unsynced")).st_mtime)
+
+
+def _released(removed: Sequence[Waste]) -> list[Waste]:
+    """Release what is to be removed. Return it without what cannot be released now."""
+    paths: dict[Callable[[Sequence[str]], None], list[str]] = {}
+    for waste in removed:
+        if waste.release is not None:
+            paths.setdefault(waste.release, []).append(waste.path)
+    kept: set[str] = set()
+    for release, ours in paths.items():
+        try:
+            release(ours)
+        except EnvironmentFailure as error:
+            warn(f"{error}: {plural(len(ours), 'record')} of it kept")
+            kept.update(ours)
+    return [waste for waste in removed if waste.path not in kept]
 
 
 def _remove(removed: Iterable[Waste]) -> None:

@@ -106,6 +106,32 @@ def test_slots_are_those_of_all_sweeps_together(shell: Any, ssh_hosts: Any) -> N
     assert most == 6  # of 12 runs
 
 
+def test_records_of_finished_jobs_are_removed_here_and_on_their_hosts(
+    shell: Any, ssh_hosts: Any
+) -> None:
+    shell.run("launch", "grid.yaml", "--wait")
+    records = ssh_hosts.folder / "records"
+
+    def left() -> tuple[int, int]:
+        here = len(list((shell.folder / "sweeps/toys/launcher/hosts").glob("*.json")))
+        return here, len(list(records.glob("*/*/*.json")))
+
+    assert left() == (6, 6)
+    gc = ("store", "gc", "--days", "0")
+    listed = shell.run(*gc)
+    for host in ("a", "b"):
+        assert listed.count(f"record of a job on {host}, of a run that succeeded") == 3
+    with ssh_hosts.unplugged("a"):
+        told = shell.run(*gc, "--delete")
+    assert "ssh a: " in told and "3 records of it kept" in told
+    assert left() == (3, 3)
+    assert "record of a job on" in shell.run(*gc, "--delete")
+    assert left() == (0, 0)
+    assert not list(records.glob("*/*/"))  # no folder of the sweep is left on a host
+    assert "record of a job on" not in shell.run(*gc)
+    shell.run("show", "toys/x=1")  # which needs none of them
+
+
 class Elsewhere:
     """The hosts as machines that share no files with this one, for the fixture `elsewhere`."""
 
@@ -132,6 +158,9 @@ def test_a_remote_store_and_the_code_as_it_was_launched(
         time.sleep(2)
     shell.until(lambda: shell.run_states() == {"succeeded": 3})
     shell.judge(once=True)
+    assert shell.run("store", "gc", "--days", "0", "--delete").count("record of a job on") == 3
+    assert "record of a job on" not in shell.run("store", "gc", "--days", "0")
+    assert not list((ssh_hosts.folder / "records").glob("*/*/*.json"))
 
 
 def test_mistakes_cost_one_line(shell: Any, ssh_hosts: Any) -> None:

@@ -1,9 +1,9 @@
 """The description of the backend for machines reached by SSH. Its code is loaded when a sweep is
 launched there."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
-from sweeper.backends.base import Backend, BackendType, Capabilities, Check
+from sweeper.backends.base import Backend, BackendType, Capabilities, Check, Leftover
 from sweeper.backends.ssh.options import SECTION, Host, Options
 from sweeper.errors import UsageError
 from sweeper.fields.options import read_options
@@ -49,6 +49,15 @@ def _capabilities(options: Mapping[str, object]) -> Capabilities:
     return Capabilities(here=False, files=read.shared, python=python, secrets=secrets)
 
 
+def _leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterable[Leftover]:
+    """Yield the records of where the jobs of runs that succeeded ran. Those of failed runs are
+    kept, as what their jobs printed is."""
+    from sweeper.backends.ssh.backend import leftovers
+
+    del over
+    return leftovers(folder, well, _open)
+
+
 def _checks(options: Mapping[str, object]) -> Iterable[Check]:
     from sweeper.backends.ssh.backend import SshBackend
 
@@ -68,4 +77,5 @@ BACKEND = BackendType(
     pins_gpus=True,
     capabilities=_capabilities,
     checks=_checks,
+    leftovers=_leftovers,
 )

@@ -3,16 +3,23 @@ sweep's folder before it starts. A host that does not answer says nothing about 
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
-from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, Leftover
 from sweeper.backends.ssh.connection import Connection, secret_values
 from sweeper.backends.ssh.options import Options
 from sweeper.common.json_values import list_of, table_of
-from sweeper.errors import EnvironmentFailure, NoRoom, NotFound, Unreachable
+from sweeper.errors import (
+    EnvironmentFailure,
+    NoRoom,
+    NotFound,
+    StoreError,
+    Unreachable,
+    UsageError,
+)
 from sweeper.store.documents import encode, read_as
 from sweeper.sweep.folder import SweepFolder
 
@@ -20,6 +27,8 @@ T = TypeVar("T")
 _BUSY_SECONDS = 2.0
 """How long a host's count of its jobs counts."""
 _ABREAST = 16
+_HOSTS = "launcher/hosts"
+"""The folder in a sweep's folder that has the host of each job."""
 
 
 class _Count(NamedTuple):
@@ -242,7 +251,36 @@ class SshBackend(Backend):
         return {token: self._hosts[token] for token in tokens if token in self._hosts}
 
     def _path(self, token: str) -> str:
-        return f"{self._folder.name}/launcher/hosts/{token}.json"
+        return f"{self._folder.name}/{_HOSTS}/{token}.json"
+
+
+def leftovers(
+    folder: str, well: Set[str], open_backend: Callable[[str, str, Mapping[str, object]], Backend]
+) -> Iterator[Leftover]:
+    """Yield the records of jobs of these runs in the folder of a sweep. Before one is removed, its
+    host is made to forget the job; those of a host that does not answer stay."""
+    sweep = SweepFolder.at_address(folder)
+    names = (path.rpartition("/")[2] for path in sweep.store.names(f"{sweep.name}/{_HOSTS}"))
+    tokens = [name.removesuffix(".json") for name in names]
+    tokens = [token for token in tokens if token.rpartition("-a")[0] in well]
+    if not tokens:
+        return
+    try:
+        options = sweep.read_plan().launch.options.get("ssh", {})
+        backend = open_backend(sweep.name, folder, options)
+    except (NotFound, StoreError, UsageError):
+        return  # how to reach its hosts is unknown
+    releases: dict[str, Callable[[Sequence[str]], None]] = {}
+    for token in tokens:
+        path = f"{sweep.name}/{_HOSTS}/{token}.json"
+        host = read_as(sweep.store, path, _host_of)
+        release = releases.setdefault(host, lambda paths: backend.forget(_tokens(paths)))
+        why = f"record of a job on {host}, of a run that succeeded"
+        yield Leftover([f"{sweep.address}/{_HOSTS}/{token}.json"], why, release)
+
+
+def _tokens(paths: Sequence[str]) -> list[str]:
+    return [path.rpartition("/")[2].removesuffix(".json") for path in paths]
 
 
 def _host_of(document: object, place: str) -> str:

@@ -26,6 +26,13 @@ def _text(path: str) -> str:
         return ""
 
 
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # it is a file, or was removed meanwhile
+        return []
+
+
 def _began(pid: int) -> str:
     """Return when a process began, in ticks since the machine did; "" if it has ended."""
     fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
@@ -68,7 +75,7 @@ class Host:
         count, old = 0, time.time() - _DAYS * 86400
         for sweep in os.listdir(self.top):
             folder = os.path.join(self.top, sweep)
-            for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            for name in _names(folder):
                 path = os.path.join(folder, name)
                 if not name.endswith(".json"):
                     continue
@@ -86,6 +93,7 @@ class Host:
         never start more than that together."""
         with open(os.path.join(self.top, "lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)  # `forget` may have removed it
             free = slots - self.busy()
             left: list[str] = []
             for job in jobs:
@@ -166,12 +174,16 @@ class Host:
             return ""
 
     def forget(self, tokens: list[str]) -> None:
-        """Remove the records of jobs that have ended."""
-        for token, state in self.look(tokens).items():
-            if not isinstance(state, int):
-                for kind in ("log", "json"):
-                    with contextlib.suppress(OSError):
-                        os.unlink(self.path(token, kind))
+        """Remove the records of jobs that have ended, and the folder if none is left."""
+        with open(os.path.join(self.top, "lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for token, state in self.look(tokens).items():
+                if not isinstance(state, int):
+                    for kind in ("log", "json"):
+                        with contextlib.suppress(OSError):
+                            os.unlink(self.path(token, kind))
+            with contextlib.suppress(OSError):
+                os.rmdir(self.folder)
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
