@@ -1,7 +1,6 @@
 """tinker-cookbook's benchmarks as items of an evaluation: `suite=cookbook:gsm8k`. Its environments
 make the prompts and grade the answers. Needs tinker-cookbook in the same interpreter."""
 
-import asyncio
 import hashlib
 import importlib
 import importlib.util
@@ -141,6 +140,8 @@ class Benchmarks:
         about: About,
         tokenizer: Any,
     ) -> None:
+        import asyncio  # every plan loads this file, and this takes ten milliseconds
+
         renderer = how.renderer_name or _renderer_of(about)
         self._how, self._most, self._tokenizer = how, about.most, tokenizer
         self._renderer = _cookbook("renderers").get_renderer(renderer, tokenizer)
@@ -170,6 +171,8 @@ class Benchmarks:
 
     def begin(self, sampler: Any, item: Item, first: int, seeds: Sequence[int]) -> Waited:
         """Play an example once for each seed; the first is its sample `first`."""
+        import asyncio
+
         name, example = self._where[item.key]
         played: list[Callable[[], Coroutine[Any, Any, Played]]] = []
         for number, seed in enumerate(seeds, first):

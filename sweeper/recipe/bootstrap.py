@@ -129,8 +129,10 @@ def check(waits: int | None, recipes: tuple[str, ...] = ()) -> None:
     With `waits` the request is ready once that descriptor has a byte, and never comes if it is
     closed. Until then, modules that will be needed are loaded, `recipes` as well.
     """
+    import gc
     import json
 
+    gc.set_threshold(50_000)  # else it collects dozens of times while modules load
     inspection = _beside("inspection")
     early: set[str] = set()
     if waits is not None:
