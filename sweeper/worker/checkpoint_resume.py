@@ -4,12 +4,10 @@ of the recipe's own files, in tinker-cookbook's names and formats."""
 import json
 import os
 
-from sweeper.metrics.files import NAMES
-from sweeper.metrics.rows import ends_final
 from sweeper.store.local import open_regular
 from sweeper.sweep.folder import SweepFolder
 
-_APPENDED = (*NAMES, "items.jsonl", "episodes.jsonl", "checkpoints.jsonl")
+_APPENDED = ("items.jsonl", "episodes.jsonl", "checkpoints.jsonl")
 _COPIED = ("config.json",)
 _DEEP = 8
 
@@ -33,13 +31,15 @@ def seed(folder: SweepFolder, run: str, attempt: int, mode: str, first: int = 1)
         chosen += [n for n in paths if set(os.listdir(paths[n])) - {"code.diff"}]
     if not chosen or target is None:
         return None
-    source = paths[chosen[0]]
-    for name in (*_COPIED, *_APPENDED):
+    from sweeper.metrics.files import NAMES  # first attempts read no metrics
+
+    source, appended = paths[chosen[0]], (*NAMES, *_APPENDED)
+    for name in (*_COPIED, *appended):
         for inner in record_folders(source, folder):
             path = os.path.join(source, inner, name)
             if os.path.exists(path):
                 os.makedirs(os.path.join(target, inner), exist_ok=True)
-                copy(path, os.path.join(target, inner, name), lines=name in _APPENDED)
+                copy(path, os.path.join(target, inner, name), lines=name in appended)
     return chosen[0]
 
 
@@ -73,6 +73,8 @@ def has_final_checkpoint(log_path: str) -> bool | None:
     path = os.path.join(log_path, "checkpoints.jsonl")
     if not os.path.exists(path):
         return None
+    from sweeper.metrics.rows import ends_final
+
     return ends_final(read_records(path))
 
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from sweeper.metrics.files import local_metrics
 from sweeper.store.documents import timestamp
 from sweeper.sweep.event import Paused
 
@@ -125,6 +124,8 @@ class Pauses:
 
 def _size(folder: str) -> int:
     """Return the bytes of the metrics in a folder."""
+    from sweeper.metrics.files import local_metrics  # most recipes are never paused
+
     try:
         return os.stat(local_metrics(folder)).st_size
     except OSError:
