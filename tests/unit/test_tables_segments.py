@@ -161,16 +161,16 @@ def test_other_processes_fill_the_cache_with_the_last_files(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    names = [f"run{number}" for number in range(8)]
+    names = [f"run{number}" for number in range(12)]
     for name in names:
         desk.write(name, "".join(f'{{"step": {n}, "a": {n / 3}}}\n' for n in range(5000)))
     paths = [f"runs/{name}/metrics.jsonl" for name in names]
     alone = [plain(Reader(None).columns(Files(desk.store, "runs"), path)) for path in paths]
     size = sum((desk.folder / path).stat().st_size for path in paths)
-    for executable, parsed in ((sys.executable, size / 2), ("/no/such/python", size)):
+    for executable, parsed in ((sys.executable, size * 9 / 16), ("/no/such/python", size)):
         reader, files = desk.reader(), Files(desk.store, "runs")
         monkeypatch.setattr(sys, "executable", executable)
-        reader.fill(((files, path) for path in paths), share=size // 2)
+        reader.fill(((files, path) for path in paths), share=size // 8)
         assert [plain(reader.columns(files, path)) for path in paths] == alone
         assert reader.parsed == pytest.approx(parsed, rel=0.1)
         shutil.rmtree(desk.cache, ignore_errors=True)

@@ -19,7 +19,7 @@ from sweeper.metrics.cache_folder import Folder, hash_of
 from sweeper.metrics.sources import Files
 from sweeper.metrics.tables.columns import Columns, join
 
-_ROOM = 1 << 20
+_ROOM = 1 << 21
 """The number of values at which a segment is written."""
 _SMALL = 16
 """The number of segments that may be less than half full; if there are more, they are merged."""
@@ -30,10 +30,11 @@ _METADATA = b"sweeper"
 _writers: list[threading.Thread] = []
 
 
-def wait_for_writers() -> None:
-    """Wait until this process has written its segments, which it does in threads."""
-    while _writers:
-        _writers.pop().join()
+def wait_for_writers(but: int = 0) -> None:
+    """Wait until this process has written its segments, `but` for the last ones. It does so in
+    threads."""
+    while len(_writers) > but:
+        _writers.pop(0).join()
 
 
 def _pyarrow(module: str = "pyarrow.parquet") -> Any:
@@ -178,7 +179,7 @@ class Cache:
 
     def flush(self, instead_of: Sequence[str] = ()) -> None:
         """Write a segment with new data in a thread, then remove the files `instead_of`."""
-        wait_for_writers()
+        wait_for_writers(but=1)
         if self._new:
             arguments = self.folder, f"{self._prefix}{time.time_ns():016x}", self._new, instead_of
             self._sent.update(self._new)

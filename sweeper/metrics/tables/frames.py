@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.metrics.tables.columns import ABSENT, Columns, Floats, join_odd, present
+from sweeper.metrics.tables.columns import Columns, Floats, join_odd, present
 from sweeper.sweep.run_record import RUN_KEY
 
 if TYPE_CHECKING:
@@ -39,14 +39,10 @@ def _keys(parts: Sequence[Part], first: Sequence[str]) -> list[str]:
 
 def _stacked(parts: Sequence[Part], keys: Sequence[str]) -> Floats:
     """Return one row per key, with the runs' columns one after the other."""
-    counts = [part.columns.rows for part in parts]
-    block = np.empty((len(keys), sum(counts)))
-    for place, key in enumerate(keys):
-        start = 0
-        row = block[place]
-        for part, count in zip(parts, counts, strict=True):
-            row[start : start + count] = part.columns.values.get(key, ABSENT)
-            start += count
+    block = np.empty((len(keys), sum(part.columns.rows for part in parts)))
+    for row, key in zip(block, keys, strict=True):
+        if parts:
+            np.concatenate([part.columns.column(key) for part in parts], out=row)
     return block
 
 

@@ -22,7 +22,7 @@ from sweeper.metrics.tables.columns import Columns, join, parse_columns, read_co
 from sweeper.store.opening import open_store
 
 _SHARE = 1 << 26
-"""Bytes that are worth a separate process."""
+"""Bytes that are worth a separate process: it reads as many in the time that it takes to start."""
 _PROCESSES = 4
 
 
@@ -66,9 +66,11 @@ class Reader:
         if shares < 2 or self._folder is None:
             return
         parts: list[list[tuple[Files, str]]] = [[] for _ in range(shares)]
-        begin = lead = total // 10  # this process makes the table too, so it reads less
+        mine = (total + (shares - 1) * share) // shares  # the others read less: they have to start
+        begin = -mine
         for files, path, size in sizes:
-            parts[begin * shares // (total + lead)].append((files, path))
+            place = 1 + begin * (shares - 1) // (total - mine) if begin >= 0 else 0
+            parts[place].append((files, path))
             begin += size
         for part in parts[1:]:
             with suppress(OSError):  # no room for a process
