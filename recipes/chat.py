@@ -116,13 +116,13 @@ def _learned(conversation: Conversation, learn: Learned) -> list[int]:
 
 def render_answer(tokenizer: Any, before: Conversation, answer: str) -> Example:
     """Return a question with an answer; only the answer's tokens have weight."""
-    prompt, reply = _encode_turn(tokenizer, before, _said(answer))
+    prompt, reply = _encode_turn(tokenizer, before, _answer_of(answer))
     return Example(prompt + reply, [0.0] * len(prompt) + [1.0] * len(reply), len(prompt))
 
 
 def render_prompt(tokenizer: Any, messages: Conversation) -> tuple[list[int], int]:
     """Return the tokens of a prompt, and the token that ends its answer."""
-    prompt, reply = _encode_turn(tokenizer, messages, _said("x"))
+    prompt, reply = _encode_turn(tokenizer, messages, _answer_of("x"))
     return prompt, reply[-1]
 
 
@@ -134,7 +134,7 @@ def render_reply(tokenizer: Any, text: str) -> list[int]:
         return _tokens(tokenizer, [f"\nuser: {text}\nassistant:"])[0]
     before = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
     after = [*before, {"role": "user", "content": text}]
-    _, reply = _encode_turn(tokenizer, before[:1], _said("x"))
+    _, reply = _encode_turn(tokenizer, before[:1], _answer_of("x"))
     head = tokenizer.apply_chat_template(before[:1], tokenize=False, add_generation_prompt=True)
     head += tokenizer.decode(reply)
     whole: str = tokenizer.apply_chat_template(after, tokenize=False, add_generation_prompt=True)
@@ -201,7 +201,7 @@ def same_text(tokenizer: Any, left: Sequence[int], right: Sequence[int]) -> bool
     return texts[0] == texts[1]
 
 
-def _said(text: str) -> Message:
+def _answer_of(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 

@@ -195,8 +195,8 @@ class _Episode:
         begun: float,
     ) -> None:
         self._player, self._end, self._place, self._sample = player, problem.end, place, sample
-        self._asked = problem.messages[-1]["content"]
-        self._told, self._fresh = "", False
+        self._task = problem.messages[-1]["content"]
+        self._latest, self._fresh = "", False
         self._limits, self._tokenizer = player.limits, player.tokenizer
         self._deadline = begun + self._limits.episode_seconds
         self._context = list(problem.prompt)
@@ -214,11 +214,11 @@ class _Episode:
     def tell(self, text: str) -> None:
         """Append a message to the model after its last answer."""
         tokens = self._reply(text)
-        self._told, self._before, self._context = text, tokens, self._context + tokens
+        self._latest, self._before, self._context = text, tokens, self._context + tokens
 
     def ask(self, text: str) -> None:
         """Append the instruction of the task's next step."""
-        self._asked = text
+        self._task = text
         self.tell(text)
 
     def _reply(self, text: str) -> list[int]:
@@ -297,7 +297,7 @@ class _Episode:
         text = self._tokenizer.decode(sampled.tokens, skip_special_tokens=True)
         self._keep(sampled, text, "", begun, {"summary": 1.0})
         summary = chat.without_special(self._tokenizer, text)
-        prompt_text = f"{self._asked}{_SUMMARY}{summary}\n\n{self._told}".rstrip("\n")
+        prompt_text = f"{self._task}{_SUMMARY}{summary}\n\n{self._latest}".rstrip("\n")
         messages = [{"role": "user", "content": prompt_text}]
         prompt, _ = chat.render_prompt(self._tokenizer, messages)
         self._before, self._context, self._fresh = prompt, list(prompt), True

@@ -85,18 +85,18 @@ class Tally:
     """Token counts by model and kind."""
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[str, float]] = {}
+        self._by_model: dict[str, dict[str, float]] = {}
 
     def add(self, model: str, kind: str, tokens: float) -> None:
         """Add tokens of a kind."""
-        own = self._found.setdefault(model, {})
+        own = self._by_model.setdefault(model, {})
         own[kind] = own.get(kind, 0.0) + tokens
 
     def counts(self) -> Counts:
         """Return the rounded counts."""
         return {
             model: {kind: round(tokens) for kind, tokens in own.items()}
-            for model, own in self._found.items()
+            for model, own in self._by_model.items()
         }
 
 

@@ -166,9 +166,9 @@ def _answers(details: Sequence[Mapping[str, Any]]) -> tuple[list[_Answer], bool]
         keys = ("prompt_token_ids", "completion_token_ids", "logprobs")
         columns = [[list(own) for own in detail.get(key) or []] for key in keys]
         rows = list(zip(*columns, strict=False)) if len({len(c) for c in columns}) == 1 else []
-        found = [_Answer(*row) for row in rows if len(row[1]) == len(row[2]) > 0]
-        whole = whole and bool(found) and len(found) == max(map(len, columns))
-        answers += found
+        whole_rows = [_Answer(*row) for row in rows if len(row[1]) == len(row[2]) > 0]
+        whole = whole and bool(whole_rows) and len(whole_rows) == max(map(len, columns))
+        answers += whole_rows
     return answers, whole and bool(details)
 
 

@@ -138,14 +138,14 @@ class _Waits(logging.Handler):
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(logging.INFO)
         self._clock = clock
-        self._said: float | None = None
+        self._reported: float | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         if "429 Too Many Requests" not in record.getMessage():
             return
         now = self._clock()
-        if self._said is None or now - self._said >= TELL_SECONDS:
-            self._said = now
+        if self._reported is None or now - self._reported >= TELL_SECONDS:
+            self._reported = now
             print("waiting: the service answers 429 Too Many Requests", flush=True)
 
 

@@ -76,11 +76,11 @@ def names_of(suite: str) -> list[str]:
 
 def by_suite(items: Iterable[Item]) -> dict[str, list[Item]]:
     """Return the items of each suite, each once."""
-    found: dict[str, dict[str, Item]] = {}
+    unique: dict[str, dict[str, Item]] = {}
     for item in items:
         for name in (item.suite, *item.others):
-            found.setdefault(name, {}).setdefault(item.key, item)
-    return {name: list(own.values()) for name, own in found.items()}
+            unique.setdefault(name, {}).setdefault(item.key, item)
+    return {name: list(own.values()) for name, own in unique.items()}
 
 
 def same_names(names: Iterable[str]) -> str | None:

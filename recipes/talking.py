@@ -129,7 +129,7 @@ def main(config: Config) -> None:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this process when `sweeper` is killed: nobody else would end it."""
+    """Let the kernel end this process when `sweeper` is killed, since nothing else would."""
     parent = os.getppid()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -252,10 +252,10 @@ def application(model: Model, config: Config) -> Any:
         except ValueError:
             raise Refused("the body is no JSON") from None
         given = _parameters(body, config, chats=chats)
-        asked = _messages(body) if chats else _prompt(body)
+        prompt = _messages(body) if chats else _prompt(body)
         call: Any = model.reply if chats else model.complete
         try:
-            return body, await run_in_threadpool(call, asked, **given)
+            return body, await run_in_threadpool(call, prompt, **given)
         except Unanswered as error:
             raise Refused(str(error), status=502) from error
         except (service.RecipeError, ValueError) as error:

@@ -198,8 +198,8 @@ def conversation(row: Row) -> Conversation:
     if last.get("trainable") is False:
         raise row.wrong("the last message is not trainable: end the conversation before it")
     for number, message in enumerate(messages_of_row):
-        silent = message.get("trainable") is False or "tool_calls" in message
-        if message["role"] == "assistant" and not silent:
+        untrained = message.get("trainable") is False or "tool_calls" in message
+        if message["role"] == "assistant" and not untrained:
             row.answer(message["content"], f"messages[{number}].content")
     if tools := row.tools():
         messages_of_row[0]["tools"] = tools

@@ -21,12 +21,12 @@ def sources(values: Mapping[str, Any]) -> dict[str, tuple[str, Choice]]:
     if not values.get("tasks"):
         return {}
     choice, ids = choice_of(values), values.get("test_task_ids")
-    found = {"train": (str(values["tasks"]), choice)}
+    splits = {"train": (str(values["tasks"]), choice)}
     if values.get("test_tasks"):
-        found["test"] = str(values["test_tasks"]), Choice(ids)
+        splits["test"] = str(values["test_tasks"]), Choice(ids)
     elif ids is not None:
-        found["test"] = str(values["tasks"]), choice._replace(task_ids=ids)
-    return found
+        splits["test"] = str(values["tasks"]), choice._replace(task_ids=ids)
+    return splits
 
 
 @cache

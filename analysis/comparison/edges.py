@@ -174,8 +174,8 @@ def _by_their_noise(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> flo
     parts = [(cell, weight) for a, b in pairs for cell, weight in ((a, 1.0), (b, -1.0))]
     groups = [(cell.name, ranking.on_scale(cell)) for cell, _ in parts]
     theirs = replace(ranking.noise, kind="pooled", spreads=spreads, total=total)
-    found = theirs.contrast(groups, [weight for _, weight in parts])
-    return 0.0 if found.p is None else found.p
+    comparison = theirs.contrast(groups, [weight for _, weight in parts])
+    return 0.0 if comparison.p is None else comparison.p
 
 
 def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:

@@ -25,20 +25,20 @@ class Histories:
     each key. For the `metric`, NaN counts as a number."""
 
     def __init__(self, registry: Registry, runs: Sequence[RecordedRun], metric: str | None) -> None:
-        self._found: dict[str, History] = {}
+        self._by_run: dict[str, History] = {}
         self._steps: dict[str, Floats] = {}
         before = np.empty(0)
         for part in registry.columns(list(runs)):
             before = _shared(before, part.columns.numbers("step"))
             made = History(self, part.columns, before, metric, part.notes)
-            self._found[part.common["run"]] = made
+            self._by_run[part.common["run"]] = made
         self.keys: Counter[str] = Counter()
-        for history in self._found.values():
+        for history in self._by_run.values():
             self.keys.update(history.keys)
 
     def of(self, run: str) -> "History":
         """Return the history of a run, by its id."""
-        return self._found.get(run) or History(self, Columns(), np.empty(0), None)
+        return self._by_run.get(run) or History(self, Columns(), np.empty(0), None)
 
     def shared(self, key: str, steps: Floats) -> Floats:
         """Return the steps of a key. If the run before had the same, they are the same object."""

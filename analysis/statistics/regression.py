@@ -313,8 +313,8 @@ def one_more_knot(model: Fit, index: int) -> Fit | None:
         return None
     places = np.unique(np.quantile(np.unique(own.at), _PLACES))
     wider = [_with_knot(model, index, float(place)) for place in places]
-    found = [each for each in wider if each is not None and each.variance > 0]
-    return min(found, key=lambda each: each.variance, default=None)
+    usable = [each for each in wider if each is not None and each.variance > 0]
+    return min(usable, key=lambda each: each.variance, default=None)
 
 
 def _moved(model: Fit, index: int) -> Fit:

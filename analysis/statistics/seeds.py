@@ -127,8 +127,8 @@ class Comparison(NamedTuple):
         return abs(self.difference) > max(_SPARE * self.reach * self.error, self.doubt)
 
     def interval(self) -> tuple[float, float]:
-        """The bounds of the difference, or of the ratio on the log scale, which hold with
-        `CONFIDENCE` for all cells at once. They are cut where they would contradict the test."""
+        """Return the bounds of the difference, or of the ratio on the log scale. They hold with
+        `CONFIDENCE` for all cells at once, and are cut where they would contradict the test."""
         reach = self.reach * self.error
         low = max(self.difference - reach, -self.most)
         high = min(self.difference + reach, self.most)

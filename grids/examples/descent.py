@@ -43,7 +43,7 @@ def main(config: Config) -> None:
 
 
 def read(path: str) -> list[dict[str, float]]:
-    """The records in a file; none where there is no file."""
+    """Return the records in a file; none if it does not exist."""
     try:
         with open(path, encoding="utf-8") as file:
             return [json.loads(line) for line in file]

@@ -28,8 +28,8 @@ def search_hub(text: str, most: int) -> list[dict[str, object]]:
     """Return the datasets of the hub that match a text: name, downloads, likes. Raises
     `EnvironmentFailure`."""
     hub, _ = _addresses()
-    found = _ask(hub, "/api/datasets", search=text, limit=str(most))
-    records = [table_of(entry) for entry in list_of(found)]
+    answer = _ask(hub, "/api/datasets", search=text, limit=str(most))
+    records = [table_of(entry) for entry in list_of(answer)]
     return [
         {"name": str(record.get("id", "")), **{k: record.get(k) for k in ("downloads", "likes")}}
         for record in records
@@ -40,9 +40,9 @@ def describe(name: str) -> dict[str, object]:
     """Return the configurations of a dataset: the features and the rows of each split. Raises
     `NotFound`, `EnvironmentFailure`."""
     _, viewer = _addresses()
-    found = table_of(table_of(_ask(viewer, "/info", dataset=name)).get("dataset_info"))
+    answer = table_of(table_of(_ask(viewer, "/info", dataset=name)).get("dataset_info"))
     described: dict[str, object] = {}
-    for config, value in found.items():
+    for config, value in answer.items():
         info = table_of(value)
         splits = table_of(info.get("splits"))
         described[config] = {
@@ -71,7 +71,7 @@ def read_rows(name: str, config: str, split: str, offset: int, count: int) -> Ro
     total = offset + count
     while len(rows) < count and offset + len(rows) < total:
         length = min(_PAGE, count - len(rows))
-        found = table_of(
+        answer = table_of(
             _ask(
                 viewer,
                 "/rows",
@@ -82,8 +82,8 @@ def read_rows(name: str, config: str, split: str, offset: int, count: int) -> Ro
                 length=str(length),
             )
         )
-        page = [table_of(table_of(one).get("row")) for one in list_of(found.get("rows"))]
-        size = found.get("num_rows_total")
+        page = [table_of(table_of(one).get("row")) for one in list_of(answer.get("rows"))]
+        size = answer.get("num_rows_total")
         rows += page
         total = int(size) if is_number(size) else offset + len(rows)
         if not page:

@@ -72,7 +72,7 @@ class AlarmMonitor:
         sync_s = plan.launch.sync_s if remote else 0.0
         self._every = max(REMOTE_LOOK_SECONDS, sync_s) if remote else LOOK_SECONDS
         self.lines: tuple[str, ...] = ()
-        self._said: set[tuple[str, int, str]] = set()
+        self._reported: set[tuple[str, int, str]] = set()
         self._machines: dict[_Machine, _MachineAlarm] = {}
         self._acted: dict[_Machine, tuple[str, int]] = {}  # the attempt whose alarm had actions
         self._pending: deque[tuple[Found, str | None]] = deque()
@@ -91,12 +91,12 @@ class AlarmMonitor:
             lacks_folder=all(map(_lacks_folder, plan.parts)),
         )
         self._watcher = Watcher(
-            self._folder, criteria, self._said, clock=clock, tell=self._tell, listed=listed
+            self._folder, criteria, self._reported, clock=clock, tell=self._tell, listed=listed
         )
         self._alarm_actions = AlarmActions(watched, tell=self._tell, env_file=env_file)
         self._begun = False
         self._next = -1.0
-        self._kept: tuple[int, float] = (0, clock())
+        self._saved: tuple[int, float] = (0, clock())
 
     def look(self) -> tuple[str, ...]:
         """Check the sweep's runs, if it is time. Return `lines`."""
@@ -150,8 +150,8 @@ class AlarmMonitor:
         if self._begun:
             return
         for name in names(self._folder):
-            self._said.add((name.run, name.attempt, name.rule))
-        recorded = read(self._folder) if self._said else []
+            self._reported.add((name.run, name.attempt, name.rule))
+        recorded = read(self._folder) if self._reported else []
         for alarm in recorded:
             self._recall(alarm)
             self._raised(alarm)
@@ -208,7 +208,7 @@ class AlarmMonitor:
         reports it."""
         for machine, spoken in list(self._machines.items()):
             if not self._stands(*spoken.attempt):
-                self._said.difference_update(spoken.spared)
+                self._reported.difference_update(spoken.spared)
                 del self._machines[machine]
 
     def _attempts(self) -> list[Seen]:
@@ -306,10 +306,10 @@ class AlarmMonitor:
 
     def _keep(self, *, last: bool = False) -> None:
         """Record, from time to time, which attempts have been judged, for the next launcher."""
-        size, at = self._kept
+        size, at = self._saved
         now = self._clock()
         if len(self._judged) > size and (last or now - at >= _JUDGED_SECONDS):
-            self._kept = (len(self._judged), now)
+            self._saved = (len(self._judged), now)
             document = {"schema": SCHEMA, "attempts": sorted(self._judged)}
             self._folder.store.replace(self._folder.judged, encode(document), durable=False)
 

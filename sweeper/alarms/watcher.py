@@ -203,14 +203,14 @@ class Watcher:
         self._folder = folder
         self._listed = listed
         self._criteria = criteria
-        self._said = reported
+        self._reported = reported
         self._clock = clock
         self._tell = tell
         self.stalled: set[tuple[str, int]] = set()
         self._watches: dict[tuple[str, int], _Watch] = {}
         self._first: float | None = None  # the longest time to a first step
         self._turn = 0
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._left = 0
         self._mismatches: dict[str | None, dict[str, float]] = {}  # model -> run -> first value
 
@@ -326,8 +326,8 @@ class Watcher:
         return seen.metric or self._criteria.metric
 
     def _failed(self, rule: str, error: Exception) -> None:
-        if rule not in self._told:
-            self._told.add(rule)
+        if rule not in self._warned:
+            self._warned.add(rule)
             self._tell(f"alarms: the rule {rule} failed: {type(error).__name__}: {error}")
 
     def _open(self, seen: Seen) -> Limits:
@@ -336,14 +336,14 @@ class Watcher:
         return {
             rule: thresholds
             for rule, thresholds in self._criteria.limits.items()
-            if rule == STALLED or (seen.run, seen.attempt, rule) not in self._said
+            if rule == STALLED or (seen.run, seen.attempt, rule) not in self._reported
         }
 
     def _note(self, seen: Seen, evidence: Mapping[str, Evidence], alarms: list[Found]) -> None:
         host = _text((seen.beat or {}).get("host"))
         for rule, what in evidence.items():
-            if (seen.run, seen.attempt, rule) not in self._said:
-                self._said.add((seen.run, seen.attempt, rule))
+            if (seen.run, seen.attempt, rule) not in self._reported:
+                self._reported.add((seen.run, seen.attempt, rule))
                 alarms.append(Found(seen.run, seen.attempt, rule, what, host))
 
     def _time(self, watch: _Watch, rows: list[Row], now: float) -> None:

@@ -185,7 +185,7 @@ class Away(Backend):
         self.name, self.why = name, why
         self._open, self._clock = opened, clock
         self._again = clock() + _AGAIN_SECONDS
-        self._found: Backend | None = None
+        self._opened: Backend | None = None
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._there().submit(jobs)
@@ -209,22 +209,22 @@ class Away(Backend):
         self._there().forget(tokens)
 
     def room(self) -> int | None:
-        return None if self._found is None else self._found.room()
+        return None if self._opened is None else self._opened.room()
 
     def location(self) -> Mapping[str, str]:
-        return {} if self._found is None else self._found.location()
+        return {} if self._opened is None else self._opened.location()
 
     def _there(self) -> Backend:
-        if self._found is None:
+        if self._opened is None:
             if self._clock() < self._again:
                 raise Unreachable(self.why)
             try:
-                self._found = self._open()
+                self._opened = self._open()
             except EnvironmentFailure as error:
                 self.why = str(error)
                 self._again = self._clock() + _AGAIN_SECONDS
                 raise Unreachable(self.why) from error
-        return self._found
+        return self._opened
 
 
 def capabilities_of(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> Capabilities:

@@ -59,8 +59,8 @@ class _Weights(NamedTuple):
 
 def _chat(arguments: Namespace) -> int:
     """Talk in the terminal until the input ends."""
-    found = _weights(arguments)
-    return _run(arguments, found, to="person", system=arguments.system)
+    weights = _weights(arguments)
+    return _run(arguments, weights, to="person", system=arguments.system)
 
 
 def _endpoint(arguments: Namespace) -> int:
@@ -72,8 +72,8 @@ def _endpoint(arguments: Namespace) -> int:
         )
     if not 0 <= arguments.port < 65536:
         raise UsageError("--port takes 0 to 65535")
-    found = _weights(arguments)
-    return _run(arguments, found, to="programs", host=arguments.host, port=arguments.port)
+    weights = _weights(arguments)
+    return _run(arguments, weights, to="programs", host=arguments.host, port=arguments.port)
 
 
 def _weights(arguments: Namespace) -> _Weights:
@@ -94,16 +94,16 @@ def _weights(arguments: Namespace) -> _Weights:
     return _Weights(options, {**os.environ, **environment})
 
 
-def _run(arguments: Namespace, found: _Weights, **more: object) -> int:
+def _run(arguments: Namespace, weights: _Weights, **more: object) -> int:
     """Run the process that samples, with this terminal, and print what its tokens cost."""
     with tempfile.TemporaryDirectory(prefix="sweeper-chat-") as folder:
         usage_file = os.path.join(folder, "usage.json")
-        options = found.options | more
+        options = weights.options | more
         options |= {"max_tokens": arguments.max_tokens, "temperature": arguments.temperature}
         options["usage_file"] = usage_file
         command = [f"{key}={value}" for key, value in options.items() if value is not None]
         with subprocess.Popen(
-            [sys.executable, "-P", "-m", _RECIPE, *command], env=found.environment
+            [sys.executable, "-P", "-m", _RECIPE, *command], env=weights.environment
         ) as process:
             signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
             while (code := process.poll()) is None:
@@ -112,7 +112,7 @@ def _run(arguments: Namespace, found: _Weights, **more: object) -> int:
         with suppress(FileNotFoundError):
             _print_cost(str(options["model_name"]), usage_file)
     if code not in (0, 130, 143):
-        raise EnvironmentFailure(f"no answer from {found.options['checkpoint']}")
+        raise EnvironmentFailure(f"no answer from {weights.options['checkpoint']}")
     return 0
 
 

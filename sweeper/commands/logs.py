@@ -101,7 +101,7 @@ class _Reader:
         self._tails: dict[RunKey, Tail] = {}
         self._candidates: list[RecordedRun] = []
         self._removed: set[tuple[str, str]] = set()
-        self._asked: set[tuple[RunKey, int]] = set()
+        self._requested: set[tuple[RunKey, int]] = set()
         self._idle_since: float | None = None
         self._next_look = 0.0
         self._backends = _Backends()
@@ -252,7 +252,7 @@ class _Reader:
     def _ends(self, tail: Tail) -> bool:
         """Return whether a log's attempt is over and still has lines to print."""
         run, attempt = tail.run, tail.attempt
-        if not tail.pending and (not tail.silent or (run_key(run), attempt) in self._asked):
+        if not tail.pending and (not tail.silent or (run_key(run), attempt) in self._requested):
             return False
         if not isinstance(run, SweepRun):
             return True
@@ -285,9 +285,9 @@ class _Reader:
         """Yield the backend's own copy of an attempt that has left nothing in the store. Ask only
         once."""
         run, attempt = tail.run, (run_key(tail.run), tail.attempt)
-        if not tail.silent or not run.attempts or attempt in self._asked:
+        if not tail.silent or not run.attempts or attempt in self._requested:
             return
-        self._asked.add(attempt)
+        self._requested.add(attempt)
         if not isinstance(run, SweepRun):
             return
         lines = list(self._backends.logs(run, tail.attempt))

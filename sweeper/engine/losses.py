@@ -42,7 +42,8 @@ class Loss(NamedTuple):
 
 
 def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tuple[Floats, Floats]:
-    """-w log p. Any weight is valid, also negative ones (custom losses are linear in log p)."""
+    """Return -w log p and its gradient. Any weight is valid, also negative ones (custom losses
+    are linear in log p)."""
     weights = inputs["weights"]
     return -logprobs * weights, -weights
 
@@ -50,7 +51,7 @@ def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tup
 def _importance_sampling(
     logprobs: Floats, inputs: Arrays, _config: LossConfig
 ) -> tuple[Floats, Floats]:
-    """-(p / q) A, with q the sampler's probability. Its gradient equals the loss itself."""
+    """Return -(p / q) A, with q the sampler's probability. Its gradient equals the loss itself."""
     ratio = np.exp(logprobs - inputs["logprobs"])
     loss = -ratio * inputs["advantages"] * inputs["weights"]
     return loss, loss
@@ -82,13 +83,13 @@ def _cispo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats
 
 
 def _dro(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """Off-policy: a quadratic penalty on log r instead of a ratio."""
+    """Apply a quadratic penalty on log r instead of a ratio."""
     apart = logprobs - inputs["logprobs"]
     return _penalised(logprobs, inputs, apart, _number(config, "beta", _DRO))
 
 
 def _stable(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """REINFORCE, with a penalty for leaving the distribution that the sampler recorded."""
+    """Compute REINFORCE, with a penalty for leaving the distribution that the sampler recorded."""
     apart = logprobs - inputs[RECORDED]
     return _penalised(logprobs, inputs, apart, _number(config, "kl_coeff", _STABLE))
 

@@ -62,7 +62,8 @@ def published_names() -> dict[str, str]:
 
 
 def _short(name: str) -> str | None:
-    """`model.layers.0.self_attn.q_proj.weight` -> `0.q`. None if the network has no such weight."""
+    """Return `0.q` for `model.layers.0.self_attn.q_proj.weight`. None if the network
+    has no such weight."""
     if name in _TOP:
         return _TOP[name]
     parts = name.split(".", 3)

@@ -43,8 +43,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def hint(word: str, known: Iterable[str], problems: Problems) -> str:
-    """Like `nearest`, but returns "" if there are so many mistakes that searching would take
-    long."""
+    """Return the same as `nearest`, but "" if there are so many mistakes that searching would
+    take long."""
     return nearest(word, known) if len(problems) < MAX_HINTS else ""
 
 

@@ -74,7 +74,7 @@ class Problems:
     """The mistakes in a grid, collected so that all are reported at once."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Place, str], None] = {}
+        self._lines: dict[tuple[Place, str], None] = {}
         self._files: list[str] = []
 
     def order(self, files: Iterable[str]) -> None:
@@ -84,28 +84,28 @@ class Problems:
 
     def add(self, place: Place, message: str) -> None:
         """Note a mistake. The same mistake at the same place counts once."""
-        self._found[(place, message)] = None
+        self._lines[(place, message)] = None
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._lines)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._lines)
 
     def error(self) -> GridError:
         """Return all mistakes as one error, a line each, grouped by file and ordered by
         position."""
-        files = dict.fromkeys([*self._files, *(p.source for p, _ in self._found if p.line)])
+        files = dict.fromkeys([*self._files, *(p.source for p, _ in self._lines if p.line)])
         rank = {source: number for number, source in enumerate(files)}
         ordered = sorted(
-            self._found,
+            self._lines,
             key=lambda f: (rank[f[0].source] if f[0].line else -1, f[0].line, f[0].column),
         )
         return GridError([f"{place}: {sanitize(message)}" for place, message in ordered])
 
     def raise_any(self) -> None:
         """Raise `GridError` if there is a mistake."""
-        if self._found:
+        if self._lines:
             raise self.error()
 
 

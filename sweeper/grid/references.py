@@ -111,7 +111,7 @@ class Resolver:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, object] = {}
+        self._values: dict[str, object] = {}
         self._by_id: dict[int, object] = {}  # holds references, so that ids stay valid
         self._spent = 0
         self.work = 0  # the work done, in the units of `product.MAX_WORK`
@@ -171,14 +171,14 @@ class Resolver:
         if id(value) in self._by_id:
             return value
         text = repr(value)
-        known = self._kept.get(text, _MISSING)
+        known = self._values.get(text, _MISSING)
         if known is _MISSING:
             self._spent += len(text)
             if self._spent > _MAX_KEPT:
                 raise BrokenReference(
                     f"references make more than {_MAX_KEPT} characters in this grid"
                 )
-            known = self._kept[text] = self._by_id[id(value)] = value
+            known = self._values[text] = self._by_id[id(value)] = value
         return known
 
 

@@ -123,7 +123,7 @@ class Tree:
         return written.getvalue()
 
     def _names(self) -> Iterator[tuple[str, int]]:
-        """Sorted paths below the root, each with its maximum size in bytes."""
+        """Yield the paths below the root, sorted, each with its maximum size in bytes."""
         names, nested = self._repository("")
         while nested:
             folder = nested.pop(0)

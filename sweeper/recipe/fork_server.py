@@ -70,7 +70,7 @@ class Server:
         self._listener = listener
         self._status = status
         self._move = move
-        self._asked: dict[str, tuple[int, int]] = {}
+        self._stamps: dict[str, tuple[int, int]] = {}
         self._files: dict[str, tuple[int, int]] = {}
         self._imported = Imported(set(), {}, _set_at_start())
         self._seconds = 0.0
@@ -118,10 +118,10 @@ class Server:
 
     def _load(self, path: str) -> None:
         """Import the modules in the list at `path` that are not imported yet."""
-        if self._refused is not None or self._asked.get(path) == (stamp := _stamp(path)):
+        if self._refused is not None or self._stamps.get(path) == (stamp := _stamp(path)):
             return
         begun, since = time.process_time(), time.time_ns()
-        self._asked[path] = stamp
+        self._stamps[path] = stamp
         open_before = open_descriptors()
         signal.alarm(_IMPORT_SECONDS)  # a server that hangs would block others
         environment = _import(listed(path))

@@ -290,8 +290,8 @@ def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Itera
         prompt = next((text for step in steps if (text := _question_text(step))), "")
         if reward is not None and prompt:
             item = next(filter(None, (_logged(step, ("item",)) for step in steps)), "")
-            said = [*filter(None, (_logged(step, _RESPONSES) for step in steps))]
-            text = "\n".join(said if item else said[-1:])
+            logged = [*filter(None, (_logged(step, _RESPONSES) for step in steps))]
+            text = "\n".join(logged if item else logged[-1:])
             right = next(filter(None, (_logged(step, _RIGHT) for step in steps[::-1])), "")
             answer = Answer(
                 file.task, item or prompt, reward, prompt=prompt, text=text, right=right

@@ -46,13 +46,13 @@ class EngineWatch:
         self._url = known
         self._where: Engine | None = None
         self._since = context.clock()
-        self._silent: float | None = None
+        self._silent_since: float | None = None
         self._began: dict[tuple[str, int], str | None] = {}
 
     @property
     def away(self) -> bool:
         """Whether the engine was missing at the last check, so that no run should be started."""
-        return self._silent is not None and not (self._fixed and self._where is None)
+        return self._silent_since is not None and not (self._fixed and self._where is None)
 
     def look(self) -> None:
         """Check the engine. Raises `Unreachable`, with a line for people, if it has been missing
@@ -63,14 +63,14 @@ class EngineWatch:
             try:
                 self._tell(engine)
             except (StoreError, NotFound) as error:
-                self._silent = now
+                self._silent_since = now
                 raise Unreachable(str(error)) from error
             self._where, self._since = engine, now
         if engine is not None:
-            self._silent = None
+            self._silent_since = None
             return
-        self._silent = now if self._silent is None else self._silent
-        if self.away and now - self._silent >= SILENT_SECONDS:
+        self._silent_since = now if self._silent_since is None else self._silent_since
+        if self.away and now - self._silent_since >= SILENT_SECONDS:
             raise Unreachable(
                 f"no engine answers at {self._url}: start it with `sweeper engine start`"
             )
@@ -98,7 +98,7 @@ class EngineWatch:
     def orphaned(self, run: str, attempt: int) -> bool:
         """Return whether an attempt uses the old address of a moved engine, and has had time to
         end by itself."""
-        if self._where is None or self._silent is not None:
+        if self._where is None or self._silent_since is not None:
             return False
         if self._clock() - self._since < ORPHAN_SECONDS:
             return False

@@ -53,7 +53,7 @@ class Places:
         self._at: dict[tuple[str, int], str] = {}
         self.damaged: dict[str, str] = {}
         """Damaged records about where runs are, since this was last cleared."""
-        self._silent: dict[str, float] = {}  # since when a place has not answered
+        self._silent_since: dict[str, float] = {}  # since when a place has not answered
         self._refusals: dict[str, int] = {}  # how many times in a row it took no job
         self._until: dict[str, float] = {}
         self._full: set[str] = set()  # when it last refused one
@@ -95,9 +95,9 @@ class Places:
         try:
             answer = self._put(place, question)
         except Unreachable:
-            self._silent.setdefault(place, self._clock())
+            self._silent_since.setdefault(place, self._clock())
             raise
-        self._silent.pop(place, None)
+        self._silent_since.pop(place, None)
         return answer
 
     def _put(self, place: str, question: Callable[[Backend], T]) -> T:
@@ -119,7 +119,7 @@ class Places:
         try:
             self._put(place, lambda backend: backend.poll([]))
         except Unreachable:  # as for one that could not be opened
-            self._silent.setdefault(place, self._clock())
+            self._silent_since.setdefault(place, self._clock())
             raise
         unknown = self.of_each(self._run_table.unacknowledged())[place]
         if self.several and not unknown and not self.is_reached(place):
@@ -141,7 +141,7 @@ class Places:
 
     def is_reached(self, place: str) -> bool:
         """Return whether the place answered the last query."""
-        return place not in self._silent
+        return place not in self._silent_since
 
     def submit(self, place: str, jobs: Sequence[JobSpec]) -> None:
         """Submit jobs to a place. A place that will never take them is closed if there are others,
@@ -229,7 +229,7 @@ class Places:
             return None
         if (error := self._closed.get(place)) is not None:
             return str(error)
-        since = self._silent.get(place)
+        since = self._silent_since.get(place)
         waited = 0.0 if since is None else self._clock() - since
         if waited > self._patience_s:
             return f"no answer for {waited:.0f} s"

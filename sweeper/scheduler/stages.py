@@ -94,7 +94,7 @@ class Pins:
 
     def __init__(self, service: str, env_file: str | None) -> None:
         self._name, self._env_file = service, env_file
-        self._found: dict[str, Pinned] = {}
+        self._pins: dict[str, Pinned] = {}
         self._away = False
 
     def keep(self, path: str) -> Pinned:
@@ -102,12 +102,12 @@ class Pins:
         checkpoint. `unknown`: the service cannot be called, or the path belongs to no service."""
         if not path.startswith(_SCHEME):
             return "unknown"
-        if path not in self._found and not self._away:
+        if path not in self._pins and not self._away:
             try:
-                self._found[path] = self._ask(path)
+                self._pins[path] = self._ask(path)
             except SweeperError:
                 self._away = True
-        return self._found.get(path, "unknown")
+        return self._pins.get(path, "unknown")
 
     def _ask(self, path: str) -> Pinned:
         from sweeper.results import kept_checkpoints

@@ -117,11 +117,11 @@ def _row(file: str, dataset: str) -> Mapping[str, object]:
     rows = [table_of(row) for row in list_of(document)]
     name, _, version = dataset.partition("@")
     of_name = [row for row in rows if row.get("name") == name]
-    found = [row for row in of_name if not version or str(row.get("version")) == version]
-    if not found:
+    versions = [row for row in of_name if not version or str(row.get("version")) == version]
+    if not versions:
         known = sorted({f"{row.get('name')}@{row.get('version')}" for row in of_name or rows})
         raise UsageError(f"{file} has no dataset {dataset}: it has {', '.join(known[:12])}")
-    return found[-1]
+    return versions[-1]
 
 
 def _harbor_sources(row: Mapping[str, object]) -> list[_Source]:

@@ -42,7 +42,7 @@ class Bubblewrap(BaseEnvironment):
 
     @classmethod
     def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
-        """Memory is limited."""
+        """Return what is limited: memory."""
         return EnvironmentResourceCapabilities(memory_limit=True)
 
     @classmethod

@@ -290,7 +290,8 @@ def why_waits(
         # The launcher publishes less often than a worker beats, but sees the heartbeats of all
         # stores.
         if beat is not None and beat.body.paused is not None:
-            return by_our_clock(labels.pause_of(*beat.body.paused))
+            paused = beat.body.paused
+            return by_our_clock(labels.pause_of(paused.reason, paused.since))
         if observed is None or observed.kind is not Kind.PAUSED:
             return ""
         return by_our_clock(labels.pause_of(observed.reason, observed.time))

@@ -70,7 +70,7 @@ class WatchScreen(Screen[None]):
     def __init__(self, view: SweepView, glyphs: Glyphs) -> None:
         super().__init__()
         self.view, self.glyphs = view, glyphs
-        self._said: Line = []
+        self._message: Line = []
 
     def compose_notice(self) -> ComposeResult:
         """Compose the last lines of the screen."""
@@ -92,12 +92,12 @@ class WatchScreen(Screen[None]):
 
     def tell(self, text: str, style: str = "warn") -> None:
         """Show a sentence until the next key."""
-        self._said = [(sanitize(text), style)] if text else []
+        self._message = [(sanitize(text), style)] if text else []
         self.draw_notice()
 
     def draw_notice(self) -> None:
         """Draw the notice."""
-        line = trimmed(self._said or self.about(), self.size.width, self.glyphs)
+        line = trimmed(self._message or self.about(), self.size.width, self.glyphs)
         self.query_one("#notice", Lines).show([line])
 
     async def action_help(self) -> None:

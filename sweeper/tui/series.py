@@ -19,7 +19,7 @@ class Series:
     def __init__(self, name: str | None, goal: str = "minimize", at: str = "last") -> None:
         self._name = name
         self._judge = Judge(goal, at)
-        self._kept: list[tuple[float, float]] = []
+        self._points: list[tuple[float, float]] = []
         self._stride = 1
         self._count = 0
         self._last: tuple[float, float] | None = None
@@ -55,17 +55,17 @@ class Series:
         if self._judge.last is not point:
             return  # rewritten by an attempt that resumed, or does not count
         if before is not None and before.step is None and point.step is not None:
-            self._kept, self._count, self._stride = [], 0, 1  # they do not count any more
+            self._points, self._count, self._stride = [], 0, 1  # they do not count any more
         step = float(self._count) if point.step is None else float(point.step)
         again = before is not None and point.step is not None and before.step == point.step
-        if again and self._kept[-1:] == [self._last]:
-            self._kept.pop()
+        if again and self._points[-1:] == [self._last]:
+            self._points.pop()
             self._count -= 1
         self._last = (step, point.value)
         if self._count % self._stride == 0:
-            self._kept.append(self._last)
-            if len(self._kept) > _MOST:
-                self._kept = self._kept[::2]
+            self._points.append(self._last)
+            if len(self._points) > _MOST:
+                self._points = self._points[::2]
                 self._stride *= 2
         self._count += 1
 
@@ -82,9 +82,9 @@ class Series:
     @property
     def points(self) -> list[tuple[float, float]]:
         """Steps and values, thinned out; always with the last one."""
-        if self._last is None or self._kept[-1:] == [self._last]:
-            return list(self._kept)
-        return [*self._kept, self._last]
+        if self._last is None or self._points[-1:] == [self._last]:
+            return list(self._points)
+        return [*self._points, self._last]
 
     @property
     def curve(self) -> tuple[float, ...]:

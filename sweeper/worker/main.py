@@ -89,7 +89,7 @@ class Worker:
         # When and why the recipe is being stopped.
         self._stopped_at = 0.0
         self._stop: signal.Signals | None = None
-        self._asked = False
+        self._stop_sent = False
         self._timed_out = False
         self._killed = False
 
@@ -447,8 +447,8 @@ class Worker:
     def _ask_to_stop(self) -> None:
         """Send SIGTERM to the recipe, once. Many programs exit immediately at a second one, and
         leave their checkpoint unfinished."""
-        if self._child is not None and not self._asked:
-            self._asked = True
+        if self._child is not None and not self._stop_sent:
+            self._stop_sent = True
             self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:

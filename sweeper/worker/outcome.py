@@ -47,7 +47,7 @@ class Ending(NamedTuple):
     unsynced: str | None = None
 
     @property
-    def asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether the worker stopped the recipe."""
         return (
             self.superseded
@@ -77,13 +77,13 @@ def judge(ending: Ending) -> Judged:
     """Return the outcome."""
     code = ending.code
     # A recipe that was asked to stop and exits with 0 succeeded only if its records say so too.
-    done = code == 0 and (ending.final or (ending.final is None and not ending.asked))
+    done = code == 0 and (ending.final or (ending.final is None and not ending.stop_requested))
     if ending.cancelled and ending.unsynced:
         done = False  # the user did not want to wait for the rest
     if done:
         outcome = _outcome(Event.SUCCEEDED, code, None)
     else:
-        outcome = _stopped(ending) if ending.asked else _failed(ending)
+        outcome = _stopped(ending) if ending.stop_requested else _failed(ending)
     if ending.unsynced:
         detail = f"not in the store, but stored on this machine: {ending.unsynced}"
         outcome["detail"] = "; ".join(filter(None, (outcome["detail"], detail)))

@@ -67,8 +67,8 @@ def check(program: str, files: "list[str]") -> int:
     missing = [path for path in files if not os.path.isfile(path)]
     if shutil.which(program) is None:
         missing.append(program)
-    found = {"tools": tools(), "missing": missing, "folder": os.getcwd()}
-    print(json.dumps(found))
+    about = {"tools": tools(), "missing": missing, "folder": os.getcwd()}
+    print(json.dumps(about))
     return 1 if missing else 0
 
 

@@ -109,15 +109,15 @@ class _Session:
             await asyncio.sleep(_ALIVE_SECONDS)
             await self._send(frame("alive"))
 
-    async def _take(self, found: dict[str, Any], data: bytes) -> int | None:
+    async def _take(self, message: dict[str, Any], data: bytes) -> int | None:
         """Do what a frame says. Return the agent's exit code if it has ended."""
-        kind, number = found["kind"], found.get("id", 0)
+        kind, number = message["kind"], message.get("id", 0)
         if kind == "exit":
-            return int(found["code"])
+            return int(message["code"])
         if kind == "out":
             os.write(1, data)
         elif kind == "put":
-            await asyncio.to_thread(self._work.write, found["name"], data)
+            await asyncio.to_thread(self._work.write, message["name"], data)
         elif kind == "open":
             path = os.path.join(self._private, SOCKET)
             try:

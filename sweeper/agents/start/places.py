@@ -52,12 +52,12 @@ class Sandbox(NamedTuple):
         return "python3" if self.isolated else sys.executable
 
     def work(self, folder: str) -> str:
-        """The agent's folder as the agent sees it."""
+        """Return the agent's folder as the agent sees it."""
         places = {"podman": "/work", "modal": f"{self._base}/work"}
         return places.get(self.kind, folder)
 
     def private(self, folder: str) -> str:
-        """The private folder as the agent sees it."""
+        """Return the private folder as the agent sees it."""
         places = {"podman": "/sweeper", "modal": f"{self._base}/private"}
         return places.get(self.kind, folder)
 

@@ -50,7 +50,7 @@ class Cluster:
         self._state = import_module("ray._private.state")
         self._namespace = namespace
         self._ray.init(address, namespace=namespace, log_to_driver=False, logging_level="error")
-        self._kept = import_module("ray.experimental.internal_kv").internal_kv_get_gcs_client()
+        self._ends = import_module("ray.experimental.internal_kv").internal_kv_get_gcs_client()
         self._job = self._ray.remote(Job)
 
     def hello(self) -> dict[str, str]:
@@ -119,7 +119,7 @@ class Cluster:
             live = actor["State"] != "DEAD"
             if name in wanted and (live or name not in answers):
                 answers[name] = _about(actor)
-        ends = self._kept.internal_kv_multi_get([name.encode() for name in wanted], ENDS, 10)
+        ends = self._ends.internal_kv_multi_get([name.encode() for name in wanted], ENDS, 10)
         for key, end in ends.items():
             answers.setdefault(key.decode(), {"state": "DEAD"})["end"] = json.loads(end)
         names_of_nodes = {node["NodeID"]: node["NodeManagerHostname"] for node in self._ray.nodes()}
@@ -161,7 +161,7 @@ class Cluster:
             known = self.poll(names)
         for name, about in known.items():
             if "end" in about and about["state"] == "DEAD":
-                self._kept.internal_kv_del(name.encode(), False, ENDS)
+                self._ends.internal_kv_del(name.encode(), False, ENDS)
 
     def logs(self, name: str) -> list[str]:
         """Return the last output of a job's worker."""

@@ -37,7 +37,7 @@ class Accounting:
         self._mark = mark
         self._clock = clock
         self._jobs: list[Job] = []
-        self._asked = 0.0
+        self._queried = 0.0
         self._missed: set[str] = set()
         self._backoff = Backoff(5.0, 60.0, clock)
 
@@ -46,7 +46,7 @@ class Accounting:
         missing from the queue. The database is queried if one of them was not missing at the last
         query, or if that was long ago. Raises `Unreachable` if it does not answer."""
         now = self._clock()
-        if missed <= self._missed and now - self._asked <= _AGAIN_SECONDS:
+        if missed <= self._missed and now - self._queried <= _AGAIN_SECONDS:
             return self._jobs
         if forgets(self._slurm):
             return []
@@ -61,7 +61,7 @@ class Accounting:
         self._backoff.succeeded()
         # If the database has a job as running and slurmctld does not know it, its end was missed.
         self._jobs = [job for job in jobs if status_of(job).state is JobState.ENDED]
-        self._asked = now
+        self._queried = now
         self._missed |= missed
         return self._jobs
 
