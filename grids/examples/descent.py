@@ -26,7 +26,7 @@ def main(config: Config) -> None:
     records = os.path.join(config.output_dir, "checkpoints.jsonl")
     x, first = 5.0, 0
     for last in read(records):
-        x, first = last["x"], last["step"] + 1
+        x, first = last["x"], int(last["step"]) + 1
     with (
         open(os.path.join(config.output_dir, "metrics.jsonl"), "a", encoding="utf-8") as metrics,
         open(records, "a", encoding="utf-8") as checkpoints,

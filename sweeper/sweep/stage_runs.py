@@ -23,8 +23,6 @@ from sweeper.sweep.stage_inputs import (
 )
 
 _MODEL = "model_name"
-_NONE: object = object()
-
 
 Taken = Callable[[Choice], Sequence[str] | None]
 """Returns the ids that were chosen; None if the choice is not made yet."""

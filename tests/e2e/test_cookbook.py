@@ -33,9 +33,6 @@ pytestmark = [
 ]
 
 
-_OTHERS = ("HF_", "TINKER_", "WANDB_")
-
-
 class Shell:
     """`sweeper` as typed in this repository's folder, which its grids count paths from."""
 
