@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import ModuleType
@@ -247,6 +249,15 @@ def test_sql_answers(capsys: pytest.CaptureFixture[str]):
         [[1, 2], "2026-01-02", "NaN"]
     ]
     assert main(["sql", "drop table runs"]) == 2
+
+
+@pytest.mark.usefixtures("root")
+def test_a_query_says_nothing_beside_its_answer():
+    """As a process of its own: what DuckDB says at Python's end counts too."""
+    command = [sys.executable, "-m", "sweeper", "sql", "select count(*) n from runs"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["n", "─", "3"]
+    assert done.stderr == ""
 
 
 def test_answers_to_items_are_a_table_and_those_that_failed_are_shown(
@@ -575,9 +586,10 @@ def test_gc_removes_what_nobody_needs_and_only_when_told(
         folder.mkdir(parents=True)
         (folder / "root").write_text("/no/such/root")
     dead, alive = (root / "s" / f".tmp-{pid}-0a0b0c0d" for pid in (2**22 + 1, os.getpid()))
+    before = time.time() - 7200
     for path in (dead, alive):
         path.write_text("half")
-        os.utime(path, (time.time() - 7200,) * 2)
+        os.utime(path, (before, before))
     plain = [item["path"] for item in ask(capsys, "store", "gc", "--days", "-1")["items"]]
     assert {str(gone), str(unused), str(dead)} <= set(plain) and str(used) not in plain
     kept = [str(item["path"]) for item in ask(capsys, "store", "gc")["items"]]
