@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_AT_ONCE = 256
+"""Texts that are tokenized together. The tokenizer's own results are much larger than tokens."""
+
 Learned = Literal[
     "all_assistant_messages",
     "last_assistant_turn",
@@ -223,7 +226,11 @@ def _encode(tokenizer: Any, turns: Sequence[_Turn]) -> list[_Encoded]:
 
 
 def _tokens(tokenizer: Any, texts: list[str]) -> list[list[int]]:
-    return tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+    tokens: list[list[int]] = []
+    for start in range(0, len(texts), _AT_ONCE):
+        some = texts[start : start + _AT_ONCE]
+        tokens += tokenizer(some, add_special_tokens=False)["input_ids"]
+    return tokens
 
 
 def _turn(tokenizer: Any, before: Conversation, answer: Message) -> _Turn:
