@@ -165,7 +165,7 @@ live: dev tmux ## 300 runs of sft at once on this machine, while tmux, the launc
 	@$(BIN)/python tests/chaos/live_runs.py --runs 300
 
 cookbook: dev $(COOKBOOK)/.installed ## tinker-cookbook and sweeper in one environment (2 GB, minutes), and its own programs
-	@$(BIN)/pytest -q tests/e2e/test_cookbook.py
+	@$(BIN)/pytest -q tests/e2e/test_cookbook.py tests/e2e/test_cookbook_weights.py
 
 $(COOKBOOK)/.installed: cookbook-constraints.txt tests/support/hub_datasets.py | $(VENV)/bin/python
 	@echo "installing tinker-cookbook and sweeper into $(COOKBOOK)"

@@ -47,7 +47,7 @@ from sweeper.analysis.page.tables import (
     run_rows,
     surface_rows,
 )
-from sweeper.analysis.page.timetables import ABOUT, time_table
+from sweeper.analysis.page.timetables import ABOUT, LINKED, time_table
 from sweeper.analysis.reading.commands import listing, reading_logs, reproducing
 from sweeper.analysis.statistics.regression import DEALS
 from sweeper.common.sanitize import sanitize_lines
@@ -172,6 +172,7 @@ def _tables(study: Study) -> dict[str, object]:
         "episode_tables": episode_tables(study),
         "times": time_table(ranking),
         "times_about": ABOUT,
+        "linked": LINKED,
         "blocks": block_rows(study),
         "blocks_first": _BLOCKS,
         "model": surface_rows(study.surface),

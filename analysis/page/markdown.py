@@ -26,7 +26,7 @@ from sweeper.analysis.page.tables import (
     provenance,
     rate_rows,
 )
-from sweeper.analysis.page.timetables import ABOUT, time_table
+from sweeper.analysis.page.timetables import ABOUT, LINKED, time_table
 from sweeper.analysis.reading.commands import reproducing
 from sweeper.common.sanitize import sanitize, sanitize_lines
 from sweeper.errors import UsageError
@@ -368,6 +368,14 @@ def _times(study: Study) -> Iterator[str]:
         head = ("cell", "seconds", *times["parts"])
         rows = ([row["name"], row["seconds"], *row["shares"]] for row in times["rows"])
         yield from table(head, rows)
+        yield ""
+        for row in times["rows"]:
+            links = (
+                f"[{kind}]({place})" if place.startswith(LINKED) else f"{kind} {escape(place)}"
+                for kind, place in row["timelines"].items()
+            )
+            if row["timelines"]:
+                yield f"- {escape(row['name'])}: {', '.join(links)}"
 
 
 def _unstable(study: Study) -> Iterator[str]:

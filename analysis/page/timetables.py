@@ -1,5 +1,6 @@
 """Makes the table of what each cell's steps spend their time on, as texts. Pure."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from sweeper.analysis import labels
@@ -7,6 +8,8 @@ from sweeper.analysis.comparison.cells import Ranking
 from sweeper.analysis.figures.layouts import named_rows
 from sweeper.results.step_times import mean_times
 
+LINKED = "file://"
+"""The beginning of addresses that a browser opens."""
 _CELLS = 40
 _PARTS = 8
 ABOUT = (
@@ -16,9 +19,15 @@ ABOUT = (
 
 
 def time_table(ranking: Ranking) -> dict[str, Any] | None:
-    """Return a row per cell, and a column for each of the longest parts. None if no run recorded
-    what its steps were spent on."""
+    """Return a row per cell, with a column for each of the longest parts and the addresses of the
+    timelines of one of its runs. None if no run recorded what its steps were spent on."""
     named = named_rows(ranking)
+    drawn: dict[str, Mapping[str, str]] = {
+        cell.name: run.timelines
+        for cell in ranking.cells
+        for run in reversed(cell.runs)
+        if run.timelines
+    }
     times = {
         cell.name: mean
         for cell in ranking.cells
@@ -36,6 +45,7 @@ def time_table(ranking: Ranking) -> dict[str, Any] | None:
                 f"{own.share(part):.0%}".replace("%", " %") if part in own.parts else labels.NONE
                 for part in parts
             ],
+            "timelines": drawn.get(cell, {}),
         }
         for cell, own in times.items()
     ]
@@ -44,4 +54,5 @@ def time_table(ranking: Ranking) -> dict[str, Any] | None:
         "parts_left": len(whole.parts) - len(parts),
         "rows": rows[:_CELLS],
         "cells_left": max(len(rows) - _CELLS, 0),
+        "timelines": not drawn.keys().isdisjoint(times),
     }

@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from sweeper.alarms import Alarm, alarms
@@ -45,9 +46,9 @@ from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
 from sweeper.results.scores import Score, scores_of
 from sweeper.results.status import stands_still
-from sweeper.results.step_times import StepTimes
+from sweeper.results.step_times import StepTimes, timelines
 from sweeper.results.sweeps import SweepRun
-from sweeper.store.documents import dotted
+from sweeper.store.documents import dotted, place_of
 from sweeper.sweep.event import Outcome
 from sweeper.sweep.plan import Plan
 
@@ -97,6 +98,7 @@ class RunData:
     curves: Mapping[str, Series] = field(default_factory=dict[str, Series])
     clocks: Mapping[str, Floats] = field(default_factory=dict[str, Floats])
     times: StepTimes | None = None
+    timelines: Mapping[str, str] = field(default_factory=dict[str, str])
     log: tuple[str, ...] = ()
     checkpoints: tuple[Mapping[str, Any], ...] = ()
     rollouts: tuple[Rollout, ...] = ()
@@ -409,6 +411,7 @@ def _read(
         curves={key: curve for key, curve in curves.items() if curve},
         clocks=clocks,
         times=spent(history),
+        timelines={kind: _address(run, path) for kind, path in timelines(files).items()},
         log=tuple(run.readable(lambda: run.log_tail(LOG_LINES), []))
         if not succeeded or logged
         else (),
@@ -431,6 +434,12 @@ def _link(run: RecordedRun) -> str | None:
     """Return the recorded link, if a browser may follow it."""
     link = run.wandb if isinstance(run, SweepRun) else None
     return link if link is not None and link.startswith(("https://", "http://")) else None
+
+
+def _address(run: RecordedRun, path: str) -> str:
+    """Return the address of a file of a run: one that a browser opens if it is on this machine."""
+    local = run.store.local_path(path)
+    return place_of(run.store, path) if local is None else Path(local).absolute().as_uri()
 
 
 def _alarms(source: Source) -> dict[str, list[Alarm]]:

@@ -13,9 +13,9 @@ from sweeper.metrics.objective import last_values
 from sweeper.results.marks import marks_by_run
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun
-from sweeper.results.step_times import TIMELINES, StepTimes, of_rows
+from sweeper.results.step_times import StepTimes, of_rows, timelines
 from sweeper.results.sweeps import SweepRun
-from sweeper.store.documents import dotted
+from sweeper.store.documents import dotted, place_of
 from sweeper.sweep.labels import plural
 from sweeper.sweep.marks import Marks
 from sweeper.sweep.run_record import RunRecord, Times
@@ -63,6 +63,7 @@ class _Document(TypedDict):
     checkpoints: list[dict[str, object]]
     last_metrics: dict[str, dict[str, object]]
     step_times: dict[str, object] | None
+    timelines: dict[str, str]
     files: list[_File]
     skipped: dict[str, int]
 
@@ -120,6 +121,7 @@ def run(arguments: Namespace) -> int:
                else measurement(key, p["value"])) for key, p in metrics.items()])  # fmt: skip
     if times is not None:
         _section("a step's time", ("part", "seconds", "share"), _parts(times))
+    _section("timelines of steps", ("", "file"), document["timelines"].items())
     checkpoints = [(c.get("name"), _step_of(c), c.get("sampler_path") or c.get("state_path"))
                    for c in document["checkpoints"]]  # fmt: skip
     _section("checkpoints", ("name", "step", "path"), checkpoints)
@@ -137,13 +139,10 @@ def run(arguments: Namespace) -> int:
 
 
 def _tell_files(files: Sequence[_File]) -> None:
-    """Print the first files, and the newest timelines, which would be left out."""
+    """Print the first files."""
     _section("files", ("file", "bytes"), [(f["path"], f["size"]) for f in files[:_FILES]])
     if len(files) > _FILES:
         print(f"... and {len(files) - _FILES} more")
-    timelines = [f for f in files if f["path"].rpartition("/")[2].startswith(TIMELINES)]
-    if timelines and len(files) > _FILES:
-        _section("timelines", ("file", "bytes"), [(f["path"], f["size"]) for f in timelines[-3:]])
 
 
 def _parts(times: StepTimes) -> Iterator[tuple[str, str, str]]:
@@ -180,7 +179,8 @@ def facts(provenance: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _document(run: RecordedRun, own: Marks, of_sweep: Marks, times: StepTimes | None) -> _Document:
-    history = run.readable_history
+    history, files = run.readable_history, run.readable(lambda: _files(run), [])
+    charts = timelines(file["path"] for file in files)
     return {
         "run": {**run.record(), "path": run.path},
         "command": run.command if isinstance(run, SweepRun) else None,
@@ -193,7 +193,8 @@ def _document(run: RecordedRun, own: Marks, of_sweep: Marks, times: StepTimes | 
         "checkpoints": run.readable(run.checkpoint_records, []),
         "last_metrics": last_values(history.rows),
         "step_times": times._asdict() if times else None,
-        "files": run.readable(lambda: _files(run), []),
+        "timelines": {kind: place_of(run.store, path) for kind, path in charts.items()},
+        "files": files,
         "skipped": {"malformed lines": history.malformed, "torn last lines": history.torn},
     }
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import open_named, run_of
+from sweeper.common.atomic import atomic_write
 from sweeper.common.json_values import table_of
-from sweeper.errors import UsageError
+from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.metrics.rows import Row
 from sweeper.results import weights
 from sweeper.results.registry import Registry
@@ -47,8 +48,6 @@ def add_arguments(verb: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Download, convert, describe and push."""
     target = os.path.abspath(arguments.to)
-    if os.path.lexists(target):
-        raise UsageError(f"--to {arguments.to}: exists already; name a new folder")
     if not os.path.isdir(os.path.dirname(target)):
         raise UsageError(f"--to {arguments.to}: there is no folder {os.path.dirname(target)}")
     if arguments.push and not os.environ.get("HF_TOKEN"):
@@ -58,19 +57,10 @@ def run(arguments: Namespace) -> int:
     registry, (name,) = open_named(arguments.root, [arguments.of])
     chosen = run_of(registry, name)
     record = weights.choose(chosen, arguments.which)
-    service = of_sweeps([registry.sweep(chosen.sweep)])
-    adapter = target if arguments.format == "adapter" else f"{target}.adapter"
-    made = weights.download(service, str(record[weights.STATE]), adapter)
-    if arguments.format != "adapter":
-        base = arguments.base or _folder_of(registry, chosen, made.base_model)
-        paths = {"base_model": base, "adapter_path": adapter, "output_path": target}
-        weights.by_cookbook(python, arguments.format, os.environ, **paths)
-    facts_of_sweep = [*_verdict(registry, chosen), *_cost(chosen)]
-    card = "\n".join(_card(chosen, record, made.base_model, facts_of_sweep)) + "\n"
-    with open(os.path.join(target, _CARD), "w", encoding="utf-8") as file:
-        file.write(card)
+    if not (arguments.push and _is_made(target, _made_of(record, arguments.format))):
+        _make(registry, chosen, record, arguments, target, python)
     if arguments.push:
-        weights.by_cookbook(python, "push", os.environ, model_path=target, repo_id=arguments.push)
+        _push(target, python, arguments)
     facts = {"run": f"{chosen.sweep}/{chosen.name}", "checkpoint": record.get("name")}
     facts |= {"path": record[weights.STATE], "folder": target, "format": arguments.format}
     if arguments.json:
@@ -80,6 +70,49 @@ def run(arguments: Namespace) -> int:
     if arguments.push:
         say(f"pushed to {arguments.push}")
     return 0
+
+
+def _made_of(record: Row, form: str) -> str:
+    """Return the line of a card that says what its folder was made of."""
+    return f"- checkpoint: {record.get('name')}, {record[weights.STATE]} ({form})"
+
+
+def _is_made(target: str, made_of: str) -> bool:
+    """Return whether the folder is complete, since an earlier push may have failed. Its card, which
+    is written last, says what it was made of."""
+    try:
+        with open(os.path.join(target, _CARD), encoding="utf-8") as file:
+            return made_of in file.read().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _make(
+    registry: Registry, run: SweepRun, record: Row, arguments: Namespace, target: str, python: str
+) -> None:
+    """Make the new folder `target`, with its card. Raises `UsageError` if it exists."""
+    adapter = target if arguments.format == "adapter" else f"{target}.adapter"
+    for path in (target, adapter):
+        if os.path.lexists(path):
+            raise UsageError(f"--to {arguments.to}: {path} exists already; name a new folder")
+    service = of_sweeps([registry.sweep(run.sweep)])
+    made = weights.download(service, str(record[weights.STATE]), adapter)
+    if adapter != target:
+        base = arguments.base or _folder_of(registry, run, made.base_model)
+        paths = {"base_model": base, "adapter_path": adapter, "output_path": target}
+        weights.by_cookbook(python, arguments.format, os.environ, **paths)
+    facts_of_sweep = [_made_of(record, arguments.format), *_verdict(registry, run), *_cost(run)]
+    card = "\n".join(_card(run, made.base_model, facts_of_sweep)) + "\n"
+    atomic_write(os.path.join(target, _CARD), card.encode())
+
+
+def _push(target: str, python: str, arguments: Namespace) -> None:
+    """Push the folder to the hub. Raises `EnvironmentFailure`."""
+    try:
+        weights.by_cookbook(python, "push", os.environ, model_path=target, repo_id=arguments.push)
+    except EnvironmentFailure as error:
+        again = f"{arguments.to} is complete: the same command pushes it again"
+        raise EnvironmentFailure(f"{error}; {again}") from error
 
 
 def _folder_of(registry: Registry, run: SweepRun, base_model: str) -> str:
@@ -124,9 +157,7 @@ def _cost(run: SweepRun) -> Iterator[str]:
         yield f"- cost: {tokens} tokens, {dollars if known else 'at no known price'}"
 
 
-def _card(
-    run: SweepRun, record: Row, base_model: str, facts_of_sweep: Iterable[str]
-) -> Iterator[str]:
+def _card(run: SweepRun, base_model: str, facts_of_sweep: Iterable[str]) -> Iterator[str]:
     """Yield the lines of a model card, from what the sweep recorded."""
     facts = run.record()
     yield "---"
@@ -136,10 +167,9 @@ def _card(
     yield "---"
     yield f"# {run.sweep}/{run.name}"
     yield ""
-    yield f"- checkpoint: {record.get('name')}, {record[weights.STATE]}"
+    yield from facts_of_sweep
     if facts["metric"] and facts["value"] is not None:
         yield f"- {facts['metric']}: {number(facts['value'])}"
-    yield from facts_of_sweep
     provenance: Mapping[str, object] = run.provenance
     for path, digest in table_of(provenance.get("data")).items():
         yield f"- data: {path}, {digest}"

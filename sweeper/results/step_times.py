@@ -1,15 +1,21 @@
 """Shows what a step's time is spent on, from the `time/...` metrics of recipes and
 tinker-cookbook."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sweeper.metrics.rows import as_float
 
 CLOCKS = ("time/total", "time/step", "time/step:total", "step_time")
 """Metrics with the seconds of a whole step; the first that is recorded counts."""
-TIMELINES = ("timing_gantt.html", "timing_gantt_", "trace_events.jsonl", "timing_spans.jsonl")
-"""Beginnings of the names of tinker-cookbook's files that show the steps' spans on a time axis."""
+_TIMELINES = {
+    "timing_gantt": "Gantt chart",
+    "trace_events.jsonl": "trace",
+    "timing_spans.jsonl": "spans",
+}
+"""What tinker-cookbook's files are that show the spans of steps on a time axis, by the beginnings
+of their names."""
 
 _PREFIX, _SUM = "time/", ":total"
 _NOT_SUMS = (":count", ":mean", ":max", "_max", "_min", "_mean")
@@ -43,6 +49,22 @@ def step_times(keys: Collection[str], sums: Sums) -> StepTimes | None:
         return None
     parts = {name: sums(key)[0] / steps for name, key in named.items()}
     return _longest_first(total / steps, parts)
+
+
+def timelines(paths: Iterable[str]) -> dict[str, str]:
+    """Return, of the files of a run, the newest timeline of each kind. There is a Gantt chart for
+    every so many steps."""
+    newest: dict[str, str] = {}
+    for path in sorted(paths, key=_by_number):
+        name = path.rpartition("/")[2]
+        for start, kind in _TIMELINES.items():
+            if name.startswith(start):
+                newest[kind] = path
+    return newest
+
+
+def _by_number(path: str) -> list[str | int]:
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)]
 
 
 def _part(key: str) -> str | None:

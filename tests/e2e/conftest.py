@@ -32,8 +32,8 @@ _SLOW = (
     "grid_corpus", "sweep_wandb", "aws_batch_account", "recipe_ref_found", "wherever_started",
     "document_fuzz", "registry_processes", "recipe_isolated", "recipe_ref_checked", "export_wandb",
     "ray", "image", "worker_elsewhere", "harbor", "slurm_accounting", "cookbook",
-    "cookbook_readers", "agent_start", "containers", "gpus", "debug", "doctor_service", "ssh",
-    "dotenv",
+    "cookbook_readers", "cookbook_weights", "agent_start", "containers", "gpus", "debug",
+    "doctor_service", "ssh", "dotenv",
 )
 """Files that only `make test-all` runs, the longest first: other backends than `local` and tmux,
 which the contract tests cover too; containers, browsers, S3; long kills; other recipes."""
@@ -230,6 +230,16 @@ def elsewhere(
         return shells.SweepElsewhere(shell, backend, service)
 
     return made
+
+
+@pytest.fixture(scope="module")
+def taught(
+    load_support: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """`Taught` of `tests/support/taught.py`: a finished sweep, and the command line."""
+    made = load_support("taught").Taught(tmp_path_factory.mktemp("taught"))
+    yield made
+    lifecycle.stop(str(made.home))
 
 
 @pytest.fixture(scope="session")

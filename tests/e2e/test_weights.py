@@ -2,12 +2,9 @@
 load, and to its answers."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,51 +13,15 @@ import httpx
 import pytest
 from safetensors.numpy import load_file
 
-from sweeper.engine import lifecycle
-
 pytestmark = pytest.mark.e2e
 
-Run = Callable[..., Any]
-GRID = """
-name: taught
-recipe: sft
-service: local
-base: {max_steps: 4, save_every: 2, eval_every: 0, train_size: 40, test_size: 4, lora_rank: 8}
-grid: {learning_rate: [1e-5, 1e-2]}
-metric: {name: test/nll, goal: minimize, at: last}
-launch: {backend: local, max_parallel: 2}
-"""
+Run = Any
+"""`Taught` of `tests/support/taught.py`."""
 
 
-@pytest.fixture(scope="module")
-def sweeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """The command line, in a folder with the sweep `taught`, whose engine runs."""
-    folder = tmp_path_factory.mktemp("weights")
-    home = folder / "home"
-    ours = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TINKER_", "WANDB_"))}
-    ours |= {"SWEEPER_HOME": str(home), "SWEEPER_ROOT": str(folder / "sweeps")}
-
-    def run(
-        *arguments: str, lines: str = "", wait: bool = True, out: Any = None, **more: str
-    ) -> Any:
-        command = [sys.executable, "-m", "sweeper", *arguments]
-        env = ours | more
-        if not wait:
-            return subprocess.Popen(command, cwd=folder, env=env, stdout=out)
-        return subprocess.run(
-            command, cwd=folder, env=env, input=lines, capture_output=True, text=True, check=False
-        )
-
-    (folder / "grid.yaml").write_text(GRID)
-    done = run("launch", "grid.yaml", "--wait")
-    assert done.returncode == 0, done.stdout + done.stderr
-    yield run
-    lifecycle.stop(str(home))
-
-
-def test_the_best_run_of_a_sweep_is_downloaded_with_a_card(sweeper: Run, tmp_path: Path) -> None:
+def test_the_best_run_of_a_sweep_is_downloaded_with_a_card(taught: Run, tmp_path: Path) -> None:
     target = tmp_path / "winner"
-    done = sweeper("weights", "taught", "--to", str(target), "--json")
+    done = taught("weights", "taught", "--to", str(target), "--json")
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert facts["run"] == "taught/lr=1e-2"
@@ -80,11 +41,11 @@ def test_the_best_run_of_a_sweep_is_downloaded_with_a_card(sweeper: Run, tmp_pat
     assert not list(tmp_path.glob("winner.*"))
 
 
-def test_a_checkpoint_by_name_differs_from_the_final_one(sweeper: Run, tmp_path: Path) -> None:
+def test_a_checkpoint_by_name_differs_from_the_final_one(taught: Run, tmp_path: Path) -> None:
     names = {}
     for which in ("final", "000002", "best"):
         target = tmp_path / which
-        done = sweeper("weights", "taught/lr=1e-2", "--which", which, "--to", str(target))
+        done = taught("weights", "taught/lr=1e-2", "--which", which, "--to", str(target))
         assert done.returncode == 0, done.stderr
         names[which] = (target / "adapter_model.safetensors").read_bytes()
     assert names["final"] != names["000002"]
@@ -108,20 +69,20 @@ def test_a_checkpoint_by_name_differs_from_the_final_one(sweeper: Run, tmp_path:
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(
-    sweeper: Run, tmp_path: Path, arguments: tuple[str, ...], code: int, line: str
+    taught: Run, tmp_path: Path, arguments: tuple[str, ...], code: int, line: str
 ) -> None:
     given = [str(tmp_path / a) if before == "--to" else a
              for before, a in zip(("", *arguments), arguments, strict=False)]  # fmt: skip
-    done = sweeper("weights", *given)
+    done = taught("weights", *given)
     assert done.returncode == code, done.stderr
     assert line in done.stderr.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_of_lines_is_a_conversation(sweeper: Run) -> None:
+def test_a_file_of_lines_is_a_conversation(taught: Run) -> None:
     def talk(lines: str) -> Any:
         how = ("--max-tokens", "6", "--temperature", "0", "--system", "sort")
-        return sweeper("chat", "taught", *how, lines=lines)
+        return taught("chat", "taught", *how, lines=lines)
 
     done = talk("b a c\nb a c\n/reset\nb a c\n")
     assert done.returncode == 0, done.stderr
@@ -135,10 +96,10 @@ def test_a_file_of_lines_is_a_conversation(sweeper: Run) -> None:
 
 
 @contextmanager
-def served(sweeper: Run, printed: Path, *, kill: bool = False, **more: str) -> Iterator[str]:
+def served(taught: Run, printed: Path, *, kill: bool = False, **more: str) -> Iterator[str]:
     """Serve the best run while the block runs. Yields the address."""
     with printed.open("w") as out:
-        process = sweeper("endpoint", "taught", "--max-tokens", "6", wait=False, out=out, **more)
+        process = taught.start("endpoint", "taught", "--max-tokens", "6", out=out, **more)
     try:
         while not (address := printed.read_text().strip()):
             assert process.poll() is None
@@ -154,10 +115,10 @@ def served(sweeper: Run, printed: Path, *, kill: bool = False, **more: str) -> I
 
 
 @pytest.fixture(scope="module")
-def endpoint(sweeper: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def endpoint(taught: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an endpoint of the best run, whose key is `k`."""
     printed = tmp_path_factory.mktemp("endpoint") / "out"
-    with served(sweeper, printed, SWEEPER_ENDPOINT_KEY="k") as address:
+    with served(taught, printed, SWEEPER_ENDPOINT_KEY="k") as address:
         yield address
 
 
@@ -224,16 +185,16 @@ def test_refusals_have_openais_form(
     ],
 )
 def test_mistakes_of_chats_are_one_line(
-    sweeper: Run, arguments: tuple[str, ...], code: int, line: str
+    taught: Run, arguments: tuple[str, ...], code: int, line: str
 ) -> None:
-    done = sweeper(*arguments)
+    done = taught(*arguments)
     assert done.returncode == code, done.stderr
     assert line in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_without_a_key_web_pages_are_refused(sweeper: Run, tmp_path: Path) -> None:
-    with served(sweeper, tmp_path / "out") as address:
+def test_without_a_key_web_pages_are_refused(taught: Run, tmp_path: Path) -> None:
+    with served(taught, tmp_path / "out") as address:
         assert httpx.get(f"{address}/models").status_code == 200
         for headers in ({"Origin": "http://a.example"}, {"Host": "a.example"}):
             answer = httpx.get(f"{address}/models", headers=headers)
@@ -241,8 +202,8 @@ def test_without_a_key_web_pages_are_refused(sweeper: Run, tmp_path: Path) -> No
             assert "need SWEEPER_ENDPOINT_KEY" in answer.json()["error"]["message"]
 
 
-def test_an_endpoint_ends_with_a_killed_command(sweeper: Run, tmp_path: Path) -> None:
-    with served(sweeper, tmp_path / "out", kill=True) as address:
+def test_an_endpoint_ends_with_a_killed_command(taught: Run, tmp_path: Path) -> None:
+    with served(taught, tmp_path / "out", kill=True) as address:
         pass
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

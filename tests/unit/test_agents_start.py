@@ -78,6 +78,15 @@ def test_a_transcript_has_no_secret_wherever_it_is_cut(tmp_path: Path) -> None:
     assert read_session(store, "a").state == "finished"
 
 
+def test_every_agent_is_told_its_limits_and_where_to_begin() -> None:
+    text = prompts.whole_prompt("# Task\n", "/w", 2.5, "runs=6")
+    assert text.startswith("# Task\n") and "You have 2.5 hours" in text and "use: runs=6" in text
+    about = " ".join(text.split())
+    assert "Begin with the literature, then take the recipe that is closest" in about
+    assert "/w/.claude/skills/sweeper-research/SKILL.md" in about
+    assert "only plan and read" in prompts.whole_prompt("x", "/w", 1, "")
+
+
 def test_every_prompt_follows_the_template(capsys: pytest.CaptureFixture[str]) -> None:
     def headings(name: str) -> list[str]:
         text = prompts.shipped_prompt(name)

@@ -1,5 +1,6 @@
 """What a step's time is spent on, by the metrics of our recipes and of tinker-cookbook."""
 
+import json
 from pathlib import Path
 
 from sweeper import analysis
@@ -74,3 +75,31 @@ def test_a_report_has_a_row_of_shares_for_each_cell(tmp_path, written, capsys):
     assert [word for word in shown.split() if "\N{BOX DRAWINGS LIGHT HORIZONTAL}" not in word][
         :9
     ] == words
+
+
+def test_the_newest_timelines_of_a_run_are_linked(tmp_path, written, capsys):
+    sweep = written.Written(tmp_path, "timed", {"lr": [1, 2]}, {
+        "name": "loss", "goal": "minimize", "at": "last",
+    })  # fmt: skip
+    row = {"loss": 1, "time/total": 2.0, "time/sampling": 1.0}
+    first, _ = (sweep.run({"lr": lr}, 0, [{"step": 0, **row}]) for lr in (1, 2))
+    sweep.save()
+    folder = sweep.folder / "runs" / f"{first}.1"
+    for number in range(35):
+        (folder / f"iteration_{number:06d}").mkdir()
+        (folder / f"iteration_{number:06d}" / "other.txt").write_text("x")
+    for step in (9, 20):
+        (folder / f"iteration_{step:06d}" / "timing_gantt.html").write_text("<p>spans</p>")
+    (folder / "trace_events.jsonl").write_text("{}\n")
+    analysis.analyze(str(tmp_path), "timed", out=tmp_path / "report")
+    gantt, trace = folder / "iteration_000020" / "timing_gantt.html", folder / "trace_events.jsonl"
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert f'<a href="{gantt.as_uri()}">Gantt chart</a>, <a href="{trace.as_uri()}">trace' in page
+    assert page.count("timing_gantt.html") == 1
+    markdown = (tmp_path / "report" / "report.md").read_text()
+    assert f": [Gantt chart]({gantt.as_uri()}), [trace]({trace.as_uri()})\n" in markdown
+    assert main(["show", "timed/lr=1", "--root", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out.partition("timelines of steps")[2].partition("files")[0]
+    assert str(gantt) in shown and str(trace) in shown
+    assert main(["show", "timed/lr=2", "--root", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["timelines"] == {}

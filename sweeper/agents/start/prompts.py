@@ -19,6 +19,8 @@ How you work here:
 - All your launches together may use: {budget}. sweeper enforces that; `plan` shows what is left.
 - Read the skill in {work}/.claude/skills/sweeper-research/SKILL.md before you begin, and
   {work}/.claude/skills/sweeper-debug/SKILL.md when something goes wrong.
+- Begin with the literature, then take the recipe that is closest to the question. Measure its
+  published settings first: they are the baseline of all that you try.
 - Your questions will not be answered. Decide, and write down why.
 - Do not end while a sweep of yours is running: `wait` for it, and read its `verdict`.
 - At the end write {work}/report.md: the question, what others found, the grids, the verdicts with
