@@ -57,7 +57,7 @@ class Compared:
         runs = plural(int(row["n"]), "run")
         text = f"{self.metric}: {self.best or 'the only cell'} is best, {mean} over {runs}"
         if self.tied:
-            text += f"; not told apart from {labels.listed(self.tied)}"
+            text += f"; {labels.listed(self.tied)} may be as good"
         if self.told_apart:
             what = "unlikely to be the best" if self.tied else "worse beyond the noise"
             text += f"; {plural(len(self.told_apart), 'cell')} {what}"

@@ -305,7 +305,7 @@ def _judgement(estimate: Estimate, p: float | None, metric: Metric) -> str:
     if p is None:
         return "noise not known"
     if p > 0.05:
-        return "not told apart"
+        return "noise can explain it"
     return "B better" if metric.sign * estimate.value < 0 else "A better"
 
 

@@ -15,6 +15,7 @@ from sweeper.analysis.statistics.seeds import Comparison, against_best
 from sweeper.errors import UsageError
 from sweeper.metrics.rows import as_float
 from sweeper.store.documents import dotted
+from sweeper.sweep.labels import plural
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,13 @@ class Block:
     def ahead(self) -> bool:
         """Whether the best is ahead of all cells that it could be compared with."""
         return bool(self.comparisons) and not self.tied
+
+    @property
+    def standing(self) -> str:
+        """How the best compares with the other cells, for people; "" if the noise is unknown."""
+        if self.tied:
+            return f"{len(self.tied)} of {self.compared} others may be as good"
+        return f"ahead of {plural(self.compared, 'other')}" if self.compared else ""
 
 
 @dataclass(frozen=True)

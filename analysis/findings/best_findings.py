@@ -55,7 +55,7 @@ def _by_blocks(blocks: Blocks) -> Finding:
         "not_known": [block.value for block in unknown],
     }
     if len(unknown) == len(judged):
-        text = "The noise is unknown: in no block can a better setting be told from a lucky run."
+        text = "The noise is unknown: in each block the best cell may be better, or only lucky."
         return Finding("by_blocks", "warning", text, cells, evidence)
     parts = [
         (tied, "noise can explain the lead of the best cell over some others"),
@@ -119,7 +119,7 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
         text = _equal(ranking, best, sign) if equal else ""
         if held:
             left = labels.listed(names_of(held), 3)
-            text += f" It is not ahead of {left}, of which runs failed."
+            text += f" It is not ahead of {left}: some of their runs failed."
         if trailing:
             listed = labels.listed(names_of(trailing), 3)
             text += f" Noise between seeds alone can explain its lead over {listed}."
@@ -145,13 +145,13 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
         text = f"The only other cell compared, {short_name(nearest)}, is worse beyond the {noise}."
     else:
         text = (
-            f"Every other cell compared is worse beyond the {noise}. The closest call, "
-            f"{short_name(nearest)}, is {by.worse(by.interval)}, 95 % for all at once."
+            f"Every other cell compared is worse beyond the {noise}. The closest, "
+            f"{short_name(nearest)}, is {by.worse(by.interval)} (95 %, for all cells at once)."
         )
     if few:
         text += (
-            f" {plural(max(runs), 'run')} of each may not show that some runs of a cell collapse: "
-            "six of each probably would."
+            f" A cell of which some runs collapse can look good in {plural(max(runs), 'run')} by "
+            "luck: six runs of each cell would probably show it."
         )
     return Finding("separated", "good", text, names, evidence)
 

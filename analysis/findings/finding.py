@@ -15,16 +15,16 @@ from sweeper.results.cells import SPAN, Scale
 from sweeper.sweep.labels import plural
 
 _SHARED = (
-    "asking of each whether it may be the best of all (Cox and Shi 2023) at the 5 % level, by the "
-    "noise that all cells share; differences from the best have Tukey's intervals"
+    "For each cell a test at the 5 % level asks whether it may be the best (Cox and Shi 2023), "
+    "with the noise that all cells share. Differences from the best have Tukey's intervals."
 )
 _OWN = (
-    "comparing each with the best of all (Welch's test, Bonferroni's bound) at the 5 % level, by "
-    "the noise of each"
+    "Each cell is compared with the best at the 5 % level (Welch's test with Bonferroni's bound), "
+    "with the noise of each."
 )
 _RATIOS = (
-    "as ratios, on a log scale, because all values are positive, the means of the cells span more "
-    f"than a factor of {SPAN:g} and the noise grows with them"
+    "Cells are compared by ratios, on a log scale, because all values are positive, the means of "
+    f"the cells span more than a factor of {SPAN:g}, and the noise grows with them."
 )
 
 
@@ -90,9 +90,9 @@ def _whose(noise: Noise) -> str:
 
 
 def method(scale: Scale, noise: Noise) -> str:
-    """Describe in a sentence how cells are compared."""
-    sentence = _SHARED if noise.shared else _OWN
-    return f"{sentence}; {_RATIOS}" if scale == "log" else sentence
+    """Describe in sentences how cells are compared."""
+    text = _SHARED if noise.shared else _OWN
+    return f"{text} {_RATIOS}" if scale == "log" else text
 
 
 def short_name(cell: Cell) -> str:

@@ -228,7 +228,7 @@ def _held_standing(held: HeldOut, best: Cell) -> str:
     if kind == "tied":
         tied = labels.listed(names_of(held.ranking.tied), 3)
         return f"By {name}, held out, noise can explain its lead{f' over {tied}' if tied else ''}."
-    return f"By {name}, held out, the cells cannot be told apart."
+    return f"By {name}, held out, the cells cannot be compared."
 
 
 def told_with(

@@ -63,7 +63,7 @@ def item_findings(compared: Sequence[Compared], ranking: Ranking) -> list[Findin
     mean, low, high = labels.within(best.mean, best.low, best.high)
     where = f"{plural(one.items, 'question')}" + (f" of {one.task}" if one.task else "")
     text = (
-        f"Item by item, on {where}: {names[best.cell]} scores {mean} ({low} to {high}), "
+        f"Item by item, on {where}: {names[best.cell]} scores {mean} ({low} to {high}). "
         f"{_standing(one, names)}. {_of_what(one)}"
     )
     apart = [own.cell for own in one.parted if own.told_apart]
@@ -75,16 +75,16 @@ def item_findings(compared: Sequence[Compared], ranking: Ranking) -> list[Findin
 def _standing(compared: Compared, names: dict[str, str]) -> str:
     apart = [own for own in compared.parted if own.told_apart]
     if not apart and len(compared.parted) > 1:
-        return f"not told apart from the {len(compared.parted)} other cells"
+        return f"Any of the {len(compared.parted)} other cells may be as good"
     if not apart:
-        return f"not told apart from {names[compared.cells[1].cell]}"
+        return f"{names[compared.cells[1].cell]} may be as good"
     nearest = min(apart, key=lambda own: -own.difference)
     by = " to ".join(labels.together(*sorted((-nearest.high, -nearest.low))))
-    text = f"ahead of {names[nearest.cell]} by {by}"
+    text = f"It is ahead of {names[nearest.cell]} by {by}"
     if len(apart) > 1:
         text += f" and of {plural(len(apart) - 1, 'more cell')}"
     left = len(compared.parted) - len(apart)
-    return text + (f", and not told apart from {left}" if left else "")
+    return text + (f"; {plural(left, 'other cell')} may be as good" if left else "")
 
 
 def _of_what(compared: Compared) -> str:

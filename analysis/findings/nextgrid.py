@@ -116,7 +116,7 @@ def _fresh_seeds(
     if "tied" in kinds and _exactly_tied(ranking):
         return None
     if "tied" in kinds:
-        of = "the best cell and those that could not be told apart"
+        of = "the best cell and those that may be as good"
         return _confirm(data, (best, *ranking.tied), of, text, needed)
     if "few_runs" in kinds:
         of = "the best cell and the next"
@@ -378,8 +378,8 @@ def _confirm(
     which = plural(len(cells), "cell")
     which = which if len(cells) == len(top) else f"The first {len(cells)} of {len(top)} cells"
     why = (
-        f"{which} at the top on {count} fresh seeds each, so that what they show is not what chose "
-        "them."
+        f"{which} at the top on {count} fresh seeds each, because the runs that chose them make "
+        "them look too good."
     )
     title = f"{chosen_text} of {data.name}, on fresh seeds."
     overrides = _remaining_axes(

@@ -114,8 +114,8 @@ def _repeated(data: SweepData) -> list[Finding]:
         return []
     text = (
         f"{labels.listed(again.fresh)} repeated {len(again.names)} of the {again.cells} cells of "
-        f"{again.first} on fresh seeds: they are judged by those alone, as what chose them "
-        "flatters them; the other cells are left out."
+        f"{again.first} on fresh seeds. They are judged by these alone, because the runs that "
+        "chose them make them look too good. The other cells are left out."
     )
     cells = tuple(again.names.values())
     return [Finding("confirmed", "note", text, cells, {"first": again.first, "by": again.fresh})]

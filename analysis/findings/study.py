@@ -97,16 +97,10 @@ def _each(judged: Sequence[Block], by: str) -> Iterator[str]:
             own = {key: text for key, text in block.best.texts.items() if key not in keys_of(by)}
             name = ", ".join(f"{key} {text}" for key, text in own.items())
             mean = labels.number(block.best.summary.mean)
-            yield f"{block.value}: {name or cell_text(block.best)}, {mean}{_standing(block)}"
+            how = f", {block.standing}" if block.standing else ""
+            yield f"{block.value}: {name or cell_text(block.best)}, {mean}{how}"
     if len(judged) > _LINES:
         yield f"and {len(judged) - _LINES} more, in the report's table of blocks"
-
-
-def _standing(block: Block) -> str:
-    """Return how the best of a block compares with its other cells."""
-    if block.tied:
-        return f", not told from {len(block.tied)} of {block.compared}"
-    return f", ahead of {block.compared}" if block.compared else ""
 
 
 def _checks(
@@ -153,8 +147,8 @@ def _steps(
     if kind == "confirm" and following is not None:
         cells = plural(following.cells, "cell")
         yield (
-            f"Launch next.yaml: of each {blocks.by} whose best is not sure, that and what may be "
-            f"better, on fresh seeds ({runs} of {cells})."
+            f"Launch next.yaml: for each {blocks.by} without a clear best, the cells that may be "
+            f"the best, on fresh seeds ({runs} of {cells})."
         )
     elif fewest < 3 and not unknown:
         yield "Run the best cells and those tied with them with three seeds or more."

@@ -2,7 +2,6 @@
 believed, and what to do next."""
 
 import html
-import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,6 @@ from sweeper.analysis.reading.checkpoints import Checkpoint, choose_checkpoint
 from sweeper.analysis.reading.costs import dollars
 from sweeper.analysis.reading.frames import SweepData
 from sweeper.analysis.reading.settings import ordered
-from sweeper.analysis.statistics.distributions import maximum_quantile
 from sweeper.analysis.statistics.inference import Estimate
 from sweeper.analysis.statistics.looks import open_runs
 from sweeper.analysis.statistics.seeds import Comparison, only_just
@@ -155,7 +153,7 @@ def decide(
         number=number,
         spread=spread,
         believe=tuple(f for f in findings if _up_here(f) and _concerns(f, ranking)),
-        caution=_caution(ranking),
+        caution=_caution(ranking, data.sign),
         steps=next_steps(data, findings, ranking, checkpoint, following, to_part),
         checkpoint=checkpoint,
         checks=_checks(data, ranking, findings),
@@ -209,17 +207,19 @@ def _concerns(finding: Finding, ranking: Ranking) -> bool:
     return not elsewhere or not top or bool(top & set(finding.cells))
 
 
-def _caution(ranking: Ranking) -> str | None:
+def _caution(ranking: Ranking, sign: float) -> str | None:
     best, cells = ranking.best, len(ranking.measured)
     if best is None or cells < 2:
         return None
     chosen = f"The best of {cells} cells was chosen by the same runs that measure it"
-    if best.summary.low is None:
+    mean, low, high = best.summary.mean, best.summary.low, best.summary.high
+    if mean is None or low is None or high is None:
         return f"{chosen}, so its value here may be too good: new seeds would show."
     if only_just(ranking.comparisons):
+        most = labels.number(high - mean if sign > 0 else mean - low, 2)
         return (
-            f"{chosen}, and it was only just named: fresh seeds are likely to show about "
-            f"{labels.number(_flattery(ranking, best), 2)} less. Its interval allows for that."
+            f"{chosen}, and it was only just named, so chance has probably helped it: with many "
+            f"fresh seeds it may be worse by up to {most}. Its interval allows for that."
         )
     if ranking.chosen_of < 2:
         return f"{chosen}; it leads by so much that this hardly inflates its value."
@@ -228,18 +228,6 @@ def _caution(ranking: Ranking) -> str | None:
         f"on the worse side, as for a choice among {ranking.chosen_of} cells that may be equally "
         "good."
     )
-
-
-def _flattery(ranking: Ranking, best: Cell) -> float:
-    """Return by how much the best of as many equal cells exceeds its true mean in half of all
-    sweeps."""
-    noise = ranking.noise.between or ranking.noise
-    spread = noise.of(best.name)
-    if spread is None or best.summary.mean is None:
-        return 0.0
-    gain = maximum_quantile(0.5, ranking.chosen_of, spread.df) * spread.sd / best.summary.n**0.5
-    middle = math.fsum(ranking.on_scale(best)) / best.summary.n
-    return abs(ranking.off_scale(middle + gain) - ranking.off_scale(middle))
 
 
 def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> tuple[Check, ...]:

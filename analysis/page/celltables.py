@@ -18,6 +18,9 @@ CELLS = 1000
 FIRST_CELLS = 20
 """The rows of a longer table that are shown before the reader asks for all."""
 
+AS_GOOD = "“May be as good”: noise can explain the difference. More seeds may still show one."
+"""The note under tables that have these words."""
+
 _VALUES = 24
 _STRIP = 160.0
 
@@ -103,17 +106,17 @@ def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
     ]
     tied, apart = (sum(mark[1] == kind for mark in marks) for kind in ("tied", "apart"))
     bests = len(set(ranking.leaders.values()))
-    caption = f"the best, {tied} not told apart from it, {apart} unlikely to be the best"
+    caption = f"the best, {tied} that may be as good, {apart} unlikely to be the best"
     if bests:
         caption = (
-            f"the best of {bests} blocks, {tied} not told apart from that of theirs, {apart} "
-            "unlikely to be the best"
+            f"the best of {bests} blocks, {tied} that may be as good as that of their block, "
+            f"{apart} unlikely to be the best"
         )
     return {
         "marks": marks,
         "ends": scale.ends,
         "log": scale.log,
-        "told": caption if tied or apart else "nothing tells them apart",
+        "told": caption if tied or apart else "not compared, as the noise is unknown",
     }
 
 
@@ -189,7 +192,7 @@ def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
         # at once.
         sure = comparison.beyond or (ranking.best is not None and not ranking.tied)
         return "apart", "worse" if sure else "unlikely the best", f"{change}, {p}"
-    return "tied", "not told apart", f"{change}, {p}"
+    return "tied", "may be as good", f"{change}, {p}"
 
 
 def _change(comparison: Comparison) -> str:

@@ -69,9 +69,9 @@ def _points(episodes: Episodes) -> list[str]:
     points: list[str] = []
     if len(episodes.cells) > 1:
         if episodes.apart:
-            points.append(f"Cells are told apart by {labels.listed(episodes.apart, 8)}.")
+            points.append(f"Cells differ in {labels.listed(episodes.apart, 8)}, beyond the noise.")
         elif any(one.p is not None for one in episodes.tasks):
-            points.append("No task tells cells apart, beyond the noise between runs.")
+            points.append("In no task do cells differ beyond the noise between runs.")
     if episodes.unsolved:
         count = plural(len(episodes.unsolved), "task")
         points.append(f"No cell ever solves {count}: {labels.listed(episodes.unsolved, 8)}.")

@@ -24,6 +24,7 @@ from sweeper.analysis.findings.next_steps import NOTHING_NEXT
 from sweeper.analysis.findings.study import Study
 from sweeper.analysis.findings.transcripts import Transcripts, embedded
 from sweeper.analysis.page.celltables import (
+    AS_GOOD,
     CELLS,
     FIRST_CELLS,
     cell_table,
@@ -125,6 +126,7 @@ def _study(study: Study) -> dict[str, object]:
         "findings": study.findings,
         "verdict": study.verdict,
         "nothing_next": NOTHING_NEXT,
+        "as_good": AS_GOOD,
         "method": method(ranking.scale, ranking.noise),
         "noise": noise_text(ranking.noise),
         "judged_by": value_text("last" if data.metric is None else data.metric.at),

@@ -130,7 +130,7 @@ def _row(own: ItemCell, parted: Parted | None, named: dict[str, Any]) -> dict[st
     if parted is None:
         return row
     gap, *ends = labels.within(-parted.difference, -parted.high, -parted.low)
-    standing = "worse" if parted.told_apart else "not told apart"
+    standing = "worse" if parted.told_apart else "may be as good"
     return row | {
         "difference": f"{gap} ({' to '.join(ends)})",
         "counts": f"{parted.better}, {parted.worse}",

@@ -15,7 +15,7 @@ from sweeper.analysis.findings.axis_findings import KINDS
 from sweeper.analysis.findings.finding import cell_text, method, noise_text, short_name
 from sweeper.analysis.findings.next_steps import NOTHING_NEXT
 from sweeper.analysis.findings.study import Study
-from sweeper.analysis.page.celltables import cell_table
+from sweeper.analysis.page.celltables import AS_GOOD, cell_table
 from sweeper.analysis.page.episodetables import episode_tables
 from sweeper.analysis.page.itemtables import checkpoint_rows, held_rows, item_tables, task_rows
 from sweeper.analysis.page.tables import (
@@ -112,9 +112,9 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     yield from _results(study)
     yield from _images(shown, "cells")
     how = method(ranking.scale, ranking.noise)
-    yield "\n“Not told apart” does not mean equal."
+    yield f"\n{AS_GOOD}"
     yield "\n### How this was computed\n"
-    yield escape(f"{noise_text(ranking.noise) or ''} Cells are told apart by {how}.".strip())
+    yield escape(f"{noise_text(ranking.noise) or ''} {how}".strip())
     yield from _paired(study)
     yield from _answered(study)
     yield from _blocks(study)
@@ -199,9 +199,7 @@ def _blocks(study: Study) -> Iterator[str]:
     yield f"\n## By {escape(study.blocks.by)}\n"
     for row in block_rows(study):
         settings = escape(", ".join(row["settings"]))
-        tied = (
-            "" if row["tied"] is None else f", {row['tied']} of {row['compared']} not told from it"
-        )
+        tied = f", {row['standing']}" if row["standing"] else ""
         ends = f"; at the end of {escape(row['ends'])}" if row["ends"] != labels.NONE else ""
         holes = f"; missing: {escape('; '.join(row['holes']))}" if row["holes"] else ""
         yield f"- {escape(row['name'])}: {settings}, {escape(row['mean'])}{tied}{ends}{holes}"

@@ -193,6 +193,7 @@ def block_rows(study: Study) -> list[dict[str, Any]]:
                 "checkpoint": None if best is None else _checkpoint(best, study),
                 "tied": len(block.tied) if block.compared else None,
                 "compared": block.compared,
+                "standing": block.standing,
                 "ends": labels.listed(ends) if ends else labels.NONE,
                 "diverged": block.diverged,
                 "cells": block.cells,

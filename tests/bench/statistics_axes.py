@@ -1,6 +1,6 @@
 """Measures by simulation how often the report's statements about axes are false and true.
 
-    python tests/bench/statistics_axes.py [--trials 1000]
+    python tests/bench/statistics_axes.py [--trials 400] [--only grids|bends|searches]
 
 Also called by `statistics_coverage.py`. Sweeps are made in memory and analyzed as the report does.
 In "a null sweep" no setting has an effect, so that every statement about one is false.
@@ -274,16 +274,21 @@ def _held(effect: Effect, points: int, trials: int) -> float:
 def main() -> None:
     """Simulate, print tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--trials", type=int, default=1000)
-    tables(parser.parse_args().trials)
+    parser.add_argument("--trials", type=int, default=400)
+    parser.add_argument("--only", choices=PARTS)
+    given = parser.parse_args()
+    tables(given.trials, given.only)
 
 
-def tables(trials: int) -> None:
-    """Return all tables; searches, which take longest, use a third of the trials."""
-    print(f"\n{trials} sweeps a row of grids, {max(trials // 3, 1)} a row of searches")
-    false_in_grids(trials)
-    bends(trials)
-    searches(max(trials // 3, 1))
+PARTS = {"grids": false_in_grids, "bends": bends, "searches": searches}
+
+
+def tables(trials: int, only: str | None = None) -> None:
+    """Print all tables, or one of them."""
+    print(f"\n{trials} sweeps a row")
+    for name, table in PARTS.items():
+        if only in (None, name):
+            table(trials)
 
 
 if __name__ == "__main__":

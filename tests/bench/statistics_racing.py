@@ -86,6 +86,11 @@ def kinds() -> Iterator[tuple[str, World, Floats]]:
             means = np.zeros(cells)
             means[-1] = -lead
             yield f"{cells} cells, one leads by {lead:g} sd", WORLDS["normal"], means
+    for lead in (1.0, 2.0):
+        means = np.zeros(6)
+        means[-1] = -lead
+        name = f"6 cells on seeds that share 0.8, one leads by {lead:g} sd"
+        yield name, WORLDS["shared seeds .8"], means
     every = WORLDS | MORE
     for name in (name for name in every if name != "normal"):
         yield f"6 equal cells, {name}", every[name], np.zeros(6)

@@ -79,7 +79,7 @@ def test_three_seeds_show_a_winner_that_is_four_standard_deviations_ahead(
     found = studied(tmp_path, written, values)
     assert found.verdict.kind == "clear" and found.verdict.headline == "lr 3"
     assert told(found, "separated").startswith(
-        "Every other cell compared is worse beyond the noise between seeds. The closest call,"
+        "Every other cell compared is worse beyond the noise between seeds. The closest,"
     )
 
 

@@ -99,6 +99,6 @@ def test_cells_and_tasks(found):
     with open(found.files["report.md"]) as file:
         text = file.read()
     for shown in (page, text):
-        assert "Cells are told apart by telling." in shown
+        assert "Cells differ in telling, beyond the noise." in shown
         assert "No cell ever solves 1 task: hard." in shown
         assert "8 environments ended by themselves" in shown
