@@ -1,6 +1,6 @@
 """Measures intervals over items and runs, and those of shares, by simulation.
 
-    python tests/bench/statistics_items.py [--trials 2000]
+    python tests/bench/statistics_items.py [--trials 2000] [--only best|gaps]
 
 Also printed by `statistics_coverage.py`. Answers are right or wrong by a logistic model with terms
 for a question's difficulty, a cell's skill, a cell and a question together, and a run's luck; no
@@ -231,6 +231,21 @@ def measure(trials: int) -> None:
                 for runs in RUNS
             ]  # fmt: skip
             print(f"| {cells} cells, 100 items, luck {luck} | {' | '.join(row)} |")
+    of_the_best(trials)
+    print("\nA share's interval that holds the truth, %: on the logit scale / Student's t / of "
+          "which leave 0 to 1\n")  # fmt: skip
+    print("| | n = 2 | n = 3 | n = 5 | n = 10 |\n|---|---|---|---|---|")
+    for items in (50, 200, 1000):
+        for share in (0.5, 0.9, 0.97):
+            row = [_shown(*shares(4 * trials, seeds, items, share)) for seeds in (2, 3, 5, 10)]
+            print(f"| {share} of {items} items | {' | '.join(row)} |")
+    of_gaps(trials)
+
+
+def of_the_best(trials: int) -> None:
+    """Print what is said of the best of equal cells."""
+    head = " | ".join(f"{runs} run{'s' if runs > 1 else ''}" for runs in RUNS)
+    rule = "|---" * (len(RUNS) + 1) + "|"
     print("\nEqual cells, %: the best's interval holds / all differences from it hold at once /")
     print("it is said to be ahead of one\n")
     print(f"| | {head} |\n{rule}")
@@ -241,14 +256,9 @@ def measure(trials: int) -> None:
         ]
         print(f"| {cells} cells, {items} items | {' | '.join(row)} |", flush=True)
 
-    print("\nA share's interval that holds the truth, %: on the logit scale / Student's t / of "
-          "which leave 0 to 1\n")  # fmt: skip
-    print("| | n = 2 | n = 3 | n = 5 | n = 10 |\n|---|---|---|---|---|")
-    for items in (50, 200, 1000):
-        for share in (0.5, 0.9, 0.97):
-            row = [_shown(*shares(4 * trials, seeds, items, share)) for seeds in (2, 3, 5, 10)]
-            print(f"| {share} of {items} items | {' | '.join(row)} |")
 
+def of_gaps(trials: int) -> None:
+    """Print how often a gap is said where there is none."""
     lucks = (0.0, 0.5, 1.0, 3.0)
     print(
         "\nA gap between training and held-out values said where there is none, %, by the luck of"
@@ -263,7 +273,10 @@ def main() -> None:
     """Simulate, print tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--trials", type=int, default=2000)
-    measure(parser.parse_args().trials)
+    parser.add_argument("--only", choices=("best", "gaps"))
+    given = parser.parse_args()
+    tables = {"best": of_the_best, "gaps": of_gaps, None: measure}
+    tables[given.only](given.trials)
 
 
 if __name__ == "__main__":
