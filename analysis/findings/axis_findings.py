@@ -66,16 +66,16 @@ def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
             f"{why.here}, and worse at {why.there}, both beyond the noise"
         )
     if ends:
-        at = [f"{axis} in {number}" for axis, number in ends.items()]
-        text += f". The best lies at an end of what was tried of {labels.listed(at)}"
+        at = [f"of {axis} in {plural(number, 'block')}" for axis, number in ends.items()]
+        text += f". The best lies at an end of the values tried {labels.listed(at)}"
     evidence = {"by": blocks.by, "ends": ends, "told": blocks.why is not None}
     yield Finding("blocks", "note", f"{text}.", (), evidence)
     if blocks.holes:
         where = [block.value for block in blocks.blocks if block.holes]
         text = (
-            f"Holes: {labels.listed(where, 6)} have no result of "
-            f"{plural(blocks.holes, 'combination')} that other blocks have, so nothing is "
-            "known there."
+            f"Holes: {plural(blocks.holes, 'combination')} of other blocks "
+            f"{'has' if blocks.holes == 1 else 'have'} no result in {labels.listed(where, 6)}, so "
+            "the best cell there may not have been tried."
         )
         holes = {block.value: [dict(row) for row in block.holes] for block in blocks.blocks}
         yield Finding("block_holes", "note", text, (), {k: v for k, v in holes.items() if v})
@@ -90,8 +90,8 @@ def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
     if modelled:
         parts = [f"{axis.key} ({_share(axis.importance)})" for axis in modelled]
         text = (
-            f"In a model of all axes over {surface.cells} cells these stand out from the noise and "
-            f"the scatter of the others, with their shares of the variance {where}: "
+            f"These settings make a difference beyond the noise, by a model of all axes over "
+            f"{surface.cells} cells (in brackets: their shares of the variance {where}): "
             f"{labels.listed(parts, 8)}."
         )
         shares = {axis.key: axis.importance._asdict() | {"p": axis.p} for axis in surface.axes}
@@ -99,9 +99,9 @@ def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
         yield from filter(None, (_shape(axis) for axis in modelled if axis.key not in trends))
     if flat:
         verb = "does" if len(flat) == 1 else "do"
-        text = f"{labels.listed(flat, 12)} {verb} nothing that stands out in that model."
+        text = f"{labels.listed(flat, 12)} {verb} nothing beyond the noise in that model."
         if not modelled:
-            text = f"In a model of all axes over {surface.cells} cells none stands out."
+            text = f"In a model of all axes over {surface.cells} cells no setting stands out."
         yield Finding("no_effect", "note", text, (), {"axes": flat})
     for pair in surface.pairs:
         if pair.told:

@@ -63,7 +63,7 @@ def _by_blocks(blocks: Blocks) -> Finding:
         (ahead, "the best cell is ahead of every other beyond the noise"),
     ]
     listed = "; ".join(f"in {len(own)} {what}" for own, what in parts if own)
-    text = f"Of {len(judged)} blocks, each judged by itself at the 5 % level: {listed}."
+    text = f"Of {len(judged)} blocks, each judged by itself: {listed}."
     single = [block for block in ahead if block.best is not None and block.best.summary.n == 1]
     if single:
         text += (

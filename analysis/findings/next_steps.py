@@ -1,5 +1,6 @@
 """Derives from the findings what to do next: the sentences at the end of the verdict. Pure."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -46,7 +47,8 @@ def next_steps(
         steps.append("Read in the logs whether the runs without a last value have diverged.")
     if "tied" in by_kind:
         steps.append(to_part)
-        if fewest < 2 and "not_compared" in by_kind:
+        advised = following is not None and following.kind == "confirm"
+        if fewest < 2 and "not_compared" in by_kind and not advised:
             steps.append(_more_seeds(following, fewest))
     elif "uneven_best" in by_kind:
         steps.append("Analyze with --at last or --at mean_of_last=5, or evaluate all alike.")
@@ -76,7 +78,10 @@ def failures(data: SweepData) -> Iterator[str]:
     elif pending:
         yield f"Let the {plural(pending, 'open run')} finish, then analyze again."
     if states["failed"]:
-        yield f"Read in the logs why {plural(states['failed'], 'run')} failed."
+        failed = plural(states["failed"], "run")
+        own = data.root and len(data.names) < 2
+        again = f", then run {shlex.join(['sweeper', 'retry', data.name])}" if own else ""
+        yield f"Read in the logs why {failed} failed{again}."
 
 
 def how_to_part(

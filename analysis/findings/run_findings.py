@@ -44,7 +44,8 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
     text = (
         f"{plural(len(runs), 'run')} of {plural(len(cells), 'cell')} diverged: the "
         f"last {data.metric.name} is NaN or infinite. Such runs are left out of every mean, and a "
-        "cell that has one cannot be named best."
+        "cell that has one cannot be named best. Leave these settings out, or find out in the logs "
+        "why they diverge."
     )
     ahead = ranking.passed_over
     if ahead:
@@ -73,10 +74,10 @@ def _missing_end(data: SweepData) -> list[Finding]:
 
 
 _RULES = {
-    "worst": "each counts as the worst value of all, {worst}",
-    "drop": "they are left out of every mean",
-    "bound": "they are left out of means, and a cell is named best only if it would be the best "
-    "even had each of its failed runs ended at the worst value of all, {worst}",
+    "worst": "Each counts as the worst value of all, {worst}",
+    "drop": "Failed runs are left out of every mean",
+    "bound": "Failed runs are left out of means, but a cell is named best only if it would also be "
+    "the best with the worst value of all, {worst}, in place of each of them",
 }
 
 
@@ -89,7 +90,7 @@ def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
         return []
     runs = sum(cell.failed for cell in cells)
     rule = _RULES[metric.failed].format(worst=labels.brief(ranking.worst))
-    text = f"{plural(runs, 'run')} of {labels.listed(names_of(cells), 3)} failed: {rule}."
+    text = f"{plural(runs, 'run')} of {labels.listed(names_of(cells), 3)} failed. {rule}."
     if ranking.held_back:
         names = labels.listed(names_of(ranking.held_back), 3)
         text += f" The other runs of {names} are better than the best named here."
@@ -240,8 +241,7 @@ def _split(ranking: Ranking) -> list[Finding]:
     text = (
         f"Seeds of {split.close} cells end close together, those of {split.wide} others at least "
         f"{split.factor:.0f} times as far apart, as if some seeds had gone another way. Intervals "
-        "from a few seeds then hold the truth less often than they say: in simulations three times "
-        "in four, and less. Run more seeds of the cells at the top."
+        "from a few seeds may then be too narrow. Run more seeds of the cells at the top."
     )
     return [Finding("split_noise", "warning", text, (), split._asdict())]
 
