@@ -209,7 +209,7 @@ def test_each_rule_for_failed_runs_is_kept_and_said(tmp_path: Path, written: Mod
 
     best, text, values = told("bound")
     assert best == "lr=1" and values == [0.40]
-    assert "ended at the worst value of all, 0.92." in text
+    assert "the best with the worst value of all, 0.92, in place of each" in text
     assert "The other runs of lr=2 are better than the best named here." in text
     best, text, values = told("drop")
     assert best == "lr=2" and "may look better without them" in text
