@@ -91,6 +91,8 @@ def _whose(noise: Noise) -> str:
 
 def method(scale: Scale, noise: Noise) -> str:
     """Describe in sentences how cells are compared."""
+    if noise.kind == "none":
+        return "The noise between seeds is unknown, so cells are not compared."
     text = _SHARED if noise.shared else _OWN
     return f"{text} {_RATIOS}" if scale == "log" else text
 

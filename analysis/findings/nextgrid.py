@@ -381,11 +381,11 @@ def _confirm(
         f"{which} at the top on {count} fresh seeds each, because the runs that chose them make "
         "them look too good."
     )
-    title = f"{chosen_text} of {data.name}, on fresh seeds."
+    title = f"{data.name}: {chosen_text}, on fresh seeds."
     overrides = _remaining_axes(
         data, [*(key for cell in cells for key in cell.settings), *data.axes]
     )
-    yaml = _written(made, labels.capitalised(title))
+    yaml = _written(made, title)
     return NextGrid("confirm", why, yaml, overrides, len(cells) * count, len(cells))
 
 

@@ -95,7 +95,7 @@ def _table(compared: Compared, named: Mapping[str, dict[str, Any]]) -> dict[str,
         "beside": bool(compared.alone),
         "lists": [
             _listed("The questions on which cells differ most", compared.apart, open_=True),
-            _listed(f"{plural(compared.unsolved_count, 'question')} that nobody solves",
+            _listed(f"{plural(compared.unsolved_count, 'question')} that no cell solves",
                     compared.unsolved),
         ],
     }  # fmt: skip
@@ -109,7 +109,7 @@ def _about(compared: Compared) -> str:
     ]
     if compared.clusters:
         parts.append(f"in {plural(compared.clusters, 'group')} that count together")
-    parts.append(f"{compared.solved} solved by all, {compared.unsolved_count} by nobody")
+    parts.append(f"{compared.solved} solved by all, {compared.unsolved_count} by none")
     if compared.errors:
         parts.append(f"{plural(compared.errors, 'answer')} ended in an error and score 0")
     return "; ".join(parts) + "."

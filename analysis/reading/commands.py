@@ -51,7 +51,7 @@ def elsewhere(data: SweepData) -> str | None:
         return None
     folder, host = _typed_in(data), data.provenance.get("host") or "another machine"
     was = "" if folder is None else f", which was {folder} on {host}"
-    return f"To be typed in the project's folder{was}: paths in the grid count from there."
+    return f"Run it in the project's folder{was}: paths in the grid are relative to it."
 
 
 def launching(data: SweepData, grid: str, overrides: Sequence[str]) -> str:
