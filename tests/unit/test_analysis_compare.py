@@ -36,7 +36,8 @@ def test_a_frame_is_compared_as_scipy_would():
     expected = stats.ttest_ind(HIGH, LOW, equal_var=False)
     assert (pair["a"], pair["b"]) == ("b", "a")
     assert pair["p"] == pytest.approx(expected.pvalue, abs=1e-9)
-    assert pair["paired_p"] == pytest.approx(stats.ttest_rel(HIGH, LOW).pvalue, abs=1e-9)
+    paired: Any = stats.ttest_rel(HIGH, LOW)
+    assert pair["paired_p"] == pytest.approx(paired.pvalue, abs=1e-9)
     assert list(found.cells["n"]) == [3, 3]
     assert "b is best" in found.text and "1 cell worse" in found.text
     go.Figure(found.figure)
@@ -89,7 +90,7 @@ def test_sweeps_are_joined_by_their_settings(two: Registry):
     assert set(rows) == {"lr=1", "lr=2"}
     assert found.changed == (("batch", "32", "64"),)
     assert (found.only_a, found.only_b) == ((), ("lr=3",))
-    expected = stats.ttest_ind([v - 0.1 for v in LOW], LOW, equal_var=False)
+    expected: Any = stats.ttest_ind([v - 0.1 for v in LOW], LOW, equal_var=False)
     assert rows["lr=1"]["p"] == pytest.approx(2 * expected.pvalue, abs=1e-9)  # Holm, of two
     assert rows["lr=1"]["difference"] == pytest.approx(-0.1)
     assert "B better" in found.text and "noise can explain it" in found.text
