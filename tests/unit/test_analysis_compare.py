@@ -33,7 +33,7 @@ def test_a_frame_is_compared_as_scipy_would():
     found = analysis.compare(frame(a=HIGH, b=LOW))
     assert (found.best, found.tied, found.told_apart) == ("b", (), ("a",))
     pair = found.pairs.iloc[0]
-    expected = stats.ttest_ind(HIGH, LOW, equal_var=False)
+    expected: Any = stats.ttest_ind(HIGH, LOW, equal_var=False)
     assert (pair["a"], pair["b"]) == ("b", "a")
     assert pair["p"] == pytest.approx(expected.pvalue, abs=1e-9)
     paired: Any = stats.ttest_rel(HIGH, LOW)
