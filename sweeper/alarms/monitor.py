@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from sweeper.alarms.actions import AlarmActions, Watched
 from sweeper.alarms.records import Alarm, names, put, read
-from sweeper.alarms.rules import ADVICE
 from sweeper.alarms.stack_requests import StackRequests
 from sweeper.alarms.watcher import STALLED, Criteria, Found, Seen, Watcher
-from sweeper.common.alarm_thresholds import resolve
+from sweeper.common.alarm_thresholds import RULES, resolve
 from sweeper.common.codec import SCHEMA
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import NotFound, StoreError
@@ -289,7 +288,7 @@ class AlarmMonitor:
             value=evidence.value,
             bound=evidence.bound,
             message=_plain(evidence.message),
-            advice=ADVICE[noticed.rule],
+            advice=RULES[noticed.rule].advice,
             actions=actions,
             stacks=stacks,
         )

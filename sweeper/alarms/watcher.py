@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, cast
 
-from sweeper.alarms.clock_rules import judge_clock
 from sweeper.alarms.history import Evidence, History, Vitals, median
-from sweeper.alarms.rules import JUDGE_FAILED, judge
+from sweeper.alarms.rules import JUDGE_FAILED, judge, judge_clock
 from sweeper.common.alarm_thresholds import Limits
 from sweeper.common.json_values import table_of
 from sweeper.errors import NotFound, StoreError

@@ -1,5 +1,5 @@
-"""The alarm rules and their thresholds, shared by the grid, the rules and the documentation. Pure,
-without imports of ours."""
+"""The alarm rules: their meaning, thresholds and advice, shared by the grid, the rules and the
+documentation. Pure, without imports of ours."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -24,11 +24,12 @@ class Threshold(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A rule: the fault that it detects, its thresholds, and whether it judges missing steps, which
-    an interactive session has between its requests."""
+    """A rule: the fault that it detects, its thresholds, what to do about it, and whether it judges
+    missing steps, which an interactive session has between its requests."""
 
     meaning: str
     thresholds: Mapping[str, Threshold]
+    advice: str
     missing_steps: bool = False
 
 
@@ -41,7 +42,12 @@ def _after(default: float, least: float, meaning: str) -> Threshold:
 
 
 RULES: dict[str, Rule] = {
-    "nan": Rule("a metric is NaN or infinite", {}),
+    "nan": Rule(
+        "a metric is NaN or infinite",
+        {},
+        "inspect the step before with `sweeper show`; lower the learning rate, clip "
+        "gradients, then `sweeper retry` from a checkpoint before it",
+    ),
     "divergence": Rule(
         "the loss goes up, and stays up",
         {
@@ -49,6 +55,8 @@ RULES: dict[str, Rule] = {
             "lost": Threshold(0.5, 0.01, 1.0, "share of what the loss had fallen by, given back"),
             "steps": _steps(5),
         },
+        "stop it (`sweeper cancel`), and launch with a learning rate three to ten times "
+        "lower, or a longer warm-up",
     ),
     "spike": Rule(
         "the loss leaps in one step",
@@ -56,6 +64,8 @@ RULES: dict[str, Rule] = {
             "above": Threshold(10.0, 1.0, 1e6, "deviations of its change in the last 20 steps"),
             "lost": Threshold(0.5, 0.0, 1e6, "share of the loss at the start that it leaps by"),
         },
+        "inspect the batch of that step; if the loss does not recover, lower the "
+        "learning rate or clip gradients",
     ),
     "collapse": Rule(
         "the reward falls, and stays down",
@@ -63,6 +73,8 @@ RULES: dict[str, Rule] = {
             "lost": Threshold(0.7, 0.01, 1.0, "share of the best reward that is gone"),
             "steps": _steps(10, WINDOW // 2),
         },
+        "stop it, and continue from an earlier checkpoint with a lower learning rate; "
+        "read its answers with `sweeper rollouts`",
     ),
     "entropy": Rule(
         "the model samples always the same, before it is right",
@@ -70,6 +82,8 @@ RULES: dict[str, Rule] = {
             "below": Threshold(0.02, 0.0, 100.0, "nats a token"),
             "steps": _steps(8),
         },
+        "raise entropy_coef or the temperature, lower the learning rate, or start from "
+        "a model that is sometimes right",
     ),
     "kl": Rule(
         "the model that trains is far from the one that samples, or from its base",
@@ -77,6 +91,8 @@ RULES: dict[str, Rule] = {
             "above": Threshold(0.5, 0.0, 1e6, "nats a token"),
             "steps": _steps(3),
         },
+        "lower the learning rate, take fewer substeps, or check that sampler and "
+        "trainer have the same model and settings",
     ),
     "mismatch": Rule(
         "the sampler and the trainer disagree from the first steps on, before the policy can drift",
@@ -85,6 +101,9 @@ RULES: dict[str, Rule] = {
             "times": Threshold(10.0, 1.0, 1e6, "times its first value, or that of other runs"),
             "steps": Threshold(3, 1, 10, "steps that count as the first", "count"),
         },
+        "check that sampler and trainer have the same model, weights, chat template, "
+        "temperature and precision; healthy runs have 0.0002 (dense models) to 0.002 "
+        "(mixtures of experts)",
     ),
     "gradient": Rule(
         "the norm of the gradient grows, and stays large",
@@ -92,6 +111,8 @@ RULES: dict[str, Rule] = {
             "above": Threshold(10.0, 1.0, 1e6, "times its median before"),
             "steps": _steps(3, WINDOW // 2),
         },
+        "lower the learning rate, clip gradients or warm up longer; inspect the batches "
+        "of those steps",
     ),
     "no_signal": Rule(
         "all answers of a group earn the same: nothing to learn from",
@@ -99,6 +120,9 @@ RULES: dict[str, Rule] = {
             "below": Threshold(0.01, 0.0, 1.0, "share of groups whose rewards differ, on average"),
             "steps": _steps(8),
         },
+        "read `sweeper rollouts`: the task may be too hard, the reward broken, or "
+        "max_tokens too short for any answer; warm up with SFT, or make the reward "
+        "denser",
     ),
     "judge_failed": Rule(
         "a reward function, verifier or grader fails on answers",
@@ -106,6 +130,8 @@ RULES: dict[str, Rule] = {
             "above": Threshold(0.1, 0.0, 1.0, "share of the answers of a step"),
             "raises": Threshold(0.0, 0.0, 1.0, "the same, for a reward function that raises"),
         },
+        "fix the reward function, verifier or grader and `sweeper retry`; all errors "
+        "are in `iteration_*/reward_failures.jsonl` of the run",
     ),
     "length": Rule(
         "answers grow long, and no better",
@@ -113,6 +139,8 @@ RULES: dict[str, Rule] = {
             "above": Threshold(3.0, 1.0, 1e6, f"times the shortest of the last {WINDOW} steps"),
             "steps": _steps(5, WINDOW // 2),
         },
+        "read `sweeper rollouts`; lower max_tokens or the temperature, or include the "
+        "length in the reward",
     ),
     "truncation": Rule(
         "answers are cut off at max_tokens",
@@ -120,10 +148,13 @@ RULES: dict[str, Rule] = {
             "above": Threshold(0.6, 0.0, 1.0, "share of answers, on average"),
             "steps": _steps(8),
         },
+        ("raise max_tokens, or ask for shorter answers: answers that are cut off get no reward"),
     ),
     "plateau": Rule(
         "the reward, or a loss that has hardly fallen, does not improve for long",
         {"steps": Threshold(60, 10, 100_000, "steps without a new best mean of ten", "count")},
+        "compare it with the sweep's other runs (`sweeper compare`), and stop it if "
+        "they are ahead; try another learning rate, a larger batch or easier problems",
     ),
     "stalled": Rule(
         "no step for long, although the worker beats and nothing holds it back",
@@ -132,25 +163,44 @@ RULES: dict[str, Rule] = {
             "factor": Threshold(10.0, 1.0, 1e6, "times the longest of the last 50 steps"),
             "first": _after(1800.0, 1.0, "without a first step (recipes; commands may write none)"),
         },
+        "read `sweeper logs`, and `sweeper logs RUN --stacks` for what its threads do: "
+        "does the service answer, does the recipe wait for a lock? `sweeper cancel` and "
+        "`sweeper retry` restart it",
         missing_steps=True,
     ),
     "paused": Rule(
         "the service has held it back for long",
         {"after": _after(3600.0, 1.0, "so long")},
+        ("wait, lower launch.max_parallel, or request more quota; nothing is lost meanwhile"),
     ),
     "heartbeat": Rule(
         "its worker does not beat, and the backend says that it runs",
         {"after": _after(180.0, 15.0, "so long, and no less than launch.lease")},
+        "check whether its machine is alive and can reach the store; the run counts as "
+        "lost once the backend no longer knows its job",
     ),
-    "metric": Rule("it has succeeded, and not recorded the grid's metric", {}),
-    "service": Rule("it has failed since the service did not answer", {}),
+    "metric": Rule(
+        "it has succeeded, and not recorded the grid's metric",
+        {},
+        "name a recorded key in `metric`, or have the program write it to its metrics "
+        "file: without it there is no report and no best run",
+    ),
+    "service": Rule(
+        "it has failed since the service did not answer",
+        {},
+        "restart it (`sweeper engine start`), or check that the run's machine can reach "
+        "it; runs on the engine then continue from their last checkpoints, others by "
+        "`sweeper retry`",
+    ),
     "disk": Rule(
         "the disk that it writes to is nearly full",
         {"below": Threshold(1.0, 0.0, 1e6, "GB free")},
+        ("free space on that machine: `sweeper store gc`, older runs, checkpoints"),
     ),
     "memory": Rule(
         "its machine, or its container, is nearly out of memory",
         {"below": Threshold(0.03, 0.0, 1.0, "share of all memory that is free")},
+        ("run fewer jobs there (launch.max_parallel), or request more memory from the backend"),
     ),
 }
 """The rules by name, in the order in which they are shown."""
