@@ -4,10 +4,15 @@ import gc
 import sys
 from importlib import import_module
 
+_GC_THRESHOLD = 50_000
+"""Allocations between garbage collections. Python's own threshold is so low that it collects
+dozens of times while modules load, which leaves no garbage."""
+
 
 def main() -> int:
     """Run the command line. The interpreter that checks a plan's recipe takes longest, so it
     starts before other modules load; the plan's output module loads while it answers."""
+    gc.set_threshold(_GC_THRESHOLD)
     if sys.argv[1:2] != ["plan"]:
         return _run()
     from sweeper.recipe.probe import ahead

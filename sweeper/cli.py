@@ -1,6 +1,5 @@
 """The command line: runs a verb from `commands/`, and reports its errors."""
 
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -11,10 +10,6 @@ from sweeper.errors import EnvironmentFailure, SweeperError
 from sweeper.paths import current_folder
 from sweeper.terminal import complain, warn
 
-_GC_THRESHOLD = 50_000
-"""Allocations between garbage collections. Python's own threshold is so low that it collects
-dozens of times while modules load, which leaves no garbage."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (without the program's name) and return the exit code."""
@@ -23,7 +18,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         from sweeper.commands.parser import parser
 
         complete(parser(os.environ.get("COMP_LINE", "").split()))
-    gc.set_threshold(_GC_THRESHOLD)
     with guarded():
         return _main(list(sys.argv[1:] if argv is None else argv))
 
