@@ -94,3 +94,31 @@ def test_analyze_prints_the_leads_that_seeds_find(
     out = capsys.readouterr().out
     assert "the best cell is named alone if" in out
     assert any(line.split()[:1] == ["3"] for line in out.splitlines()) and "it leads by" in out
+
+
+@pytest.mark.parametrize(("goal", "sign"), [("minimize", 1), ("maximize", -1)])
+def test_a_best_that_was_only_just_named_may_be_as_bad_as_the_worse_end_of_its_interval(
+    tmp_path: Path, written: ModuleType, goal: str, sign: int
+):
+    rng = np.random.default_rng(0)
+    ends = {lr: rng.normal(-0.05 * (lr == 3), 0.03, 4) for lr in (1, 2, 3, 4)}
+    cells = [({"lr": lr}, (2 + sign * own).tolist()) for lr, own in ends.items()]
+    written.measured(tmp_path, cells, metric=written.METRIC | {"goal": goal})
+    found = study(load(Registry(str(tmp_path)), "demo", None, None))
+    best = found.ranking.best
+    assert best is not None and best.name == "lr=3" and found.verdict.caution is not None
+    low, mean, high = best.summary.low, best.summary.mean, best.summary.high
+    assert low is not None and mean is not None and high is not None
+    longer, shorter = (high - mean, mean - low) if sign > 0 else (mean - low, high - mean)
+    assert longer > 1.2 * shorter, "it was chosen"
+    said = found.verdict.caution.partition("may be worse by up to ")[2].split(". ")[0]
+    assert float(said) == pytest.approx(longer, rel=0.05)
+
+
+def test_cells_that_are_tied_beside_a_single_run_get_one_piece_of_advice(
+    tmp_path: Path, written: ModuleType
+):
+    cells = [({"lr": 1}, [1.0, 1.1, 0.9]), ({"lr": 2}, [1.0, 1.05, 1.1]), ({"lr": 3}, [1.2, None])]
+    written.measured(tmp_path, cells, grid=GRID)
+    steps = study(load(Registry(str(tmp_path)), "demo", None, None)).verdict.steps
+    assert len([step for step in steps if "next.yaml" in step]) == 1
