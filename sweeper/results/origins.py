@@ -269,13 +269,15 @@ def _label(kind: str, origin: Origin, what: Sequence[str]) -> str:
 
 
 def sentences(differences: Sequence[Difference]) -> list[str]:
-    """Return one sentence for each difference: `different code (train.py): 6 runs 1f2e3d4c, 2 runs
-    ...`"""
+    """Return one sentence for each difference: `different code (train.py): 6 runs with 1f2e3d4c, 2
+    runs with ...`"""
     return [_sentence(difference) for difference in differences]
 
 
 def _sentence(difference: Difference) -> str:
-    groups = ", ".join(f"{plural(len(runs), 'run')} {label}" for label, runs in difference.groups)
+    groups = ", ".join(
+        f"{plural(len(runs), 'run')} with {label}" for label, runs in difference.groups
+    )
     return f"different {difference.title}: {groups}"
 
 

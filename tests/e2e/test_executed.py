@@ -103,7 +103,7 @@ def test_each_run_shows_the_code_that_it_ran_and_comparisons_say_that_it_differs
     second = checkout.commit()
     said = checkout.launch()
     assert "the code has changed (train.py)" in said
-    assert f"different code (train.py): 2 runs {first[:8]}, 1 run {second[:8]}" in said
+    assert f"different code (train.py): 2 runs with {first[:8]}, 1 run with {second[:8]}" in said
     shown = [checkout.json("show", f"g/lr={lr}") for lr in (1, 3)]
     assert [found["provenance"]["commit"] for found in shown] == [first, second]
     assert [found["attempts"][0]["launch"]["commit"] for found in shown] == [first, second]
@@ -118,7 +118,7 @@ def test_each_run_shows_the_code_that_it_ran_and_comparisons_say_that_it_differs
     }
     assert checkout.json("compare", "g/lr=1", "g/lr=2")["executed"] == {}
     best = checkout.sweeper("best", "g").stdout
-    assert f"different code (train.py): 2 runs {first[:8]}, 1 run {second[:8]}" in best
+    assert f"different code (train.py): 2 runs with {first[:8]}, 1 run with {second[:8]}" in best
     assert len(checkout.json("best", "g")["differences"]) == 1
     compared = checkout.sweeper("compare", "g/lr=1", "g/lr=3", "--metric", "loss").stdout
     assert f"code (train.py): {first[:8]} in A, {second[:8]} in B" in compared
