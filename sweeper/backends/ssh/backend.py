@@ -21,6 +21,7 @@ from sweeper.errors import (
     UsageError,
 )
 from sweeper.store.documents import encode, read_as
+from sweeper.store.shared import open_shared
 from sweeper.sweep.folder import SweepFolder
 
 T = TypeVar("T")
@@ -259,7 +260,8 @@ def leftovers(
 ) -> Iterator[Leftover]:
     """Yield the records of jobs of these runs in the folder of a sweep. Before one is removed, its
     host is made to forget the job; those of a host that does not answer stay."""
-    sweep = SweepFolder.at_address(folder)
+    root, _, name = folder.rpartition("/")
+    sweep = SweepFolder(open_shared(root), name)  # few sweeps have any: load no client for that
     names = (path.rpartition("/")[2] for path in sweep.store.names(f"{sweep.name}/{_HOSTS}"))
     tokens = [name.removesuffix(".json") for name in names]
     tokens = [token for token in tokens if token.rpartition("-a")[0] in well]
