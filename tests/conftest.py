@@ -1,7 +1,7 @@
 """Fixtures for several kinds of tests."""
 
 import gc
-import importlib.util
+import importlib
 import os
 import re
 import shutil
@@ -77,25 +77,28 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def load_support() -> Callable[[str], ModuleType]:
-    """Return a function that loads the module `tests/support/<name>.py`, which is
-    not on the path.
-    """
+    """Return a function that imports the module `tests/support/<name>.py`."""
+    return lambda name: importlib.import_module(f"support.{name}")
 
-    def load(name: str) -> ModuleType:
-        path = Path(__file__).parent / "support" / f"{name}.py"
-        spec = importlib.util.spec_from_file_location(f"{name}_support", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
 
-    return load
+@pytest.fixture(scope="session")
+def written() -> ModuleType:
+    """`tests/support/written.py`: writes sweeps straight into a store, with a known truth."""
+    return importlib.import_module("support.written")
+
+
+@pytest.fixture(scope="session")
+def receivers() -> ModuleType:
+    """`tests/support/receivers.py`: web and mail servers that receive messages."""
+    return importlib.import_module("support.receivers")
 
 
 @pytest.fixture
-def collector(load_support: Callable[[str], ModuleType]) -> Iterator[Any]:
+def collector() -> Iterator[Any]:
     """A collector of OpenTelemetry's, which answers with `code` and keeps what it is sent."""
-    with load_support("collectors").collecting() as server:
+    from support.collectors import collecting
+
+    with collecting() as server:
         yield server
 
 
@@ -116,29 +119,19 @@ def metered() -> Callable[[lifecycle.EngineInfo], dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def written(load_support: Callable[[str], ModuleType]) -> ModuleType:
-    """`tests/support/written.py`: writes sweeps straight into a store, with a known truth."""
-    return load_support("written")
-
-
-@pytest.fixture(scope="session")
-def certificate(load_support: Callable[[str], ModuleType]) -> tuple[bytes, bytes]:
+def certificate() -> tuple[bytes, bytes]:
     """A key for 127.0.0.1 and its self-signed certificate, both PEM."""
-    return load_support("certificates").made()
+    from support import certificates
 
-
-@pytest.fixture(scope="session")
-def receivers(load_support: Callable[[str], ModuleType]) -> ModuleType:
-    """`tests/support/receivers.py`: web and mail servers that receive messages, and may fail
-    first.
-    """
-    return load_support("receivers")
+    return certificates.made()
 
 
 @pytest.fixture
-def receiver(receivers: ModuleType) -> Iterator[Any]:
+def receiver() -> Iterator[Any]:
     """A web server that receives messages: `.url`, `.taken`, `.faults`, `.hold`."""
-    with receivers.receiving() as made:
+    from support.receivers import receiving
+
+    with receiving() as made:
         yield made
 
 
@@ -203,11 +196,12 @@ def ceph_root(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture(scope="session")
-def slurm_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
+def slurm_support() -> ModuleType:
     """`tests/support/slurm.py`: `Cluster(nodes, cpus)`. Tests skip with a message
     without Slurm.
     """
-    module = load_support("slurm")
+    from support import slurm as module
+
     missing = module.missing()
     if missing:
         pytest.skip(f"no Slurm here ({', '.join(missing)}): `make slurm` gets it")
@@ -243,9 +237,10 @@ def tmux_socket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def ssh_hosts(load_support: Callable[[str], ModuleType], tmp_path: Path) -> Iterator[Any]:
+def ssh_hosts(tmp_path: Path) -> Iterator[Any]:
     """Two hosts, `a` and `b`, of a real sshd on loopback: see `tests/support/ssh.py`."""
-    ssh = load_support("ssh")
+    from support import ssh
+
     if (why := ssh.missing()) is not None:
         pytest.skip(why)
     hosts = ssh.SshHosts(tmp_path / "ssh", "a", "b")
@@ -267,12 +262,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lifecycle.Engin
 
 
 @pytest.fixture(scope="session")
-def batch_emulation(
-    load_support: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Any]:
+def batch_emulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """`tests/support/batch.py`: AWS Batch emulated by moto and real processes, for the whole
     session."""
-    with load_support("batch").Batch(tmp_path_factory.mktemp("batch")) as batch:
+    from support.batch import Batch
+
+    with Batch(tmp_path_factory.mktemp("batch")) as batch:
         yield batch
 
 
@@ -294,9 +289,10 @@ def batch(batch_emulation: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 @pytest.fixture(scope="session")
-def ray_cluster(load_support: Any) -> Iterator[Any]:
+def ray_cluster() -> Iterator[Any]:
     """A Ray cluster for the whole session."""
-    support = load_support("ray_cluster")
+    from support import ray_cluster as support
+
     if support.missing():
         pytest.skip("no Ray here: `make ray` makes an environment that has it")
     with support.Cluster() as cluster:
@@ -313,9 +309,11 @@ def ray(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> An
 
 
 @pytest.fixture(scope="session")
-def kubernetes_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
+def kubernetes_support() -> ModuleType:
     """`tests/support/kubernetes.py`: `Kubernetes(folder)`, a stand-in with real processes."""
-    return load_support("kubernetes")
+    from support import kubernetes
+
+    return kubernetes
 
 
 @pytest.fixture(scope="session")
@@ -337,9 +335,11 @@ def kube(kubernetes_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @pytest.fixture(scope="session")
-def modal_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
+def modal_support() -> ModuleType:
     """`tests/support/modal.py`: `Modal(folder)`, a stand-in with real processes."""
-    return load_support("modal")
+    from support import modal
+
+    return modal
 
 
 @pytest.fixture(scope="session")
@@ -364,9 +364,11 @@ def modal(modal_service: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 @pytest.fixture(scope="session")
-def beaker_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
+def beaker_support() -> ModuleType:
     """`tests/support/beaker.py`: `Beaker(folder, certificate)`, a stand-in with real processes."""
-    return load_support("beaker")
+    from support import beaker
+
+    return beaker
 
 
 @pytest.fixture(scope="session")

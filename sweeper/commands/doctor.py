@@ -75,13 +75,13 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
     ]
     default = Launch().backend
     if backend is not None:
-        looks += _of(_trial_request(backend, grid), root)
+        looks += declared_checks(trial_request(backend, grid), root)
     if backend != default:  # only a hint: the default was not asked for
         looks[2:2] = [look._replace(needed=False) for look in backend_type(default).checks({})]
     return [_check(look) for look in looks]
 
 
-def _trial_request(name: str, grid: str | None) -> "TrialRequest":
+def trial_request(name: str, grid: str | None) -> "TrialRequest":
     """Return what runs of the grid at `grid` would ask of a backend; without a grid, take the
     options of the configuration file."""
     from sweeper.launcher.backend_trial import TrialRequest
@@ -96,7 +96,7 @@ def _trial_request(name: str, grid: str | None) -> "TrialRequest":
     return TrialRequest(name, Launch(name, options={backend.key: defaults}), "none", ())
 
 
-def _of(request: "TrialRequest", root: str) -> list[Look]:
+def declared_checks(request: "TrialRequest", root: str) -> list[Look]:
     """Return the checks that a backend declares."""
     name, launch, service, secrets = request
     backend, options = backend_type(name), options_of(launch, name)
@@ -352,7 +352,7 @@ def run(arguments: Namespace) -> int:
     if arguments.tried:
         steps, error = [], "not tried, because something is MISSING"
         if good:
-            steps, error = _try(_trial_request(name, arguments.grid), root, arguments)
+            steps, error = _try(trial_request(name, arguments.grid), root, arguments)
         document |= {"steps": [step._asdict() for step in steps], "error": error}
         good = good and error is None
         if error is not None and not arguments.json:

@@ -81,7 +81,7 @@ def run(arguments: Namespace) -> int:
     runs = registry.choose(*filters, dropped=True, archived=True)
     before = time.time() - arguments.days * 86400
     problems = registry.problems
-    waste = [*_caches(before), *_snapshots(registry, problems, before), *_built(before)]
+    waste = [*_caches(before), *_snapshots(registry, problems, before), *built_waste(before)]
     away: list[dict[str, str]] = []
     waste += _of_launchers(registry, before, away)
     for root in registry.roots:
@@ -95,7 +95,7 @@ def run(arguments: Namespace) -> int:
     waste = [waste for waste in waste if not _is_beyond_a_link(waste)]
     if arguments.delete:
         waste = _released(waste)
-        _remove(waste)
+        remove_waste(waste)
     shown = [waste[:3] for waste in waste]
     if arguments.json:
         items = [dict(zip(("path", "why", "size"), one, strict=True)) for one in shown]
@@ -153,7 +153,7 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
             yield Waste(folder, "code that no sweep of this root uses", _size(folder), used=used)
 
 
-def _built(before: float) -> Iterator[Waste]:
+def built_waste(before: float) -> Iterator[Waste]:
     """Yield old builds of jobs on this machine. Each job that uses one updates its time."""
     for folder in (*_folders(paths.built(), depth=1), *_folders(paths.sources(), depth=1)):
         with contextlib.suppress(FileNotFoundError):
@@ -405,7 +405,7 @@ def _released(removed: Sequence[Waste]) -> list[Waste]:
     return [waste for waste in removed if waste.path not in kept]
 
 
-def _remove(removed: Iterable[Waste]) -> None:
+def remove_waste(removed: Iterable[Waste]) -> None:
     elsewhere: dict[str, tuple[Store, list[str]]] = {}
     for waste in removed:
         if waste.store is not None:

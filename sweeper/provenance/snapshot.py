@@ -134,7 +134,7 @@ def extract(store: Store, snapshot: Snapshot, home: str) -> str:
 
     digest = os.path.basename(snapshot.hash)
     top = _top(snapshot, home)
-    _hold(top)
+    hold_copy(top)
     if os.path.isdir(top):
         return top
     data = _unpacked(store.read(snapshot.archive), digest)
@@ -160,7 +160,7 @@ def extract(store: Store, snapshot: Snapshot, home: str) -> str:
     return top
 
 
-def _hold(top: str) -> None:
+def hold_copy(top: str) -> None:
     """Hold a copy until this process ends, so that `sweeper store gc` leaves it alone."""
     path = f"{top}.use"
     try:

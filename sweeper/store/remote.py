@@ -41,7 +41,7 @@ class _Kind(NamedTuple):
     prefixed: bool = False
 
 
-_S3 = _Kind(
+S3 = _Kind(
     "s3fs",
     {
         "use_listings_cache": False,
@@ -62,8 +62,8 @@ _S3 = _Kind(
 _GCS = _Kind("gcsfs", {"use_listings_cache": False})
 _AZURE = _Kind("adlfs", {"use_listings_cache": False})
 _KINDS = {
-    "s3": _S3,
-    "s3a": _S3,
+    "s3": S3,
+    "s3a": S3,
     "gs": _GCS,
     "gcs": _GCS,
     "az": _AZURE,
@@ -135,7 +135,7 @@ class RemoteStore:
         try:
             fsspec = import_module("fsspec")  # fsspec has no types
             # Do not use fsspec's cached instance: it may have another endpoint or a closed session.
-            session = {"session": _session()} if kind is _S3 else {}
+            session = {"session": _session()} if kind is S3 else {}
             self._fs = fsspec.filesystem(
                 scheme, skip_instance_cache=scheme != "memory", **kind.options, **session
             )
@@ -146,7 +146,7 @@ class RemoteStore:
         except Exception as error:
             raise StoreError(f"{self.root}: {_reason(error)}") from error
         self._whole: dict[str, int] = {}
-        if kind is _S3:
+        if kind is S3:
             self._fs.retries = 2
             self._whole = {
                 "max_concurrency": 1

@@ -74,7 +74,7 @@ def build(
     top = os.path.join(folder, digest)
     python, ready = os.path.join(top, "bin", "python"), os.path.join(top, "requirements.txt")
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    _hold(top)
+    hold_build(top)
     with open(f"{top}.lock", "ab") as lock:
         if not _is_used(ready) and not _locked(lock, goes_on):
             return None
@@ -103,7 +103,7 @@ def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]
     return choices
 
 
-def _hold(top: str) -> None:
+def hold_build(top: str) -> None:
     """Hold an environment or a source until this process ends, even if it executes another
     program, so that `sweeper store gc` leaves it alone. A disk without locks relies on its age
     alone."""
@@ -259,7 +259,7 @@ def _source(folder: str, python: str, url: str, digest: str) -> str:
     its folder. Raises `BuildError` and `OSError`."""
     top = os.path.join(folder, digest)
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    _hold(top)
+    hold_build(top)
     with open(f"{top}.lock", "ab") as lock:
         _locked(lock, lambda: True)
         if _is_used(top):

@@ -19,14 +19,14 @@ from sweeper.sweep.states import ENDED, Event, RunState, State, fold, parse_name
 
 T = TypeVar("T")
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
-_PAUSES = (1.0, 2.0, 4.0, 8.0)
+RETRY_PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds between the attempts of `with_retries`."""
 
 
 def with_retries(action: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
     """Call `action`, with a few retries while the store does not answer. `NotFound` and
     `AlreadyExists` are answers, and are raised at once."""
-    return retried(action, _PAUSES, _is_unanswered, sleep=sleep)
+    return retried(action, RETRY_PAUSES, _is_unanswered, sleep=sleep)
 
 
 def _is_unanswered(error: Exception) -> bool:

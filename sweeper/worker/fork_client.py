@@ -29,7 +29,7 @@ from sweeper.worker.output import say
 if TYPE_CHECKING:
     import socket
 
-WAIT_SECONDS = 10.0
+_WAIT_SECONDS = 10.0
 _BUSY = 2.0
 """Load per processor above which a server may be slow to answer."""
 _LONGEST_SECONDS = 300.0
@@ -76,7 +76,7 @@ class ForkedChild:
         self.pid = pid
         self.output = output
         self.keeper = keeper
-        self._connection = connection
+        self.connection = connection
         self._ended = ended
         self._reaped: tuple[int, int | None] | None = None
 
@@ -92,7 +92,7 @@ class ForkedChild:
         if self._reaped is None:
             self.await_end()
             code, memory = -9, None
-            with suppress(OSError, KeyError, ValueError), self._connection:
+            with suppress(OSError, KeyError, ValueError), self.connection:
                 code = self._receive()["code"]
                 memory = self._request_reaping()["memory"]
             self._reaped = code, memory
@@ -103,11 +103,11 @@ class ForkedChild:
         """Return the keeper's next message. Continues a keeper that was stopped."""
         from sweeper.recipe.fork_protocol import receive
 
-        self._connection.settimeout(_KEEPER_SECONDS)
+        self.connection.settimeout(_KEEPER_SECONDS)
         deadline = time.monotonic() + _REAP_SECONDS
         while True:
             try:
-                return receive(self._connection)[0]
+                return receive(self.connection)[0]
             except TimeoutError:  # stopped, or slow; a dead keeper closes the connection
                 if time.monotonic() > deadline:
                     raise
@@ -117,7 +117,7 @@ class ForkedChild:
     def _request_reaping(self) -> Mapping[str, int]:
         from sweeper.recipe.fork_protocol import send
 
-        send(self._connection, {"reap": True}, [])
+        send(self.connection, {"reap": True}, [])
         return self._receive()
 
 
@@ -143,15 +143,16 @@ def fork(
     guard: Guard,
     program: Program,
     meanwhile: Callable[[], bool] = lambda: True,
+    wait_s: float = _WAIT_SECONDS,
 ) -> ForkedChild | None:
     """Start `program`, a bootstrap command, from a fork server, and let `guard` watch it.
     `modules` is the file that lists its imports. Call it while there is only one thread, because
-    it may have to start the server. Calls `meanwhile` now and then, and stops waiting when it
-    returns False. Returns None if no server could fork the program."""
+    it may have to start the server. Calls `meanwhile` every `wait_s` seconds without an answer, and
+    stops waiting when it returns False. Returns None if no server could fork the program."""
     if modules is None or not os.path.exists(modules):
         return None
     try:
-        server = _Server(modules, job, program.command[0], program.environment)
+        server = _Server(modules, job, program.command[0], program.environment, wait_s)
         if server.is_slow():
             return None
         try:
@@ -179,7 +180,7 @@ def _ask(
     with ExitStack() as undo:
         connection = undo.enter_context(server.connect())
         send(connection, {"modules": modules}, [])
-        _await(connection, meanwhile)
+        _await(connection, meanwhile, server.wait_s)
         if "refused" in receive(connection)[0]:
             return None
         output, writing = os.pipe()
@@ -188,7 +189,7 @@ def _ask(
             send(connection, _request(program), [writing])
         finally:
             os.close(writing)
-        _await(connection, meanwhile)
+        _await(connection, meanwhile, server.wait_s)
         answer, _ = receive(connection)
         if "refused" in answer:
             return None
@@ -212,14 +213,14 @@ def _request(program: Program) -> dict[str, object]:
     }
 
 
-def _await(connection: "socket.socket", meanwhile: Callable[[], bool]) -> None:
+def _await(connection: "socket.socket", meanwhile: Callable[[], bool], wait_s: float) -> None:
     """Wait until the server answers. Raises `TimeoutError` if it does not answer on an idle
     machine. On a busy one, hundreds of runs may have started at once and wait for each other.
     Starting without the server would cost even more then."""
     import select
 
     begun = time.monotonic()
-    while not select.select([connection], [], [], WAIT_SECONDS)[0]:
+    while not select.select([connection], [], [], wait_s)[0]:
         busy = os.getloadavg()[0] > _BUSY * (os.cpu_count() or 1)
         if not busy or time.monotonic() - begun > _LONGEST_SECONDS:
             raise TimeoutError
@@ -230,7 +231,10 @@ def _await(connection: "socket.socket", meanwhile: Callable[[], bool]) -> None:
 class _Server(Daemon):
     """The fork server of one interpreter and environment."""
 
-    def __init__(self, modules: str, job: Job, python: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, modules: str, job: Job, python: str, environment: Mapping[str, str], wait_s: float
+    ) -> None:
+        self.wait_s = wait_s
         shared = dict(_shared(job, environment))
         name = digest([python, sorted(shared.items()), *of_this_process(), *_parts()])
         super().__init__(
@@ -238,7 +242,7 @@ class _Server(Daemon):
             name,
             [python, BOOTSTRAP, "serve", os.path.join(os.path.dirname(modules), f"{name}.json")],
             shared,
-            WAIT_SECONDS,
+            wait_s,
         )
 
     def is_slow(self) -> bool:

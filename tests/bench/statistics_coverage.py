@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from statistics_worlds import MORE, WORLDS, Made, World, _shared, make
+from statistics_worlds import MORE, WORLDS, Made, World, make, shared
 
 from sweeper.analysis.comparison.cells import Ranking, rank
 from sweeper.analysis.reading.frames import SweepData
@@ -140,7 +140,7 @@ def on_shared_seeds(trials: int) -> None:
 
     def rows() -> Iterator[tuple[str, list[str]]]:
         for cells, seeds in ((6, 5), (12, 3), (2, 5)):
-            worlds = [World(_shared(rho)) for rho in rhos]
+            worlds = [World(shared(rho)) for rho in rhos]
             yield (
                 f"{cells} cells, n = {seeds}",
                 [

@@ -46,7 +46,7 @@ def _normal(rng: np.random.Generator, cells: int, seeds: int) -> Floats:
     return rng.normal(0, 1, (cells, seeds, 1))
 
 
-def _shared(rho: float) -> Draw:
+def shared(rho: float) -> Draw:
     def draw(rng: np.random.Generator, cells: int, seeds: int) -> Floats:
         common = rng.normal(0, rho**0.5, (1, seeds, 1))
         return common + rng.normal(0, (1 - rho) ** 0.5, (cells, seeds, 1))
@@ -137,8 +137,8 @@ def _count(items: int, share: float) -> World:
 
 WORLDS: dict[str, World] = {
     "normal": World(_normal),
-    "shared seeds .5": World(_shared(0.5)),
-    "shared seeds .8": World(_shared(0.8)),
+    "shared seeds .5": World(shared(0.5)),
+    "shared seeds .8": World(shared(0.8)),
     "curves AR .9": World(_curves(0.9)),
     "curves AR .99": World(_curves(0.99)),
     "curves white": World(_curves(0.0)),

@@ -7,13 +7,13 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support.shell import Shell
 
 from sweeper.store.documents import read_as
 from sweeper.store.local import LocalStore
@@ -34,8 +34,8 @@ launch: {{backend: local, max_parallel: 4, retries: 50}}
 
 
 @pytest.fixture
-def shell(load_support: Callable[[str], ModuleType], tmp_path: Path) -> Iterator[Any]:
-    made = load_support("shell").Shell(tmp_path, "local")
+def shell(tmp_path: Path) -> Iterator[Any]:
+    made = Shell(tmp_path, "local")
     yield made
     for pid in servers(made):
         os.kill(pid, signal.SIGKILL)

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -23,7 +24,6 @@ from sweeper.sweep.requests import request_retry
 from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.settled import changing
 from sweeper.sweep.states import Event
-from sweeper.worker import claim as claiming
 from sweeper.worker.claim import claim
 from sweeper.worker.heartbeat import Heartbeat, Requests
 
@@ -42,6 +42,10 @@ def _until_it_works(action: Callable[[], T]) -> T:
     raise AssertionError("the store never answered")
 
 
+def _shortly(_: float) -> None:
+    time.sleep(0.01)
+
+
 def _attempts_from_intent_to_claim(store: Store) -> None:
     """Open an attempt of each run at once, as a launcher does; then let two workers of each look
     for requests and claim it."""
@@ -51,7 +55,7 @@ def _attempts_from_intent_to_claim(store: Store) -> None:
     _until_it_works(lambda: table.add_each(Event.INTENT, intents))
     _until_it_works(lambda: table.add_each(Event.SUBMITTED, {key: {} for key in intents}))
     for run in RUNS:
-        claims = [_until_it_works(lambda run=run: claim(folder, run, 1)) for _ in range(2)]
+        claims = [_until_it_works(partial(claim, folder, run, 1, sleep=_shortly)) for _ in range(2)]
         assert claims == [True, False], run
         requests = Requests(folder, run, 1)
         assert not requests.look()
@@ -71,7 +75,6 @@ def test_each_attempt_is_opened_and_claimed_once(
     moto: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(claiming, "_PAUSES", (0.01, 0.01, 0.01, 0.01))
     runs = [{"id": run, "name": run, "cell": run, "seed": None, "config": {}} for run in RUNS]
     plan = {"schema": 1, "name": "toys", "recipe": {}, "launch": {}, "runs": runs}
     index, strikes = first, list[int]()

@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from harness.real import NAME, Sweep, until
 from harness.small_disk import SmallDisk, small_disk
+from support import written
 
 from sweeper.cli import main
 from sweeper.metrics import sources
@@ -163,7 +163,7 @@ READS = (
 
 @pytest.mark.parametrize("lacks", ["bytes", "inodes", "writing"])
 def test_the_cache_has_no_room(
-    sweep: Sweeps, typed: Typed, written: ModuleType, lacks: str, monkeypatch: pytest.MonkeyPatch
+    sweep: Sweeps, typed: Typed, lacks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading verbs give the same output with a cache that takes nothing, or only a part, or is
     the cache of before."""

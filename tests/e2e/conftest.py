@@ -10,6 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from support.recipe_forks import Forks
+from support.shell import ShellElsewhere, SweepElsewhere
+from support.worker_bench import Bench
 
 from sweeper.engine import lifecycle
 from sweeper.results.step_times import StepTimes, of_rows
@@ -59,13 +62,11 @@ def _subject(item: pytest.Item) -> str:
 class Recipes:
     """Recipes as programs of their own, with no other service than the tests' engine."""
 
-    def __init__(
-        self, url: str, key: str, tokenizers: Mapping[str, str], forks: ModuleType
-    ) -> None:
+    def __init__(self, url: str, key: str, tokenizers: Mapping[str, str]) -> None:
         self.url = url
         self.key = key
         self.tokenizers = tokenizers
-        self._forks = forks.Forks(self.environment(None))
+        self._forks = Forks(self.environment(None))
 
     def run(
         self,
@@ -199,25 +200,33 @@ class Recipes:
 
 
 @pytest.fixture(scope="session")
-def recipes(
-    engine: lifecycle.EngineInfo, load_support: Callable[[str], ModuleType]
-) -> Iterator[Recipes]:
+def recipes(engine: lifecycle.EngineInfo) -> Iterator[Recipes]:
     """Runs recipes, and reads what they leave behind."""
-    home, forks = engine.home, load_support("recipe_forks")
-    made = Recipes(engine.url, lifecycle.client_key(home), lifecycle.hub_environment(home), forks)
+    home = engine.home
+    made = Recipes(engine.url, lifecycle.client_key(home), lifecycle.hub_environment(home))
     yield made
     made.close()
 
 
 @pytest.fixture(scope="session")
-def shells(load_support: Callable[[str], ModuleType]) -> ModuleType:
+def podmans() -> ModuleType:
+    """`tests/support/podman.py`: a podman of the tests', and roots with programs."""
+    from support import podman
+
+    return podman
+
+
+@pytest.fixture(scope="session")
+def shells() -> ModuleType:
     """`tests/support/shell.py`: `Shell(folder, backend)`, the command line with a toy recipe."""
-    return load_support("shell")
+    from support import shell
+
+    return shell
 
 
 @pytest.fixture
 def elsewhere(
-    shells: ModuleType, tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, Any], Any]:
     """A sweep on S3 whose jobs execute at a stand-in, by the backend and the stand-in: a
     `SweepElsewhere` of `tests/support/shell.py`. Its jobs may reach the store."""
@@ -226,40 +235,27 @@ def elsewhere(
         monkeypatch.setenv("SWEEPER_ROOT", s3_root)
         aws = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
         service.environment = aws
-        shell = shells.ShellElsewhere(tmp_path, backend, service.options(), s3_root)
-        return shells.SweepElsewhere(shell, backend, service)
+        shell = ShellElsewhere(tmp_path, backend, service.options(), s3_root)
+        return SweepElsewhere(shell, backend, service)
 
     return made
 
 
 @pytest.fixture(scope="module")
-def taught(
-    load_support: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Any]:
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """`Taught` of `tests/support/taught.py`: a finished sweep, and the command line."""
-    made = load_support("taught").Taught(tmp_path_factory.mktemp("taught"))
+    from support.taught import Taught
+
+    made = Taught(tmp_path_factory.mktemp("taught"))
     yield made
     lifecycle.stop(str(made.home))
 
 
-@pytest.fixture(scope="session")
-def podmans(load_support: Callable[[str], ModuleType]) -> ModuleType:
-    """`tests/support/podman.py`: a podman of the tests', and roots with programs."""
-    return load_support("podman")
-
-
-@pytest.fixture(scope="session")
-def agents(load_support: Callable[[str], ModuleType]) -> ModuleType:
-    """`tests/support/agents.py`: `Servers(folder, engine)` of agents' tools, and their clients."""
-    return load_support("agents")
-
-
 @pytest.fixture
-def bench(load_support: Callable[[str], ModuleType], tmp_path: Path) -> Iterator[Any]:
+def bench(tmp_path: Path) -> Iterator[Bench]:
     """`tests/support/worker_bench.py`: a sweep with one run, and its workers."""
-    module = load_support("worker_bench")
     (tmp_path / "root").mkdir()
-    made = module.Bench(tmp_path / "root")
+    made = Bench(tmp_path / "root")
     yield made
     made.close()
 
@@ -283,9 +279,10 @@ def wandb_records() -> Callable[[Path], list[dict[str, Any]]]:
 
 
 @pytest.fixture(scope="session")
-def browser(load_support: Callable[[str], ModuleType]) -> Iterator[Any]:
+def browser() -> Iterator[Any]:
     """`tests/support/chromium.py`: `opened(page, width)`. Skips loudly without Chromium."""
-    chromium = load_support("chromium")
+    from support import chromium
+
     if chromium.PROGRAM is None:
         pytest.skip("chromium is not installed: the report is not tried in a browser")
     with chromium.Browser() as found:

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support import podman as podmans
 
 from sweeper.engine import lifecycle
 from sweeper.results.registry import Registry
@@ -94,7 +95,7 @@ def until(happened: Callable[[], Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, podmans: ModuleType) -> Iterator[Path]:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A root with Python, and a podman of the tests'."""
     folder = tmp_path_factory.mktemp("podman")
     with pytest.MonkeyPatch.context() as patch:

@@ -3,12 +3,12 @@ whose answers were recorded item by item."""
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import example_sweeps as examples
+from support import written
 
 from sweeper import analysis
 from sweeper.analysis.findings.study import Study, study
@@ -16,11 +16,6 @@ from sweeper.analysis.reading.frames import load
 from sweeper.results.registry import Registry
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def examples(load_support: Callable[[str], ModuleType]) -> ModuleType:
-    return load_support("example_sweeps")
 
 
 def studied(root: Path, name: str) -> Study:
@@ -31,9 +26,7 @@ def kinds(found: Study) -> dict[str, Any]:
     return {finding.kind: finding for finding in found.findings}
 
 
-def test_a_winner_of_training_is_not_called_one_of_what_was_held_out(
-    tmp_path: Path, written: ModuleType, examples: ModuleType
-):
+def test_a_winner_of_training_is_not_called_one_of_what_was_held_out(tmp_path: Path):
     examples.make(tmp_path, "grpo", written)
     found = studied(tmp_path, "grpo")
     verdict, told = found.verdict, kinds(found)
@@ -50,7 +43,7 @@ def test_a_winner_of_training_is_not_called_one_of_what_was_held_out(
     assert held.verdict.kind != "clear" and "judged_in_training" not in kinds(held)
 
 
-def test_no_gap_is_said_where_there_is_none(tmp_path: Path, written: ModuleType):
+def test_no_gap_is_said_where_there_is_none(tmp_path: Path):
     sweep = written.Written(tmp_path, "fair", {"lr": [1, 2, 3, 4]}, {
         "name": "train/nll", "goal": "minimize", "at": "last",
     })  # fmt: skip
@@ -71,7 +64,7 @@ def answers(folder: Path, right: int, of: int) -> None:
     (folder / "items.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_single_runs_have_an_interval_over_their_items(tmp_path: Path, written: ModuleType):
+def test_single_runs_have_an_interval_over_their_items(tmp_path: Path):
     metric = {"name": "test/accuracy", "goal": "maximize", "at": "last"}
     sweep = written.Written(tmp_path, "once", {"lr": [1, 2]}, metric)
     for lr, right in ((1, 150), (2, 190)):
@@ -92,7 +85,7 @@ def test_single_runs_have_an_interval_over_their_items(tmp_path: Path, written: 
     assert report.document["items"][0]["cells"][0]["over"] == "items"
 
 
-def test_no_interval_of_a_share_leaves_0_to_1(tmp_path: Path, written: ModuleType):
+def test_no_interval_of_a_share_leaves_0_to_1(tmp_path: Path):
     metric = {"name": "eval/gsm8k/score", "goal": "maximize", "at": "last"}
     sweep = written.Written(tmp_path, "shares", {"lr": [1, 2]}, metric)
     for lr, values in ((1, (0.99, 1.0, 0.97)), (2, (0.01, 0.0, 0.05))):
@@ -105,9 +98,7 @@ def test_no_interval_of_a_share_leaves_0_to_1(tmp_path: Path, written: ModuleTyp
         assert low is not None and high is not None and 0 < low < high < 1
 
 
-def test_cells_over_several_tasks_have_rliables_figures(
-    tmp_path: Path, written: ModuleType, examples: ModuleType
-):
+def test_cells_over_several_tasks_have_rliables_figures(tmp_path: Path):
     examples.make(tmp_path, "tasks", written)
     found = studied(tmp_path, "tasks")
     assert found.tasks is not None

@@ -10,10 +10,10 @@ import zlib
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper import analysis
 from sweeper.errors import NotFound, StoreError, UsageError
@@ -42,7 +42,7 @@ def unpacked(report: Any, name: str) -> str:
     return zlib.decompress(base64.b64decode(found[1])).decode()
 
 
-def test_a_clear_winner_inside_the_grid(tmp_path: Path, written: ModuleType):
+def test_a_clear_winner_inside_the_grid(tmp_path: Path):
     written.grid_of_means(tmp_path, {(1e-4, 8): 0.9, (1e-3, 8): 0.2, (1e-2, 8): 1.1})
     report = analyze(str(tmp_path), "demo")
     assert gc.isenabled()
@@ -66,7 +66,7 @@ def test_a_clear_winner_inside_the_grid(tmp_path: Path, written: ModuleType):
     assert {"#", "cell #"} <= {*headings} and "rank" not in headings
 
 
-def test_two_equal_winners_and_a_worse_one(tmp_path: Path, written: ModuleType):
+def test_two_equal_winners_and_a_worse_one(tmp_path: Path):
     means = {(1e-4, 8): 2.0, (1e-3, 8): 0.30, (1e-2, 8): 0.301, (1e-1, 8): 3.0}
     written.grid_of_means(tmp_path, means)
     report = analyze(str(tmp_path), "demo")
@@ -81,7 +81,7 @@ def test_two_equal_winners_and_a_worse_one(tmp_path: Path, written: ModuleType):
     assert len(re.findall(r'<tr class="t\d apart"', page(report))) == 2
 
 
-def test_a_winner_at_the_edge_says_where_to_go_on(tmp_path: Path, written: ModuleType):
+def test_a_winner_at_the_edge_says_where_to_go_on(tmp_path: Path):
     written.grid_of_means(tmp_path, {(1e-4, 8): 2.0, (1e-3, 8): 1.0, (1e-2, 8): 0.3})
     report = analyze(str(tmp_path), "demo")
     (edge,) = [f for f in report.document["findings"] if f["kind"] == "edge"]
@@ -96,7 +96,7 @@ def test_a_winner_at_the_edge_says_where_to_go_on(tmp_path: Path, written: Modul
     assert any("0.1" in step for step in report.document["verdict"]["next"])
 
 
-def test_maximizing_turns_the_order(tmp_path: Path, written: ModuleType):
+def test_maximizing_turns_the_order(tmp_path: Path):
     metric = {"name": "test/nll", "goal": "maximize", "at": "last"}
     written.grid_of_means(tmp_path, {(1e-4, 8): 0.9, (1e-3, 8): 2.2, (1e-2, 8): 1.1}, metric=metric)
     report = analyze(str(tmp_path), "demo")
@@ -107,7 +107,7 @@ def test_maximizing_turns_the_order(tmp_path: Path, written: ModuleType):
     assert re.search(r"sweeper analyze demo --root \S+ --goal minimize</pre>", page(other))
 
 
-def test_the_best_value_and_its_own_checkpoint(tmp_path: Path, written: ModuleType):
+def test_the_best_value_and_its_own_checkpoint(tmp_path: Path):
     metric = {"name": "reward", "goal": "maximize", "at": "best"}
     sweep = written.Written(tmp_path, metric=metric)
     rows = [{"step": s, "reward": v} for s, v in ((0, 0.0), (10, 0.9), (20, 0.4))]
@@ -122,7 +122,7 @@ def test_the_best_value_and_its_own_checkpoint(tmp_path: Path, written: ModuleTy
     assert verdict["checkpoint"]["expires"] == "kept for 7 days after it was saved"
 
 
-def test_a_cell_with_a_diverged_run_is_never_best(tmp_path: Path, written: ModuleType):
+def test_a_cell_with_a_diverged_run_is_never_best(tmp_path: Path):
     sweep = written.Written(tmp_path, axes={"lr": [1, 2, 3]})
     for seed in range(3):
         sweep.run({"lr": 1}, seed, [{"step": 1, "test/nll": 0.5 + seed / 100}])
@@ -138,7 +138,7 @@ def test_a_cell_with_a_diverged_run_is_never_best(tmp_path: Path, written: Modul
     assert (cell["n"], cell["diverged"]) == (2, 1)
 
 
-def test_an_unfinished_sweep_counts_what_succeeded_only(tmp_path: Path, written: ModuleType):
+def test_an_unfinished_sweep_counts_what_succeeded_only(tmp_path: Path):
     sweep = written.Written(tmp_path, axes={"lr": [1, 2]})
     for seed in range(2):
         sweep.run({"lr": 1}, seed, [{"step": 1, "test/nll": 0.5 + seed}])
@@ -160,7 +160,7 @@ def test_an_unfinished_sweep_counts_what_succeeded_only(tmp_path: Path, written:
     assert "line 20" not in text and "error: why, exit code 1" in text
 
 
-def test_identical_replicates_get_no_interval(tmp_path: Path, written: ModuleType):
+def test_identical_replicates_get_no_interval(tmp_path: Path):
     sweep = written.Written(tmp_path, axes={"lr": [1, 2]})
     for seed in range(3):
         sweep.run({"lr": 1}, seed, [{"step": s, "test/nll": 0.5 / (s + 1)} for s in range(4)])
@@ -188,7 +188,7 @@ def test_identical_replicates_get_no_interval(tmp_path: Path, written: ModuleTyp
     ],
 )
 def test_a_sweep_without_a_winner_names_none(
-    tmp_path: Path, written: ModuleType, rows: Any, state: str, metric: bool, expected: str
+    tmp_path: Path, rows: Any, state: str, metric: bool, expected: str
 ):
     sweep = written.Written(tmp_path, axes={"lr": [1]}, metric=written.METRIC if metric else None)
     sweep.run({"lr": 1}, 0, rows, state)
@@ -201,7 +201,7 @@ def test_a_sweep_without_a_winner_names_none(
     json.loads(Path(report.json_path).read_text(), parse_constant=pytest.fail)
 
 
-def test_a_single_run_reads_well(tmp_path: Path, written: ModuleType):
+def test_a_single_run_reads_well(tmp_path: Path):
     sweep = written.Written(tmp_path)
     sweep.run({}, None, written.curve(0.3), cell="")
     sweep.save()
@@ -211,7 +211,7 @@ def test_a_single_run_reads_well(tmp_path: Path, written: ModuleType):
     assert "None" not in page(report)
 
 
-def test_without_seeds_nothing_is_proven(tmp_path: Path, written: ModuleType):
+def test_without_seeds_nothing_is_proven(tmp_path: Path):
     sweep = written.Written(tmp_path, axes={"lr": [1, 2, 3]})
     for lr in (1, 2, 3):
         sweep.run({"lr": lr}, None, [{"step": 1, "test/nll": 0.1 * abs(lr - 2) + 0.1}])
@@ -221,7 +221,7 @@ def test_without_seeds_nothing_is_proven(tmp_path: Path, written: ModuleType):
     assert verdict["not_compared"] == ["lr=1", "lr=3"]
 
 
-def test_another_metric_needs_its_goal(tmp_path: Path, written: ModuleType):
+def test_another_metric_needs_its_goal(tmp_path: Path):
     written.grid_of_means(tmp_path, dict.fromkeys([(1e-3, 8), (1e-2, 8)], 0.5), seeds=2)
     with pytest.raises(UsageError, match="--goal minimize or --goal maximize"):
         analyze(str(tmp_path), "demo", metric="train/x")
@@ -238,9 +238,7 @@ def test_another_metric_needs_its_goal(tmp_path: Path, written: ModuleType):
         analyze(str(tmp_path), "nothing")
 
 
-def test_the_same_records_give_the_same_bytes_wherever_they_lie(
-    tmp_path: Path, written: ModuleType
-):
+def test_the_same_records_give_the_same_bytes_wherever_they_lie(tmp_path: Path):
     found: list[tuple[str, str]] = []
     for place in ("one", "two"):
         written.grid_of_means(tmp_path / place, {(1e-3, 8): 0.4, (1e-2, 8): 0.5})
@@ -256,25 +254,21 @@ def test_the_same_records_give_the_same_bytes_wherever_they_lie(
 
 
 @pytest.mark.parametrize("out", ["file", "file/below", "nul\0"])
-def test_a_folder_that_cannot_be_made_is_a_usage_error(
-    tmp_path: Path, written: ModuleType, out: str
-):
+def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path: Path, out: str):
     (tmp_path / "file").write_text("")
     written.measured(tmp_path, [({"lr": 1}, [0.5])])
     with pytest.raises(UsageError, match="cannot be made a folder"):
         analyze(str(tmp_path), "demo", out=f"{tmp_path}/{out}")
 
 
-def test_a_report_that_cannot_be_written_is_an_error_of_the_store(
-    tmp_path: Path, written: ModuleType
-):
+def test_a_report_that_cannot_be_written_is_an_error_of_the_store(tmp_path: Path):
     (tmp_path / "out" / "report.html").mkdir(parents=True)
     written.measured(tmp_path, [({"lr": 1}, [0.5])])
     with pytest.raises(StoreError, match="cannot be written"):
         analyze(str(tmp_path), "demo", out=tmp_path / "out")
 
 
-def test_enormous_numbers_are_numbers(tmp_path: Path, written: ModuleType):
+def test_enormous_numbers_are_numbers(tmp_path: Path):
     huge = 10**400
     sweep = written.Written(tmp_path, axes={"lr": [1, huge, 3]})
     for lr, end in ((1, 1.5e308), (huge, huge), (3, -1.5e308)):
@@ -294,7 +288,7 @@ def test_enormous_numbers_are_numbers(tmp_path: Path, written: ModuleType):
     assert not re.search(r'="-?(nan|inf)"', page(report))
 
 
-def test_a_run_has_its_log_and_tells_its_checkpoints_apart(tmp_path: Path, written: ModuleType):
+def test_a_run_has_its_log_and_tells_its_checkpoints_apart(tmp_path: Path):
     sweep = written.Written(tmp_path, axes={"lr": [1, 2]})
     paths = {"sampler_path": "tinker://sample", "state_path": "tinker://train"}
     record = {"name": "final", "batch": 1, "final": True, **paths}
@@ -317,9 +311,7 @@ def test_a_run_has_its_log_and_tells_its_checkpoints_apart(tmp_path: Path, writt
     assert ">lr</button>" in head
 
 
-def test_long_numbers_are_cut_for_people_and_small_ones_are_not_zero(
-    tmp_path: Path, written: ModuleType
-):
+def test_long_numbers_are_cut_for_people_and_small_ones_are_not_zero(tmp_path: Path):
     rates = (8.977406710561e-4, 3.1415926535897931, 3.2)
     cells = [
         ({"rate": rate, "k": k}, [mean * 0.9, mean, mean * 1.1])
@@ -334,7 +326,7 @@ def test_long_numbers_are_cut_for_people_and_small_ones_are_not_zero(
     assert "0.0023" in heat and ">0.00<" not in heat and "8.977e-4" in heat
 
 
-def test_no_interval_leaves_what_the_metric_can_be(tmp_path: Path, written: ModuleType):
+def test_no_interval_leaves_what_the_metric_can_be(tmp_path: Path):
     metric = {"name": "reward", "goal": "maximize", "at": "last"}
     sweep = written.Written(tmp_path, axes={"lr": [1, 2]}, metric=metric)
     for lr, ends in ((1, (0.0, 1.0, 0.1)), (2, (0.9, 1.0, 0.2))):
@@ -354,9 +346,7 @@ def test_no_interval_leaves_what_the_metric_can_be(tmp_path: Path, written: Modu
     ("steps", "evaluated", "told"),
     [(range(60), 60, 60), (range(1, 61), 0, 60), (range(0, 60, 10), 60, 60), ((), 80, 80)],
 )
-def test_steps_are_counted_as_done(
-    tmp_path: Path, written: ModuleType, steps: Any, evaluated: int, told: int
-):
+def test_steps_are_counted_as_done(tmp_path: Path, steps: Any, evaluated: int, told: int):
     rows = [{"step": step, "train/nll": 1.0} for step in steps]
     rows = [*rows, {"step": evaluated, "test/nll": 1.0}, {"step": evaluated + 20, "test/nll": 1.0}]
     rows = rows if steps else [{"step": s, "test/nll": 1.0} for s in (0, 40, 80)]
@@ -367,7 +357,7 @@ def test_steps_are_counted_as_done(
     assert [run["steps"] for run in report.document["runs"]] == [told]
 
 
-def test_null_is_shown_and_a_missing_setting_is_a_dash(tmp_path: Path, written: ModuleType):
+def test_null_is_shown_and_a_missing_setting_is_a_dash(tmp_path: Path):
     cells = [({"cap": None}, [0.1]), ({"cap": 5, "warmup": 1}, [0.9])]
     written.measured(tmp_path, cells, axes=["cap"])
     text = page(analyze(str(tmp_path), "demo"))
@@ -378,7 +368,7 @@ def test_null_is_shown_and_a_missing_setting_is_a_dash(tmp_path: Path, written: 
     ]
 
 
-def test_ratios_are_shown_as_such(tmp_path: Path, written: ModuleType):
+def test_ratios_are_shown_as_such(tmp_path: Path):
     cells = [({"lr": 1}, [0.07, 0.08, 0.10]), ({"lr": 2}, [1.26, 1.54, 1.80])]
     written.measured(tmp_path, cells)
     report = analyze(str(tmp_path), "demo")
@@ -403,7 +393,7 @@ class Elements(HTMLParser):
         self.attributes.update(name for name, _ in attrs)
 
 
-def test_names_values_keys_and_logs_are_text(tmp_path: Path, written: ModuleType):
+def test_names_values_keys_and_logs_are_text(tmp_path: Path):
     sweep = written.hostile(tmp_path)
     report = analyze(str(tmp_path), sweep.name)
     text = page(report)
@@ -417,9 +407,7 @@ def test_names_values_keys_and_logs_are_text(tmp_path: Path, written: ModuleType
     json.loads(unpacked(report, "data"))
 
 
-def test_the_policy_allows_the_pages_own_scripts_and_nothing_else(
-    tmp_path: Path, written: ModuleType
-):
+def test_the_policy_allows_the_pages_own_scripts_and_nothing_else(tmp_path: Path):
     written.grid_of_means(tmp_path, {(1e-3, 8): 0.4, (1e-2, 8): 0.5}, seeds=2)
     text = Path(analyze(str(tmp_path), "demo").html_path).read_text()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
@@ -429,7 +417,7 @@ def test_the_policy_allows_the_pages_own_scripts_and_nothing_else(
     assert not re.search(r"<(link|img|iframe|script)[^>]+(src|href)=", text)
 
 
-def test_a_report_serves_a_notebook(tmp_path: Path, written: ModuleType):
+def test_a_report_serves_a_notebook(tmp_path: Path):
     import plotly.graph_objects as go
 
     written.grid_of_means(tmp_path, {(1e-3, 8): 0.4, (1e-2, 8): 0.5}, seeds=2)

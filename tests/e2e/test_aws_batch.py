@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import shell as shells
 
 from sweeper import launch
 from sweeper.backends.aws_batch.backend import AwsBatchBackend, open_backend
@@ -28,7 +29,7 @@ Shells = Any
 
 
 @pytest.fixture
-def shell(shells: Shells, tmp_path: Path, batch: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def shell(tmp_path: Path, batch: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("SWEEPER_ROOT", batch.root)
     return shells.ShellElsewhere(tmp_path, "aws-batch", batch.options(array=3), batch.root)
 

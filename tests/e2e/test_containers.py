@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import podman as podmans
 
 from sweeper import environments
 from sweeper.environments import Died, Limits, Made, NotThere, open_environment
@@ -28,7 +29,7 @@ NO_IMAGE = "localhost/sweeper-tests-base"
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory, podmans):
+def base(tmp_path_factory):
     """An image with the shell of this machine, in a store of its own."""
     folder, podman = tmp_path_factory.mktemp("podman"), podmans.podman
     (folder / "bin").mkdir()
@@ -66,7 +67,7 @@ def task(base, tmp_path):
 
 
 @pytest.fixture
-def opened(base, podmans):
+def opened(base):
     made = []
 
     def start(made_of_it, kind="podman"):
@@ -81,7 +82,7 @@ def opened(base, podmans):
 
 
 @pytest.mark.parametrize("kind", ["podman", "docker"])
-def test_a_task_in_a_container(opened, task, kind, podmans):
+def test_a_task_in_a_container(opened, task, kind):
     """Its image is made once; the shell keeps its state; a command ends in time; the solution earns
     all and nothing done does not."""
     assert environments.missing(kind) is None
@@ -125,7 +126,7 @@ def test_a_prepared_root_is_left_as_it_is(opened, base):
         opened(Made(root=str(base)), "docker")
 
 
-def test_a_container_ends_with_who_started_it(base, task, podmans):
+def test_a_container_ends_with_who_started_it(base, task):
     script = (
         "import sys, time\n"
         "from sweeper.environments import open_environment\n"

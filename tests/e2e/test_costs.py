@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import shell as shells
 
 from sweeper.engine import lifecycle
 
@@ -56,7 +57,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def shell(shells: Any, tmp_path: Path, engine: lifecycle.EngineInfo) -> Shell:
+def shell(tmp_path: Path, engine: lifecycle.EngineInfo) -> Shell:
     made = shells.Shell(tmp_path, "local")
     made.environment |= {
         "SWEEPER_HOME": engine.home,

@@ -2,12 +2,11 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness.real import until
+from support.shell import Shell
 
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
@@ -39,8 +38,8 @@ GRID = "name: g\nservice: none\ngrid: {x: [1, 2]}\n"
 class Debugged:
     """A folder with two grids, and what is typed in the pane of a run."""
 
-    def __init__(self, folder: Path, load_support: Callable[[str], Any], socket: str) -> None:
-        self.shell = load_support("shell").Shell(folder, "tmux")
+    def __init__(self, folder: Path, socket: str) -> None:
+        self.shell = Shell(folder, "tmux")
         self.folder, self._socket = folder, socket
         (folder / "toy.py").write_text(TOY)
         (folder / "plain.py").write_text(COMMAND)
@@ -65,8 +64,8 @@ class Debugged:
 
 
 @pytest.fixture
-def debugged(tmp_path: Path, load_support: Callable[[str], Any], tmux_socket: str) -> Debugged:
-    return Debugged(tmp_path, load_support, tmux_socket)
+def debugged(tmp_path: Path, tmux_socket: str) -> Debugged:
+    return Debugged(tmp_path, tmux_socket)
 
 
 def test_a_recipe_stops_at_its_first_line_and_where_it_fails(debugged: Debugged) -> None:

@@ -2,9 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support import written
 
 from sweeper.cli import main
 from sweeper.store.opening import open_store
@@ -17,7 +17,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: Any) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with two sweeps; `late` was launched last, and one of its runs is planned."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SWEEPER_ROOT", raising=False)
@@ -88,7 +88,7 @@ def test_a_report_says_that_open_runs_will_not_start(here: Path, capfd: Captured
 
 
 def test_a_report_in_a_bucket_says_how_to_open_it(
-    s3_root: str, tmp_path: Path, written: Any, capfd: Captured
+    s3_root: str, tmp_path: Path, capfd: Captured
 ) -> None:
     one = written.Written(tmp_path, "far", {"lr": [1, 2]})
     for lr in (1, 2):

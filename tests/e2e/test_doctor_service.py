@@ -1,11 +1,11 @@
 """`sweeper doctor --service`, and what `plan` asks the service, against the real engine."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.shell import Shell
 
 from sweeper.engine import lifecycle
 
@@ -17,8 +17,8 @@ GRID = (
 
 
 @pytest.fixture
-def shell(tmp_path: Path, load_support: Callable[[str], Any], engine: lifecycle.EngineInfo) -> Any:
-    made = load_support("shell").Shell(tmp_path, "local")
+def shell(tmp_path: Path, engine: lifecycle.EngineInfo) -> Any:
+    made = Shell(tmp_path, "local")
     made.environment |= {
         "SWEEPER_HOME": engine.home,
         "TINKER_BASE_URL": engine.url,

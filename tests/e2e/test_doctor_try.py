@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import shell as shells
 
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.launcher import backend_trial as trial
@@ -63,7 +64,7 @@ def _here(shell: Any, backend: str, *more: str) -> dict[str, Any]:
     return found
 
 
-def test_local(shells: Any, tmp_path: Path) -> None:
+def test_local(tmp_path: Path) -> None:
     shell = shells.Shell(tmp_path, "local")
     found = _here(shell, "local")
     timed = [step["name"] for step in found["steps"] if step["seconds"] is not None]
@@ -76,7 +77,7 @@ def test_local(shells: Any, tmp_path: Path) -> None:
     assert "ended well" in output and "removed" in output
 
 
-def test_tmux(shells: Any, tmp_path: Path, tmux_socket: str) -> None:
+def test_tmux(tmp_path: Path, tmux_socket: str) -> None:
     shell = shells.Shell(tmp_path, "tmux")
     _here(shell, "tmux")
     listed = ["tmux", "-L", tmux_socket, "list-sessions", "-F", "#{session_name}"]
@@ -84,12 +85,12 @@ def test_tmux(shells: Any, tmp_path: Path, tmux_socket: str) -> None:
     assert "doctor" not in left
 
 
-def test_slurm(shells: Any, tmp_path: Path, slurm: Any) -> None:
+def test_slurm(tmp_path: Path, slurm: Any) -> None:
     shell = shells.Shell(tmp_path, "slurm")
     _here(shell, "slurm")
 
 
-def _elsewhere(shells: Any, folder: Path, name: str, platform: Any, root: str, **more: Any) -> Any:
+def _elsewhere(folder: Path, name: str, platform: Any, root: str, **more: Any) -> Any:
     """A checkout with a grid whose jobs need a secret of the platform's."""
     shell = shells.ShellElsewhere(folder, name, platform.options(), root)
     platform.environment = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
@@ -102,10 +103,10 @@ def _elsewhere(shells: Any, folder: Path, name: str, platform: Any, root: str, *
 
 
 @pytest.fixture
-def on_kube(shells: Any, tmp_path: Path, kube: Any, s3_root: str) -> Any:
+def on_kube(tmp_path: Path, kube: Any, s3_root: str) -> Any:
     kube.add("secrets", "keys", values={"wandb": CANARY, "empty": ""})
     more = {"secrets": {"WANDB_API_KEY": "keys/wandb"}}
-    return _elsewhere(shells, tmp_path, "kubernetes", kube, s3_root, **more)
+    return _elsewhere(tmp_path, "kubernetes", kube, s3_root, **more)
 
 
 def _nothing_is_left(shell: Any, kube: Any) -> None:
@@ -181,7 +182,7 @@ while "trial.json" in " ".join(sys.orig_argv) and os.path.exists({hold!r}):
 """
 
 
-def test_what_a_killed_one_left_goes_with_the_next(shells: Any, tmp_path: Path) -> None:
+def test_what_a_killed_one_left_goes_with_the_next(tmp_path: Path) -> None:
     """Its job waits until it is killed."""
     shell, hold = shells.Shell(tmp_path, "local"), tmp_path / "hold"
     hold.touch()
@@ -239,10 +240,10 @@ def test_one_that_cannot_be_stopped_is_left(
     _nothing_is_left(on_kube, kube)
 
 
-def test_beaker(shells: Any, tmp_path: Path, beaker: Any, s3_root: str) -> None:
+def test_beaker(tmp_path: Path, beaker: Any, s3_root: str) -> None:
     beaker.secrets["wandb"] = CANARY
     more = {"secrets": {"WANDB_API_KEY": "wandb"}}
-    shell = _elsewhere(shells, tmp_path, "beaker", beaker, s3_root, **more)
+    shell = _elsewhere(tmp_path, "beaker", beaker, s3_root, **more)
     before = set(beaker.experiments)
     found = _tried(shell, "--grid", "mine.yaml")
     assert _steps(found) == WELL, found

@@ -1,10 +1,10 @@
 """Secrets from the file `.env` beside the grid: they reach runs, and no record has their values."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.shell import Shell
 
 pytestmark = pytest.mark.e2e
 
@@ -18,8 +18,8 @@ launch: {{backend: local, retries: 0}}
 
 
 @pytest.fixture
-def shell(tmp_path: Path, load_support: Callable[[str], Any]) -> Any:
-    made = load_support("shell").Shell(tmp_path, "local")
+def shell(tmp_path: Path) -> Any:
+    made = Shell(tmp_path, "local")
     grids = tmp_path / "grids"
     grids.mkdir()
     (grids / "s.yaml").write_text(GRID.format(folder=tmp_path))

@@ -7,6 +7,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from support import small_torch
 
 from sweeper.engine import losses
 from sweeper.engine.lifecycle import client_key
@@ -440,10 +441,9 @@ def test_stable_reinforce_trains_on_what_the_sampler_recorded(service, training)
         training.forward_backward([prompted], loss).result(timeout=WAIT)
 
 
-def test_custom_losses_run_through_the_sdk(service, load_support, monkeypatch):
+def test_custom_losses_run_through_the_sdk(service, monkeypatch):
     from tinker.lib.public_interfaces import training_client
 
-    small_torch = load_support("small_torch")
     total = small_torch.total
     monkeypatch.setattr(training_client, "torch", small_torch.Torch)
     adam = tinker.AdamParams(learning_rate=1e-2)

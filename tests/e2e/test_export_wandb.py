@@ -5,16 +5,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 pytestmark = pytest.mark.e2e
 
 
 def test_runs_become_offline_runs_of_wandb(
-    tmp_path: Path, written: ModuleType, wandb_records: Callable[[Path], list[dict[str, Any]]]
+    tmp_path: Path, wandb_records: Callable[[Path], list[dict[str, Any]]]
 ) -> None:
     sweep = written.Written(tmp_path / "root", "s")
     rows = [{"step": 0, "a/b": 1.5, "text": "x"}, {"step": 3, "a/b": math.nan, "none": None}]

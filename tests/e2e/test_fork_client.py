@@ -148,7 +148,8 @@ class Warm:
         self.guards.append(guard)
         wanted = fork_client.Program(command, more.get("cwd", "/"), self.environment)
         meanwhile = more.get("meanwhile", lambda: True)
-        return fork_client.fork(str(self.modules), job, guard, wanted, meanwhile)
+        wait_s = more.get("wait_s", 90.0)
+        return fork_client.fork(str(self.modules), job, guard, wanted, meanwhile, wait_s)
 
     @property
     def servers(self) -> list[int]:
@@ -165,7 +166,6 @@ class Warm:
 @pytest.fixture
 def warmed(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warm]:
     # A server that stands still for a while on a busy machine is not one that does not answer.
-    monkeypatch.setattr(fork_client, "WAIT_SECONDS", 90.0)
     monkeypatch.setattr(daemon, "_STARTING_SECONDS", 90.0)
     found = Warm(bench, tmp_path, tmp_path / "home")
     yield found
@@ -360,7 +360,7 @@ def test_how_it_ended_is_known_without_its_keeper(warmed: Warm) -> None:
         child = warmed.fork("raise SystemExit(7)")
         assert child is not None
         child.await_end()
-        assert select.select([child._connection], [], [], 90)[0]  # its keeper has told
+        assert select.select([child.connection], [], [], 90)[0]  # its keeper has told
         os.kill(child.keeper, number)
         assert child.reap()[0] == 7
 
@@ -407,7 +407,6 @@ def test_a_server_that_does_not_answer_costs_one_wait(
     assert child is not None and child.reap()[0] == 0
     (server,) = warmed.servers
     os.kill(server, signal.SIGSTOP)
-    monkeypatch.setattr(fork_client, "WAIT_SECONDS", 0.3)
     waits: list[bool] = []
 
     def idle() -> tuple[float, float, float]:
@@ -416,7 +415,7 @@ def test_a_server_that_does_not_answer_costs_one_wait(
 
     monkeypatch.setattr(os, "getloadavg", idle)
     for _ in range(3):
-        assert warmed.fork("pass") is None
+        assert warmed.fork("pass", wait_s=0.3) is None
     assert len(waits) == 1
     os.kill(server, signal.SIGCONT)
 
@@ -430,7 +429,6 @@ def test_on_a_busy_machine_a_server_is_waited_for(
     first = warmed.fork("pass")
     assert first is not None and first.reap()[0] == 0
     (server,) = warmed.servers
-    monkeypatch.setattr(fork_client, "WAIT_SECONDS", 0.1)
     monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 1000.0, 1000.0))
     looks: list[bool] = []
 
@@ -441,11 +439,11 @@ def test_on_a_busy_machine_a_server_is_waited_for(
         return True
 
     os.kill(server, signal.SIGSTOP)
-    child = warmed.fork("pass", meanwhile=meanwhile)
+    child = warmed.fork("pass", meanwhile=meanwhile, wait_s=0.1)
     assert child is not None and child.reap()[0] == 0
     assert len(looks) >= 3
     os.kill(server, signal.SIGSTOP)
-    assert warmed.fork("pass", meanwhile=lambda: False) is None  # somebody wants it to stop
+    assert warmed.fork("pass", meanwhile=lambda: False, wait_s=0.1) is None  # it is to stop
     os.kill(server, signal.SIGCONT)
 
 

@@ -5,11 +5,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.gpus import StandInGpus
+from support.shell import Shell
 
 pytestmark = pytest.mark.e2e
 
@@ -51,11 +54,11 @@ launch: {{backend: {backend}, max_parallel: 8, {gpus}}}
 class Machine:
     """A machine with `count` stand-in devices, and sweeps on it."""
 
-    def __init__(self, folder: Path, shell: Any, gpus: Any, backend: str) -> None:
+    def __init__(self, folder: Path, gpus: Any, backend: str) -> None:
         self.folder, self.gpus, self.backend = folder, gpus, backend
         self.hold = folder / "hold"
-        self._python = shell.sys.executable
-        self.shell = shell.Shell(folder, backend)
+        self._python = sys.executable
+        self.shell = Shell(folder, backend)
         self.shell.environment |= {"PATH": gpus.path}
         (folder / "run.py").write_text(RUN)
 
@@ -90,11 +93,9 @@ class Machine:
 
 
 @pytest.fixture(params=["local", "tmux"])
-def machine(
-    request: pytest.FixtureRequest, tmp_path: Path, tmux_socket: str, load_support: Any
-) -> Iterator[Machine]:
-    gpus = load_support("gpus").StandInGpus(tmp_path / "gpus", 3)
-    made = Machine(tmp_path, load_support("shell"), gpus, request.param)
+def machine(request: pytest.FixtureRequest, tmp_path: Path, tmux_socket: str) -> Iterator[Machine]:
+    gpus = StandInGpus(tmp_path / "gpus", 3)
+    made = Machine(tmp_path, gpus, request.param)
     yield made
     made.hold.unlink(missing_ok=True)
 
@@ -162,9 +163,9 @@ def test_a_killed_launcher_and_a_killed_worker_keep_no_device(machine: Machine) 
     assert len({run for run, _ in machine.ledger()}) == len(machine.ledger()) == 6
 
 
-def test_mistakes_cost_one_line(tmp_path: Path, load_support: Any) -> None:
-    gpus = load_support("gpus").StandInGpus(tmp_path / "gpus", 1)
-    machine = Machine(tmp_path, load_support("shell"), gpus, "local")
+def test_mistakes_cost_one_line(tmp_path: Path) -> None:
+    gpus = StandInGpus(tmp_path / "gpus", 1)
+    machine = Machine(tmp_path, gpus, "local")
     shell = machine.shell
     machine.write("a", "gpus: 2", 1)
     refused = shell.run("launch", "a.yaml", "--wait", code=6)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import shell as shells
 
 from sweeper.results.registry import Registry
 
@@ -61,7 +62,7 @@ def contained(batch: Any) -> Iterator[Any]:
     subprocess.run(buildah("rm", container), capture_output=True, check=True)
 
 
-def test_a_sweep_in_the_image(contained: Any, shells: Any, tmp_path: Path) -> None:
+def test_a_sweep_in_the_image(contained: Any, tmp_path: Path) -> None:
     """Its interpreter is `python`, as the backend has it unless told otherwise."""
     folder = tmp_path / "checkout"
     folder.mkdir()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import shell as shells
 
 pytestmark = pytest.mark.e2e
 
@@ -19,14 +20,12 @@ Shells = Any
 
 
 @pytest.fixture(params=["local", "tmux"])
-def shell(
-    request: pytest.FixtureRequest, shells: Shells, tmp_path: Path, tmux_socket: str
-) -> Shell:
+def shell(request: pytest.FixtureRequest, tmp_path: Path, tmux_socket: str) -> Shell:
     return shells.Shell(tmp_path, request.param)
 
 
 @pytest.fixture
-def local(shells: Shells, tmp_path: Path, tmux_socket: str) -> Shell:
+def local(tmp_path: Path, tmux_socket: str) -> Shell:
     """For what is the launcher's own, whatever the backend."""
     return shells.Shell(tmp_path, "local")
 
@@ -160,7 +159,7 @@ def test_an_interrupted_terminal_takes_no_job_with_it(shell: Shell) -> None:
     assert {attempt for _, attempt, _ in shell.executed()} == {"1"}
 
 
-def test_secrets_are_nowhere_to_be_seen(shells: Shells, tmp_path: Path, tmux_socket: str) -> None:
+def test_secrets_are_nowhere_to_be_seen(tmp_path: Path, tmux_socket: str) -> None:
     shell = shells.Shell(tmp_path, "tmux")
     grid = (tmp_path / "grid.yaml").read_text()
     (tmp_path / "grid.yaml").write_text(grid + "secrets: [MY_KEY]\n")
@@ -197,9 +196,7 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def test_killing_the_tmux_server_loses_no_run(
-    shells: Shells, tmp_path: Path, tmux_socket: str
-) -> None:
+def test_killing_the_tmux_server_loses_no_run(tmp_path: Path, tmux_socket: str) -> None:
     shell = shells.Shell(tmp_path, "tmux")
     shell.hold.touch()
     launcher = shell.start("launch", "grid.yaml", "--wait")
@@ -213,7 +210,7 @@ def test_killing_the_tmux_server_loses_no_run(
     assert set(done.values()) == {1}
 
 
-def test_the_windows_of_a_sweep(shells: Shells, tmp_path: Path, tmux_socket: str) -> None:
+def test_the_windows_of_a_sweep(tmp_path: Path, tmux_socket: str) -> None:
     shell = shells.Shell(tmp_path, "tmux")
     shell.run("launch", "grid.yaml")
     shell.until_states({"succeeded": 6})
@@ -246,7 +243,7 @@ def test_the_windows_of_a_sweep(shells: Shells, tmp_path: Path, tmux_socket: str
     ],
 )
 def test_mistakes_cost_a_line(
-    shells: Shells, tmp_path: Path, tmux_socket: str, arguments: list[str], code: int, message: str
+    tmp_path: Path, tmux_socket: str, arguments: list[str], code: int, message: str
 ) -> None:
     shell = shells.Shell(tmp_path, "local")
     said = shell.run(*arguments, code=code)

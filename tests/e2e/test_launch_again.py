@@ -1,14 +1,14 @@
 """A sweep that is launched again, and otherwise."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support import shell as shells
 
 pytestmark = pytest.mark.e2e
 
 
-def test_giving_a_default_is_warned_of_and_trains_again(shells: Any, tmp_path: Path) -> None:
+def test_giving_a_default_is_warned_of_and_trains_again(tmp_path: Path) -> None:
     shell = shells.Shell(tmp_path, "local")
     small = ("grid.yaml", "seeds=1", "learning_rate=[0.3]", "seconds=0.01")
     shell.run("launch", *small, "--wait")
@@ -23,7 +23,7 @@ def test_giving_a_default_is_warned_of_and_trains_again(shells: Any, tmp_path: P
 
 
 @pytest.mark.usefixtures("tmux_socket")
-def test_another_backend_is_refused_while_a_run_may_have_a_job(shells: Any, tmp_path: Path) -> None:
+def test_another_backend_is_refused_while_a_run_may_have_a_job(tmp_path: Path) -> None:
     shell = shells.Shell(tmp_path, "local")
     small = ("grid.yaml", "seeds=1", "learning_rate=0.3", "seconds=0.01")
     shell.run("launch", *small, "--wait")

@@ -6,9 +6,9 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support import written
 
 import sweeper
 from sweeper.store.opening import open_store
@@ -107,9 +107,7 @@ def test_importing_analysis_is_light() -> None:
     assert not loaded & {"pandas", "plotly", "scipy", "numpy", "jinja2"}
 
 
-def test_a_report_loads_no_heavy_library_but_matplotlib_for_its_pictures(
-    tmp_path: Path, written: ModuleType
-) -> None:
+def test_a_report_loads_no_heavy_library_but_matplotlib_for_its_pictures(tmp_path: Path) -> None:
     written.grid_of_means(tmp_path, {(1e-4, 8): 0.9, (1e-3, 8): 0.2, (1e-2, 8): 1.1})
     code = (
         "import sys; from sweeper import analysis\n"
@@ -122,7 +120,7 @@ def test_a_report_loads_no_heavy_library_but_matplotlib_for_its_pictures(
     assert _run(code, str(tmp_path)) == ["False", "True", "matplotlib"]
 
 
-def test_records_need_no_pandas(tmp_path: Path, written: ModuleType) -> None:
+def test_records_need_no_pandas(tmp_path: Path) -> None:
     sweep = written.Written(tmp_path, "alpha")
     sweep.run({"lr": 1}, 0, [{"step": 0, "test/nll": 1.0}])
     sweep.save()

@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support import shell as shells
 
 from sweeper.engine import lifecycle
 
@@ -15,9 +15,7 @@ STAGES = ("sft", "dpo", "reward", "rl", "distill", "eval")
 MODELS = tuple(f"{stage}.model_name=[Qwen/Qwen3-8B,nobody/none]" for stage in STAGES)
 
 
-def test_one_table_says_what_works_where(
-    shells: Any, tmp_path: Path, engine: lifecycle.EngineInfo
-) -> None:
+def test_one_table_says_what_works_where(tmp_path: Path, engine: lifecycle.EngineInfo) -> None:
     shell = shells.Shell(tmp_path, "local")
     shell.environment |= {"SWEEPER_HOME": engine.home, "SWEEPER_QUOTA": str(tmp_path / "quota")}
     launch = ("launch", str(GRID), *MODELS, "launch.backend=local", "--wait")

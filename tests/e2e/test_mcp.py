@@ -4,12 +4,12 @@ killed, then over HTTP beside another client."""
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx2
 import pytest
 from mcp import Client
+from support import agents
 
 from sweeper.engine import lifecycle
 
@@ -26,14 +26,14 @@ launch: {{backend: local, max_parallel: 2}}
 """
 
 
-async def until_over(agents: ModuleType, client: Client, sweep: str) -> dict[str, Any]:
+async def until_over(client: Client, sweep: str) -> dict[str, Any]:
     found = await agents.ask(client, "wait", sweep=sweep, seconds=60)
     while found["at_work"]:
         found = await agents.ask(client, "wait", sweep=sweep, seconds=60, changed=found["changed"])
     return found
 
 
-async def begin(agents: ModuleType, servers: Any) -> None:
+async def begin(servers: Any) -> None:
     """The baseline is planned and launched, and the server killed while it runs."""
     client = Client(servers.stdio())
     stack = AsyncExitStack()
@@ -51,18 +51,16 @@ async def begin(agents: ModuleType, servers: Any) -> None:
             await asyncio.wait_for(agents.ask(client, "status", sweep="baseline"), 10)
 
 
-async def go_on(agents: ModuleType, url: str, grids: Path) -> None:
+async def go_on(url: str, grids: Path) -> None:
     """Two clients of one server over HTTP, which has seen nothing of it before."""
     async with agents.connected(url) as one, agents.connected(url) as other:
-        both = await asyncio.gather(
-            until_over(agents, one, "baseline"), until_over(agents, other, "baseline")
-        )
+        both = await asyncio.gather(until_over(one, "baseline"), until_over(other, "baseline"))
         assert [found["states"] for found in both] == [{"succeeded": 2}] * 2  # the sweep went on
         again = await agents.ask(one, "plan", grid="again.yaml")
         assert (again["runs_to_start"], len(again["reused"])) == (0, 2)
         higher = await agents.ask(one, "launch", grid="higher.yaml", why="a higher rate")
         assert higher["launched"]
-        assert (await until_over(agents, other, "higher"))["states"] == {"succeeded": 4}
+        assert (await until_over(other, "higher"))["states"] == {"succeeded": 4}
         verdict = await agents.ask(one, "verdict", sweep="higher")
         assert ">higher: " in verdict["text"] and verdict["best"] == "lr=3e-2"
         cell = verdict["best"]
@@ -73,7 +71,7 @@ async def go_on(agents: ModuleType, url: str, grids: Path) -> None:
         refused = await other.call_tool("launch", more)
         assert refused.is_error and "more than is left: runs 2" in refused.content[0].text  # type: ignore[union-attr]
         assert (await agents.ask(other, "launch", grid="next.yaml"))["runs_started"] == 2
-        assert (await until_over(agents, other, "higher"))["states"] == {"succeeded": 6}
+        assert (await until_over(other, "higher"))["states"] == {"succeeded": 6}
         base = (await agents.ask(one, "runs", sweep="baseline"))["runs"][0]["cell"]
         claim = {"better": f"higher/{cell}", "worse": f"baseline/{base}"}
         found = await agents.ask(other, "record_result", claim="higher is better", **claim)
@@ -82,13 +80,11 @@ async def go_on(agents: ModuleType, url: str, grids: Path) -> None:
         assert len(noted["notes"]) == 3 and noted["tags"] == ["study"]
 
 
-def test_a_study_over_two_servers(
-    agents: ModuleType, tmp_path: Path, engine: lifecycle.EngineInfo
-) -> None:
+def test_a_study_over_two_servers(tmp_path: Path, engine: lifecycle.EngineInfo) -> None:
     for name, rate in (("baseline", "1e-4"), ("again", "1e-4"), ("higher", "1e-3, 3e-2")):
         (tmp_path / f"{name}.yaml").write_text(GRID.format(rate=rate))
     servers = agents.Servers(tmp_path, engine, runs=8)
-    asyncio.run(begin(agents, servers))
+    asyncio.run(begin(servers))
     with agents.served(servers) as url:
         assert httpx2.post(url, json={}, timeout=120).status_code == 401
-        asyncio.run(go_on(agents, url, tmp_path))
+        asyncio.run(go_on(url, tmp_path))

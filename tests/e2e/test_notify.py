@@ -10,13 +10,14 @@ from typing import Any
 
 import psutil
 import pytest
+from support import shell as shells
 
 pytestmark = pytest.mark.e2e
 
 Shell = Any
 
 
-def test_an_end_is_told_once_whoever_was_killed(shells: Any, tmp_path: Path, receiver: Any) -> None:
+def test_an_end_is_told_once_whoever_was_killed(tmp_path: Path, receiver: Any) -> None:
     shell: Shell = shells.Shell(tmp_path, "local")
     shell.environment["HOOK"] = receiver.url
     receiver.faults = [500]
@@ -38,9 +39,7 @@ def test_an_end_is_told_once_whoever_was_killed(shells: Any, tmp_path: Path, rec
     assert b"s3cret-in-the-address" not in kept
 
 
-def test_receivers_out_of_reach_cost_the_sweep_nothing(
-    shells: Any, tmp_path: Path, receiver: Any
-) -> None:
+def test_receivers_out_of_reach_cost_the_sweep_nothing(tmp_path: Path, receiver: Any) -> None:
     shell: Shell = shells.Shell(tmp_path, "local")
     with socket.socket() as nobody:  # its port is taken, and nobody listens there
         nobody.bind(("127.0.0.1", 0))

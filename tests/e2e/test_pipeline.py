@@ -3,9 +3,9 @@ each from the checkpoint of what came before."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support import shell as shells
 
 from sweeper.engine import lifecycle
 from sweeper.results.registry import Registry
@@ -40,7 +40,7 @@ SMALL = (
 
 
 def test_a_pipeline_runs_from_the_base_model_to_compared_checkpoints(
-    shells: Any, tmp_path: Path, engine: lifecycle.EngineInfo
+    tmp_path: Path, engine: lifecycle.EngineInfo
 ) -> None:
     shell = shells.Shell(tmp_path, "local")
     shell.environment |= {"SWEEPER_HOME": engine.home, "SWEEPER_QUOTA": str(tmp_path / "quota")}

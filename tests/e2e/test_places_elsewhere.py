@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support import shell as shells
 
 from sweeper.backends import open_backend
 from sweeper.store.opening import open_store
@@ -71,7 +72,6 @@ class Sweep:
 
 @pytest.fixture
 def sweep(
-    shells: Any,
     tmp_path: Path,
     beaker: Any,
     kube: Any,

@@ -232,11 +232,12 @@ def test_doctor(sweeper: Sweeper) -> None:
 
 
 def test_nodes_that_share_no_files(
-    s3_root: str, load_support: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The root is on S3, whose keys the nodes have by themselves; the code is the launch's."""
     (tmp_path / "key").write_text(SECRET)
-    support = load_support("ray_cluster")
+    from support import ray_cluster as support
+
     if support.missing():
         pytest.skip("no Ray here: `make ray` makes an environment that has it")
     with support.Cluster(cpus=4) as cluster:

@@ -11,6 +11,8 @@ from sweeper.recipes.service import RecipeError
 TEXT = """
 import os, time, socket
 
+LOADED = time.monotonic()
+
 def score(question, response, answer):
     print("this is lost")
     if response == "hang":
@@ -28,6 +30,8 @@ def score(question, response, answer):
         os._exit(9)
     if response == "grow":
         return len(bytearray(1 << 31))
+    if response == "loaded":
+        return LOADED
     if response == "look":
         return float(os.path.exists(answer))
     if response == "net":
@@ -93,20 +97,20 @@ def test_a_function_that_is_wrong_is_told_before_anything_is_trained(tmp_path, m
     assert said in str(caught.value)
 
 
-def test_rewards_are_waited_for_together(apart, monkeypatch):
+def test_rewards_are_waited_for_together(apart):
+    """One process computes all of them."""
     problem = Problem([{"role": "user", "content": "2+2"}], [1], "4", 2, 1, written="4")
-    calls = []
-    monkeypatch.setattr(
-        apart, "_call", lambda asked, call=apart._call: calls.append(1) or call(asked)
-    )
     reward = FunctionReward(apart)
-    begun = [reward.begin(problem, text, True) for text in ("4", "5", "4")]
-    assert [score() for score in begun] == [1.0, 0.0, 1.0] and len(calls) == 1
+    begun = [reward.begin(problem, text, True) for text in ("4", "loaded", "5", "loaded")]
+    right, loaded, wrong, again = (score() for score in begun)
+    assert (right, wrong) == (1.0, 0.0) and loaded == again
+    assert reward.begin(problem, "loaded", True)() > loaded
 
 
-def test_a_plan_says_what_the_machine_lacks(monkeypatch):
-    monkeypatch.setattr(rl.isolated, "missing", lambda: "bwrap is not there")
-    assert rl.lacks({"function_environment": "bubblewrap"}) == [
-        "function_environment=bubblewrap: bwrap is not there"
-    ]
+def test_a_plan_says_what_the_machine_lacks(monkeypatch, tmp_path, request):
+    request.addfinalizer(missing.cache_clear)
+    missing.cache_clear()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    [line] = rl.lacks({"function_environment": "bubblewrap"})
+    assert line.startswith("function_environment=bubblewrap: bwrap is not there")
     assert rl.lacks({}) == []

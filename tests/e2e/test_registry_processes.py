@@ -7,9 +7,9 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support import written
 
 from sweeper.results.registry import Registry
 
@@ -21,7 +21,7 @@ RUNS, STEPS = 40, 200
 
 
 @pytest.fixture
-def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     sweep = written.Written(tmp_path / "root", "s")
     for number in range(RUNS):
@@ -71,9 +71,7 @@ def test_readers_agree_while_the_cache_is_removed_and_files_grow(root: Path) -> 
         writer.join()
 
 
-def test_cookbook_s_registry_reads_our_runs_and_ours_a_folder_of_its_writer(
-    tmp_path: Path, written: ModuleType
-) -> None:
+def test_cookbook_s_registry_reads_our_runs_and_ours_a_folder_of_its_writer(tmp_path: Path) -> None:
     if not COOKBOOK.exists():
         pytest.skip("tinker-cookbook is not installed: `make cookbook` gets it")
     sweep = written.Written(tmp_path / "root", "s")

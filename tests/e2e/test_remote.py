@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import shell as shells
 
 from sweeper import analysis
 from sweeper.results.registry import Registry
@@ -78,9 +79,7 @@ launch: {{backend: {backend}, max_parallel: 2, sync: 1s, retries: 1, lease: 15s}
 """
 
 
-def _shell(
-    shells: Shells, folder: Path, backend: str, root: str, monkeypatch: pytest.MonkeyPatch
-) -> Any:
+def _shell(folder: Path, backend: str, root: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("SWEEPER_ROOT", root)
     shell = shells.Shell(folder, backend)
     (folder / "toy.py").write_text(RESUMES)
@@ -101,11 +100,9 @@ def _keys(root: str) -> list[str]:
 
 
 @pytest.fixture
-def local(
-    shells: Shells, tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Any]:
+def local(tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A folder with the toy above, whose sweeps lie on S3 and run on the local backend."""
-    shell = _shell(shells, tmp_path, "local", s3_root, monkeypatch)
+    shell = _shell(tmp_path, "local", s3_root, monkeypatch)
     yield shell
     shell.hold.unlink(missing_ok=True)
 
@@ -191,13 +188,12 @@ def test_a_race_for_seeds(local: Any, s3_root: str) -> None:
 
 
 def test_detached_followed_and_cancelled(
-    shells: Shells,
     tmp_path: Path,
     tmux_socket: str,
     s3_root: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shell = _shell(shells, tmp_path, "tmux", s3_root, monkeypatch)
+    shell = _shell(tmp_path, "tmux", s3_root, monkeypatch)
     # A tmux server that was there before, whose environment leads to no store.
     bare = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
     keep = ["tmux", "-L", tmux_socket, "new-session", "-d", "-s", "keep", "sleep 600"]

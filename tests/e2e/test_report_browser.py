@@ -4,10 +4,10 @@ import json
 import re
 import shutil
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper import analysis
 
@@ -21,7 +21,7 @@ def opened(browser: Any, page: Path, *, dark: bool = False) -> tuple[str, list[s
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, written: ModuleType) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sweeps")
     written.grid_of_means(root, {(1e-4, 8): 0.9, (1e-3, 8): 0.2, (1e-2, 8): 1.1})
     return Path(analysis.analyze(str(root), "demo", pictures=False).html_path)
@@ -95,7 +95,7 @@ soon(drawn, () => {{
 
 
 @pytest.mark.parametrize("sweep", ["hostile", "hostile-rl"])
-def test_what_is_hostile_stays_text(browser: Any, tmp_path: Path, written: ModuleType, sweep: str):
+def test_what_is_hostile_stays_text(browser: Any, tmp_path: Path, sweep: str):
     make = written.hostile if sweep == "hostile" else written.hostile_rollouts
     make(tmp_path / "sweeps")
     report = analysis.analyze(str(tmp_path / "sweeps"), sweep, pictures=False)
@@ -153,9 +153,7 @@ soon(() => answers().length > 0, () => {{
 </script></body>"""
 
 
-def test_what_one_solves_and_another_does_not_is_read_side_by_side(
-    browser: Any, tmp_path: Path, written: ModuleType
-):
+def test_what_one_solves_and_another_does_not_is_read_side_by_side(browser: Any, tmp_path: Path):
     metric = {"name": "test/accuracy", "goal": "maximize", "at": "last"}
     sweep = written.Written(tmp_path / "sweeps", "beside", {"lr": [1, 2]}, metric)
     evil = "<img src=x onerror=boom()>"
@@ -302,7 +300,7 @@ document.title = [region.scrollWidth, region.clientWidth, document.body.scrollWi
 
 
 def test_the_table_fits_a_wide_window_and_scrolls_by_itself_in_a_narrow_one(
-    browser: Any, tmp_path: Path, written: ModuleType
+    browser: Any, tmp_path: Path
 ):
     means = {(1e-4, 8): -13.51, (1e-3, 8): -13.52, (1e-2, 8): -11.2}
     written.grid_of_means(tmp_path / "sweeps", means)

@@ -1,14 +1,13 @@
 """What a report claims of sweeps whose truth is known: of very many cells, of a winner that few
 seeds show, and of noise that is not normal."""
 
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
+from support import example_sweeps, written
 
 from sweeper.analysis.findings.study import Study, study
 from sweeper.analysis.reading.frames import load
@@ -20,7 +19,7 @@ from sweeper.results.registry import Registry
 pytestmark = pytest.mark.e2e
 
 
-def studied(root: Path, written: ModuleType, values: Any) -> Study:
+def studied(root: Path, values: Any) -> Study:
     """Of a sweep over one axis that ends at these values, a row a cell."""
     metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
     cells = [({"lr": lr}, list(map(float, own))) for lr, own in enumerate(values, 1)]
@@ -34,14 +33,10 @@ def told(found: Study, kind: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def large(
-    load_support: Callable[[str], ModuleType],
-    written: ModuleType,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Study:
+def large(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """23 rates by 8 ranks with three seeds."""
     root = tmp_path_factory.mktemp("large")
-    (name,) = load_support("example_sweeps").make(root, "cells184", written)
+    (name,) = example_sweeps.make(root, "cells184", written)
     return study(load(Registry(str(root)), name, None, None))
 
 
@@ -62,9 +57,7 @@ def test_of_184_cells_as_many_are_told_from_the_best_as_by_tukeys_procedure(larg
     assert tukey > 100 and apart >= tukey
 
 
-def test_three_seeds_show_a_winner_that_is_four_standard_deviations_ahead(
-    tmp_path: Path, written: ModuleType
-):
+def test_three_seeds_show_a_winner_that_is_four_standard_deviations_ahead(tmp_path: Path):
     """In more than half of the sweeps of twelve cells: 30 of 40 and more but for a chance of 1 %,
     if it is 89 of 100."""
     rng = np.random.default_rng(16)
@@ -76,7 +69,7 @@ def test_three_seeds_show_a_winner_that_is_four_standard_deviations_ahead(
         alone += all(one.told_apart and one.difference > 0 for one in found.values())
     assert alone >= 30
     values = rng.normal(10, 0.1, (6, 3)) - 0.4 * (np.arange(6) == 2)[:, np.newaxis]
-    found = studied(tmp_path, written, values)
+    found = studied(tmp_path, values)
     assert found.verdict.kind == "clear" and found.verdict.headline == "lr 3"
     assert told(found, "separated").startswith(
         "Every other cell compared is worse beyond the noise between seeds. The closest,"
@@ -97,12 +90,12 @@ def test_differences_on_shared_seeds_pay_for_all_the_pairs_among_which_the_best_
     assert wrong <= 6
 
 
-def test_intervals_that_two_seeds_cannot_give_are_warned_of(tmp_path: Path, written: ModuleType):
+def test_intervals_that_two_seeds_cannot_give_are_warned_of(tmp_path: Path):
     """Each run ends near one of two values: two seeds often end at the same one."""
     rng = np.random.default_rng(18)
     values = 5.0 + rng.choice([-1.0, 1.0], (12, 2)) + rng.normal(0, 0.1, (12, 2))
-    text = told(studied(tmp_path, written, values), "split_noise")
+    text = told(studied(tmp_path, values), "split_noise")
     assert "as if some seeds had gone another way. Intervals" in text
     even = 5.0 + rng.normal(0, 1, (12, 2))
-    found = studied(tmp_path / "even", written, even)
+    found = studied(tmp_path / "even", even)
     assert "split_noise" not in {finding.kind for finding in found.findings}

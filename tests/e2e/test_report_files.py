@@ -8,9 +8,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support import written
 
 from sweeper import analysis
 
@@ -26,7 +26,7 @@ def sweeper(*arguments: str | Path) -> str:
 
 
 @pytest.mark.parametrize("sweep", ["truth", "hostile", "hostile-rl"])
-def test_markdown_with_pictures_beside_it(tmp_path: Path, written: ModuleType, sweep: str):
+def test_markdown_with_pictures_beside_it(tmp_path: Path, sweep: str):
     make = {"truth": written.truth, "hostile": written.hostile}.get(sweep, written.hostile_rollouts)
     make(tmp_path)
     first = analysis.analyze(str(tmp_path), sweep, out=tmp_path / "out")
@@ -46,7 +46,7 @@ def test_markdown_with_pictures_beside_it(tmp_path: Path, written: ModuleType, s
     assert not re.search(r"<\w|<!|(?<!!)(?<!\\)\[", prose)
 
 
-def test_the_same_bytes_from_another_process(tmp_path: Path, written: ModuleType):
+def test_the_same_bytes_from_another_process(tmp_path: Path):
     written.hostile_rollouts(tmp_path / "sweeps")
     found: list[dict[str, bytes]] = []
     out = tmp_path / "out"
@@ -59,9 +59,7 @@ def test_the_same_bytes_from_another_process(tmp_path: Path, written: ModuleType
     assert found[0] == found[1] and "report.html" in found[0]
 
 
-def test_matplotlib_says_nothing_and_where_it_does_not_load_the_error_says_why(
-    tmp_path: Path, written: ModuleType
-):
+def test_matplotlib_says_nothing_and_where_it_does_not_load_the_error_says_why(tmp_path: Path):
     written.grid_of_means(tmp_path, {(1e-3, 8): 0.2, (1e-2, 8): 1.1})
     command = [sys.executable, "-m", "sweeper", "analyze", "demo", "--root", str(tmp_path)]
 
@@ -77,7 +75,7 @@ def test_matplotlib_says_nothing_and_where_it_does_not_load_the_error_says_why(
     assert done.stderr.count("\n") == 1
 
 
-def test_every_kind_of_sweep_has_a_report(tmp_path: Path, written: ModuleType):
+def test_every_kind_of_sweep_has_a_report(tmp_path: Path):
     def one(name: str, *runs: tuple[int, str, float | None]) -> None:
         sweep = written.Written(tmp_path, name, axes={"lr": [1, 2]})
         for number, (lr, state, end) in enumerate(runs):
@@ -121,7 +119,7 @@ KEYS = ("m", "reward", "train/loss", "num_tokens", "time/total", "optim/entropy"
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_odd_values_anywhere_end_in_a_report(tmp_path: Path, written: ModuleType, seed: int):
+def test_odd_values_anywhere_end_in_a_report(tmp_path: Path, seed: int):
     rng = random.Random(seed)
     axes = [f"k{i}" for i in range(rng.randint(0, 3))]
     metric = {"name": "m", "goal": rng.choice(("minimize", "maximize")), "at": "last"}
@@ -149,7 +147,7 @@ def test_odd_values_anywhere_end_in_a_report(tmp_path: Path, written: ModuleType
     json.loads(Path(report.json_path).read_text(), parse_constant=pytest.fail)
 
 
-def test_thirty_five_models(tmp_path: Path, written: ModuleType):
+def test_thirty_five_models(tmp_path: Path):
     cells = [({"model_name": f"org/model-{i}b"}, [2 - i / 30, 2.02 - i / 30]) for i in range(35)]
     written.measured(tmp_path, cells, axes=["model_name"])
     report = analysis.analyze(str(tmp_path), "demo", pictures=False)
@@ -158,7 +156,7 @@ def test_thirty_five_models(tmp_path: Path, written: ModuleType):
     assert Path(report.html_path).stat().st_size < 3e6
 
 
-def test_the_verbs(tmp_path: Path, written: ModuleType):
+def test_the_verbs(tmp_path: Path):
     for name, shift in (("one", 0.0), ("two", 0.5)):
         means = {(1e-4, 8): 0.9 + shift, (1e-3, 8): 0.2 + shift, (1e-2, 8): 1.1 + shift}
         written.grid_of_means(tmp_path / "sweeps", means, name=name)
@@ -174,7 +172,7 @@ def test_the_verbs(tmp_path: Path, written: ModuleType):
     assert found["cells"][0]["difference"] == pytest.approx(0.2)
 
 
-def test_a_report_of_many_runs_stays_small(tmp_path: Path, written: ModuleType):
+def test_a_report_of_many_runs_stays_small(tmp_path: Path):
     sweep = written.Written(tmp_path, axes={"lr": list(range(40))})
     for lr in range(40):
         for seed in range(5):
@@ -187,7 +185,7 @@ def test_a_report_of_many_runs_stays_small(tmp_path: Path, written: ModuleType):
 
 
 @pytest.mark.parametrize("app", ["https://wandb.ai", "javascript:alert(1)//"])
-def test_runs_lead_to_wandb_and_alarms_are_listed(tmp_path: Path, written: ModuleType, app: str):
+def test_runs_lead_to_wandb_and_alarms_are_listed(tmp_path: Path, app: str):
     section = {"project": "a b", "entity": "us", "mode": None, "app": app}
     sweep = written.Written(tmp_path, axes={"lr": [1, 2]}, wandb=section)
     runs = [
@@ -215,7 +213,7 @@ def test_runs_lead_to_wandb_and_alarms_are_listed(tmp_path: Path, written: Modul
     assert "1 alarm went off" not in report.verdict  # it is none of the best's
 
 
-def test_a_sweep_may_be_given_by_its_address(tmp_path: Path, written: ModuleType):
+def test_a_sweep_may_be_given_by_its_address(tmp_path: Path):
     written.grid_of_means(tmp_path / "sweeps", {(1e-3, 8): 0.2, (1e-2, 8): 1.1})
     address = f"file://{tmp_path}/sweeps/demo/"
     said = sweeper("analyze", address, "--no-pictures", "--root", tmp_path / "elsewhere")

@@ -1,12 +1,12 @@
 """Reports of sweeps of every kind, in a real browser: they draw without a word on the console, and
 nothing makes a narrow page scroll sideways."""
 
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import example_sweeps as examples
+from support import written
 
 from sweeper import analysis
 
@@ -27,19 +27,12 @@ SPILLED = """
 """What reaches beyond the window, but for what scrolls by itself."""
 
 
-@pytest.fixture(scope="module")
-def examples(load_support: Callable[[str], ModuleType]) -> ModuleType:
-    return load_support("example_sweeps")
-
-
-def test_no_example_is_left_out(examples: ModuleType) -> None:
+def test_no_example_is_left_out() -> None:
     assert set(examples.MAKERS) == set(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_narrow_page_never_scrolls_sideways(
-    tmp_path: Path, written: ModuleType, examples: ModuleType, browser: Any, name: str
-) -> None:
+def test_a_narrow_page_never_scrolls_sideways(tmp_path: Path, browser: Any, name: str) -> None:
     sweeps = examples.make(tmp_path, name, written)
     report = analysis.analyze(str(tmp_path), sweeps, out=tmp_path / "report", pictures=False)
     with browser.opened(Path(report.html_path), width=NARROW) as page:
@@ -61,9 +54,7 @@ DRAWN_ANEW = """
 """
 
 
-def test_many_cells_are_a_strip_and_what_is_asked_for(
-    tmp_path: Path, written: ModuleType, examples: ModuleType, browser: Any
-) -> None:
+def test_many_cells_are_a_strip_and_what_is_asked_for(tmp_path: Path, browser: Any) -> None:
     """Of 184 cells the first 20, all when asked; what is dragged over in the parallel coordinates
     narrows the tables; curves can be coloured by a setting."""
     sweeps = examples.make(tmp_path, "cells184", written)

@@ -3,13 +3,13 @@
 import random
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import statsmodels.api as sm
 from scipy import stats
+from support import written
 
 from sweeper import analysis
 from sweeper.analysis.figures.gallery import gallery
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 NULL = ("beta", "clip", "decay", "dropout", "seed_of_data")
 
 
-def searched(root: Path, written: ModuleType, points: int = 60) -> None:
+def searched(root: Path, points: int = 60) -> None:
     """A valley over a logarithmic rate, a slope, and a category; five axes do nothing."""
     noise = random.Random(11)
     cells: list[tuple[dict[str, Any], list[float]]] = []
@@ -45,10 +45,8 @@ def told(found: Study, kind: str) -> list[Any]:
     return [finding for finding in found.findings if finding.kind == kind]
 
 
-def test_a_random_search_tells_the_axes_that_matter_and_no_others(
-    tmp_path: Path, written: ModuleType
-):
-    searched(tmp_path, written)
+def test_a_random_search_tells_the_axes_that_matter_and_no_others(tmp_path: Path):
+    searched(tmp_path)
     found = studied(tmp_path)
     assert found.surface is not None and found.surface.cells == 60
     assert {axis.key for axis in found.surface.axes if axis.told} == {"lr", "warmup", "kind"}
@@ -66,7 +64,7 @@ def test_a_random_search_tells_the_axes_that_matter_and_no_others(
     assert not told(found, "interaction") and not told(found, "edge")
 
 
-def test_the_curve_of_a_loss_that_breaks_off_has_a_kink(tmp_path: Path, written: ModuleType):
+def test_the_curve_of_a_loss_that_breaks_off_has_a_kink(tmp_path: Path):
     """Falling slowly with the rate, then rising steeply: a parabola would have its lowest point,
     and its band, beside that."""
     noise = random.Random(12)
@@ -86,8 +84,8 @@ def test_the_curve_of_a_loss_that_breaks_off_has_a_kink(tmp_path: Path, written:
     assert abs(xs[int(np.argmin(rate.means))] + 2.8) < 0.1
 
 
-def test_every_axis_of_a_random_search_is_drawn_or_named(tmp_path: Path, written: ModuleType):
-    searched(tmp_path, written, points=26)
+def test_every_axis_of_a_random_search_is_drawn_or_named(tmp_path: Path):
+    searched(tmp_path, points=26)
     found = studied(tmp_path)
     assert found.pairs == ()  # 26 values by 26 are no table
     panels = {panel.name for panel in gallery(found) if panel.section == "axes"}
@@ -100,7 +98,7 @@ def test_every_axis_of_a_random_search_is_drawn_or_named(tmp_path: Path, written
     assert set(report.document["model"]["axes"][0]) >= {"importance", "permuted"}
 
 
-def test_axes_that_are_not_modelled_are_named_with_the_reason(tmp_path: Path, written: ModuleType):
+def test_axes_that_are_not_modelled_are_named_with_the_reason(tmp_path: Path):
     noise = random.Random(2)
     cells = [({"lr": noise.random(), "prompt": f"text {i}"}, [noise.random()]) for i in range(30)]
     written.measured(tmp_path, cells, axes=("lr", "prompt"))
@@ -108,8 +106,8 @@ def test_axes_that_are_not_modelled_are_named_with_the_reason(tmp_path: Path, wr
     assert "prompt (it has 30 values that are not numbers)" in finding.text
 
 
-def test_few_cells_make_no_model(tmp_path: Path, written: ModuleType):
-    searched(tmp_path, written, points=8)
+def test_few_cells_make_no_model(tmp_path: Path):
+    searched(tmp_path, points=8)
     (finding,) = told(studied(tmp_path), "not_modelled")
     assert "8 cells are too few" in finding.text
 
@@ -165,7 +163,7 @@ def test_the_interval_of_a_share_is_that_of_the_noncentral_f(statistic: float):
             assert float(stats.f.cdf(statistic, 2, 40)) <= share
 
 
-def test_two_axes_that_depend_on_each_other_are_told(tmp_path: Path, written: ModuleType):
+def test_two_axes_that_depend_on_each_other_are_told(tmp_path: Path):
     noise = random.Random(7)
     cells: list[tuple[dict[str, Any], list[float]]] = []
     for _ in range(50):

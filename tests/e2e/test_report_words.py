@@ -3,10 +3,10 @@
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper import analysis
 from sweeper.cli import main
@@ -22,9 +22,7 @@ def texts(report: Any) -> tuple[str, str]:
     return page, re.sub(r"\\(.)", r"\1", Path(report.files["report.md"]).read_text())
 
 
-def test_both_files_say_the_same_of_shared_seeds_and_why_they_are_less_certain(
-    tmp_path: Path, written: ModuleType
-):
+def test_both_files_say_the_same_of_shared_seeds_and_why_they_are_less_certain(tmp_path: Path):
     cells = [({"lr": lr}, [lr + d for d in (-0.1, 0.0, 0.1)]) for lr in (1, 2, 3, 4, 5)]
     unlike = ({"lr": 0.4}, [0.5, 0.3, 0.4])  # its seeds are in another order of luck
     written.measured(tmp_path, [unlike, *cells])
@@ -38,9 +36,7 @@ def test_both_files_say_the_same_of_shared_seeds_and_why_they_are_less_certain(
         assert "each interval for itself" not in text
 
 
-def test_a_report_of_two_sweeps_leaves_the_reports_of_each_alone(
-    tmp_path: Path, written: ModuleType
-):
+def test_a_report_of_two_sweeps_leaves_the_reports_of_each_alone(tmp_path: Path):
     for name in ("one", "two"):
         written.measured(tmp_path, [({"lr": 1}, [0.5, 0.6]), ({"lr": 2}, [0.9, 1.0])], name=name)
     own = Path(analysis.analyze(str(tmp_path), "one", pictures=False).json_path)
@@ -62,9 +58,7 @@ def test_a_joint_report_of_folders_has_its_own_place_too(tmp_path: Path):
     assert Path(report.html_path).parent.parent == tmp_path / "a" / "report"
 
 
-def test_the_next_grid_says_what_to_do_with_it_and_has_one_title(
-    tmp_path: Path, written: ModuleType
-):
+def test_the_next_grid_says_what_to_do_with_it_and_has_one_title(tmp_path: Path):
     grid = "recipe: sft\ngrid: {lr: [1, 2, 4]} # my note\nseeds: 2\n"
     cells = [({"lr": lr}, [1.0 / lr, 1.01 / lr]) for lr in (1, 2, 4)]
     written.measured(tmp_path, cells, grid=grid)
@@ -80,7 +74,7 @@ def test_the_next_grid_says_what_to_do_with_it_and_has_one_title(
     assert "# my note" in again
 
 
-def test_the_next_grid_spells_numbers_as_the_report_does(tmp_path: Path, written: ModuleType):
+def test_the_next_grid_spells_numbers_as_the_report_does(tmp_path: Path):
     """Runs are named by the text in the grid: another spelling would be another label."""
     grid = "recipe: sft\ngrid: {lr: [1e-3, 3e-3]}\nseeds: 2\n"
     cells = [({"lr": lr}, [1.0 / lr, 1.01 / lr]) for lr in (1e-3, 3e-3)]
@@ -90,7 +84,7 @@ def test_the_next_grid_spells_numbers_as_the_report_does(tmp_path: Path, written
     assert "lr: [1e-3, 3e-3, 9e-3]" in Path(report.files["next.yaml"]).read_text()
 
 
-def test_where_nothing_is_to_be_done_both_files_say_so(tmp_path: Path, written: ModuleType):
+def test_where_nothing_is_to_be_done_both_files_say_so(tmp_path: Path):
     cells = [({"lr": lr}, [abs(lr - 3) + d for d in (1.0, 1.1, 1.2)]) for lr in range(1, 6)]
     written.measured(tmp_path, cells)
     report = analysis.analyze(str(tmp_path), "demo")
@@ -102,7 +96,7 @@ def test_where_nothing_is_to_be_done_both_files_say_so(tmp_path: Path, written: 
 
 
 def test_by_takes_one_setting_and_never_silently_the_last(
-    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     written.grid_of_means(tmp_path, {(1e-4, 8): 0.9, (1e-3, 16): 0.2})
     words = ["analyze", "demo", "--root", str(tmp_path), "--by", "lora_rank"]
@@ -112,7 +106,7 @@ def test_by_takes_one_setting_and_never_silently_the_last(
     assert "--by is given once, not as lora_rank and as learning_rate" in capsys.readouterr().err
 
 
-def test_values_of_blocks_keep_their_types_in_json(tmp_path: Path, written: ModuleType):
+def test_values_of_blocks_keep_their_types_in_json(tmp_path: Path):
     means = {(1e-4, 8): 0.9, (1e-3, 8): 0.5, (1e-4, 16): 0.7, (1e-3, 16): 0.2, (1e-2, 16): 0.1}
     written.grid_of_means(tmp_path, means | {(1e-2, 32): 0.3})
     report = analysis.analyze(str(tmp_path), "demo", by="lora_rank", pictures=False)
@@ -120,9 +114,7 @@ def test_values_of_blocks_keep_their_types_in_json(tmp_path: Path, written: Modu
     assert sorted(row["value"] for row in rows) == [8, 16, 32]
 
 
-def test_the_place_of_the_best_values_spells_them_as_the_names_of_cells_do(
-    tmp_path: Path, written: ModuleType
-):
+def test_the_place_of_the_best_values_spells_them_as_the_names_of_cells_do(tmp_path: Path):
     # The names of these cells spell 3e-4 as 0.0003.
     rates, ranks = (3e-4, 1e-3, 3e-2), (8, 16, 32)
     written.grid_of_means(tmp_path, {(lr, rank): rank / 16 + lr for lr in rates for rank in ranks})
@@ -134,7 +126,7 @@ def test_the_place_of_the_best_values_spells_them_as_the_names_of_cells_do(
         assert place in [finding["text"] for finding in report.document["findings"]]
 
 
-def test_an_end_is_doubted_for_one_reason_on_the_whole_page(tmp_path: Path, written: ModuleType):
+def test_an_end_is_doubted_for_one_reason_on_the_whole_page(tmp_path: Path):
     """With one run of each cell nobody knows the noise, so nothing is within it."""
     written.measured(tmp_path, [({"lr": lr}, [1.0 / lr]) for lr in (1, 2, 3)])
     report = analysis.analyze(str(tmp_path), "demo")
@@ -143,7 +135,7 @@ def test_an_end_is_doubted_for_one_reason_on_the_whole_page(tmp_path: Path, writ
         assert "within the noise" not in text and "beyond the noise:" not in text
 
 
-def test_a_better_end_of_two_values_is_advice_with_a_grid(tmp_path: Path, written: ModuleType):
+def test_a_better_end_of_two_values_is_advice_with_a_grid(tmp_path: Path):
     grid = "recipe: sft\ngrid: {width: [32, 128]}\nseeds: 3\n"
     cells = [({"width": width}, [64 / width + d for d in (0.0, 0.01, 0.02)]) for width in (32, 128)]
     written.measured(tmp_path, cells, axes=("width",), grid=grid)
@@ -172,7 +164,7 @@ ALIKE = [
 ]
 
 
-def test_values_that_are_not_equal_never_look_equal(tmp_path: Path, written: ModuleType):
+def test_values_that_are_not_equal_never_look_equal(tmp_path: Path):
     sweep = written.Written(tmp_path, axes={"v": ALIKE})
     for number, value in enumerate(ALIKE):
         for seed in (0, 1):
@@ -190,7 +182,7 @@ def test_values_that_are_not_equal_never_look_equal(tmp_path: Path, written: Mod
     assert len({re.sub(r" +", " ", row) for row in rows}) == len(ALIKE)
 
 
-def test_prompts_that_begin_alike_look_different_in_tables(tmp_path: Path, written: ModuleType):
+def test_prompts_that_begin_alike_look_different_in_tables(tmp_path: Path):
     start = "You are a helpful assistant that solves problems of arithmetic "
     prompts = [f"{start}{how} and nothing else." for how in ("step by step", "at once", "aloud")]
     cells = [({"prompt": prompt}, [n, n + 0.1]) for n, prompt in enumerate(prompts)]
@@ -202,7 +194,7 @@ def test_prompts_that_begin_alike_look_different_in_tables(tmp_path: Path, writt
     assert len({text[:24] for _, text in shown}) == 3
 
 
-def test_characters_that_turn_the_direction_act_in_no_file(tmp_path: Path, written: ModuleType):
+def test_characters_that_turn_the_direction_act_in_no_file(tmp_path: Path):
     evil = "abc\u202edef\u200b"
     cells = [({"v": evil}, [0.1, 0.2]), ({"v": "abcdef"}, [0.5, 0.6])]
     written.measured(tmp_path, cells, axes=("v",), grid=f"# {evil}\nrecipe: sft\n")
@@ -218,7 +210,7 @@ def test_characters_that_turn_the_direction_act_in_no_file(tmp_path: Path, writt
     assert r"abc\u202edef" in page and json.loads(data)
 
 
-def test_a_value_has_one_spelling_on_a_page(tmp_path: Path, written: ModuleType):
+def test_a_value_has_one_spelling_on_a_page(tmp_path: Path):
     sweep = written.Written(tmp_path, axes={"learning_rate": [3e-2, 9e-4]})
     for rate, text in ((3e-2, "3e-2"), (9e-4, "0.0009")):
         for seed in range(3):

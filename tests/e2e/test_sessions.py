@@ -6,12 +6,12 @@ import json
 import os
 import signal
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import psutil
 import pytest
 from mcp import Client
+from support import agents
 
 from sweeper.engine import lifecycle
 from sweeper.environments import missing
@@ -42,7 +42,7 @@ EXAMPLES = [
 SESSION, OTHER = "agent-study/seed=0", "agent-study/seed=1"
 
 
-async def warm_up(agents: ModuleType, client: Client) -> None:
+async def warm_up(client: Client) -> None:
     """A model that has learned to answer, if not yet to answer right: by SFT."""
     begun = await agents.ask(client, "init_sft", name="warm", settings=WARM)
     assert begun["ready"] and begun["session"] == "agent-warm/seed=0"
@@ -52,12 +52,12 @@ async def warm_up(agents: ModuleType, client: Client) -> None:
     assert done["finished"] and done["step"] == 20
 
 
-async def begin(agents: ModuleType, servers: Any, engine: int) -> None:
+async def begin(servers: Any, engine: int) -> None:
     """Two sessions at once; the first is at work on an order when all that drives it is killed."""
     client = Client(servers.stdio())
     with pytest.raises(BaseException):  # noqa: B017 - however the SDK says that it has gone
         async with client:
-            await warm_up(agents, client)
+            await warm_up(client)
             graded = {"grader": GRADER, "examples": EXAMPLES, "start_from": "agent-warm/seed=0"}
             settings = STUDY | {"checkpoint_steps": 2, "checkpoint_reward": 0.0}
             for seed in (0, 1):
@@ -98,7 +98,7 @@ async def begin(agents: ModuleType, servers: Any, engine: int) -> None:
             await asyncio.wait_for(agents.ask(client, "session", session=SESSION), 10)
 
 
-async def go_on(agents: ModuleType, url: str) -> None:
+async def go_on(url: str) -> None:
     """Another server, which has seen nothing of it before, and two clients of that."""
     async with agents.connected(url) as one, agents.connected(url) as other:
         both = await asyncio.gather(
@@ -127,13 +127,13 @@ async def go_on(agents: ModuleType, url: str) -> None:
 
 
 def test_sessions_reach_the_values_of_the_recipes(
-    agents: ModuleType, recipes: Any, tmp_path: Path, engine: lifecycle.EngineInfo
+    recipes: Any, tmp_path: Path, engine: lifecycle.EngineInfo
 ) -> None:
     servers = agents.Servers(tmp_path, engine, runs=3)
     try:
-        asyncio.run(begin(agents, servers, engine.pid))
+        asyncio.run(begin(servers, engine.pid))
         with agents.served(servers) as url:
-            asyncio.run(go_on(agents, url))
+            asyncio.run(go_on(url))
     finally:
         for sweep in find_sweeps(LocalStore(str(tmp_path / "root"))):
             control.cancel(sweep, root=str(tmp_path / "root"))  # nothing is, if all went well

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -136,9 +135,7 @@ def canaries(tmp_path: Path) -> Iterator[Canaries]:
 
 
 @pytest.fixture
-def template(
-    tmp_path: Path, canaries: Canaries, written: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def template(tmp_path: Path, canaries: Canaries, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the user's grid and the store with the other user's sweep."""
     top = tmp_path / "template"
     top.mkdir()

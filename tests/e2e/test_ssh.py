@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.shell import Shell
 
 pytestmark = pytest.mark.e2e
 
@@ -29,8 +30,8 @@ TOY = Path(__file__).parents[1] / "chaos" / "harness" / "toy.py"
 
 
 @pytest.fixture
-def shell(tmp_path: Path, load_support: Callable[[str], Any], ssh_hosts: Any) -> Any:
-    made = load_support("shell").Shell(tmp_path, "local")
+def shell(tmp_path: Path, ssh_hosts: Any) -> Any:
+    made = Shell(tmp_path, "local")
     options = json.dumps(ssh_hosts.options(3))
     text = GRID.format(python=sys.executable, toy=TOY, ledger=made.ledger, options=options)
     (tmp_path / "grid.yaml").write_text(text)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import written
 
 pytestmark = [
     pytest.mark.e2e,
@@ -95,7 +96,7 @@ def test_of_another_program_its_processes_are_shown_and_it_goes_on(
         assert "sleep: S (sleeping)" in done.stdout
 
 
-def test_what_does_not_run_has_no_stacks(tmp_path: Path, written: Any) -> None:
+def test_what_does_not_run_has_no_stacks(tmp_path: Path) -> None:
     sweep = written.Written(tmp_path / "sweeps", "s", {"lr": [1]})
     sweep.run({"lr": 1}, 0)
     sweep.save()

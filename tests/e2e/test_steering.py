@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import shell as shells
 
 pytestmark = pytest.mark.e2e
 
@@ -14,12 +15,12 @@ Shell = Any
 
 
 @pytest.fixture(params=["local", "tmux"])
-def shell(request: pytest.FixtureRequest, shells: Any, tmp_path: Path, tmux_socket: str) -> Shell:
+def shell(request: pytest.FixtureRequest, tmp_path: Path, tmux_socket: str) -> Shell:
     return shells.Shell(tmp_path, request.param)
 
 
 @pytest.fixture
-def local(shells: Any, tmp_path: Path, tmux_socket: str) -> Shell:
+def local(tmp_path: Path, tmux_socket: str) -> Shell:
     """For what is the launcher's own, whatever the backend."""
     return shells.Shell(tmp_path, "local")
 
@@ -96,7 +97,7 @@ def test_without_waiting_a_retry_goes_on_by_itself(local: Shell) -> None:
     shell.until_states({"succeeded": 6})
 
 
-def test_smoke(shells: Any, tmp_path: Path, tmux_socket: str) -> None:
+def test_smoke(tmp_path: Path, tmux_socket: str) -> None:
     shell = shells.Shell(tmp_path, "local")
     said = shell.run("launch", "grid.yaml", "fail=true", "--smoke", "--wait", code=4)
     assert "the first run, lr=0.1,seed=0, is failed" in said
@@ -141,9 +142,7 @@ def test_what_runs_is_the_code_as_it_was_at_launch(local: Shell) -> None:
     assert "live True" in shell.run("logs", "toys/lr=0.7,seed=0")
 
 
-def test_a_retry_tells_that_the_code_has_changed(
-    shells: Any, tmp_path: Path, tmux_socket: str
-) -> None:
+def test_a_retry_tells_that_the_code_has_changed(tmp_path: Path, tmux_socket: str) -> None:
     shell = shells.Shell(tmp_path, "local")
     _git(tmp_path, "init", "-q")
     (tmp_path / ".gitignore").write_text("home\nsweeps\nledger\nflag\n")
@@ -158,7 +157,7 @@ def test_a_retry_tells_that_the_code_has_changed(
     assert shell.states() == {"succeeded": 6}
 
 
-def test_a_secret_in_the_grid_is_refused(shells: Any, tmp_path: Path, tmux_socket: str) -> None:
+def test_a_secret_in_the_grid_is_refused(tmp_path: Path, tmux_socket: str) -> None:
     shell = shells.Shell(tmp_path, "local")
     grid = (tmp_path / "grid.yaml").read_text()
     (tmp_path / "grid.yaml").write_text(grid + "secrets: [MY_KEY]\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support import shell as shells
 
 from sweeper import environments
 from sweeper.environments.bubblewrap import below
@@ -43,7 +44,7 @@ GRID = {
 
 
 @pytest.fixture
-def at_work(shells, recipes, tmp_path):
+def at_work(recipes, tmp_path):
     """Launches the sweep, and waits until environments of it are at work. Its launcher."""
     shell, begun = shells.Shell(tmp_path, "local"), []
     shell.environment |= {"TINKER_API_KEY": recipes.key}
@@ -118,7 +119,7 @@ def mounts():
         ("launcher", "bubblewrap"),
     ],
 )
-def test_nothing_of_an_environment_stays(at_work, shells, tmp_path, who, environment):
+def test_nothing_of_an_environment_stays(at_work, tmp_path, who, environment):
     """With the launcher the run goes on, to its end."""
     before = mounts()
     # What is killed has far from ended by then, however late that is.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import shell as shells
 
 from sweeper.engine import lifecycle
 
@@ -73,7 +74,7 @@ def check(found: dict[str, Any], metrics: list[dict[str, Any]], last: int) -> No
 
 
 def test_the_curves_of_the_quickstart_are_in_both(
-    recipes: Any, shells: Any, tmp_path: Path, engine: lifecycle.EngineInfo
+    recipes: Any, tmp_path: Path, engine: lifecycle.EngineInfo
 ) -> None:
     shell = shells.Shell(tmp_path, "local")
     database = tmp_path / "trackio"

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import psutil
 import pytest
+from support import screen as support
+from support import written
 
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
@@ -21,15 +22,9 @@ pytestmark = pytest.mark.e2e
 TIME = 120.0
 
 
-@pytest.fixture(scope="module")
-def support(load_support: Callable[[str], ModuleType]) -> Any:
-    """`tests/support/screen.py`."""
-    return load_support("screen")
-
-
 @pytest.fixture
 def open_terminal(
-    support: Any, tmp_path: Path, tmux_socket: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tmux_socket: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
     """A function from a size to a terminal in the test's folder, where `demo.yaml` lies."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
@@ -79,9 +74,7 @@ def sweeper(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
     )
 
 
-def test_filter_open_cancel_retry_and_jump(
-    open_terminal: Any, support: Any, tmp_path: Path
-) -> None:
+def test_filter_open_cancel_retry_and_jump(open_terminal: Any, tmp_path: Path) -> None:
     # The run that is cancelled in the end trains for two minutes.
     done = sweeper(tmp_path, "launch", "demo.yaml", "seconds=3")
     assert done.returncode == 0 and "sweeper watch demo" in done.stdout, done.stderr
@@ -139,7 +132,7 @@ def test_filter_open_cancel_retry_and_jump(
 
 
 def test_a_table_that_is_drawn_again_stays_on_its_screen(
-    open_terminal: Any, support: Any, tmp_path: Path
+    open_terminal: Any, tmp_path: Path
 ) -> None:
     done = sweeper(tmp_path, "launch", "demo.yaml")
     assert done.returncode == 0, done.stderr
@@ -193,9 +186,7 @@ def test_runs_that_the_engine_holds_back_wait(open_terminal: Any, tmp_path: Path
     terminal.wait("2 cancelled", gone="waiting")
 
 
-def test_it_is_the_first_window_and_jumps_from_there(
-    open_terminal: Any, support: Any, tmp_path: Path
-) -> None:
+def test_it_is_the_first_window_and_jumps_from_there(open_terminal: Any, tmp_path: Path) -> None:
     assert sweeper(tmp_path, "launch", "demo.yaml").returncode == 0
     terminal = open_terminal(100, 30)
     terminal.type("sweeper attach demo")
@@ -214,7 +205,7 @@ def test_it_is_the_first_window_and_jumps_from_there(
 
 
 def test_launch_wait_shows_the_view_until_the_sweep_has_ended(
-    open_terminal: Any, support: Any, tmp_path: Path
+    open_terminal: Any, tmp_path: Path
 ) -> None:
     support.write_grid(tmp_path, "short", seconds=0.4, backend="local")
     terminal = open_terminal()
@@ -248,9 +239,7 @@ def test_closing_the_view_leaves_the_launcher_and_ctrl_c_interrupts_it(
     assert sweeper(tmp_path, "cancel", "demo").returncode == 0
 
 
-def test_a_view_that_is_killed_costs_nothing(
-    open_terminal: Any, support: Any, tmp_path: Path
-) -> None:
+def test_a_view_that_is_killed_costs_nothing(open_terminal: Any, tmp_path: Path) -> None:
     support.write_grid(tmp_path, "short", seconds=0.8, backend="local")
     terminal = open_terminal()
     terminal.type("sweeper launch short.yaml --wait kind=trains; echo code $?")
@@ -268,7 +257,7 @@ def test_a_view_that_is_killed_costs_nothing(
 
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {}])
 def test_lines_where_there_is_no_screen(
-    open_terminal: Any, support: Any, tmp_path: Path, environment: dict[str, str]
+    open_terminal: Any, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     support.write_grid(tmp_path, "short", seconds=0.02, backend="local")
     if not environment:
@@ -286,7 +275,7 @@ def test_lines_where_there_is_no_screen(
     terminal.wait("short: 4 succeeded", "code 0")
 
 
-def test_without_colour(open_terminal: Any, support: Any, tmp_path: Path) -> None:
+def test_without_colour(open_terminal: Any, tmp_path: Path) -> None:
     support.write_grid(tmp_path, "short", seconds=0.02, backend="local")
     assert sweeper(tmp_path, "launch", "short.yaml", "--wait", "kind=trains").returncode == 0
     for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
@@ -304,7 +293,6 @@ def test_without_colour(open_terminal: Any, support: Any, tmp_path: Path) -> Non
     [("succeeded", None, True), ("succeeded", "down", False), ("running", None, False)],
 )
 def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
-    written: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     state: str,

@@ -25,7 +25,8 @@ class Stubbed:
         self.folder = str(folder / "toys")
         self.waits: list[float] = []
         self.now = 0.0
-        self.aws = Aws("eu-central-1", sleep=self.waits.append)
+        self.refused_modes: set[str] = set()
+        self.aws = Aws("eu-central-1", sleep=self.waits.append, session=self)
         self.stubs: dict[str, Stubber] = {}
         for service in ("batch", "logs"):
             client = session.create_client(
@@ -34,10 +35,14 @@ class Stubbed:
                 aws_access_key_id="key",
                 aws_secret_access_key="secret",
             )
-            self.aws._clients[service, True] = self.aws._clients[service, False] = client
             self.stubs[service] = Stubber(client)
             self.stubs[service].activate()
         self.batch, self.logs = self.stubs["batch"], self.stubs["logs"]
+
+    def create_client(self, service_name: str, *, region_name: str | None, config: Any) -> Any:
+        """The stubbed client, whose own retries are not used; `refused_modes` of them fail."""
+        assert config.retries["mode"] not in self.refused_modes
+        return self.stubs[service_name].client
 
     def opened(self, **options: Any) -> AwsBatchBackend:
         """A backend whose launcher has just started."""
@@ -47,7 +52,7 @@ class Stubbed:
     def backend(self, **options: Any) -> AwsBatchBackend:
         """A backend that has been running for a while."""
         made = self.opened(**options)
-        made._jobs._listed = self.now
+        made.jobs.listed_at = self.now
         self.now += 60.0
         return made
 
@@ -115,7 +120,7 @@ class Stubbed:
         """A backend that has submitted an array, called 9, and its tokens."""
         backend = self.backend()
         tokens = [f"{number:012x}-a1" for number in range(size)]
-        backend._jobs.add("9", tokens, array=True)
+        backend.jobs.add("9", tokens, array=True)
         return backend, tokens
 
     def job(self, token: str = TOKEN, *argv: str) -> JobSpec:

@@ -16,6 +16,7 @@ from sweeper.errors import GridError
 from sweeper.fields import nodes
 from sweeper.grid import parse_grid
 from sweeper.grid.json_schema import grid_schema
+from sweeper.launcher import launching
 from sweeper.launcher.trust import sealed
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
@@ -201,6 +202,14 @@ def make_scene(tmp_path: Path, no_sync: None, fake_backend: None) -> Callable[..
 
 
 @pytest.fixture
+def resumed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the sweeps whose launchers would have been started again; none is."""
+    names: list[str] = []
+    monkeypatch.setattr(launching, "resume", lambda folder, **_: names.append(folder.name))
+    return names
+
+
+@pytest.fixture
 def fake_backend() -> Iterator[None]:
     """A plan may name the backend that executes nothing."""
     with registered(FAKE):
@@ -214,9 +223,11 @@ def scene(tmp_path: Path, no_sync: None, fake_backend: None) -> Scene:
 
 
 @pytest.fixture
-def make_watched(load_support: Callable[[str], Any]) -> Callable[[Scene], Any]:
+def make_watched() -> Callable[[Scene], Any]:
     """`tests/support/watched.py`: from a scene to how `sweeper watch` sees it."""
-    return load_support("watched").Watched
+    from support.watched import Watched
+
+    return Watched
 
 
 @pytest.fixture
@@ -232,10 +243,10 @@ def botocore_session() -> Any:
 
 
 @pytest.fixture
-def stubbed(
-    load_support: Callable[[str], Any], botocore_session: Any, tmp_path: Path
-) -> Iterator[Any]:
+def stubbed(botocore_session: Any, tmp_path: Path) -> Iterator[Any]:
     """`tests/support/aws_stubs.py`: an AWS whose every answer is the test's; all must be used."""
-    stubbed = load_support("aws_stubs").Stubbed(tmp_path, botocore_session)
+    from support.aws_stubs import Stubbed
+
+    stubbed = Stubbed(tmp_path, botocore_session)
     yield stubbed
     stubbed.done()

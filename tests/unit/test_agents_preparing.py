@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from mcp import Client
+from support import written
 
 from sweeper.agents.allowance import Limits
 from sweeper.agents.server import make_server
@@ -164,7 +164,7 @@ def test_a_recipes_grid_can_be_planned_as_it_is(grids: Path) -> None:
     assert "no recipe 'os': there is " in ask(grids, "recipes", name="os")
 
 
-def test_power_is_that_of_the_report(grids: Path, written: ModuleType) -> None:
+def test_power_is_that_of_the_report(grids: Path) -> None:
     found = ask(grids, "power", cells=4, lead=2.0)
     assert found["seeds_for_lead"] == seeds_for(2.0, 4)
     assert found["unit"] == "standard deviations between seeds" and "notice" not in found

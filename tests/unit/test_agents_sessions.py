@@ -5,11 +5,11 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from mcp import Client
+from support import written
 
 from sweeper.agents import allowance, sessions
 from sweeper.agents.allowance import Limits
@@ -54,7 +54,7 @@ class Counting(Workspace):
 class Bench:
     """A root with a session `old` of agents, at work, and a person's; launches are only counted."""
 
-    def __init__(self, tmp_path: Path, written: ModuleType) -> None:
+    def __init__(self, tmp_path: Path) -> None:
         self.root, self.grids = tmp_path / "root", tmp_path / "grids"
         self.grids.mkdir()
         (self.grids / "mine.jsonl").write_text(json.dumps(PLAIN) + "\n")
@@ -89,10 +89,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TINKER_API_KEY", SECRET)
-    return Bench(tmp_path, written)
+    return Bench(tmp_path)
 
 
 def given(**more: Any) -> dict[str, Any]:
@@ -274,7 +274,7 @@ def test_a_session_is_a_launch_within_the_budget(bench: Bench) -> None:
     assert [run.seed for run in one.runs] == [0] and [run.seed for run in two.runs] == [0, 1]
     assert one.budget and two.budget and (one.budget.tokens, two.budget.tokens) == (400, 800)
     assert len({run.cell for run in two.runs}) == 1
-    config = two.runs[1].config
+    config: Any = two.runs[1].config
     assert Path(config["data"]).read_text() == f"{json.dumps(PLAIN)}\n{json.dumps(OTHER)}\n"
     if graded is not asked:
         text = Path(config["reward_function"].rpartition(":")[0]).read_text()

@@ -170,7 +170,7 @@ def test_the_configuration_of_tools_is_the_usual_one(tmp_path: Path) -> None:
         *("a", "m", find_cli("true"), Sandbox("local"), "task", str(tmp_path)),
         *(str(tmp_path / "root"), "", {}, 1.0, 0),
     )
-    with session._room(start, "the prompt") as (room, setting):
+    with session.prepared_room(start, "the prompt") as (room, setting):
         document = json.loads(Path(setting.mcp).read_text())
         command = {"command": setting.bridge[0], "args": [*setting.bridge[1:]]}
         assert document == {"mcpServers": {"sweeper": {**command, "alwaysLoad": True}}}
@@ -249,9 +249,9 @@ def test_a_container_gets_folders_of_any_name_and_is_removed_after_a_kill(
     work.mkdir()
     room = Room(Sandbox("podman", "an-image"), str(work))
     room.start(["true"], {}, {}, subprocess.DEVNULL).communicate()
-    assert room._cleaner.stdin is not None
-    room._cleaner.stdin.close()  # as the end of this process does
-    room._cleaner.wait(60)
+    assert room.cleaner.stdin is not None
+    room.cleaner.stdin.close()  # as the end of this process does
+    room.cleaner.wait(60)
     run, removal = (tmp_path / "calls").read_text().splitlines()
     assert f'--mount type=bind,"src={work}",dst=/work' in run
     name = run.split("--name ")[1].split()[0]

@@ -2,8 +2,9 @@
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+
+from support import written
 
 from sweeper.analysis.findings.baselines import with_baseline
 from sweeper.analysis.findings.study import Study, study
@@ -19,7 +20,7 @@ from sweeper.sweep.plan import Baseline, read
 _METRIC = {"name": "test/nll", "goal": "minimize", "at": "last"}
 
 
-def _sweep(written: ModuleType, root: Path, name: str, lrs: dict[float, float], **more: Any) -> Any:
+def _sweep(root: Path, name: str, lrs: dict[float, float], **more: Any) -> Any:
     made = written.Written(root, name, axes={"lr": list(lrs)}, **more)
     for lr, value in lrs.items():
         for seed, off in enumerate((-0.01, 0.0, 0.011)):
@@ -38,11 +39,9 @@ def _against(root: Path, name: str) -> str:
     return _study(root, name).verdict.against or ""
 
 
-def test_the_verdict_says_by_how_much_the_best_beats_the_baseline(
-    tmp_path: Path, written: ModuleType
-) -> None:
+def test_the_verdict_says_by_how_much_the_best_beats_the_baseline(tmp_path: Path) -> None:
     baseline = {"cell": "lr=0.3,of=demo"}
-    _sweep(written, tmp_path, "demo", {0.1: 1.0, 0.2: 1.3, 0.3: 1.5}, baseline=baseline)
+    _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3, 0.3: 1.5}, baseline=baseline)
     found = _study(tmp_path, "demo")
     told = found.verdict.against or ""
     assert told.startswith("the baseline lr=0.3,of=demo is beaten by 0.5")
@@ -54,19 +53,15 @@ def test_the_verdict_says_by_how_much_the_best_beats_the_baseline(
     assert document(found)["verdict"]["baseline"] == "lr=0.3,of=demo"
 
 
-def test_a_baseline_that_nothing_beats_is_said_to_be_best(
-    tmp_path: Path, written: ModuleType
-) -> None:
-    _sweep(written, tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"cell": "lr=0.1,of=demo"})
+def test_a_baseline_that_nothing_beats_is_said_to_be_best(tmp_path: Path) -> None:
+    _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"cell": "lr=0.1,of=demo"})
     told = _against(tmp_path, "demo")
     assert told == "the baseline lr=0.1,of=demo is not beaten by any cell"
 
 
-def test_the_winner_of_another_sweep_stands_among_the_cells(
-    tmp_path: Path, written: ModuleType
-) -> None:
-    _sweep(written, tmp_path, "old", {0.1: 1.6, 0.2: 1.7})
-    _sweep(written, tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"sweep": "old"})
+def test_the_winner_of_another_sweep_stands_among_the_cells(tmp_path: Path) -> None:
+    _sweep(tmp_path, "old", {0.1: 1.6, 0.2: 1.7})
+    _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"sweep": "old"})
     found = _study(tmp_path, "demo")
     told = document(found)
     assert [row["cell"] for row in told["cells"]] == [
@@ -77,21 +72,21 @@ def test_the_winner_of_another_sweep_stands_among_the_cells(
     assert "6 of 6 runs" in json.dumps(told["verdict"]["checks"])
 
 
-def test_a_baseline_sweep_that_is_not_there_is_told(tmp_path: Path, written: ModuleType) -> None:
-    _sweep(written, tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"sweep": "gone"})
+def test_a_baseline_sweep_that_is_not_there_is_told(tmp_path: Path) -> None:
+    _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"sweep": "gone"})
     told = _against(tmp_path, "demo")
     assert told.startswith("of the baseline gone: no sweep 'gone'")
     assert told.endswith("; the best is compared with nothing")
 
 
-def test_a_baseline_that_is_no_cell_is_told(tmp_path: Path, written: ModuleType) -> None:
-    _sweep(written, tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"cell": "eval/base"})
+def test_a_baseline_that_is_no_cell_is_told(tmp_path: Path) -> None:
+    _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"cell": "eval/base"})
     told = "the baseline eval/base is not a cell: the best is compared with nothing"
     assert _against(tmp_path, "demo") == told
 
 
-def test_without_a_baseline_nothing_is_said_of_one(tmp_path: Path, written: ModuleType) -> None:
-    _sweep(written, tmp_path, "demo", {0.1: 1.0, 0.2: 1.3})
+def test_without_a_baseline_nothing_is_said_of_one(tmp_path: Path) -> None:
+    _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3})
     assert _study(tmp_path, "demo").verdict.against is None
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support import written
 
 from sweeper.analysis import analyze
 from sweeper.analysis.comparison.blocks import find_blocks
@@ -17,7 +17,7 @@ from sweeper.errors import UsageError
 from sweeper.results.registry import Registry
 
 
-def test_holes_with_other_settings_each_have_one_order(tmp_path: Path, written: ModuleType):
+def test_holes_with_other_settings_each_have_one_order(tmp_path: Path):
     """A set of rows is iterated by hashes, which differ from process to process."""
     keys = [f"x{i}" for i in range(6)]
     alone = [({"model": "a", key: "nan"}, [0.5, 0.6]) for key in keys]
@@ -30,7 +30,7 @@ def test_holes_with_other_settings_each_have_one_order(tmp_path: Path, written: 
     assert block.holes == tuple(((key, "nan"),) for key in keys)
 
 
-def test_an_edge_in_one_of_many_blocks_pays_for_their_number(tmp_path: Path, written: ModuleType):
+def test_an_edge_in_one_of_many_blocks_pays_for_their_number(tmp_path: Path):
     """Of six models the first ends 2.4 standard errors better than the value before (p = 0.02, of
     one model alone told at 5 %), the second 6."""
     ends = {"a": 0.304, "b": 1.51} | dict.fromkeys("cdef", 2.6)
@@ -50,7 +50,7 @@ def test_an_edge_in_one_of_many_blocks_pays_for_their_number(tmp_path: Path, wri
     assert "at_end" in kinds and "edge" not in kinds
 
 
-def test_a_setting_that_all_cells_have_alike_makes_no_blocks(tmp_path: Path, written: ModuleType):
+def test_a_setting_that_all_cells_have_alike_makes_no_blocks(tmp_path: Path):
     """As the grid that confirms cells of one model has it."""
     sweep = written.Written(tmp_path, "demo", {"lr": [1, 2]})
     for lr in (1, 2):
@@ -62,9 +62,7 @@ def test_a_setting_that_all_cells_have_alike_makes_no_blocks(tmp_path: Path, wri
         find_blocks(ranking, 1.0, "modle")
 
 
-def test_blocks_by_two_settings_have_a_best_for_each_combination(
-    tmp_path: Path, written: ModuleType
-):
+def test_blocks_by_two_settings_have_a_best_for_each_combination(tmp_path: Path):
     best = {("a", 4): 1, ("a", 8): 2, ("b", 4): 2, ("b", 8): 1}
     cells = [
         ({"model": model, "rank": rank, "lr": lr}, [level + noise for noise in (-0.01, 0, 0.01)])
@@ -86,9 +84,7 @@ def test_blocks_by_two_settings_have_a_best_for_each_combination(
 
 
 @pytest.mark.parametrize("own", [None, "model"])
-def test_the_command_that_makes_a_report_again_says_its_blocks(
-    tmp_path: Path, written: ModuleType, own: str | None
-):
+def test_the_command_that_makes_a_report_again_says_its_blocks(tmp_path: Path, own: str | None):
     metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
     metric |= {} if own is None else {"by": own}
     written.measured(tmp_path, [({"lr": 1, "model": "a"}, [0.5])], metric=metric)

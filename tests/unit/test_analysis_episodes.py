@@ -4,6 +4,7 @@ import json
 
 import pytest
 from scipy import stats
+from support import written
 
 from sweeper import analysis
 from sweeper.analysis.comparison.episodes import f_test
@@ -50,7 +51,7 @@ def test_the_p_of_a_task_is_that_of_an_analysis_of_variance():
 
 
 @pytest.fixture
-def found(tmp_path, written):
+def found(tmp_path):
     """Two cells of two runs. `easy` is solved by all, `hard` by nobody, `telling` by the second
     cell, `once` by the first one in the beginning only."""
     metric = {"name": "env/all/reward/total", "goal": "maximize", "at": "last"}

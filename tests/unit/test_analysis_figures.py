@@ -2,10 +2,10 @@
 
 import math
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+from support import written
 
 from sweeper.analysis.comparison.cells import rank
 from sweeper.analysis.figures.curves import smooth
@@ -15,7 +15,7 @@ from sweeper.analysis.reading.series import Series
 from sweeper.results.registry import Registry
 
 
-def test_the_mean_is_over_the_runs_that_count(tmp_path: Path, written: ModuleType):
+def test_the_mean_is_over_the_runs_that_count(tmp_path: Path):
     sweep = written.Written(tmp_path, axes={"lr": [1]})
     ends = [(1.0, "succeeded"), (3.0, "succeeded"), (math.nan, "succeeded"), (90.0, "failed")]
     for seed, (end, state) in enumerate(ends):
@@ -38,7 +38,7 @@ def test_the_mean_is_over_the_runs_that_count(tmp_path: Path, written: ModuleTyp
     assert drawn["end"]["y"] == [50.0]
 
 
-def test_values_near_the_largest_float_are_drawn_or_left_out(tmp_path: Path, written: ModuleType):
+def test_values_near_the_largest_float_are_drawn_or_left_out(tmp_path: Path):
     sweep = written.Written(tmp_path)
     rows = [{"step": s, "test/nll": v} for s, v in enumerate((1.0, 1.7976931348623157e308, 2.0))]
     sweep.run({}, 0, rows)
@@ -47,7 +47,7 @@ def test_values_near_the_largest_float_are_drawn_or_left_out(tmp_path: Path, wri
     assert figure is not None and figure["data"][0]["y"] == [1.0, None, 2.0]
 
 
-def test_smoothed_is_one_window_for_runs_mean_and_band(tmp_path: Path, written: ModuleType):
+def test_smoothed_is_one_window_for_runs_mean_and_band(tmp_path: Path):
     sweep = written.Written(tmp_path)
     for seed in range(3):
         sweep.run({}, seed, written.curve(0.2 + seed / 100, steps=200, every=1, noise=0.3))
@@ -69,7 +69,7 @@ def test_smoothed_is_one_window_for_runs_mean_and_band(tmp_path: Path, written: 
     assert (runs[0][0], runs[0][-1]) == (raw[0], raw[-1])
 
 
-def test_many_cells_in_grey_are_one_line_each_of_one_trace(tmp_path: Path, written: ModuleType):
+def test_many_cells_in_grey_are_one_line_each_of_one_trace(tmp_path: Path):
     means = {(1e-4 * i, 8): i / 10 for i in range(1, 41)}
     written.grid_of_means(tmp_path, means, seeds=2)
     ranking = rank(load(Registry(str(tmp_path)), "demo", None, None))

@@ -3,11 +3,11 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from support import written
 
 from sweeper import analysis
 from sweeper.analysis.comparison.cells import Ranking, rank
@@ -27,7 +27,7 @@ Judged = tuple[Ranking, dict[str, Finding], Verdict]
 
 
 @pytest.fixture
-def judge(tmp_path: Path, written: ModuleType) -> Any:
+def judge(tmp_path: Path) -> Any:
     """From cells (settings, ends of the seeds) to what is said of them."""
 
     def judged(
@@ -140,7 +140,7 @@ def test_the_best_run_is_the_best_for_the_goal(judge: Any):
     assert ranking.best_run is not None and ranking.best_run.value == 0.4
 
 
-def test_the_final_checkpoint_goes_before_a_later_record(tmp_path: Path, written: ModuleType):
+def test_the_final_checkpoint_goes_before_a_later_record(tmp_path: Path):
     sweep = written.Written(tmp_path)
     final = written.checkpoint("a")[0]
     late = {"name": "extra", "batch": 81, "sampler_path": "tinker://extra", "ttl_seconds": 10**400}
@@ -184,7 +184,7 @@ def test_even_noise_is_compared_as_differences(judge: Any):
     assert verdict.spread.startswith("mean of 3 seeds")
 
 
-def test_each_rule_for_failed_runs_is_kept_and_said(tmp_path: Path, written: ModuleType):
+def test_each_rule_for_failed_runs_is_kept_and_said(tmp_path: Path):
     """Seeds of lr=2 that go bad crash: what is left of it is the best mean of all."""
     sweep = written.Written(
         tmp_path, "demo", {"lr": [1, 2, 3]}, {"name": "test/nll", "goal": "minimize", "at": "last"}
@@ -218,9 +218,7 @@ def test_each_rule_for_failed_runs_is_kept_and_said(tmp_path: Path, written: Mod
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_a_cell_of_which_every_run_failed_is_never_the_best(
-    tmp_path: Path, written: ModuleType, seeds: int
-):
+def test_a_cell_of_which_every_run_failed_is_never_the_best(tmp_path: Path, seeds: int):
     """Nor tied with it: the worst value of all, as which its runs count, is here that of the one
     cell that has any."""
     metric = {"name": "test/nll", "goal": "minimize", "at": "last", "failed": "worst"}
@@ -236,9 +234,7 @@ def test_a_cell_of_which_every_run_failed_is_never_the_best(
     assert decide(data, ranking, found).kind == "unproven"
 
 
-def test_a_cell_that_would_lead_with_the_worst_value_for_its_failed_run_is_the_best(
-    tmp_path: Path, written: ModuleType
-):
+def test_a_cell_that_would_lead_with_the_worst_value_for_its_failed_run_is_the_best(tmp_path: Path):
     sweep = written.Written(
         tmp_path, "demo", {"lr": [1, 2]}, {"name": "test/nll", "goal": "minimize", "at": "last"}
     )
@@ -256,9 +252,7 @@ def test_a_cell_that_would_lead_with_the_worst_value_for_its_failed_run_is_the_b
     )
 
 
-def test_single_runs_are_compared_by_the_noise_of_an_earlier_sweep(
-    tmp_path: Path, written: ModuleType
-):
+def test_single_runs_are_compared_by_the_noise_of_an_earlier_sweep(tmp_path: Path):
     metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
     ends = [({"lr": lr}, [lr, lr + 0.02, lr + 0.03]) for lr in (1, 2, 3)]
     written.measured(tmp_path, ends, name="before", metric=metric)
@@ -347,7 +341,7 @@ def test_and_not_where_it_does_not(judge: Any):
 
 @pytest.mark.parametrize(("often", "compared"), [((40, 4), False), ((40, 40), True)])
 def test_the_best_of_more_values_is_no_better(
-    tmp_path: Path, written: ModuleType, often: tuple[int, int], compared: bool
+    tmp_path: Path, often: tuple[int, int], compared: bool
 ):
     """Two equal cells judged by their best evaluation; one was evaluated ten times as often."""
     rng = np.random.default_rng(3)
@@ -368,7 +362,7 @@ def test_the_best_of_more_values_is_no_better(
         assert decide(data, ranking, list(found.values())).kind == "unproven"
 
 
-def test_a_sweep_and_its_confirmation_are_one_study(tmp_path: Path, written: ModuleType):
+def test_a_sweep_and_its_confirmation_are_one_study(tmp_path: Path):
     """The first two of three cells, repeated: the winner does not tie with itself, and is judged by
     the fresh seeds alone, which here say the other of the two."""
     metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
@@ -391,7 +385,7 @@ def test_a_sweep_and_its_confirmation_are_one_study(tmp_path: Path, written: Mod
     assert found["confirmed"].text.startswith("one-confirm repeated 2 of the 3 cells of one on")
 
 
-def test_a_confirmation_of_all_cells_is_told_by_its_name(tmp_path: Path, written: ModuleType):
+def test_a_confirmation_of_all_cells_is_told_by_its_name(tmp_path: Path):
     metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
     for name, start in (("one", 0), ("one-confirm", 3), ("two", 6)):
         sweep = written.Written(tmp_path, name, {"lr": [1, 2]}, metric)
@@ -405,7 +399,7 @@ def test_a_confirmation_of_all_cells_is_told_by_its_name(tmp_path: Path, written
     assert load(registry, ["one", "two"], None, None).confirmed is None
 
 
-def test_a_pilot_before_a_sweep_confirms_none_of_it(tmp_path: Path, written: ModuleType):
+def test_a_pilot_before_a_sweep_confirms_none_of_it(tmp_path: Path):
     """Fewer cells and other seeds, as in a confirmation, but earlier: the sweep was chosen from
     nothing, and is judged by all of its runs."""
     metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
@@ -423,9 +417,7 @@ def test_a_pilot_before_a_sweep_confirms_none_of_it(tmp_path: Path, written: Mod
     assert again is not None and (again.first, again.fresh) == ("main", ("again",))
 
 
-def test_cells_are_looked_through_a_few_times_and_not_once_for_each(
-    tmp_path: Path, written: ModuleType
-):
+def test_cells_are_looked_through_a_few_times_and_not_once_for_each(tmp_path: Path):
     """Of a thousand cells that would be a million looks."""
     cells = [({"lr": lr}, [lr, lr + 0.5 + lr / 100]) for lr in range(1, 31)]
     written.measured(tmp_path, cells)
@@ -453,7 +445,7 @@ def _ending(values: list[object]) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("end", [[None], [..., ..., ...], ["oops"]])
 def test_a_cell_whose_metric_is_missing_at_the_end_is_not_named_best_without_a_caution(
-    tmp_path: Path, written: ModuleType, end: list[object]
+    tmp_path: Path, end: list[object]
 ):
     """Null, or nothing, is what some programs write for NaN: the last number is then from before
     the run diverged."""
@@ -525,7 +517,7 @@ def test_an_end_of_two_values_claims_nothing_and_is_advice_beside_a_winner(judge
     assert any("Extend lr beyond 2" in step for step in better[2].steps)
 
 
-def _looked_at(tmp_path: Path, written: ModuleType, name: str, open_: int, before: int) -> Ranking:
+def _looked_at(tmp_path: Path, name: str, open_: int, before: int) -> Ranking:
     """Two cells with a clear lead; `open_` runs of either are planned, and an earlier launch had
     `before` seeds."""
     launches = [{"seeds": before}] if before else None
@@ -538,24 +530,22 @@ def _looked_at(tmp_path: Path, written: ModuleType, name: str, open_: int, befor
     return rank(load(Registry(str(tmp_path)), name, None, None))
 
 
-def test_a_lead_has_to_be_larger_while_runs_are_open_and_after_seeds_were_added(
-    tmp_path: Path, written: ModuleType
-):
+def test_a_lead_has_to_be_larger_while_runs_are_open_and_after_seeds_were_added(tmp_path: Path):
     """Looking after each run, or adding seeds until something shows, gives chance many tries."""
-    whole = _looked_at(tmp_path, written, "whole", 0, 0)
+    whole = _looked_at(tmp_path, "whole", 0, 0)
     assert whole.price == 1 and not whole.tied
-    running = _looked_at(tmp_path, written, "running", 1, 0)
+    running = _looked_at(tmp_path, "running", 1, 0)
     assert running.price > 1.5
-    grown = _looked_at(tmp_path, written, "grown", 0, 3)
+    grown = _looked_at(tmp_path, "grown", 0, 3)
     assert grown.price > 10 and grown.tied
     (p,) = (one.p for one in whole.comparisons.values())
     (priced,) = (one.p for one in grown.comparisons.values())
     assert priced == pytest.approx(min(1.0, p * grown.price))
-    same = _looked_at(tmp_path, written, "same", 0, 5)
+    same = _looked_at(tmp_path, "same", 0, 5)
     assert same.price == 1
 
 
-def test_a_third_round_is_one_study_with_the_first_two(tmp_path: Path, written: ModuleType):
+def test_a_third_round_is_one_study_with_the_first_two(tmp_path: Path):
     """Each cell appears once, the seeds that chose it count for nothing, and each round has half
     of the level of the one before."""
     for number, name in enumerate(("a", "a-confirm", "a-confirm-confirm")):
@@ -571,7 +561,7 @@ def test_a_third_round_is_one_study_with_the_first_two(tmp_path: Path, written: 
     assert [len(cell.values) for cell in ranking.cells] == [6, 6] and ranking.price == 2
 
 
-def _said(root: Path, written: ModuleType, *files: str) -> tuple[list[Finding], Registry]:
+def _said(root: Path, *files: str) -> tuple[list[Finding], Registry]:
     """What is said of one run for each text of a metrics.jsonl."""
     sweep = written.Written(root, "demo", {"lr": [0, 1]})
     for lr, text in enumerate(files):
@@ -596,10 +586,10 @@ def _said(root: Path, written: ModuleType, *files: str) -> tuple[list[Finding], 
     ],
 )  # fmt: skip
 def test_what_is_odd_about_a_file_is_said_in_the_report_and_by_the_registry(
-    tmp_path: Path, written: ModuleType, text: str, words: str
+    tmp_path: Path, text: str, words: str
 ):
     plain = '{"step": 1, "test/nll": 2}\n'
-    findings, registry = _said(tmp_path, written, text, plain)
+    findings, registry = _said(tmp_path, text, plain)
     [finding] = [f for f in findings if f.kind in ("odd_records", "unreadable")]
     assert words in finding.text and "lr=1" not in finding.text
     assert any(words in line for line in registry.problems)
@@ -613,12 +603,12 @@ def test_what_is_odd_about_a_file_is_said_in_the_report_and_by_the_registry(
         '{"step": 1, "loss": 1}\n{"step": 1, "test/nll": 1}\n',
     ],
 )
-def test_rows_that_come_late_are_not_odd(tmp_path: Path, written: ModuleType, text: str):
-    findings, registry = _said(tmp_path, written, text, text)
+def test_rows_that_come_late_are_not_odd(tmp_path: Path, text: str):
+    findings, registry = _said(tmp_path, text, text)
     assert "odd_records" not in {f.kind for f in findings} and not registry.problems
 
 
-def test_a_resumed_attempt_may_begin_before_its_copies_end(tmp_path: Path, written: ModuleType):
+def test_a_resumed_attempt_may_begin_before_its_copies_end(tmp_path: Path):
     rows = [{"step": s, "test/nll": 1.0} for s in (0, 1, 2, 3)]
     sweep = written.Written(tmp_path, "demo")
     sweep.run({}, 0, rows, "preempted", cell="")
@@ -628,11 +618,9 @@ def test_a_resumed_attempt_may_begin_before_its_copies_end(tmp_path: Path, writt
     assert len(registry.metrics("demo")) == 5 and not registry.problems
 
 
-def test_metrics_that_are_no_numbers_are_said_with_what_they_are(
-    tmp_path: Path, written: ModuleType
-):
+def test_metrics_that_are_no_numbers_are_said_with_what_they_are(tmp_path: Path):
     text = '{"step": 1, "eval": {"nll": 1.0, "acc": 0.5}, "test/nll": "0.5", "list": [1]}\n'
-    findings, _ = _said(tmp_path, written, text, text)
+    findings, _ = _said(tmp_path, text, text)
     [finding] = [f for f in findings if f.kind == "metric_missing"]
     assert 'It is "0.5".' in finding.text
     assert "eval (an object with nll, acc) and list (a list)" in finding.text
@@ -647,9 +635,7 @@ def test_metrics_that_are_no_numbers_are_said_with_what_they_are(
         lambda rng, lr: rng.choice([1.79e308, -1.79e308, 1e308], 12),
     ],
 )
-def test_huge_values_are_analyzed_and_compared(
-    tmp_path: Path, written: ModuleType, at: str, values: Any
-):
+def test_huge_values_are_analyzed_and_compared(tmp_path: Path, at: str, values: Any):
     """A perplexity of a diverged run, for example: its square is no float."""
     rng = np.random.default_rng(1)
     sweep = written.Written(tmp_path, "demo", {"lr": [0, 1, 2]})

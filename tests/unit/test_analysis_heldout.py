@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+from support import written
 
 from sweeper.analysis.comparison.cells import rank
 from sweeper.analysis.findings.heldout import held_out
@@ -62,9 +62,7 @@ def test_a_family_of_tasks_is_that_of_the_metric_or_the_largest_of_scores():
     assert family(frozenset({"eval/a/score", "eval/b/score"}), None) == ()
 
 
-def test_noise_lent_to_the_metric_of_training_tells_nothing_of_what_was_held_out(
-    tmp_path: Path, written: ModuleType
-):
+def test_noise_lent_to_the_metric_of_training_tells_nothing_of_what_was_held_out(tmp_path: Path):
     """One run a cell. What earlier sweeps lend is of training, and far less than held out; how
     failed runs count holds for both."""
     metric = {"name": "train/nll", "goal": "minimize", "at": "last", "failed": "worst"}
@@ -85,7 +83,7 @@ def test_noise_lent_to_the_metric_of_training_tells_nothing_of_what_was_held_out
 
 @pytest.mark.parametrize(("luck", "said"), [(0.0, True), (3.0, False)])
 def test_a_gap_is_not_told_from_the_luck_of_a_batch_that_all_runs_trained_on_last(
-    tmp_path: Path, written: ModuleType, luck: float, said: bool
+    tmp_path: Path, luck: float, said: bool
 ):
     """All runs have the same data order, and the last batch may be an easy one for each of them."""
     rng = np.random.default_rng(6)

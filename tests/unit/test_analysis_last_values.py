@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from support import written
 
 from sweeper import analysis
 from sweeper.analysis.comparison.cells import rank
@@ -19,7 +19,7 @@ AUTO = {"name": "test/nll", "goal": "minimize", "at": "auto"}
 
 
 @pytest.fixture
-def swept(tmp_path: Path, written: ModuleType) -> Any:
+def swept(tmp_path: Path) -> Any:
     """Two cells of three seeds, by a function of the random numbers, the cell and the seed."""
 
     def made(curve: Any, metric: dict[str, str] = AUTO, name: str = "demo") -> SweepData:

@@ -2,13 +2,13 @@
 
 import math
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from support import written
 
 from sweeper.analysis.comparison.cells import rank
 from sweeper.analysis.figures.cells import cells_figure
@@ -80,9 +80,7 @@ def test_texts_have_places_and_turn_where_they_are_too_long_to_stand_side_by_sid
     assert {label.get_rotation() for label in short.get_xticklabels()} == {0}
 
 
-def test_the_cells_have_a_row_each_with_their_runs_mean_and_interval(
-    tmp_path: Path, written: ModuleType
-):
+def test_the_cells_have_a_row_each_with_their_runs_mean_and_interval(tmp_path: Path):
     written.measured(tmp_path, [({"lr": lr}, [lr, lr + 0.1, lr + 0.3]) for lr in (3, 1, 2)])
     ranking = rank(load(Registry(str(tmp_path)), "demo", None, None))
     figure = cells_figure(ranking, "loss")

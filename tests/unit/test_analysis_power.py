@@ -1,10 +1,10 @@
 """Which leads are found by how many seeds, and what the advice says of it."""
 
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+from support import written
 
 from sweeper.analysis.comparison.cells import rank
 from sweeper.analysis.comparison.power import before_launch, lead_found, power_table, seeds_for
@@ -39,38 +39,34 @@ def test_more_seeds_find_smaller_leads_and_100_may_be_too_few():
     assert seeds_for(leads[2], 6) == 5 and seeds_for(1e-3, 6) is None
 
 
-def _tied(root: Path, written: ModuleType, name: str, **metric: object) -> Study:
+def _tied(root: Path, name: str, **metric: object) -> Study:
     rng = np.random.default_rng(3)
     cells = [({"lr": lr}, rng.normal(1, 0.1, 3).tolist()) for lr in (1, 2, 3, 4)]
     written.measured(root, cells, name=name, grid=GRID, metric=written.METRIC | metric)
     return study(load(Registry(str(root)), name, None, None))
 
 
-def test_the_advice_promises_no_power_for_the_difference_that_happened_to_be_seen(
-    tmp_path: Path, written: ModuleType
-):
+def test_the_advice_promises_no_power_for_the_difference_that_happened_to_be_seen(tmp_path: Path):
     """It says which lead the next grid finds. That grid costs three times the sweep at most."""
-    found = _tied(tmp_path, written, "plain")
+    found = _tied(tmp_path, "plain")
     (step,) = found.verdict.steps
     assert "or launch next.yaml" in step and "find a lead of" in step and "in 4 of 5 sweeps" in step
     assert found.next is not None and found.next.runs <= 3 * 12
 
 
-def test_seeds_are_advised_for_a_difference_that_is_relevant(tmp_path: Path, written: ModuleType):
-    coarse = _tied(tmp_path, written, "coarse", relevant=0.4)
+def test_seeds_are_advised_for_a_difference_that_is_relevant(tmp_path: Path):
+    coarse = _tied(tmp_path, "coarse", relevant=0.4)
     assert coarse.needed is not None and coarse.needed <= 8
-    fine = _tied(tmp_path, written, "fine", relevant=0.1)
+    fine = _tied(tmp_path, "fine", relevant=0.1)
     assert fine.needed is not None and fine.needed > 9
     assert f"a lead of 0.1 takes {fine.needed}." in fine.verdict.steps[0]
     assert fine.next is not None and fine.next.runs <= 3 * 12
-    finest = _tied(tmp_path, written, "finest", relevant=1e-6)
+    finest = _tied(tmp_path, "finest", relevant=1e-6)
     assert "100 seeds of each would not find a lead of 1e-6" in finest.verdict.steps[0]
 
 
-def test_a_plan_says_which_lead_its_seeds_find_by_the_noise_of_an_earlier_sweep(
-    tmp_path: Path, written: ModuleType
-):
-    _tied(tmp_path, written, "demo")
+def test_a_plan_says_which_lead_its_seeds_find_by_the_noise_of_an_earlier_sweep(tmp_path: Path):
+    _tied(tmp_path, "demo")
     registry = Registry(str(tmp_path))
     told = before_launch(registry, registry.sweep("demo").plan)
     assert told is not None and told.startswith("3 seeds find a lead of 0.")
@@ -86,9 +82,9 @@ def test_the_relevant_difference_is_read_from_the_grid():
 
 
 def test_analyze_prints_the_leads_that_seeds_find(
-    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    _tied(tmp_path, written, "demo")
+    _tied(tmp_path, "demo")
     words = ["analyze", "demo", "--root", str(tmp_path), "--no-pictures", "--power"]
     assert main(words) == 0
     out = capsys.readouterr().out
@@ -98,7 +94,7 @@ def test_analyze_prints_the_leads_that_seeds_find(
 
 @pytest.mark.parametrize(("goal", "sign"), [("minimize", 1), ("maximize", -1)])
 def test_a_best_that_was_only_just_named_may_be_as_bad_as_the_worse_end_of_its_interval(
-    tmp_path: Path, written: ModuleType, goal: str, sign: int
+    tmp_path: Path, goal: str, sign: int
 ):
     rng = np.random.default_rng(0)
     ends = {lr: rng.normal(-0.05 * (lr == 3), 0.03, 4) for lr in (1, 2, 3, 4)}
@@ -115,9 +111,7 @@ def test_a_best_that_was_only_just_named_may_be_as_bad_as_the_worse_end_of_its_i
     assert float(said) == pytest.approx(longer, rel=0.05)
 
 
-def test_cells_that_are_tied_beside_a_single_run_get_one_piece_of_advice(
-    tmp_path: Path, written: ModuleType
-):
+def test_cells_that_are_tied_beside_a_single_run_get_one_piece_of_advice(tmp_path: Path):
     cells = [({"lr": 1}, [1.0, 1.1, 0.9]), ({"lr": 2}, [1.0, 1.05, 1.1]), ({"lr": 3}, [1.2, None])]
     written.measured(tmp_path, cells, grid=GRID)
     steps = study(load(Registry(str(tmp_path)), "demo", None, None)).verdict.steps

@@ -1,10 +1,10 @@
 """What tells cells apart, and so what they are called."""
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper.analysis.comparison.cells import rank
 from sweeper.analysis.findings.study import find
@@ -77,7 +77,7 @@ def test_a_lone_cell_keeps_its_axes():
     ],
 )
 def test_the_headline_names_the_best_cell_and_no_other(
-    tmp_path: Path, written: ModuleType, cells: Any, axes: list[str], headline: str
+    tmp_path: Path, cells: Any, axes: list[str], headline: str
 ):
     written.measured(tmp_path, [(own, [value]) for own, value in cells], axes)
     data = load(Registry(str(tmp_path)), "demo", None, None)
@@ -85,7 +85,7 @@ def test_the_headline_names_the_best_cell_and_no_other(
     assert decide(data, ranking, find(data, ranking)).headline == headline
 
 
-def test_the_seed_of_another_name_is_no_setting(tmp_path: Path, written: ModuleType):
+def test_the_seed_of_another_name_is_no_setting(tmp_path: Path):
     sweep = written.Written(tmp_path, axes={"lr": [1, 2]}, recipe={"seed_field": "shuffle"})
     for lr in (1, 2):
         sweep.run({"lr": lr}, None, [{"step": 1, "test/nll": lr}], config={"shuffle": 7 + lr})

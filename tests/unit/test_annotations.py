@@ -6,10 +6,10 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper.analysis.page.notebook import merged
 from sweeper.analysis.reading.criterion import TEMPLATE, judge, read_plan
@@ -25,7 +25,7 @@ from sweeper.testing import Fault, Faults, FaultyStore, Killed
 
 
 @pytest.fixture
-def sweep(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path / "root"))
     made = written.Written(tmp_path / "root", "s", {"lr": [1, 2]})
@@ -171,7 +171,7 @@ def test_an_archived_sweep_is_found_by_its_name_alone(capsys: pytest.CaptureFixt
     assert seen() == (1, 6, 6, 6)
 
 
-def test_a_sweep_is_renamed_while_nothing_is_at_work_on_it(sweep: Any, written: ModuleType) -> None:
+def test_a_sweep_is_renamed_while_nothing_is_at_work_on_it(sweep: Any) -> None:
     store = LocalStore(str(sweep.root))
     other = written.Written(sweep.root, "other")
     other.run({"lr": 1}, 0, state="running")

@@ -68,11 +68,8 @@ def test_fargate_takes_no_job_by_image(environments: Callable[..., str], kind: s
 
 
 def _reached(root: str, grid: str | None) -> str:
-    found = {
-        name: look
-        for name, needed, look in doctor._of(doctor._trial_request("aws-batch", grid), root)
-        if needed
-    }
+    request = doctor.trial_request("aws-batch", grid)
+    found = {name: look for name, needed, look in doctor.declared_checks(request, root) if needed}
     return found["what jobs reach"]()
 
 

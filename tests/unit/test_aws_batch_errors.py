@@ -52,10 +52,10 @@ def test_what_an_answer_to_a_submission_means(
 
 @pytest.mark.parametrize(("code", "status", "kind"), ANSWERS)
 def test_what_an_answer_to_a_registration_means(
-    stubbed: Any, code: str, status: int, kind: type, monkeypatch: pytest.MonkeyPatch
+    stubbed: Any, code: str, status: int, kind: type
 ) -> None:
     """It may be sent again, by botocore itself: it is called by what it says."""
-    monkeypatch.delitem(stubbed.aws._clients, ("batch", False))
+    stubbed.refused_modes = {"standard"}
     backend = stubbed.backend(**OF_AN_IMAGE)
     stubbed.queue()
     stubbed.answer("describe_job_definitions", {"jobDefinitions": []}, ANY_DEFINITION)

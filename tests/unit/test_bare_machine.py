@@ -229,7 +229,7 @@ def test_an_interpreter_that_can_make_none_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # no uv
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "ensurepip", None)
     with pytest.raises(bare_machine.BuildError, match="has no ensurepip: add python3-venv"):
         bare_machine.build(str(tmp_path), "a==1\n")
 

@@ -5,16 +5,16 @@ import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper.cli import main
 
 
 @pytest.fixture
-def folder(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path / "root"))
     sweep = written.Written(tmp_path / "root", "s", {"lr": [1]})

@@ -9,10 +9,10 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper.backends.base import JobSpec
 from sweeper.backends.slurm.tables import Tables
@@ -34,7 +34,7 @@ SUMMARIES = "train_rollout_summaries.jsonl"
 
 
 @pytest.fixture
-def store(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store that is not on this disk: a run whose second attempt has succeeded, one at work."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     sweep = written.Written(tmp_path / "written", "s", {"lr": [1, 2]})
@@ -156,7 +156,6 @@ def test_what_launchers_left_goes(store: Store, capsys: pytest.CaptureFixture[st
 
 def test_what_was_handed_to_slurm_goes_when_its_runs_are_over(
     tmp_path: Path,
-    written: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -200,9 +199,9 @@ def test_what_jobs_made_goes_unless_one_holds_or_uses_it(
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert main(["store", "gc", "--days", "0", "--delete"]) == 0
         assert folder.exists()
-    (waste,) = gc._built(time.time() + 1)
+    (waste,) = gc.built_waste(time.time() + 1)
     os.utime(folder / "requirements.txt", (2e9, 2e9))  # as a job that begins now
-    gc._remove([waste])
+    gc.remove_waste([waste])
     assert folder.exists()
     os.utime(folder / "requirements.txt", (0, 0))
     assert main(["store", "gc", "--days", "0", "--delete"]) == 0
@@ -219,10 +218,10 @@ def test_what_a_living_process_uses_stays_and_its_kill_lets_go(
     folder.mkdir(parents=True)
     (folder / "requirements.txt").write_text("a==1\n")
     takes = {
-        "snapshots": "from sweeper.provenance.snapshot import _hold",
-        "built": "from sweeper.worker.bare_machine import _hold",
+        "snapshots": "from sweeper.provenance.snapshot import hold_copy as hold",
+        "built": "from sweeper.worker.bare_machine import hold_build as hold",
     }
-    program = f"{takes.get(kind, takes['built'])}\nimport time\n_hold({str(folder)!r})\n"
+    program = f"{takes.get(kind, takes['built'])}\nimport time\nhold({str(folder)!r})\n"
     program += "print(flush=True)\ntime.sleep(600)\n"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -246,7 +245,7 @@ def test_a_removal_that_was_killed_is_finished(
 
 
 def test_a_young_temporary_file_stays_whatever_its_writer(
-    tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its writer may be at work, here or on another machine that has this root."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))

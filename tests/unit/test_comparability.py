@@ -1,11 +1,11 @@
 """Runs that are not alike are said first, and make no clear winner."""
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from support import written
 
 from sweeper.analysis.findings.study import Study, study
 from sweeper.analysis.reading.frames import load
@@ -16,9 +16,7 @@ def judged(root: Path, at: str | None = None) -> Study:
     return study(load(Registry(str(root)), "demo", None, None, at))
 
 
-def curved(
-    root: Path, written: ModuleType, curves: dict[int, Any], key: str = "lr", at: str = "last"
-) -> None:
+def curved(root: Path, curves: dict[int, Any], key: str = "lr", at: str = "last") -> None:
     """Three seeds of each cell, with the curve that a function makes of the seed."""
     metric = {"name": "test/nll", "goal": "minimize", "at": at}
     sweep = written.Written(root, axes={key: list(curves)}, metric=metric)
@@ -33,9 +31,9 @@ def learning(steps: int, floor: float = 0.0) -> Any:
     return lambda seed: [(s, floor + 2.0 / (1 + s) + seed / 1e4) for s in range(0, steps + 1, 2)]
 
 
-def test_runs_of_very_different_lengths_are_no_clear_winner(tmp_path: Path, written: ModuleType):
+def test_runs_of_very_different_lengths_are_no_clear_winner(tmp_path: Path):
     """The shorter run is better at the step that both reached."""
-    curved(tmp_path, written, {1: learning(12), 2: learning(200, 0.01)})
+    curved(tmp_path, {1: learning(12), 2: learning(200, 0.01)})
     found = judged(tmp_path)
     assert found.verdict.kind == "ahead" and "different lengths" in found.verdict.label
     first = found.verdict.believe[0]
@@ -44,11 +42,9 @@ def test_runs_of_very_different_lengths_are_no_clear_winner(tmp_path: Path, writ
     assert "At step 12 the best is lr=1." in first.text and "Run all to the same step" in first.text
 
 
-def test_a_setting_that_is_meant_to_change_the_length_is_no_fault(
-    tmp_path: Path, written: ModuleType
-):
+def test_a_setting_that_is_meant_to_change_the_length_is_no_fault(tmp_path: Path):
     curves = {12: learning(12), 200: learning(200)}
-    curved(tmp_path, written, curves, "max_steps")
+    curved(tmp_path, curves, "max_steps")
     found = judged(tmp_path)
     assert found.verdict.label.startswith("clear winner")
     (told,) = [finding for finding in found.findings if finding.kind == "unequal_steps"]
@@ -56,9 +52,9 @@ def test_a_setting_that_is_meant_to_change_the_length_is_no_fault(
 
 
 @pytest.mark.parametrize("last", [99, 100])
-def test_runs_that_end_almost_together_are_alike(tmp_path: Path, written: ModuleType, last: int):
+def test_runs_that_end_almost_together_are_alike(tmp_path: Path, last: int):
     curves = {1: learning(100), 2: lambda seed: [*learning(98, 1.0)(seed), (last, 1.0 + seed / 99)]}
-    curved(tmp_path, written, curves)
+    curved(tmp_path, curves)
     assert "unequal_steps" not in {finding.kind for finding in judged(tmp_path).findings}
 
 
@@ -70,10 +66,8 @@ def evaluated(sd: float, count: int = 30) -> Any:
     return curve
 
 
-def test_the_best_of_noisier_evaluations_is_not_clearly_the_best(
-    tmp_path: Path, written: ModuleType
-):
-    curved(tmp_path, written, {1: evaluated(0.01), 2: evaluated(0.06)}, at="best")
+def test_the_best_of_noisier_evaluations_is_not_clearly_the_best(tmp_path: Path):
+    curved(tmp_path, {1: evaluated(0.01), 2: evaluated(0.06)}, at="best")
     found = judged(tmp_path)
     first = found.verdict.believe[0]
     assert first.kind == "noisier_best" and "--at last" in first.text
@@ -82,16 +76,16 @@ def test_the_best_of_noisier_evaluations_is_not_clearly_the_best(
     assert "noisier_best" not in {finding.kind for finding in by_last.findings}
 
 
-def test_a_lead_that_noisier_evaluations_may_make_is_not_clear(tmp_path: Path, written: ModuleType):
+def test_a_lead_that_noisier_evaluations_may_make_is_not_clear(tmp_path: Path):
     """These few evaluations cannot show a ratio of 1.6, which alone makes a lead."""
-    curved(tmp_path, written, {1: evaluated(0.05), 2: evaluated(0.08)}, at="best")
+    curved(tmp_path, {1: evaluated(0.05), 2: evaluated(0.08)}, at="best")
     found = judged(tmp_path)
     assert not found.ranking.tied and found.verdict.kind != "clear"
     first = found.verdict.believe[0]
     assert first.kind == "maybe_noisier" and "that alone could make its lead" in first.text
 
 
-def test_equal_noise_of_evaluations_is_seldom_called_unequal(tmp_path: Path, written: ModuleType):
+def test_equal_noise_of_evaluations_is_seldom_called_unequal(tmp_path: Path):
     """Less than once in a hundred."""
     wrong = 0
     for world in range(40):
@@ -102,14 +96,12 @@ def test_equal_noise_of_evaluations_is_seldom_called_unequal(tmp_path: Path, wri
             return list(enumerate(values.tolist()))
 
         cells = {n: lambda seed, n=n: curve(seed, cell=n) for n in range(1, 7)}
-        curved(root, written, cells, at="best")
+        curved(root, cells, at="best")
         wrong += "noisier_best" in {finding.kind for finding in judged(root).findings}
     assert wrong <= 1
 
 
-def test_runs_of_different_code_are_said_first_and_shown_as_a_column(
-    tmp_path: Path, written: ModuleType
-):
+def test_runs_of_different_code_are_said_first_and_shown_as_a_column(tmp_path: Path):
     from sweeper import analysis
 
     cells = [({"lr": lr}, [lr + d for d in (0.0, 0.1, 0.2)]) for lr in (1, 5)]

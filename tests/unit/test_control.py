@@ -9,7 +9,7 @@ import pytest
 
 import sweeper
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
-from sweeper.launcher import control, launching
+from sweeper.launcher import control
 from sweeper.launcher.control import cancel_runs
 from sweeper.results.selectors import pick
 from sweeper.results.sweeps import Sweep
@@ -343,19 +343,17 @@ def test_a_retry_that_a_launcher_takes_up_starts_none(make_scene: Any) -> None:
 
 
 def test_python_has_the_verbs_by_names_and_conditions(
-    make_scene: Any, monkeypatch: pytest.MonkeyPatch
+    make_scene: Any, resumed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = make_scene(4)
     root, (failed, done, *_) = scene.store.root, scene.ids
     scene.finish(failed, event=Event.FAILED)
     scene.finish(done)
     scene.seal(monkeypatch)
-    launches: list[Any] = []
-    monkeypatch.setattr(launching, "resume", lambda folder, **_: launches.append(folder.name))
     asked = sweeper.cancel("s", root=root, where="x >= 2")
     assert [(each.run, each.why) for each in asked] == [(run, "cancelled") for run in scene.ids[2:]]
     assert [each.run for each in sweeper.retry("s", root=root)] == [failed]  # and no other
-    assert len(launches) == 1 and retry_asked(scene.events(failed))
+    assert resumed == ["s"] and retry_asked(scene.events(failed))
     with pytest.raises(UsageError, match="x=1 of s has succeeded"):
         sweeper.retry("s", ["x=1"], root=root)
     with pytest.raises(NotFound, match="no sweep"):

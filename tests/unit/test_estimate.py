@@ -2,10 +2,10 @@
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper.cli import main
 
@@ -22,7 +22,6 @@ launch: {{backend: local, max_parallel: 2}}
 @pytest.fixture
 def plan(
     tmp_path: Path,
-    written: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Any:

@@ -2,10 +2,10 @@
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper.backends import open_backend
 from sweeper.cli import main
@@ -25,7 +25,7 @@ from sweeper.tui.poller import Poller
 
 
 @pytest.fixture
-def sweep(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Of four runs alike one has succeeded (1,000 tokens), one at its second attempt (1,000 after
     400), one is at work (600 so far), one is still to start, as is one of another size."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

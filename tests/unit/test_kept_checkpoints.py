@@ -1,10 +1,10 @@
 """Which checkpoints nobody needs: none that something refers to, or that a run continues from."""
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper.results.kept_checkpoints import Kept, of_runs, referred, spared
 from sweeper.results.registry import Registry
@@ -15,7 +15,7 @@ def _path(run: str, name: str) -> str:
 
 
 @pytest.fixture
-def written_sweep(tmp_path: Path, written: ModuleType) -> Any:
+def written_sweep(tmp_path: Path) -> Any:
     """Three runs with three checkpoints each: two are over, one is at work."""
     made = written.Written(tmp_path / "root", "s", {"lr": [1, 2, 3]})
     for lr, state in ((1, "succeeded"), (2, "succeeded"), (3, "running")):
@@ -54,7 +54,7 @@ def test_what_is_at_work_or_to_be_kept_stays(written_sweep: Any) -> None:
     assert len(spared(found, runs, ())) == 3
 
 
-def test_what_another_sweep_names_stays(written_sweep: Any, written: ModuleType) -> None:
+def test_what_another_sweep_names_stays(written_sweep: Any) -> None:
     by_address = {"load_checkpoint_path": _path("lr1", "3")}
     folder = next(run for run in written_sweep.root.glob("s/runs/*"))
     other = written.Written(written_sweep.root, "other", {"x": [1, 2]})

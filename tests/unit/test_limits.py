@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support import written
 
 from sweeper import cli
 from sweeper.backends.base import JobSpec, JobState
@@ -85,7 +85,7 @@ def test_no_file_to_open_is_no_room_for_jobs(tmp_path: Path) -> None:
 
 
 def test_a_verb_without_room_is_no_bug_of_ours(
-    tmp_path: Path, written: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = written.Written(tmp_path, "s", {"lr": [1]})
     sweep.run({"lr": 1}, 0)

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -175,14 +176,25 @@ def test_an_sdk_that_is_not_as_expected_is_told_and_left_alone(
     assert "AttributeError" in counted(tmp_path, made)["unknown"]
 
 
+@pytest.fixture
+def hook(meter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A function that installs a hook for the import of a module."""
+
+    def install(*given: Any) -> Any:
+        finder = meter.ImportHook(*given)
+        monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+        return finder
+
+    return install
+
+
 def test_it_waits_for_the_import(
-    meter: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hook: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "made_up_sdk.py").write_text("class TrainingClient: pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     seen: list[ModuleType] = []
-    finder = meter.ImportHook("made_up_sdk", seen.append)
-    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    finder = hook("made_up_sdk", seen.append)
     importlib.import_module("made_up_sdk")
     assert [module.TrainingClient.__name__ for module in seen] == ["TrainingClient"]
     assert finder not in sys.meta_path
@@ -217,12 +229,11 @@ def test_a_file_that_is_no_count_changes_nothing(tmp_path: Path, text: str) -> N
 
 
 def test_who_only_asks_whether_the_sdk_is_there_does_not_switch_it_off(
-    meter: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hook: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "made_up_probe.py").write_text("")
     seen: list[ModuleType] = []
-    finder = meter.ImportHook("made_up_probe", seen.append)
-    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    hook("made_up_probe", seen.append)
     assert importlib.util.find_spec("made_up_probe") is None  # the path comes later
     monkeypatch.syspath_prepend(str(tmp_path))
     assert importlib.util.find_spec("made_up_probe") is not None

@@ -4,10 +4,10 @@ that leave room for other work."""
 import asyncio
 import html.parser
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 import sweeper
 from sweeper.errors import UsageError
@@ -18,7 +18,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 @pytest.fixture
-def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> str:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     made = written.Written(tmp_path / "root", "s", {"word": [HOSTILE, 2]})
     for word in (HOSTILE, 2):

@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support import written
 
 from sweeper.analysis.comparison.cells import rank
 from sweeper.analysis.reading.frames import load
@@ -121,7 +122,6 @@ def test_what_a_run_is_judged_by(
     at: str,
     long: bool,
     root: Path,
-    written: ModuleType,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -157,9 +157,7 @@ def test_what_a_run_is_judged_by(
 
 @pytest.mark.parametrize("at", AT)
 @pytest.mark.parametrize("case", ROWS)
-def test_a_run_that_is_watched_is_judged_as_one_that_is_read(
-    case: str, at: str, root: Path, written: ModuleType
-):
+def test_a_run_that_is_watched_is_judged_as_one_that_is_read(case: str, at: str, root: Path):
     """Each row comes while somebody looks."""
     rows, *judged = ROWS[case]
     metric = {"name": "m", "goal": "minimize", "at": at}
@@ -176,7 +174,7 @@ def test_a_run_that_is_watched_is_judged_as_one_that_is_read(
     assert same(found, expected), found
 
 
-def test_how_far_a_run_is(root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]):
+def test_how_far_a_run_is(root: Path, capsys: pytest.CaptureFixture[str]):
     """By its newest attempt, which may have begun anew, and the last row that has a step."""
     sweep = written.Written(root, "s", {"case": [1, 2, 3]})
     sweep.run({"case": 1}, None, [{"step": step} for step in range(50)], "preempted")
@@ -194,7 +192,7 @@ def test_how_far_a_run_is(root: Path, written: ModuleType, capsys: pytest.Captur
     assert [row[3] for row in rows] == ["3", "7", "-"]
 
 
-def test_the_mean_of_a_cell(root: Path, written: ModuleType):
+def test_the_mean_of_a_cell(root: Path):
     """Values that spread as they grow are compared by their logarithms, and by geometric means.
     What failed, diverged or was dropped from the grid takes no part."""
     sweep = written.Written(root, "s", {"lr": [1, 2, 3]}, {"name": "m", "goal": "minimize"})
@@ -226,7 +224,7 @@ def test_the_mean_of_a_cell(root: Path, written: ModuleType):
 
 
 @pytest.fixture
-def rates(root: Path, written: ModuleType) -> Path:
+def rates(root: Path) -> Path:
     sweep = written.Written(root, "g", {"lr": [3e-2, 3e-1], "rank": [8, 16]}, recipe={
         "reference": "sft", "kind": "module", "module": "recipes.sft"
     })  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 from sweeper.backends import capabilities_of, registered
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, UsageError
-from sweeper.launcher import background, launching, pausing
+from sweeper.launcher import background, pausing
 from sweeper.launcher.trust import sealed
 from sweeper.scheduler.loop import REPLANNED
 from sweeper.store.documents import read_json
@@ -164,18 +164,16 @@ def test_stop_waits_until_the_launcher_has_ended(scene: Scene) -> None:
 
 
 def test_resume_starts_a_launcher_where_none_is(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, resumed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[str] = []
     scene.seal(monkeypatch)
-    monkeypatch.setattr(launching, "resume", lambda folder, **_: started.append(folder.name))
     sweep_requests.ask_pause(scene.folder, on=True)
     assert pausing.resume("s", root=_root(scene)).started
-    assert started == ["s"]
+    assert resumed == ["s"]
     assert sweep_requests.asked_pause(scene.folder) is None
     with lock.holding_sweep(scene.folder):
         assert pausing.resume("s", root=_root(scene)) == ("s", True, False, False)
-    assert started == ["s"]
+    assert resumed == ["s"]
 
 
 def test_resume_that_cannot_start_one_leaves_the_pause(

@@ -3,9 +3,9 @@
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support import written
 
 from sweeper.cli import main
 from sweeper.errors import UsageError
@@ -121,7 +121,7 @@ def test_a_table_of_ones_own_counts_until_it_is_forgotten(
 
 
 def test_costs_of_a_sweep_by_run_cell_day_and_model(
-    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From the outcome of each attempt, also of one that was begun again; else from what the run
     recorded itself."""
@@ -157,7 +157,7 @@ def test_costs_of_a_sweep_by_run_cell_day_and_model(
 
 
 def test_costs_by_combinations_of_settings_days_and_models(
-    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = str(tmp_path / "root")
     sweep = written.Written(tmp_path / "root", "s", {"rank": [8, 32], "lr": [1, 2]})

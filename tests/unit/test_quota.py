@@ -29,7 +29,7 @@ from sweeper.store.base import Store
 from sweeper.store.documents import encode
 from sweeper.store.local import LocalStore
 from sweeper.sweep import process
-from sweeper.sweep.folder import Events, SweepFolder
+from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.launcher import Who
 from sweeper.sweep.quota import Learned, Member, Page
 from sweeper.sweep.states import Event
@@ -409,7 +409,6 @@ def test_sweeps_without_a_launcher_are_looked_at_once_and_not_while_a_page_is_wr
     shared.launcher("killed", who=GONE).look(Jobs(0, 4, 4))
     opened: list[str] = []
     writing: list[bool] = []
-    see = SweepFolder.read_events
 
     class Watched(StoredRecord):
         def write(self, change: Callable[[Page], Page]) -> Page:
@@ -422,14 +421,11 @@ def test_sweeps_without_a_launcher_are_looked_at_once_and_not_while_a_page_is_wr
     own = Member(shared.root.root, "other", process.this_process())
     other = Governor(Watched(shared.store, "a"), own, clock=shared.clock, most=10)
 
-    def seen(folder: SweepFolder) -> Events:
-        assert not writing
-        return see(folder)
+    def opens(root: str) -> FaultyStore:
+        opened.append(root)
+        return FaultyStore(LocalStore(root), Faults(lambda *_: Fault.FAIL if writing else None))
 
-    monkeypatch.setattr(SweepFolder, "read_events", seen)
-    monkeypatch.setattr(
-        opening, "open_store", lambda root: (opened.append(root), LocalStore(root))[1]
-    )
+    monkeypatch.setattr(opening, "open_store", opens)
     for _ in range(10):
         other.look(Jobs(0, 10, 10))
         shared.clock.sleep(3)

@@ -159,7 +159,7 @@ def test_where_a_secret_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(EnvironmentFailure, match=r"pip install .*\[ray\]"):
         backend_type("ray").open("s", str(tmp_path), {})
 

@@ -3,9 +3,9 @@
 import json
 import os
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support import written
 
 from sweeper.cli import main
 from sweeper.results.registry import Registry
@@ -98,7 +98,7 @@ def test_a_dot_means_the_requested_root_and_else_the_current_folder(
 
 
 def test_a_sweep_of_the_root_comes_before_one_of_the_current_folder(
-    here: Path, tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     for folder, value in ((tmp_path / "R", 5.0), (here, 1.0)):
         sweep = written.Written(folder, "exp", {"x": [1, 2]})

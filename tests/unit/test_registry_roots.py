@@ -3,9 +3,9 @@ without a word."""
 
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support import written
 
 from sweeper import analysis
 from sweeper.cli import main
@@ -16,7 +16,7 @@ Roots = tuple[str, str]
 
 
 @pytest.fixture
-def roots(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Roots:
+def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Roots:
     """Two roots. Each has a sweep `one` with the same runs, and the first also has `two`. Their
     losses are 0, 100 and 50."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))

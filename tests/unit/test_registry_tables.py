@@ -5,10 +5,10 @@ import json
 import math
 import os
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper.cli import main
 from sweeper.errors import NotFound, StoreError, UsageError
@@ -35,7 +35,7 @@ def summary(iteration: int, group: int, index: int, reward: float, **more: Any) 
 
 
 @pytest.fixture
-def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A sweep of two runs, the second with a second attempt, and folders that belong to none."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     folder = tmp_path / "root"
@@ -193,7 +193,7 @@ def test_rollouts_are_rows_and_the_later_attempt_has_its_iterations(root: Path):
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_rollouts_that_change_are_read_again(root: Path, written: ModuleType, cached: bool):
+def test_rollouts_that_change_are_read_again(root: Path, cached: bool):
     [path] = root.glob("s/runs/*.2/iteration_000001/*.jsonl")
     old = path.stat().st_mtime - 1000
     for file in root.rglob("*"):
@@ -266,7 +266,7 @@ def test_folders_of_other_programs_are_runs(root: Path):
         registry.handles("nowhere")
 
 
-def test_what_is_new_is_told_once(root: Path, written: ModuleType):
+def test_what_is_new_is_told_once(root: Path):
     registry = Registry(str(root))
     follower = registry.follow()
     assert follower.poll() == []
@@ -399,9 +399,7 @@ def test_a_remote_root_tells_the_same_and_is_not_read_twice(
     assert Registry("far://root", cache=cached).metrics("./alone")["loss"].tolist() == [7.0]
 
 
-def test_a_setting_with_numbers_and_words_has_its_numbers_as_numbers(
-    tmp_path: Path, written: ModuleType
-):
+def test_a_setting_with_numbers_and_words_has_its_numbers_as_numbers(tmp_path: Path):
     """One sweep with `auto` must not break queries that compare the numbers of all others."""
     sweep = written.Written(tmp_path, "s", {"rank": [4, 16, "auto", True]})
     for rank in (4, 16, "auto", True):

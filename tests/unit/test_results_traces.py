@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from support import written
 
 from sweeper.cli import main
 from sweeper.errors import UsageError
@@ -39,7 +40,7 @@ def episode(task, reward, group, stop="done", turns=3):
 
 
 @pytest.fixture
-def sweep(tmp_path, written, monkeypatch):
+def sweep(tmp_path, monkeypatch):
     sweep = written.Written(tmp_path / "sweeps", "shells", {"rate": [1]}, None)
     run = sweep.run({"rate": 1}, 0, [{"step": 0}])
     folder = sweep.folder / "runs" / f"{run}.1" / "iteration_000000"

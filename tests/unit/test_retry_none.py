@@ -1,15 +1,15 @@
 """`retry` where nothing has failed says what there is to do."""
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support import written
 
 from sweeper.cli import main
 
 
 def test_runs_that_wait_for_a_launcher_are_told_of(
-    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = written.Written(tmp_path, "study", {"lr": [0.1, 0.2]})
     sweep.run({"lr": 0.1})

@@ -2,10 +2,10 @@
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper import analysis
 from sweeper.analysis.reading.run_keys import own_keys
@@ -84,9 +84,7 @@ def test_other_keys_are_left_out_if_they_are_named(
     assert "--ignore chkpt: no configuration has this key" in capsys.readouterr().err
 
 
-def test_cells_of_a_sweep_are_those_of_its_grid(
-    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-):
+def test_cells_of_a_sweep_are_those_of_its_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     written.measured(tmp_path, [({"lr": 1}, [0.5, 0.6])])
     assert main(["analyze", "demo", "--root", str(tmp_path), "--ignore", "lr"]) == 2
     assert "demo has the cells of its grid" in capsys.readouterr().err
@@ -99,7 +97,7 @@ def test_settings_that_look_alike_name_cells_of_their_own(tmp_path: Path):
     assert len(cells(analysis.analyze(str(tmp_path), folder, "loss", pictures=False))) == 2
 
 
-def test_names_copies_and_texts_made_of_axes_are_no_settings(tmp_path: Path, written: ModuleType):
+def test_names_copies_and_texts_made_of_axes_are_no_settings(tmp_path: Path):
     grid = (
         "recipe: sft\nbase: {title: '${lr} at ${rank}', wandb_name: 'lr ${lr}'}\n"
         "grid: {lr: [1, 2], rank: [8]}\nseeds: 2\n"
@@ -116,7 +114,7 @@ def test_names_copies_and_texts_made_of_axes_are_no_settings(tmp_path: Path, wri
     assert "undeclared" not in {f["kind"] for f in report.document["findings"]}
 
 
-def test_a_name_that_alone_tells_cells_apart_is_a_setting(tmp_path: Path, written: ModuleType):
+def test_a_name_that_alone_tells_cells_apart_is_a_setting(tmp_path: Path):
     cells = [({"exp_name": name}, [loss, loss + 0.1]) for name, loss in (("a", 1), ("b", 2))]
     written.measured(tmp_path, cells, axes=())
     report = analysis.analyze(str(tmp_path), "demo", pictures=False)

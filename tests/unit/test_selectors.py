@@ -1,9 +1,9 @@
 """Which runs a selector means: the same answer from every verb, a number in any spelling."""
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support import written
 
 from sweeper.errors import NotFound, UsageError
 from sweeper.results.registry import Registry
@@ -11,7 +11,7 @@ from sweeper.results.selectors import pick
 
 
 @pytest.fixture
-def registry(tmp_path: Path, written: ModuleType) -> Registry:
+def registry(tmp_path: Path) -> Registry:
     for sweep in ("one", "two"):
         made = written.Written(tmp_path, sweep, {"rate": [3e-2, 3e-1]})
         for rate in (0.03, 0.3):

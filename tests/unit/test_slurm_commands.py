@@ -1,6 +1,8 @@
 """What Slurm's commands are given and answer, and what follows when they fail."""
 
 import subprocess
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,21 @@ _POLICY = (
     "limit, user's size and/or time limits)"
 )
 _HELP = 'Try "sbatch --help" for more information\n'
+Answer = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], None]:
+    """A function that takes what the programs answer to their arguments and environment: an exit
+    code, output and errors."""
+
+    def answer_with(answer: Answer) -> None:
+        def run(argv: list[str], env: dict[str, str], **_: Any) -> object:
+            return subprocess.CompletedProcess(argv, *answer(argv, env))
+
+        monkeypatch.setattr(subprocess, "run", run)
+
+    return answer_with
 
 
 @pytest.mark.parametrize(
@@ -31,12 +48,9 @@ _HELP = 'Try "sbatch --help" for more information\n'
     ],
 )
 def test_what_refuses_for_good(
-    monkeypatch: pytest.MonkeyPatch, code: int, errors: str, for_good: bool
+    answers: Callable[[Answer], None], code: int, errors: str, for_good: bool
 ) -> None:
-    def run(argv: list[str], **_: object) -> object:
-        return subprocess.CompletedProcess(argv, code, "", errors)
-
-    monkeypatch.setattr(subprocess, "run", run)
+    answers(lambda *_: (code, "", errors))
     with pytest.raises(EnvironmentFailure) as caught:
         slurm_commands.Slurm().submit([], "")
     assert isinstance(caught.value, Unreachable) is not for_good
@@ -46,16 +60,12 @@ def test_what_refuses_for_good(
 
 
 def test_a_closed_partition_has_refused_and_a_timeout_has_not(
-    monkeypatch: pytest.MonkeyPatch,
+    answers: Callable[[Answer], None],
 ) -> None:
     """Only what was refused leaves no job behind."""
     failed = "sbatch: error: Batch job submission failed: "
     said = iter(["Required partition not available (inactive or drain)", "Socket timed out"])
-
-    def run(argv: list[str], **_: object) -> object:
-        return subprocess.CompletedProcess(argv, 1, "", f"{failed}{next(said)}")
-
-    monkeypatch.setattr(subprocess, "run", run)
+    answers(lambda *_: (1, "", f"{failed}{next(said)}"))
     for closed in (True, False):
         with pytest.raises(Unreachable) as caught:
             slurm_commands.Slurm().submit([], "")
@@ -69,14 +79,11 @@ def test_a_configuration_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> N
     assert not isinstance(caught.value, Unreachable)
 
 
-def test_what_commands_get_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_commands_get_of_the_environment(
+    answers: Callable[[Answer], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: dict[str, str] = {}
-
-    def run(argv: list[str], env: dict[str, str], **_: object) -> object:
-        seen.update(env)
-        return subprocess.CompletedProcess(argv, 0, "", "")
-
-    monkeypatch.setattr(subprocess, "run", run)
+    answers(lambda _, env: (seen.update(env), (0, "", ""))[1])
     kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SBATCH_ACCOUNT")
     for name in (*kept, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SBATCH_WAIT"):
         monkeypatch.setenv(name, "1")
@@ -119,17 +126,17 @@ def test_what_accounting_says() -> None:
     ],
 )
 def test_nodes_that_are_away_count_where_the_job_would_go(
-    monkeypatch: pytest.MonkeyPatch, asked: str | None, variable: str | None, away: str,
-    expected: bool,
+    answers: Callable[[Answer], None], monkeypatch: pytest.MonkeyPatch, asked: str | None,
+    variable: str | None, away: str, expected: bool,
 ) -> None:  # fmt: skip
     """`away` are the partitions that have such; the default one has a star."""
 
-    def run(argv: list[str], **_: object) -> object:
+    def nodes(argv: list[str], _: object) -> tuple[int, str, str]:
         named = argv[argv.index("-p") + 1] if "-p" in argv else None
         rows = [f"{name} 1" for name in away.split() if named in (None, name.strip("*"))]
-        return subprocess.CompletedProcess(argv, 0, "\n".join([*rows, ""]), "")
+        return 0, "\n".join([*rows, ""]), ""
 
-    monkeypatch.setattr(subprocess, "run", run)
+    answers(nodes)
     monkeypatch.delenv("SBATCH_PARTITION", raising=False)
     if variable is not None:
         monkeypatch.setenv("SBATCH_PARTITION", variable)

@@ -4,10 +4,10 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper.backends import open_backend
 from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
@@ -64,7 +64,7 @@ class Sweep:
 
 
 @pytest.fixture
-def written_sweep(tmp_path: Path, written: ModuleType) -> Any:
+def written_sweep(tmp_path: Path) -> Any:
     return written.Written(tmp_path / "root", "s", {"lr": [1, 2]})
 
 
@@ -141,13 +141,13 @@ def test_dollars_need_prices(
 class Accounts:
     """The budget of an account, as launchers of several sweeps see it."""
 
-    def __init__(self, folder: Path, written: ModuleType, budget: Budget, per: str = "all") -> None:
-        self.folder, self.written, self.limits = folder, written, Limits(budget, per)
+    def __init__(self, folder: Path, budget: Budget, per: str = "all") -> None:
+        self.folder, self.limits = folder, Limits(budget, per)
         self.now, self.wall = 0.0, 1_800_000_000.0
         self.accounts: dict[str, AccountBudget] = {}
 
     def launcher(self, name: str, tokens: int, **plan: Any) -> tuple[Sweep, Spending]:
-        made = self.written.Written(self.folder / "root", name, {"lr": [1]})
+        made = written.Written(self.folder / "root", name, {"lr": [1]})
         made.document |= plan
         made.run({"lr": 1}, 0, usage=used(tokens), wall_s=3600.0)
         return self.driving(Sweep(made))
@@ -170,8 +170,8 @@ class Accounts:
         return launcher[0].reached(launcher[1])
 
 
-def test_all_sweeps_of_an_account_have_one_budget(tmp_path: Path, written: ModuleType) -> None:
-    accounts = Accounts(tmp_path, written, Budget(tokens=1000))
+def test_all_sweeps_of_an_account_have_one_budget(tmp_path: Path) -> None:
+    accounts = Accounts(tmp_path, Budget(tokens=1000))
     first, second = accounts.launcher("first", 600), accounts.launcher("second", 399)
     assert accounts.reached(first) is None
     assert accounts.reached(second) is None
@@ -185,9 +185,9 @@ def test_all_sweeps_of_an_account_have_one_budget(tmp_path: Path, written: Modul
     assert accounts.reached(again) == told
 
 
-def test_a_budget_of_a_day_or_a_month(tmp_path: Path, written: ModuleType) -> None:
+def test_a_budget_of_a_day_or_a_month(tmp_path: Path) -> None:
     for per, seconds in (("day", 86_400), ("month", 32 * 86_400)):
-        accounts = Accounts(tmp_path / per, written, Budget(hours=1.0, on_reach="pause"), per)
+        accounts = Accounts(tmp_path / per, Budget(hours=1.0, on_reach="pause"), per)
         first = accounts.launcher("first", 1)
         assert "1.00 of 1.00 hours" in (accounts.reached(first) or "")
         assert not first[1].is_over
@@ -195,10 +195,8 @@ def test_a_budget_of_a_day_or_a_month(tmp_path: Path, written: ModuleType) -> No
         assert accounts.reached(first) is None
 
 
-def test_a_sweep_that_was_removed_and_made_anew_counts_both(
-    tmp_path: Path, written: ModuleType
-) -> None:
-    accounts = Accounts(tmp_path, written, Budget(tokens=1000))
+def test_a_sweep_that_was_removed_and_made_anew_counts_both(tmp_path: Path) -> None:
+    accounts = Accounts(tmp_path, Budget(tokens=1000))
     first = accounts.launcher("s", 600)
     assert accounts.reached(first) is None
     shutil.rmtree(tmp_path / "root")
@@ -206,10 +204,8 @@ def test_a_sweep_that_was_removed_and_made_anew_counts_both(
     assert "1,100 of 1,000 tokens" in (accounts.reached(again) or "")
 
 
-def test_a_place_that_does_not_answer_keeps_what_was_known(
-    tmp_path: Path, written: ModuleType
-) -> None:
-    accounts = Accounts(tmp_path, written, Budget(tokens=1000))
+def test_a_place_that_does_not_answer_keeps_what_was_known(tmp_path: Path) -> None:
+    accounts = Accounts(tmp_path, Budget(tokens=1000))
     first = accounts.launcher("first", 600)
     accounts.reached(accounts.launcher("second", 500))
     assert accounts.reached(first) is not None
@@ -217,11 +213,9 @@ def test_a_place_that_does_not_answer_keeps_what_was_known(
     assert accounts.reached(first) is not None
 
 
-def test_while_what_an_account_has_spent_cannot_be_read_nothing_starts(
-    tmp_path: Path, written: ModuleType
-) -> None:
+def test_while_what_an_account_has_spent_cannot_be_read_nothing_starts(tmp_path: Path) -> None:
     """All that can be read counts all the same, and what we have used ourselves."""
-    accounts = Accounts(tmp_path, written, Budget(tokens=1000))
+    accounts = Accounts(tmp_path, Budget(tokens=1000))
     first = accounts.launcher("first", 300)
     assert accounts.reached(first) is None
     folder = tmp_path / "quota" / "a" / "spent"
@@ -248,8 +242,8 @@ def test_while_what_an_account_has_spent_cannot_be_read_nothing_starts(
     assert "1,000 of 1,000 tokens" in (accounts.reached(third) or "")
 
 
-def test_what_a_launcher_saw_last_is_told_when_it_ends(tmp_path: Path, written: ModuleType) -> None:
-    accounts = Accounts(tmp_path, written, Budget(tokens=1000))
+def test_what_a_launcher_saw_last_is_told_when_it_ends(tmp_path: Path) -> None:
+    accounts = Accounts(tmp_path, Budget(tokens=1000))
     made = written.Written(tmp_path / "root", "first", {"lr": [1]})
     run = made.run({"lr": 1}, 0, state="running")
     sweep, spending = first = accounts.driving(Sweep(made))
@@ -265,10 +259,8 @@ def test_what_a_launcher_saw_last_is_told_when_it_ends(tmp_path: Path, written: 
     assert "1,000 of 1,000 tokens" in (accounts.reached(second) or "")
 
 
-def test_what_was_told_before_sweeps_had_an_identity_counts_once(
-    tmp_path: Path, written: ModuleType
-) -> None:
-    accounts = Accounts(tmp_path, written, Budget(tokens=1000))
+def test_what_was_told_before_sweeps_had_an_identity_counts_once(tmp_path: Path) -> None:
+    accounts = Accounts(tmp_path, Budget(tokens=1000))
     first = accounts.launcher("first", 600)
     assert accounts.reached(first) is None
     folder = tmp_path / "quota" / "a" / "spent"
@@ -279,8 +271,8 @@ def test_what_was_told_before_sweeps_had_an_identity_counts_once(
     assert accounts.spent("first") == 600
 
 
-def test_a_sweep_that_was_moved_or_copied_counts_once(tmp_path: Path, written: ModuleType) -> None:
-    accounts = Accounts(tmp_path, written, Budget(tokens=1000))
+def test_a_sweep_that_was_moved_or_copied_counts_once(tmp_path: Path) -> None:
+    accounts = Accounts(tmp_path, Budget(tokens=1000))
     first = accounts.launcher("first", 600)
     assert accounts.reached(first) is None
     made = first[0].made

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from support import written
+
 from sweeper import analysis
 from sweeper.cli import main
 from sweeper.results.step_times import mean_times, of_rows
@@ -51,7 +53,7 @@ def test_a_part_that_a_run_does_not_have_took_it_no_time():
     assert (mean.seconds, mean.parts) == (3.0, {"save": 1.5, "eval": 0.5})
 
 
-def test_a_report_has_a_row_of_shares_for_each_cell(tmp_path, written, capsys):
+def test_a_report_has_a_row_of_shares_for_each_cell(tmp_path, capsys):
     sweep = written.Written(tmp_path, "timed", {"lr": [1, 2]}, {
         "name": "loss", "goal": "minimize", "at": "last",
     })  # fmt: skip

@@ -23,10 +23,7 @@ LOG = f"s/attempts/{RUN}.1/stdout.log"
 METRICS = f"{FOLDER}/metrics.jsonl"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Durable writes are `test_store_disk.py`'s matter."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+pytestmark = pytest.mark.usefixtures("no_sync")
 
 
 class Recipe:

@@ -1,7 +1,6 @@
 """A store that is elsewhere, that answers, and that does not take some file for good."""
 
 import itertools
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,8 +46,7 @@ class Refusing(LocalStore):
 
 
 @pytest.fixture
-def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusing:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+def remote(tmp_path: Path, no_sync: None) -> Refusing:
     store = Refusing(str(tmp_path / "store"))
     store.create("s/sweep.json", b"{}")
     return store

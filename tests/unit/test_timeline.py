@@ -3,12 +3,13 @@
 import json
 
 import pytest
+from support import written
 
 from sweeper.cli import main
 
 
 @pytest.fixture
-def spans(tmp_path, written, capsys):
+def spans(tmp_path, capsys):
     """The spans of a sweep's runs by name, from the exported file."""
 
     def export(sweep):
@@ -30,7 +31,7 @@ def spans(tmp_path, written, capsys):
     return export
 
 
-def test_each_attempt_waits_and_works(tmp_path, written, spans):
+def test_each_attempt_waits_and_works(tmp_path, spans):
     sweep = written.Written(tmp_path, "s", {"lr": [1, 2]})
     sweep.run({"lr": 1}, 0, state="preempted", wall_s=30.0)
     sweep.run({"lr": 1}, 0, attempt=2, wall_s=60.0, paused_s=12.0)
@@ -48,7 +49,7 @@ def test_each_attempt_waits_and_works(tmp_path, written, spans):
     assert second[1]["args"]["detail"] == "no file"
 
 
-def test_pauses_are_spans_within_their_attempt(tmp_path, written, spans):
+def test_pauses_are_spans_within_their_attempt(tmp_path, spans):
     sweep = written.Written(tmp_path, "s", {"lr": [1, 2]})
     pauses = [
         {"reason": "rate_limit", "since": "2026-11-21T01:03:00Z", "for_s": 90.5},
@@ -70,9 +71,7 @@ def test_pauses_are_spans_within_their_attempt(tmp_path, written, spans):
     assert found["lr=2,seed=0"][2] == first | {"tid": found["lr=2,seed=0"][1]["tid"]}
 
 
-def test_what_has_not_ended_lasts_until_now_and_what_was_not_begun_is_not_there(
-    tmp_path, written, spans
-):
+def test_what_has_not_ended_lasts_until_now_and_what_was_not_begun_is_not_there(tmp_path, spans):
     sweep = written.Written(tmp_path, "s", {"lr": [1, 2, 3]})
     sweep.run({"lr": 1}, 0, state="running")
     sweep.run({"lr": 2}, 0, state="submitted")

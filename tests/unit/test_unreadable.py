@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from pyarrow.parquet import read_table
+from support import written
 
 from sweeper import backends
 from sweeper.cli import main
@@ -31,7 +31,7 @@ Say = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two sweeps, `bad` and `good`, of a run each."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     found = tmp_path / "sweeps"
@@ -413,7 +413,7 @@ def old_environment(folder: Path) -> Path:
 
 @pytest.mark.parametrize("away", [".", "open"])
 def test_the_environment_of_a_sweep_that_is_away_stays(
-    root: Path, say: Say, written: ModuleType, monkeypatch: pytest.MonkeyPatch, away: str
+    root: Path, say: Say, monkeypatch: pytest.MonkeyPatch, away: str
 ) -> None:
     """Its root's disk is not mounted, or a link to its folder leads nowhere. The runs that are
     still to be started would fail without it, and nobody could say why."""
@@ -497,9 +497,7 @@ def test_a_root_that_is_away_is_told_and_the_others_are_shown(
     assert code == 0 and "nothing has been launched from here yet" in error
 
 
-def test_a_log_that_cannot_be_read_hides_no_other(
-    root: Path, say: Say, written: ModuleType
-) -> None:
+def test_a_log_that_cannot_be_read_hides_no_other(root: Path, say: Say) -> None:
     sweep = written.Written(root, "said", {"lr": [1, 2]})
     for lr in (1, 2):
         sweep.run({"lr": lr}, 0, [], log=f"this is {lr}\n")

@@ -5,12 +5,11 @@ import importlib.util
 import os
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import psutil
 import pytest
+from support.own_tmux import own_tmux
 
 TESTS = Path(__file__).parents[1]
 CONFTEST = TESTS / "conftest.py"
@@ -44,13 +43,11 @@ def test_programs_of_tests_have_a_tmux_folder_of_their_own() -> None:
     assert {name for name in ours if not re.search(r"\bwith .*own_tmux()", programs[name])} == set()
 
 
-def test_servers_of_programs_end_and_leave_no_sockets(
-    tmux_socket: str, load_support: Callable[[str], ModuleType]
-) -> None:
+def test_servers_of_programs_end_and_leave_no_sockets(tmux_socket: str) -> None:
     shown = ["tmux", "-L", tmux_socket, "new-session", "-d", "-P", "-F", "#{pid}", "sleep", "600"]
     theirs = subprocess.run(shown, capture_output=True, text=True, check=True)
     before = dict(os.environ)
-    with load_support("own_tmux").own_tmux() as folder:
+    with own_tmux() as folder:
         assert "SWEEPER_TMUX_SOCKET" not in os.environ
         ours = subprocess.run(shown, capture_output=True, text=True, check=True)
         (socket,) = folder.glob("tmux-*/*")

@@ -110,7 +110,7 @@ class Room:
         if len(os.fsencode(self.folder)) > _LONGEST_PATH:
             raise EnvironmentFailure(f"{tempfile.gettempdir()}: is too long: set TMPDIR=/tmp")
         try:
-            self._cleaner = start_cleaner(self._private, self._removal())
+            self.cleaner = start_cleaner(self._private, self._removal())
             os.mkdir(self._private, 0o700)
             os.mkdir(self.folder, 0o700)
         except OSError as error:
@@ -205,14 +205,14 @@ class Room:
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()
-        for pipe in (self._cleaner.stdin, self._cleaner.stdout):
+        for pipe in (self.cleaner.stdin, self.cleaner.stdout):
             if pipe is not None:
                 pipe.close()
         try:
-            self._cleaner.wait(_END_SECONDS)
+            self.cleaner.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            self._cleaner.kill()
-            self._cleaner.wait()
+            self.cleaner.kill()
+            self.cleaner.wait()
         shutil.rmtree(self._private, ignore_errors=True)
 
     def _removal(self) -> list[str]:

@@ -104,7 +104,7 @@ def _holds(path: str, text: str) -> bool:
 
 
 @contextmanager
-def _room(start: Start, prompt: str) -> Generator[tuple[Room, Setting]]:
+def prepared_room(start: Start, prompt: str) -> Generator[tuple[Room, Setting]]:
     """Yield a sandbox with everything that the agent finds in it, and end it afterwards."""
     room = Room(start.sandbox, start.folder)
     connections = None
@@ -137,7 +137,7 @@ def check(start: Start) -> Check:
     sweeper's tools, without starting the agent. Raises `EnvironmentFailure`."""
     prompt, work = _first_prompt(start), start.sandbox.work(start.folder)
     skills = [f"{work}/{place}/{name}/SKILL.md" for place in SKILL_FOLDERS for name in skill.SKILLS]
-    with Interrupts(), _room(start, prompt) as (room, setting):
+    with Interrupts(), prepared_room(start, prompt) as (room, setting):
         argv = start.cli.argv(setting)
         looking = [*setting.bridge, "--check", argv[0], setting.mcp, setting.prompt, *skills]
         process = room.start(
@@ -217,7 +217,7 @@ def _follow(
     prompt = _first_prompt(start)
     if number > 1:
         prompt = prompts.again(prompt, start.sandbox.work(start.folder), number, why)
-    with _room(start, prompt) as (room, setting):
+    with prepared_room(start, prompt) as (room, setting):
         with open(os.path.join(room.folder, _PROMPT), "rb") as given:
             argv = start.cli.argv(setting)
             process = room.start(

@@ -67,7 +67,7 @@ class AwsBatchBackend(Backend):
         self._options = options
         self.names = Names(SweepFolder.at_address(folder))
         self._submissions = Submissions(options, sweep, folder, self.names)
-        self._jobs = Jobs(aws, self.names, options.queue)
+        self.jobs = Jobs(aws, self.names, options.queue)
         self._definition: str | None = None
         self._others = Backoff(*_OTHER_SWEEP_SECONDS, clock)
         self._clock = clock
@@ -104,7 +104,7 @@ class AwsBatchBackend(Backend):
         try:
             self._prepare()
         except _Closed:
-            if not self._jobs.refresh():
+            if not self.jobs.refresh():
                 raise
 
     def _prepare(self) -> str:
@@ -128,7 +128,7 @@ class AwsBatchBackend(Backend):
         by = self._definition or self._prepare()
         self._others.check()
         self.names.identity.ensure()
-        others = self._jobs.others([job.token for job in jobs])
+        others = self.jobs.others([job.token for job in jobs])
         free = [job for job in jobs if job.token not in others]
         for group in self._submissions.together(free):
             self._submit(group, by)
@@ -146,9 +146,9 @@ class AwsBatchBackend(Backend):
         raise waits
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        if self._jobs.unknown(tokens):
-            self._jobs.refresh()
-        identities = self._jobs.ids(tokens)
+        if self.jobs.unknown(tokens):
+            self.jobs.refresh()
+        identities = self.jobs.ids(tokens)
         if not identities.keys() >= set(tokens) and self._clock() < self._doubted_until:
             raise Unreachable(
                 "aws-batch: unknown yet whether the last jobs were accepted: checking again"
@@ -156,15 +156,15 @@ class AwsBatchBackend(Backend):
         return identities
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        self._jobs.refresh_for(tokens)
-        return self._jobs.statuses(tokens)
+        self.jobs.refresh_for(tokens)
+        return self.jobs.statuses(tokens)
 
     def cancel(self, tokens: Sequence[str]) -> None:
         # TerminateJob ends a job in any state. CancelJob would ignore a job that is just starting.
-        if self._jobs.unknown(tokens):
-            self._jobs.refresh()
+        if self.jobs.unknown(tokens):
+            self.jobs.refresh()
         refused: Refused | None = None
-        for job in self._jobs.to_terminate(tokens):
+        for job in self.jobs.to_terminate(tokens):
             if job in self._terminated:
                 continue  # a cancellation that was throttled continues from there
             try:
@@ -188,7 +188,7 @@ class AwsBatchBackend(Backend):
                 raise
             # Batch answers ClientException both if there is no such job, so nothing is left to
             # stop, and if one may not stop it.
-            if error.code != "ClientException" or self._jobs.goes_on(job):
+            if error.code != "ClientException" or self.jobs.goes_on(job):
                 backoff.failed(error)
                 raise
         self._terminated.add(job)
@@ -197,9 +197,9 @@ class AwsBatchBackend(Backend):
     def logs(self, token: str) -> Iterator[str]:
         """Yield the current output of every attempt of the job, from CloudWatch, page by page as
         it is iterated."""
-        if self._jobs.unknown([token]):
-            self._jobs.refresh()
-        for job in self._jobs.described([token]):
+        if self.jobs.unknown([token]):
+            self.jobs.refresh()
+        for job in self.jobs.described([token]):
             container = job.get("container", {})
             about = container.get("logConfiguration", {}).get("options", {})
             group = about.get("awslogs-group") or _LOG_GROUP
@@ -240,4 +240,4 @@ class AwsBatchBackend(Backend):
         except Unreachable:
             self._doubted_until = self._clock() + _DOUBT_SECONDS
             raise
-        self._jobs.add(str(answer["jobId"]), tokens, array=len(jobs) > 1)
+        self.jobs.add(str(answer["jobId"]), tokens, array=len(jobs) > 1)

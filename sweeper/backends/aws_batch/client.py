@@ -84,10 +84,11 @@ class Aws:
         profile: str | None = None,
         *,
         sleep: Callable[[float], None] = time.sleep,
+        session: "_Session | None" = None,
     ) -> None:
         self._region, self._profile = region, profile
         self._sleep = sleep
-        self._session: _Session | None = None
+        self._session = session
         self._clients: dict[tuple[str, bool], _Client] = {}
         self.calls: Counter[str] = Counter()
 

@@ -78,7 +78,7 @@ class Jobs:
         self, aws: Aws, names: Names, queue: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._aws, self._names, self._queue, self._clock = aws, names, queue, clock
-        self._listed = -_RESTART_SECONDS
+        self.listed_at = -_RESTART_SECONDS
         self._ids: dict[str, list[str]] = {}  # by token, the newest first
         self._newest: dict[str, list[int]] = {}  # by run: the attempts that have a job
         self._others: dict[str, str] = {}  # by token: jobs of another sweep
@@ -131,14 +131,14 @@ class Jobs:
                 self.add(summary["jobId"], self._names.tokens(name), array=array)
             except ValueError:  # a name that only resembles ours
                 continue
-        self._listed = self._clock()
+        self.listed_at = self._clock()
         return going
 
     def others(self, tokens: Iterable[str]) -> dict[str, str]:
         """Return those of these tokens for which a job of an earlier sweep in the same folder is
         running, with its id, as of the last listing. The tokens of such a sweep's array are not
         known, so it stands for all tokens."""
-        if self._listed < 0:
+        if self.listed_at < 0:
             self.refresh()
         array = self._others.get("")
         others = {token: self._others.get(token, array) for token in tokens}
@@ -149,7 +149,7 @@ class Jobs:
         missing = [token for token in tokens if token not in self._ids]
         restarts = all(map(self._restarted, missing))
         wait = _RESTART_SECONDS if restarts else _LIST_SECONDS
-        if missing and self._clock() - self._listed >= wait:
+        if missing and self._clock() - self.listed_at >= wait:
             self.refresh()
 
     def _restarted(self, token: str) -> bool:

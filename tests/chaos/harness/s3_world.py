@@ -70,7 +70,7 @@ def _shorten() -> None:
     from sweeper.planner import arguments as planner_arguments
     from sweeper.scheduler import failures
     from sweeper.store import remote
-    from sweeper.worker import claim, syncing
+    from sweeper.worker import claim
 
     for name, value in (
         ("REMOTE_POLL_SECONDS", 0.4),
@@ -87,9 +87,9 @@ def _shorten() -> None:
     true_plan = planner_arguments.planned_by
     set_everywhere("planned_by", lambda arguments: _leased(true_plan(arguments)))
     set_everywhere("backoff", lambda *about: 0.1 * true_backoff(*about))
-    claim._PAUSES = (0.1, 0.2, 0.4, 0.8)
-    syncing._FIRST = 0.1
-    remote._S3.options["config_kwargs"]["read_timeout"] = TIMEOUT
+    claim.RETRY_PAUSES = (0.1, 0.2, 0.4, 0.8)
+    options: Any = remote.S3.options
+    options["config_kwargs"]["read_timeout"] = TIMEOUT
 
 
 def _leased(planned: Any) -> Any:
