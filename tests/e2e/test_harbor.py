@@ -256,6 +256,7 @@ def to_train(recipes, tmp_path_factory):
     env = {"TINKER_API_KEY": recipes.key, **recipes.tokenizers, "TINKER_TELEMETRY": "0"}
     settings = {"base_url": recipes.url, "model_name": "tiny/qwen3", "max_turns": 3}
     settings |= {"renderer_name": "qwen3_instruct", "max_tokens": 4, "eval_every": 0}
+    settings |= {"timeout_multiplier": 20}  # a slow machine ends no trial
     settings |= {"load_checkpoint_path": folder / "sft", "agent": "plain_terminus:Plain"}
     return env, settings | {"recipe": "harbor_rl", "groups_per_batch": 3}
 
