@@ -63,7 +63,7 @@ def sequences():
     """What is tried on each task: the solution, nothing, and letters by chance."""
     rng, found = random.Random(1), {}
     for task in read_all(str(TASKS))[0]:
-        solution = Path(task.steps[0].solution, "solve.sh").read_text().splitlines()[1:]
+        solution = Path(task.steps[0].solution or "", "solve.sh").read_text().splitlines()[1:]
         letters = sorted({line.strip() for line in solution if len(line.strip()) == 1})
         pool = [*letters, *letters, *"abcdefghijklmnopqrstuvwxyz"]
         tried = [[line for line in solution if line.strip()], [], ["exit 3", "echo a b; false"]]
@@ -228,8 +228,9 @@ def test_a_sweep_of_agents(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     registry = Registry(str(tmp_path / "sweeps"))
     runs = registry.runs(sweep="agents")
-    rewards = registry.metrics(runs, keys=["test/reward"]).set_index("run")["test/reward"]
-    found = {run.agent: rewards[run.run] for run in runs.itertuples()}
+    metrics = registry.metrics(runs, keys=["test/reward"])
+    rewards = dict(zip(metrics["run"], metrics["test/reward"], strict=True))
+    found = dict(zip(runs["agent"], (rewards[run] for run in runs["run"]), strict=True))
     assert found["oracle"] == 1.0 > found["nop"]
     assert len(registry.items(runs)) == 6
     shutil.rmtree(tmp_path / "home", ignore_errors=True)
