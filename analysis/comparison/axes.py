@@ -33,6 +33,7 @@ from sweeper.analysis.statistics.inference import CONFIDENCE, Estimate
 
 MOST = 24
 """The most values of an axis that are shown individually."""
+_PAIRS = 3
 _PAIRED = 4
 """The number of axes, the most important first, of which pairs are examined."""
 
@@ -286,13 +287,13 @@ def _within(
     return over_pairs(ranking, both) if both else None
 
 
-def find_pairs(ranking: Ranking, axes: Sequence[Axis], sign: float, count: int = 3) -> list[Grid2]:
+def find_pairs(ranking: Ranking, axes: Sequence[Axis], sign: float) -> list[Grid2]:
     """Return pairs of the most important axes as grids of means, those with the strongest
     interaction first."""
     cells = usable(ranking)
     shown = [axis for axis in axes if axis.matched][:_PAIRED]
     grids = [_pair(x, y, cells, ranking, sign) for x, y in combinations(shown, 2)]
-    return sorted(grids, key=lambda grid: -grid.strength)[:count]
+    return sorted(grids, key=lambda grid: -grid.strength)[:_PAIRS]
 
 
 def _pair(x: Axis, y: Axis, cells: Sequence[Cell], ranking: Ranking, sign: float) -> Grid2:

@@ -6,6 +6,7 @@ import math
 
 _DIGITS = ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 5, 7), (1, 2, 3, 4, 5, 6, 7, 8, 9))
 _FEWEST, _MOST = 5, 9
+_LINEAR = 7
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -25,15 +26,14 @@ def log_ticks(low: float, high: float) -> list[float]:
     return ticks if stride > 1 or len(ticks) > 2 else linear_ticks(low, high)
 
 
-def linear_ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """Return multiples of 1, 2 or 5 times a power of ten between two values, up to a maximum
-    number."""
+def linear_ticks(low: float, high: float) -> list[float]:
+    """Return a few multiples of 1, 2 or 5 times a power of ten between two values."""
     span = high - low
-    if not (0 < span / most < math.inf):
+    if not (0 < span / _LINEAR < math.inf):
         return [low] if math.isfinite(low) else []
-    power = math.floor(math.log10(span / most))
+    power = math.floor(math.log10(span / _LINEAR))
     steps = (float(f"{digit}e{power + more}") for more in (0, 1) for digit in (1, 2, 5))
-    step = next(step for step in steps if step > 0 and span / step <= most)
+    step = next(step for step in steps if step > 0 and span / step <= _LINEAR)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
 

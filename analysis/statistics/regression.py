@@ -231,7 +231,7 @@ class Fit:
         return (1 + int(np.sum(others >= explained * (1 - 1e-9)))) / (deals + 1)
 
     def products(
-        self, pairs: Sequence[tuple[int, int]], level: float, deals: int = DEALS
+        self, pairs: Sequence[tuple[int, int]], level: float
     ) -> dict[tuple[int, int], float]:
         """Return the p values of the products of pairs of axes, corrected for all pairs (Westfall
         and Young's largest statistic): whether the effect of one depends on the other. A product
@@ -242,7 +242,7 @@ class Fit:
             missing = [pair for pair in pairs if pair not in strengths]
             if len(self.y) - design.shape[1] < 3:
                 return strengths | dict.fromkeys(missing, 1.0)
-            chances = self._largest(design, missing, deals)
+            chances = self._largest(design, missing)
             least = min(range(len(missing)), key=chances.__getitem__)
             if chances[least] > level:
                 return strengths | dict(zip(missing, chances, strict=True))
@@ -251,7 +251,7 @@ class Fit:
             design = np.column_stack([design, self.slope(a) * self.slope(b)])
         return strengths
 
-    def _largest(self, design: Floats, pairs: Sequence[tuple[int, int]], deals: int) -> list[float]:
+    def _largest(self, design: Floats, pairs: Sequence[tuple[int, int]]) -> list[float]:
         q, _ = np.linalg.qr(design)
         left = self.y - q @ (q.T @ self.y)
         rows = np.array([self.slope(a) * self.slope(b) for a, b in pairs])
@@ -261,10 +261,10 @@ class Fit:
         df = len(self.y) - design.shape[1]
         strengths = _strength(rows, left[:, np.newaxis], df)[:, 0]
         rng = np.random.default_rng([8, len(pairs), len(self.y)])
-        dealt = left[np.argsort(rng.random((deals, len(self.y))), axis=1)].T
+        dealt = left[np.argsort(rng.random((DEALS, len(self.y))), axis=1)].T
         dealt -= q @ (q.T @ dealt)
         most = _strength(rows, dealt, df).max(axis=0)
-        return [(1 + int(np.sum(most >= one * (1 - 1e-9)))) / (deals + 1) for one in strengths]
+        return [(1 + int(np.sum(most >= one * (1 - 1e-9)))) / (DEALS + 1) for one in strengths]
 
     def slope(self, index: int) -> Floats:
         """Return an axis as one column, for products."""

@@ -66,12 +66,9 @@ class Gpus:
     """The GPUs that programs with this environment may use. `count` and `per_gpu` are those of
     `launch`: the devices of one run, or the runs on one device."""
 
-    def __init__(
-        self, count: int, per_gpu: int, environment: Mapping[str, str], folder: str = _FOLDER
-    ) -> None:
+    def __init__(self, count: int, per_gpu: int, environment: Mapping[str, str]) -> None:
         self._count, self._share = count, _SHARES // per_gpu
         self._environment = environment
-        self._folder = folder
         self._devices: list[Device] = []
         self._asked_at = float("-inf")
 
@@ -96,7 +93,7 @@ class Gpus:
         """Return how many more runs fit now. Raises `LookupError`."""
         slots = 0
         for device in self.devices():
-            file = _open(self._folder, device.uuid)
+            file = _open(_FOLDER, device.uuid)
             try:
                 if self._is_ours(file, device):
                     slots += sum(_test(file, start, self._share) for start in self._starts())
@@ -108,7 +105,7 @@ class Gpus:
         """Lock the devices of a run; None if too few are free now. Raises `LookupError`."""
         taken: list[tuple[int, int]] = []
         for device in self._emptiest():
-            file = _open(self._folder, device.uuid)
+            file = _open(_FOLDER, device.uuid)
             if not self._is_ours(file, device) or not self._locks(file, device):
                 os.close(file)
                 continue
@@ -124,7 +121,7 @@ class Gpus:
         """Return the devices, those with the fewest runs first."""
         held: dict[int, int] = {}
         for device in self.check():
-            file = _open(self._folder, device.uuid)
+            file = _open(_FOLDER, device.uuid)
             held[device.number] = sum(
                 not _test(file, start, self._share) for start in self._starts()
             )
@@ -134,7 +131,7 @@ class Gpus:
     def _locks(self, file: int, device: Device) -> bool:
         """Lock a share of a device. Return whether one was free."""
         locked = any(_lock(file, start, self._share) for start in self._starts())
-        return locked and _is_at(file, self._folder, device.uuid)
+        return locked and _is_at(file, _FOLDER, device.uuid)
 
     def _starts(self) -> range:
         return range(0, _SHARES - self._share + 1, self._share)

@@ -115,11 +115,11 @@ def client_key(home: str | None = None) -> str:
     return access_token.read(home) or os.environ.get(TOKEN) or "tml-local"
 
 
-def client_environment(info: EngineInfo, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return variables with which a program in `environ` reaches the engine, and finds the
-    tokenizers of its models. Raises EngineError."""
+def client_environment(info: EngineInfo) -> dict[str, str]:
+    """Return variables with which a program reaches the engine, and finds the tokenizers of its
+    models. Raises EngineError."""
     address = {"TINKER_BASE_URL": info.url, "TINKER_API_KEY": client_key(info.home)}
-    return address | hub_environment(info.home, environ)
+    return address | hub_environment(info.home, os.environ)
 
 
 def loopback(host: str) -> bool:

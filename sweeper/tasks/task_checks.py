@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from sweeper.environments import Died, Environment, Limits, open_environment
+from sweeper.environments import Died, Environment, open_environment
 from sweeper.fields.nodes import Problems
 from sweeper.tasks.choosing import ALL, Choice
 from sweeper.tasks.documents import Task
@@ -46,7 +46,6 @@ def check_tasks(
     *,
     unsafe: bool = False,
     at_once: int = 4,
-    limits: Limits | None = None,
     choice: Choice = ALL,
 ) -> Checked:
     """Read the chosen tasks at a path. With a `kind` of environment, try those without mistakes.
@@ -60,7 +59,7 @@ def check_tasks(
     chosen = kind
 
     def open_one(task: Task) -> Environment:
-        return open_environment(chosen, made_of(task, limits), unsafe=unsafe)
+        return open_environment(chosen, made_of(task), unsafe=unsafe)
 
     def tried(task: Task) -> tuple[Tried, list[str]]:
         return try_task(task, open_one)

@@ -102,9 +102,9 @@ def facts(folder: str) -> dict[str, int]:
     return amounts
 
 
-def _machine(path: str = "/proc/meminfo") -> tuple[int, int] | None:
+def _machine() -> tuple[int, int] | None:
     """Return the machine's memory in bytes: available, and total."""
-    values = _table(path)
+    values = _table("/proc/meminfo")
     try:
         return values["MemAvailable:"] * 1024, values["MemTotal:"] * 1024
     except KeyError:
