@@ -387,7 +387,7 @@ def lacks(
 
 
 def notes(values: Mapping[str, Any], checked: data_files.Checked | None = None) -> list[str]:
-    """Return lines for the plan of a run about its data and about folders of other runs."""
+    """Return the plan's notes on a run's data, and on folders of other runs that it needs."""
     return [*(checked or check_data(values)).notes, *missing_folders(values)]
 
 

@@ -163,8 +163,8 @@ def _of_batches(ranking: Ranking, training: str) -> Spread | None:
 
 
 def held_out_findings(held: HeldOut | None, ranking: Ranking) -> list[Finding]:
-    """Return the findings that say what kind of data the metric uses, and the gap if a test shows
-    it."""
+    """Return the findings that say whether the metric uses training or held-out data. They also
+    report the gap between the two if a test shows one."""
     best = ranking.best
     if held is None or not (best or ranking.leaders):
         return []

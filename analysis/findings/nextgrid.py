@@ -273,7 +273,7 @@ def _dumped(grid: Any) -> str:
 
 
 def _named(grid: Any, name: str) -> None:
-    """Add the name: otherwise a file elsewhere would get its name from its path."""
+    """Set the grid's name. Without it a copy under another file name would name another sweep."""
     if "name" in grid:
         grid["name"] = name
     else:

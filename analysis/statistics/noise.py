@@ -321,9 +321,10 @@ def _of_shares(
     rule: Asked,
     least: int,
 ) -> Noise | None:
-    """Return the noise of shares: p(1 - p) times one factor, a ratio of sums, which cells without
-    any right answer do not disturb. The share of a cell is drawn toward 1/2 by two answers. The
-    test for equal noise is asked if counts are large enough for it."""
+    """Return the noise of shares. Its variance is p(1 - p) times a factor that all cells share.
+    The factor is a ratio of sums, so cells without any right answer do not distort it. A cell's
+    share is shrunk toward 1/2: one right and one wrong answer are added. Equality of the noise is
+    tested only if counts are large enough."""
     mine = {name: values for name, values in own.items() if len(values) > 1}
     repeated = [*mine.values(), *borrowed]
     if len(repeated) < least:

@@ -103,8 +103,8 @@ class Backend(ABC):
     @abstractmethod
     def cancel(self, tokens: Sequence[str]) -> Collection[str] | None:
         """Ask the jobs to stop: send SIGTERM to the workers of running jobs and withdraw waiting
-        jobs. Ignore unknown tokens. Return the tokens of jobs that it cannot stop yet
-        (suspended, about to begin), for which the caller repeats the call; None for none."""
+        jobs. Ignore unknown tokens. Return the tokens of jobs that cannot be stopped yet
+        (suspended, about to begin), or None. The caller repeats the call for these tokens."""
 
     @abstractmethod
     def logs(self, token: str) -> Iterator[str]:

@@ -165,8 +165,8 @@ FORMER = {
 
 
 def of_today(given: Sequence[str]) -> tuple[list[str], str | None]:
-    """Return the arguments with a former name of a verb replaced by the one of today, and a
-    sentence that says so; None if there is nothing to say."""
+    """Replace a verb's former name by its current name. Return the arguments, and a sentence that
+    gives the new name, or None if nothing was replaced."""
     for count in (1, 2):
         before = " ".join(given[:count])
         if len(given) >= count and before in FORMER:

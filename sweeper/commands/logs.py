@@ -336,7 +336,9 @@ def _print_stacks(arguments: Namespace) -> int:
     if not running:
         raise NotFound("none of these runs is running: there are no stacks to print")
     requests = [(run, stacks.ask(run.sweep_folder, run.id, run.attempts)) for run in running]
-    warn(f"waiting for {plural(len(requests), 'worker')}, which look every few seconds")
+    warn(
+        f"waiting for {plural(len(requests), 'worker')}, which check for requests every few seconds"
+    )
     answers: dict[str, stacks.Stacks | None] = {}
     deadline = time.monotonic() + _STACKS_SECONDS
     for run, word in requests:

@@ -64,7 +64,7 @@ def check(datum: Datum, number: int, loss: Loss, shape: Shape) -> None:
     if targets.shape[:1] != (n,) or targets.ndim > 2 or targets.dtype.kind not in "iu":
         raise RequestError(
             f"{where}: target_tokens is {targets.dtype} of shape {targets.shape}; it must be "
-            f"integers, {n} or {n} x K of them as model_input has {n} tokens"
+            f"integers of shape ({n},) or ({n}, K), since model_input has {n} tokens"
         )
     if not (_in_vocabulary(datum.tokens, shape) and _in_vocabulary(targets, shape)):
         raise RequestError(f"{where}: a token is outside the vocabulary of {shape.vocab}")

@@ -81,7 +81,7 @@ class Harbor:
 
     def __init__(self, made: Made, which: str) -> None:
         if made.folder is None:
-            raise ValueError("an environment of harbor's is made of a task's folder")
+            raise ValueError("an environment of Harbor needs a task's folder")
         self._made, self._folder, self._which = made, made.folder, which
         self._loop: asyncio.AbstractEventLoop | None = None
         self._paths = ""

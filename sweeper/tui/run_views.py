@@ -284,8 +284,8 @@ def why_waits(
     again: bool,
     wants: bool,
 ) -> str:
-    """Return why the service holds a run back: the worker says so; or the quota, or an engine that
-    went away, has ended its last attempt and there will be another."""
+    """Return why the service holds a run back; "" if it does not. Either the run's worker reports a
+    pause, or the quota or a lost engine ended the last attempt and another will follow."""
     if state.state in OPEN:
         # The launcher publishes less often than a worker beats, but sees the heartbeats of all
         # stores.
