@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -398,8 +398,20 @@ def test_it_is_told_to_stop(warmed: Warm) -> None:
     assert (outcome["state"], outcome["reason"]) == (State.PREEMPTED, "terminated")
 
 
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], list[bool]]:
+    """A function that gives this machine a load. Its list has an entry for each look at it."""
+
+    def give(value: float) -> list[bool]:
+        looks: list[bool] = []
+        monkeypatch.setattr(os, "getloadavg", lambda: (looks.append(True), (value,) * 3)[1])
+        return looks
+
+    return give
+
+
 def test_a_server_that_does_not_answer_costs_one_wait(
-    warmed: Warm, monkeypatch: pytest.MonkeyPatch
+    warmed: Warm, load: Callable[[float], list[bool]]
 ) -> None:
     warmed.prepare(WHAT_IT_HAS)
     warmed.learn("json")
@@ -407,21 +419,15 @@ def test_a_server_that_does_not_answer_costs_one_wait(
     assert child is not None and child.reap()[0] == 0
     (server,) = warmed.servers
     os.kill(server, signal.SIGSTOP)
-    waits: list[bool] = []
-
-    def idle() -> tuple[float, float, float]:
-        waits.append(True)  # it is asked after each wait
-        return 0.0, 0.0, 0.0
-
-    monkeypatch.setattr(os, "getloadavg", idle)
+    looks = load(0.0)  # it is asked after each wait
     for _ in range(3):
         assert warmed.fork("pass", wait_s=0.3) is None
-    assert len(waits) == 1
+    assert len(looks) == 1
     os.kill(server, signal.SIGCONT)
 
 
 def test_on_a_busy_machine_a_server_is_waited_for(
-    warmed: Warm, monkeypatch: pytest.MonkeyPatch
+    warmed: Warm, load: Callable[[float], list[bool]]
 ) -> None:
     """Hundreds of runs that start at once are a queue; to start by itself would cost each more."""
     warmed.prepare(WHAT_IT_HAS)
@@ -429,7 +435,7 @@ def test_on_a_busy_machine_a_server_is_waited_for(
     first = warmed.fork("pass")
     assert first is not None and first.reap()[0] == 0
     (server,) = warmed.servers
-    monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 1000.0, 1000.0))
+    load(1000.0)
     looks: list[bool] = []
 
     def meanwhile() -> bool:

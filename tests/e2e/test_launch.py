@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -64,19 +63,6 @@ def test_failures_are_told(local: Shell) -> None:
     again = "6 failed: `sweeper logs toys --state failed` shows what they printed, `sweeper retry"
     assert again in said
     assert again in shell.run("launch", "grid.yaml", "fail=true")
-
-
-def test_a_launcher_that_is_killed_again_and_again(shell: Shell) -> None:
-    for _ in range(6):
-        launcher = shell.start("launch", "grid.yaml", "seconds=1", "--wait")
-        time.sleep(0.9)
-        launcher.kill()
-        launcher.communicate()
-    assert "6/6 succeeded" in shell.run("launch", "grid.yaml", "seconds=1", "--wait")
-    done = shell.executed()
-    assert len(done) == 30
-    assert set(done.values()) == {1}
-    assert {attempt for _, attempt, _ in done} == {"1"}
 
 
 def test_one_launcher_at_a_time(local: Shell) -> None:

@@ -196,6 +196,21 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Parts of the paths of files that this user may not open."""
+    parts: set[str] = set()
+    open_file = os.open
+
+    def opens(path: Any, *rest: Any, **more: Any) -> int:
+        if any(part in str(path) for part in parts):
+            raise PermissionError(13, "not for you")
+        return open_file(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", opens)
+    return parts
+
+
+@pytest.fixture
 def make_scene(tmp_path: Path, no_sync: None, fake_backend: None) -> Callable[..., Scene]:
     """A function from the number of runs and launch options to a scene in the test's folder."""
     return lambda runs=3, **launch: Scene(tmp_path, runs, **launch)

@@ -26,17 +26,6 @@ def test_bad_values_are_refused(field, value, message):
         sft.Config(**{field: value})
 
 
-def test_the_linear_schedule_falls_to_zero():
-    config = sft.Config(learning_rate=0.8, lr_schedule="linear", max_steps=4)
-    rates = [settings.learning_rate_at(config, step) for step in range(4)]
-    assert rates == pytest.approx([0.8, 0.6, 0.4, 0.2])
-
-
-def test_the_constant_schedule_is_constant():
-    config = sft.Config(learning_rate=0.8, lr_schedule="constant", max_steps=4)
-    assert {settings.learning_rate_at(config, step) for step in range(4)} == {0.8}
-
-
 def test_mean_nll_weighs_every_answer_token_alike():
     import tinker
 

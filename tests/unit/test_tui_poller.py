@@ -135,9 +135,7 @@ def test_all_that_failed_say_why_at_once(make_watched: Any, make_scene: Any) -> 
     assert {run.remark for run in watched.poller.look().runs} == {"error: boom"}
 
 
-def test_a_file_that_cannot_be_read_is_read_later(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_read_is_read_later(watched: Watched, unreadable: set[str]) -> None:
     first, second, third = watched.scene.ids
     for run in (first, second, third):
         watched.scene.worker(run, 1, Event.CLAIMED)
@@ -145,20 +143,13 @@ def test_a_file_that_cannot_be_read_is_read_later(
         if run != third:
             watched.scene.log(run, "boom\n")
             watched.scene.worker(run, 1, Event.FAILED, reason="error")
-    fails, open_file = {first}, os.open
-
-    def opens(path: Any, *rest: Any, **more: Any) -> int:
-        if any(f"{run}.1" in str(path) for run in fails):
-            raise PermissionError(13, "not for you")
-        return open_file(path, *rest, **more)
-
     watched.scene.store.remove([watched.scene.folder.log(second, 1)])
-    monkeypatch.setattr(os, "open", opens)
+    unreadable.add(f"{first}.1")
     view = watched.poller.look()
     assert [run.said for run in view.runs] == ["", "", ""]
     assert [run.value for run in view.runs] == [None, 1.0, 1.0]
     assert "not for you" in view.problem and view.loading == 0
-    fails.clear()
+    unreadable.clear()
     watched.poller.look()
     view = watched.poller.look()
     assert [run.said for run in view.runs] == ["boom", "", ""]
