@@ -202,8 +202,8 @@ class Preparing:
         ranking, deviation = noise_of_sweep(self._workspace.registry, sweep, metric)
         if deviation is None:
             raise UsageError(f"{sweep}: no cell has two seeds with a value: its noise is unknown")
-        found = [lead_text(ranking, deviation * lead_found(cells, seeds)) for seeds in SEEDS]
-        by_seeds = [row | {"difference": text} for row, text in zip(table, found, strict=True)]
+        leads = [lead_text(ranking, deviation * lead_found(cells, seeds)) for seeds in SEEDS]
+        by_seeds = [row | {"difference": text} for row, text in zip(table, leads, strict=True)]
         return answer | {"leads": by_seeds, "noise_of": sweep, "deviation": deviation}
 
 

@@ -38,15 +38,15 @@ def captured(run: RecordedRun) -> list[Found]:
     iteration, those of the latest attempt are returned."""
     latest: dict[tuple[int, str], list[Found]] = {}
     for attempt, folder in enumerate(run.folders(), start=1):
-        found: dict[tuple[int, str], list[Found]] = {}
+        by_iteration: dict[tuple[int, str], list[Found]] = {}
         for path, rows in _stores(run, folder):
             for record in _records(rows):
                 number = record["iteration"]
                 iteration = number if isinstance(number, int) else 0
                 file = SummaryFile(path, iteration, str(record.get("split", "captured")), attempt)
                 one = Found(file, record, flat(record, file))
-                found.setdefault((iteration, file.name), []).append(one)
-        latest |= found
+                by_iteration.setdefault((iteration, file.name), []).append(one)
+        latest |= by_iteration
     return [one for key in sorted(latest) for one in latest[key]]
 
 

@@ -35,7 +35,7 @@ class Folder:
 
     def changed(self) -> "list[tuple[str, bytes]]":
         """Return the files that were written here since the last call."""
-        found: list[tuple[str, bytes]] = []
+        files: list[tuple[str, bytes]] = []
         with self._lock:
             for at, folders, names in os.walk(self.top):
                 for name in sorted(set(folders) & set(_SKIPPED)):
@@ -52,11 +52,11 @@ class Folder:
                         continue
                     try:
                         with open(path, "rb") as file:
-                            found.append((key, file.read(LARGEST)))
+                            files.append((key, file.read(LARGEST)))
                     except OSError:  # removed since, or not readable
                         continue
                     self._known[key] = stamp
-        return found
+        return files
 
     def _skip(self, path: str, why: str) -> None:
         key = os.path.relpath(path, self.top)
@@ -98,8 +98,8 @@ def frame(kind: str, data: bytes = b"", **more: Any) -> bytes:
 
 def unpack(line: bytes) -> "tuple[dict[str, Any], bytes]":
     """Return a frame, and its data."""
-    found = json.loads(line)
-    return found, base64.b64decode(found.get("data", ""))
+    message = json.loads(line)
+    return message, base64.b64decode(message.get("data", ""))
 
 
 class Relay:
@@ -130,23 +130,23 @@ class Relay:
         while notices:
             self.send(frame("out", notices.pop(0)))
 
-    def take(self, found: "dict[str, Any]", data: bytes) -> None:
+    def take(self, message: "dict[str, Any]", data: bytes) -> None:
         """Do what a frame says."""
         with open(os.path.join(self.base, "alive"), "w"):
             pass
-        if found["kind"] == "put":
-            self.folders[found["folder"]].write(found["name"], data)
-        elif found["kind"] == "start":
-            self._start(found["argv"], found["env"])
-        elif found["kind"] == "data":
-            connection = self._connections.get(found["id"])
+        if message["kind"] == "put":
+            self.folders[message["folder"]].write(message["name"], data)
+        elif message["kind"] == "start":
+            self._start(message["argv"], message["env"])
+        elif message["kind"] == "data":
+            connection = self._connections.get(message["id"])
             if connection is not None:
                 try:
                     connection.sendall(data)
                 except OSError:  # the bridge has ended
-                    self._close(found["id"])
-        elif found["kind"] == "close":
-            self._close(found["id"])
+                    self._close(message["id"])
+        elif message["kind"] == "close":
+            self._close(message["id"])
 
     def _start(self, argv: "list[str]", env: "dict[str, str]") -> None:
         self.folders["work"].changed()
