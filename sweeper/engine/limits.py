@@ -86,23 +86,24 @@ class Gate:
     """
 
     def __init__(self, limit: int | None) -> None:
-        self._limit = limit
+        self.limit = limit
         self._lock = threading.Lock()
         self._inside = set[str]()
         self._waiting: OrderedDict[str, list[Callable[[], None]]] = OrderedDict()
 
     def full(self) -> bool:
         """Return whether a new key would have to wait."""
-        return self._limit is not None and len(self._inside) >= self._limit
+        return self.limit is not None and len(self._inside) >= self.limit
 
     def inside(self) -> set[str]:
         """Return the admitted keys."""
         with self._lock:
             return set(self._inside)
 
-    def waiting(self) -> int:
-        """Return the number of waiting keys."""
-        return len(self._waiting)
+    def waiting(self) -> list[str]:
+        """Return the waiting keys, in their order."""
+        with self._lock:
+            return list(self._waiting)
 
     def enter(self, key: str, start: Callable[[], None]) -> bool:
         """Call `start` when `key` is admitted, at once if it already is. Return whether it was

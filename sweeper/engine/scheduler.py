@@ -286,7 +286,7 @@ class Admission:
         self, promises: Promises, scheduler: Scheduler, meter: Meter, limits: Limits
     ) -> None:
         self._promises, self._scheduler, self._meter = promises, scheduler, meter
-        self._seats, self._draws = Gate(limits.max_sessions), Gate(limits.max_concurrent_samples)
+        self.seats, self._draws = Gate(limits.max_sessions), Gate(limits.max_concurrent_samples)
         self._lock = threading.Lock()
         self._waiting: dict[str, set[Future[Reply]]] = {}
 
@@ -313,7 +313,7 @@ class Admission:
             self._scheduler.submit(lane, future, job)
 
         future.add_done_callback(lambda _: self._promises.resume(name))
-        self._admit(self._seats, session, name, start, _SEATS)
+        self._admit(self.seats, session, name, start, _SEATS)
 
     def full(self) -> bool:
         """Return whether a sample would have to wait."""
@@ -338,12 +338,12 @@ class Admission:
 
     def ended(self, session: str) -> None:
         """Free the seat of a session that has ended, and fail its waiting requests."""
-        self._seats.forget(session)
+        self.seats.forget(session)
         with self._lock:
             waiting = self._waiting.pop(session, ())
         fail(waiting, "the session has ended")
 
     def keep(self, sessions: Collection[str]) -> None:
         """Free the seats of all other sessions. Waiting requests go on waiting."""
-        for session in self._seats.inside() - set(sessions):
-            self._seats.leave(session)
+        for session in self.seats.inside() - set(sessions):
+            self.seats.leave(session)

@@ -4,6 +4,7 @@ import gc
 import json
 import math
 import signal
+from typing import Any
 
 import chz
 import numpy as np
@@ -100,12 +101,12 @@ def test_its_gradient_is_that_of_the_sdks_own_custom_loss(
             stepped = trainer.train_on(passed).optim_step
         else:
             passed.forward()  # asks the reference
-            known = [trainer._known[id(pair)] for pair in passed.batch]
+            known = trainer.begin_baseline(passed.batch)()
             given = [dpo.weighted(example, 1.0) for pair in passed.batch for example in pair]
             loss = by_differences(passed.batch, known, config.dpo_beta, small_torch.total)
             trainer.training.forward_backward_custom(given, loss)
             stepped = trainer.training.optim_step(trainer.adam(1))
-        metrics = trainer.wait(stepped).metrics
+        metrics: Any = trainer.wait(stepped).metrics
         given = [dpo.weighted(example, 1.0) for pair in passed.batch for example in pair]
         outputs = trainer.wait(trainer.training.forward(given, "cross_entropy")).loss_fn_outputs
         return metrics, [output["logprobs"].to_numpy() for output in outputs]

@@ -68,9 +68,9 @@ class Batch:
         # Puts a job's command and variables into a container; without it the command runs as it
         # is.
         self.contain: Callable[[list[str], dict[str, str]], list[str]] | None = None
-        self._waiting: list[Any] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._asked = threading.local()
+        self.waiting: list[Any] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.asked = threading.local()
         self._saved: list[tuple[Any, str, Any]] = []
         self.recover()
 
@@ -86,7 +86,7 @@ class Batch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes:
+        for process in self.processes:
             if process.poll() is None:
                 _kill(process)
                 process.wait()
@@ -98,7 +98,7 @@ class Batch:
         """Return a client for the test's own requests."""
         import botocore.session
 
-        keys = {
+        keys: dict[str, Any] = {
             "aws_access_key_id": CREDENTIALS["AWS_ACCESS_KEY_ID"],
             "aws_secret_access_key": CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
         }
@@ -137,8 +137,8 @@ class Batch:
 
     def release(self) -> None:
         """Start held jobs."""
-        self.held, waiting = False, self._waiting
-        self._waiting = []
+        self.held, waiting = False, self.waiting
+        self.waiting = []
         for job in waiting:
             threading.Thread.start(job)
 
@@ -174,10 +174,10 @@ class Batch:
             _Execution(batch, job).run()
 
         def started(job: Any) -> None:
-            job.retry = getattr(batch._asked, "retry", None) or {}
+            job.retry = getattr(batch.asked, "retry", None) or {}
             job.host_gone, job.reason = None, None
             if batch.held:
-                batch._waiting.append(job)
+                batch.waiting.append(job)
             else:
                 start(job)
 
@@ -185,8 +185,8 @@ class Batch:
             terminate(job, reason)
             for child in job._child_jobs or ():  # which moto leaves alone
                 terminated(child, reason)
-            if job in batch._waiting:  # a waiting job has no machine to receive a signal
-                batch._waiting.remove(job)
+            if job in batch.waiting:  # a waiting job has no machine to receive a signal
+                batch.waiting.remove(job)
                 start(job)
 
         def described(job: Any) -> dict[str, Any]:
@@ -226,28 +226,28 @@ class Batch:
                 said = (f"{code}Exception", why) if colon else ("ClientException", code)
                 raise JsonRESTError(*said)
             if name == "submitjob":
-                batch._asked.retry = response._get_param("retryStrategy")
+                batch.asked.retry = response._get_param("retryStrategy")
                 answered = answer(response)
                 if batch.lose_replies > 0:
                     batch.lose_replies -= 1
                     raise Broken("ServerException", "the reply was lost")
                 return str(answered)
             if name == "describejobs":
-                return batch._describe(response)
+                return batch.description(response)
             if name == "listjobs":
-                return batch._list(response, json.loads(answer(response))["jobSummaryList"])
+                return batch.listing(response, json.loads(answer(response))["jobSummaryList"])
             return str(answer(response))
 
         return answered
 
-    def _describe(self, response: Any) -> str:
+    def description(self, response: Any) -> str:
         asked = response._get_param("jobs") or []
         if len(asked) > 100:
             raise JsonRESTError("ClientException", "at most 100 jobs")
         known = self._backend()._jobs
         return json.dumps({"jobs": [known[job].describe() for job in asked if job in known]})
 
-    def _list(self, response: Any, found: list[dict[str, Any]]) -> str:
+    def listing(self, response: Any, found: list[dict[str, Any]]) -> str:
         if response._get_param("filters") is None:
             wanted = response._get_param("jobStatus") or "RUNNING"
             found = [job for job in found if job["status"] == wanted]
@@ -356,7 +356,7 @@ class _Execution:
             )
         except OSError as error:
             return 127, f"CannotStartContainerError: {error}"
-        batch._processes.append(process)
+        batch.processes.append(process)
         pump = threading.Thread(target=self._ship, args=(process, stream), daemon=True)
         pump.start()
         code, reason = self._attend(process)

@@ -1,6 +1,6 @@
 """A grid that grows: what is done stays done, under the name that it has."""
 
-import os
+from typing import Any
 
 import pytest
 
@@ -52,14 +52,11 @@ class Scene:
             self.backend.end(token(run, 1))
 
     def names(self):
-        runs = read_json(self.store, self.folder.plan)["runs"]
+        runs: Any = read_json(self.store, self.folder.plan)["runs"]
         return {run["id"]: run["name"] for run in runs if not run.get("retired")}
 
 
-@pytest.fixture(autouse=True)
-def _unsynced(monkeypatch):
-    """Nothing here is cut off by a crash, so nothing waits for the disk."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+pytestmark = pytest.mark.usefixtures("no_sync")
 
 
 def test_axes_samples_and_conditions_added_later_rerun_nothing(tmp_path):

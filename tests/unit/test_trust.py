@@ -5,6 +5,7 @@ import io
 import json
 import os
 import stat
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "root" / "s"
     folder.mkdir(parents=True)
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "their-home"))
-    plan = sealed(planned(str(tmp_path / "grid.yaml")).document())
+    plan: Any = sealed(planned(str(tmp_path / "grid.yaml")).document())
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     plan["recipe"]["command"] = ["sh", "-c", "steal\x1b[2J"]
     plan["launch"]["env"] = {"LD_PRELOAD": "theirs.so", "A_TOKEN": "hunter22"}
@@ -138,10 +139,9 @@ def test_who_types_it_answers(
     """Once it is agreed to, the backend is opened, which refuses here."""
     screen = io.StringIO() if flags else Typed()
     monkeypatch.setattr("sys.stdin", Typed(answer))
-    monkeypatch.setattr("sys.stdout", screen)
-    monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    with registered(backend_type("local")._replace(open=_refuse)):
+    local = backend_type("local")._replace(open=_refuse)
+    with redirect_stdout(screen), redirect_stderr(screen), registered(local):
         assert main(["retry", "s", *flags]) == code
     assert ("it is opened" in screen.getvalue()) == (code == 6)
     assert not list(theirs.rglob("*.retry.json"))

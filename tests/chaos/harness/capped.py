@@ -31,15 +31,14 @@ class Capped(Service):
         threading.Thread(target=self._keep, daemon=True).start()
 
     def _keep(self) -> None:
-        gate = self._admission._seats
+        gate = self._admission.seats
         with (self.home / "seats.jsonl").open("a") as record:
             while True:
-                cap = int((self.home / "cap").read_text() or gate._limit)
-                if cap != gate._limit:
-                    gate._limit = cap
+                cap = int((self.home / "cap").read_text() or gate.limit or 0)
+                if cap != gate.limit:
+                    gate.limit = cap
                     gate.leave("")  # admits those for whom there is room now
-                with gate._lock:
-                    inside, waiting = list(gate._inside), list(gate._waiting)
+                inside, waiting = list(gate.inside()), gate.waiting()
                 line = {"time": time.time(), "cap": cap}
                 line |= {"inside": self._whose(inside), "waiting": self._whose(waiting)}
                 record.write(json.dumps(line) + "\n")
