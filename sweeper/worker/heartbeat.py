@@ -13,7 +13,6 @@ from sweeper.recipe import stack_signal
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.states import Event, parse_name
 from sweeper.sweep.usage import NO_USAGE
-from sweeper.worker.kernel_files import text_of
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def container_memory(
     """Return available and total memory of the tightest control group (version 2) around this
     process. None if there is no limit."""
     tightest: tuple[int, int] | None = None
-    for line in text_of(own).splitlines():
+    for line in _text_of(own).splitlines():
         if line.startswith("0::/"):
             folder = line[4:]
             while True:
@@ -132,8 +131,8 @@ def container_memory(
 
 def _group(folder: str) -> tuple[int, int] | None:
     most, used = (
-        text_of(f"{folder}/memory.max").strip(),
-        text_of(f"{folder}/memory.current").strip(),
+        _text_of(f"{folder}/memory.max").strip(),
+        _text_of(f"{folder}/memory.current").strip(),
     )
     if not most.isdecimal() or not used.isdecimal() or int(most) >= _UNLIMITED:
         return None
@@ -143,7 +142,7 @@ def _group(folder: str) -> tuple[int, int] | None:
 
 
 def _table(path: str) -> dict[str, int]:
-    rows = (line.split() for line in text_of(path).splitlines())
+    rows = (line.split() for line in _text_of(path).splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}
 
 
@@ -253,7 +252,7 @@ def stacks_of(group: int, path: str) -> str:
 
 def _catches(pid: int) -> bool:
     """Return whether the process has a handler for our signal, which would end it otherwise."""
-    for line in text_of(f"/proc/{pid}/status").splitlines():
+    for line in _text_of(f"/proc/{pid}/status").splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (stack_signal.number() - 1) & 1)
     return False
@@ -294,10 +293,19 @@ def _members(group: int) -> list[int]:
 def _state(pid: int) -> str | None:
     """Return a line about a process: its state, the kernel function it waits in, its name."""
     status = dict(
-        line.split(":", 1) for line in text_of(f"/proc/{pid}/status").splitlines() if ":" in line
+        line.split(":", 1) for line in _text_of(f"/proc/{pid}/status").splitlines() if ":" in line
     )
     if not status:
         return None
-    waits = text_of(f"/proc/{pid}/wchan").strip("0\n")
+    waits = _text_of(f"/proc/{pid}/wchan").strip("0\n")
     state = status.get("State", "").strip()
     return f"{pid} {status.get('Name', '').strip()}: {state}{f', in {waits}' if waits else ''}"
+
+
+def _text_of(path: str) -> str:
+    """Return the beginning of a file; empty if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(65536)
+    except OSError:
+        return ""
