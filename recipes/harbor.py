@@ -42,51 +42,14 @@ from . import (
     terminal_tasks,
     tracking,
 )
+from .harbor_settings import TERMINUS, Agents, check_agents, options_of
 from .harbor_trials import Trial
 from .rollouts import Group, Problem
 from .service import RecipeError
 
 _OURS = {"bubblewrap": "sweeper.tasks.for_harbor:Bubblewrap"}
-_TERMINUS = "terminus-2"
 _FREE = settings.FREE | {"attempts", "environment_retries"}
 _LOOK_SECONDS = 0.2
-
-
-@chz.chz
-class Agents(settings.Tasks):
-    """The agent of trials, and where it works."""
-
-    agent: str = chz.field(
-        default=_TERMINUS, doc="harbor's name of an agent, or the import path of a class (a.b:C)"
-    )
-    agent_options: str = chz.field(default="{}", doc="JSON object: further arguments of the agent")
-    environment: str = chz.field(
-        default="bubblewrap", doc="bubblewrap, a type of harbor's, or the import path of a class"
-    )
-    n_parallel_envs: int = chz.field(default=4, doc="trials at once")
-    environment_retries: int = chz.field(
-        default=2, doc="how often to repeat a trial whose environment died"
-    )
-    timeout_multiplier: float = chz.field(default=1.0, doc="factor of all time limits of tasks")
-    max_turns: int = chz.field(default=50, doc="terminus-2: turns of a trial")
-    context_limit: int = chz.field(default=32000, doc="terminus-2: longest prompt, in tokens")
-    summarise: bool = chz.field(
-        default=False, doc="terminus-2: summarise near that limit, and continue from that"
-    )
-    summary_margin: int = chz.field(
-        default=8000, doc="terminus-2, summarise: tokens before that limit at which to do it"
-    )
-    renderer_name: str | None = chz.field(
-        default=None, doc="terminus-2: tinker-cookbook's renderer; else the one it recommends"
-    )
-
-
-def check_agents(config: Agents) -> None:
-    """Raise ValueError for invalid settings of trials; see `settings.check_problems`."""
-    settings.check_at_least(config, n_parallel_envs=1, environment_retries=0)
-    settings.check_at_least(config, max_turns=1, context_limit=2, summary_margin=0)
-    settings.check_positive(config, "timeout_multiplier")
-    options_of(config.agent_options)
 
 
 @chz.chz
@@ -102,17 +65,6 @@ class Config(settings.Place, Agents):
     def _check(self) -> None:
         check_agents(self)
         settings.check_at_least(self, attempts=1, max_tokens=1)
-
-
-def options_of(text: str) -> dict[str, Any]:
-    """Parse the agent's further arguments. Raises ValueError."""
-    try:
-        options: Any = json.loads(text)
-    except ValueError:
-        options = None
-    if not isinstance(options, dict):
-        raise ValueError(f"agent_options is not a JSON object: {text[:80]}")
-    return options
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
@@ -246,7 +198,7 @@ class Trials:
             self.directory.record_checkpoint({"name": "trials", "batch": 0} | self.tracker.mark)
         self.stop.graceful = True
         if missing:
-            if self.config.agent == _TERMINUS:
+            if self.config.agent == TERMINUS:
                 connection = service.connect(self.config.base_url, {"recipe": "harbor"})
                 use_service(connection.url)
                 connection.close()
@@ -304,7 +256,7 @@ class Trials:
         path = config.load_checkpoint_path
         weights = None if path is None else rundir.sampler_path(path)
         sampling = Sampling(config.max_tokens, config.temperature, weights)
-        agent = agent_of(config, config.model_name, sampling, tinker=config.agent == _TERMINUS)
+        agent = agent_of(config, config.model_name, sampling, tinker=config.agent == TERMINUS)
         return await run_trial(config, task, number, agent, os.path.join(folder, name))
 
     def _in_order(self, wanted: Sequence[tuple[Task, int]]) -> list[Trial]:

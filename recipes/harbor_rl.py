@@ -27,7 +27,7 @@ import chz
 from sweeper.environments import Died
 from sweeper.tasks import Task
 
-from . import harbor, harbor_trials, hyperparams, service, settings, terminal
+from . import harbor, harbor_settings, harbor_trials, hyperparams, service, settings, terminal
 from .episodes import Played
 from .harbor_trials import Trial
 from .rollouts import Problem, Turn
@@ -40,7 +40,7 @@ _CANCEL_SECONDS = 30.0
 
 
 @chz.chz
-class Config(settings.Policy, harbor.Agents):
+class Config(settings.Policy, harbor_settings.Agents):
     """Configuration of a run."""
 
     test_tasks: str | None = chz.field(default=None, doc="folder of tasks to evaluate on")
@@ -55,7 +55,7 @@ class Config(settings.Policy, harbor.Agents):
 
     @chz.validate
     def _check(self) -> None:
-        harbor.check_agents(self)
+        harbor_settings.check_agents(self)
         if self.n_epochs is not None:
             settings.check_at_least(self, n_epochs=1)
 

@@ -161,6 +161,8 @@ def test_a_recipes_grid_can_be_planned_as_it_is(grids: Path) -> None:
     assert made["lacks"] == [] and "# lora_rank: " in made["grid"] and "notice" not in made
     (grids / "first.yaml").write_text(made["grid"])
     assert ask(grids, "plan", grid="first.yaml")["runs_to_start"] == 9
+    for name in ("harbor", "harbor_rl"):  # whose package is in another interpreter
+        assert "# summary_margin: " in ask(grids, "recipes", name=name)["grid"]
     assert "no recipe 'os': there is " in ask(grids, "recipes", name="os")
 
 

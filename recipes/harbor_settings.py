@@ -1,0 +1,59 @@
+"""Settings of trials of the package `harbor`, for the recipes harbor and harbor_rl. They are not in
+either of them, because a recipe has one class of settings of its own."""
+
+import json
+from typing import Any
+
+import chz
+
+from . import settings
+
+TERMINUS = "terminus-2"
+
+
+@chz.chz
+class Agents(settings.Tasks):
+    """The agent of trials, and where it works."""
+
+    agent: str = chz.field(
+        default=TERMINUS, doc="harbor's name of an agent, or the import path of a class (a.b:C)"
+    )
+    agent_options: str = chz.field(default="{}", doc="JSON object: further arguments of the agent")
+    environment: str = chz.field(
+        default="bubblewrap", doc="bubblewrap, a type of harbor's, or the import path of a class"
+    )
+    n_parallel_envs: int = chz.field(default=4, doc="trials at once")
+    environment_retries: int = chz.field(
+        default=2, doc="how often to repeat a trial whose environment died"
+    )
+    timeout_multiplier: float = chz.field(default=1.0, doc="factor of all time limits of tasks")
+    max_turns: int = chz.field(default=50, doc="terminus-2: turns of a trial")
+    context_limit: int = chz.field(default=32000, doc="terminus-2: longest prompt, in tokens")
+    summarise: bool = chz.field(
+        default=False, doc="terminus-2: summarise near that limit, and continue from that"
+    )
+    summary_margin: int = chz.field(
+        default=8000, doc="terminus-2, summarise: tokens before that limit at which to do it"
+    )
+    renderer_name: str | None = chz.field(
+        default=None, doc="terminus-2: tinker-cookbook's renderer; else the one it recommends"
+    )
+
+
+def check_agents(config: Agents) -> None:
+    """Raise ValueError for invalid settings of trials; see `settings.check_problems`."""
+    settings.check_at_least(config, n_parallel_envs=1, environment_retries=0)
+    settings.check_at_least(config, max_turns=1, context_limit=2, summary_margin=0)
+    settings.check_positive(config, "timeout_multiplier")
+    options_of(config.agent_options)
+
+
+def options_of(text: str) -> dict[str, Any]:
+    """Parse the agent's further arguments. Raises ValueError."""
+    try:
+        options: Any = json.loads(text)
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        raise ValueError(f"agent_options is not a JSON object: {text[:80]}")
+    return options
