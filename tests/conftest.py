@@ -195,6 +195,36 @@ def ceph_root(monkeypatch: pytest.MonkeyPatch) -> str:
     return _use_s3(monkeypatch, address, "testing", "testing-secret")
 
 
+@pytest.fixture
+def gs_root(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A root on the emulated Google Cloud Storage that `tests/support/clouds.py` starts."""
+    address = os.environ.get("SWEEPER_TEST_GS")
+    if address is None:
+        pytest.skip("no emulated Google Cloud Storage: tests/support/clouds.py starts one")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+    return _new_bucket("gs", "gcsfs")
+
+
+@pytest.fixture
+def az_root(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A root on the emulated Azure Blob Storage that `tests/support/clouds.py` starts."""
+    connection = os.environ.get("SWEEPER_TEST_AZ")
+    if connection is None:
+        pytest.skip("no emulated Azure Blob Storage: tests/support/clouds.py starts one")
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
+    return _new_bucket("az", "adlfs")
+
+
+def _new_bucket(scheme: str, package: str) -> str:
+    """Return a root in a new bucket, made by the client that the environment configures."""
+    import fsspec
+
+    pytest.importorskip(package)
+    bucket = f"test-{uuid.uuid4().hex[:12]}"
+    fsspec.filesystem(scheme, skip_instance_cache=True).mkdir(bucket)
+    return f"{scheme}://{bucket}/some/prefix"
+
+
 @pytest.fixture(scope="session")
 def slurm_support() -> ModuleType:
     """`tests/support/slurm.py`: `Cluster(nodes, cpus)`. Tests skip with a message

@@ -34,10 +34,13 @@ class _Listed(TypedDict, total=False):
 
 class _Kind(NamedTuple):
     """A filesystem that can create files exclusively: its package and its options for fsspec.
-    `prefixed`: its `find` lists the keys with a prefix by one request, even if there are none."""
+    `whole`: the options with which it reads a whole file by one request; without them it would ask
+    for the size first. `prefixed`: its `find` lists the keys with a prefix by one request, even if
+    there are none."""
 
     package: str
     options: dict[str, object]
+    whole: Mapping[str, int] = {}
     prefixed: bool = False
 
 
@@ -57,9 +60,10 @@ S3 = _Kind(
             "max_pool_connections": AT_ONCE,
         },
     },
+    whole={"max_concurrency": 1},
     prefixed=True,
 )
-_GCS = _Kind("gcsfs", {"use_listings_cache": False})
+_GCS = _Kind("gcsfs", {"use_listings_cache": False}, whole={"concurrency": 1})
 _AZURE = _Kind("adlfs", {"use_listings_cache": False})
 _KINDS = {
     "s3": S3,
@@ -79,6 +83,8 @@ beside the line in which we report the same error."""
 _SKEWED = ("RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture")
 _CONFLICTS = 5
 _BUSY = ("SlowDown", "503", "ServiceUnavailable", "RequestLimitExceeded", "429")
+_BEYOND = ("InvalidRange", "416")
+"""Codes of a read that begins at the end of a file or after it."""
 _PAUSES = (0.5, 1.0, 2.0)
 """Seconds to wait before files are read again that the store was too busy for."""
 _memory = threading.RLock()
@@ -145,12 +151,9 @@ class RemoteStore:
             ) from error
         except Exception as error:
             raise StoreError(f"{self.root}: {_reason(error)}") from error
-        self._whole: dict[str, int] = {}
+        self._whole = kind.whole
         if kind is S3:
             self._fs.retries = 2
-            self._whole = {
-                "max_concurrency": 1
-            }  # without a size fsspec would ask for it before each read
         self._base: str = self._fs._strip_protocol(self.root)
         self._bucketed = scheme != "memory"
         self._prefixed = kind.prefixed
@@ -248,7 +251,7 @@ class RemoteStore:
         try:
             return self._do(path, lambda: self._fs.cat_file(full, start=start, end=end))
         except StoreError as error:
-            if error.__cause__ is not None and _code(error.__cause__) == "InvalidRange":
+            if error.__cause__ is not None and _code(error.__cause__) in _BEYOND:
                 return b""  # the file is shorter
             raise
 
@@ -369,22 +372,23 @@ def _loader() -> object:
 
 
 def _code(error: BaseException) -> str:
-    """Return S3's code for the error; empty for other errors."""
+    """Return S3's code for the error, or the status of Google's or Azure's answer; empty for other
+    errors."""
     for one in (error, error.__cause__):
         response: object = getattr(one, "response", None)
         if isinstance(response, dict):
             return str(response.get("Error", {}).get("Code", ""))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        for name in ("code", "status_code"):
+            status: object = getattr(one, name, None)
+            if isinstance(status, int | str):
+                return str(status)
     return ""
 
 
 def _is_taken(error: Exception) -> bool:
-    """Return whether a create lost to another. Ceph's reply is not mapped to FileExistsError;
-    Google's client gives the status code."""
-    return (
-        isinstance(error, FileExistsError)
-        or _code(error) in ("PreconditionFailed", "412")
-        or str(getattr(error, "code", "")) == "412"
-    )
+    """Return whether a create lost to another. The answers of Ceph and Google are not mapped to
+    FileExistsError."""
+    return isinstance(error, FileExistsError) or _code(error) in ("PreconditionFailed", "412")
 
 
 def _reason(error: BaseException) -> str:

@@ -28,7 +28,9 @@ from sweeper.store.writable import probe
 from sweeper.sweep import environment_file
 from sweeper.testing import Faults, FaultyStore
 
-REMOTE = ["memory", "s3", "ceph"] if "SWEEPER_TEST_CEPH" in os.environ else ["memory", "s3"]
+EMULATED = [name for name in ("ceph", "gs", "az") if f"SWEEPER_TEST_{name.upper()}" in os.environ]
+"""Other servers than moto: `make ceph`, and tests/support/clouds.py."""
+REMOTE = ["memory", "s3", *EMULATED]
 
 
 @pytest.fixture(params=["local", "faulty", "snapshot", "shared", *REMOTE])
