@@ -186,7 +186,7 @@ _SMALL_PARENT = (
     "import os, sys\n"
     "child = os.posix_spawn(sys.executable, [sys.executable, *sys.argv[1:]], os.environ)\n"
     "_, status, usage = os.wait4(child, 0)\n"
-    "print(usage.ru_maxrss, usage.ru_utime + usage.ru_stime, file=sys.stderr)\n"
+    "print('\\n', usage.ru_maxrss, usage.ru_utime + usage.ru_stime, file=sys.stderr)\n"
     "sys.exit(os.waitstatus_to_exitcode(status))\n"
 )
 """A process starts with the peak memory of its parent."""
