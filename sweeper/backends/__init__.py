@@ -208,8 +208,8 @@ class Away(Backend):
     def forget(self, tokens: Sequence[str]) -> None:
         self._there().forget(tokens)
 
-    def room(self) -> int | None:
-        return None if self._opened is None else self._opened.room()
+    def room(self, resources: Mapping[str, object] | None = None) -> int | None:
+        return None if self._opened is None else self._opened.room(resources)
 
     def location(self) -> Mapping[str, str]:
         return {} if self._opened is None else self._opened.location()

@@ -120,9 +120,11 @@ class Backend(ABC):
         not be queried again."""
         del tokens
 
-    def room(self) -> int | None:
+    def room(self, resources: Mapping[str, object] | None = None) -> int | None:
         """Return how many more jobs can start now; None if jobs may wait at the backend instead.
-        Jobs beyond it are not submitted, and stay planned."""
+        Jobs beyond it are not submitted, and stay planned. With `resources` only jobs that request
+        these count."""
+        del resources
         return None
 
     def location(self) -> Mapping[str, str]:

@@ -2,9 +2,9 @@
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from sweeper.backends.base import Check
+from sweeper.backends.base import Check, JobSpec
 from sweeper.common.gpus import Gpus
 from sweeper.errors import EnvironmentFailure, Unreachable
 
@@ -13,36 +13,46 @@ _STARTING_SECONDS = 5.0
 
 
 class GpuRoom:
-    """How many jobs can get GPUs now. `options` are those of a backend; without `gpus` there is no
-    limit. A job that was just submitted counts as one that has its devices."""
+    """How many jobs can get GPUs now. `options` are those of a backend, for all its jobs;
+    `resources` are those of a stage's jobs. Without `gpus` there is no limit. A job that was just
+    submitted counts as one that has its devices."""
 
     def __init__(self, options: Mapping[str, object], backend: str) -> None:
-        self._backend = backend
-        self._gpus = gpus_of(options)
+        self._backend, self._options = backend, options
+        self._known: dict[tuple[object, object], Gpus | None] = {}
         self._submitted: list[float] = []
 
-    def submitted(self, jobs: int) -> None:
-        """Count jobs that were submitted now."""
-        if self._gpus is not None:
-            self._submitted += [time.monotonic()] * jobs
+    def _of(self, options: Mapping[str, object]) -> Gpus | None:
+        """Return the GPUs for jobs with these options, which remember what the machine said."""
+        key = options.get("gpus"), options.get("per_gpu")
+        if key not in self._known:
+            self._known[key] = gpus_of(options)
+        return self._known[key]
 
-    def look(self) -> int | None:
-        """Return how many more jobs can start; None without a limit. Raises `Unreachable` if the
-        devices cannot be listed now."""
-        if self._gpus is None:
+    def submitted(self, jobs: Sequence[JobSpec]) -> None:
+        """Count jobs that were submitted now, if they get GPUs."""
+        with_gpus = [job for job in jobs if self._of(self._options) or self._of(job.resources)]
+        self._submitted += [time.monotonic()] * len(with_gpus)
+
+    def look(self, resources: Mapping[str, object] | None = None) -> int | None:
+        """Return how many more jobs can start, of those with these resources; None without a limit.
+        Raises `Unreachable` if the devices cannot be listed now."""
+        gpus = self._of(self._options if resources is None else resources)
+        if gpus is None:
             return None
         now = time.monotonic()
         self._submitted = [at for at in self._submitted if now < at + _STARTING_SECONDS]
         try:
-            return max(0, self._gpus.free() - len(self._submitted))
+            return max(0, gpus.free() - len(self._submitted))
         except LookupError as error:
             raise Unreachable(f"{self._backend}: {error}") from error
 
-    def check(self) -> None:
+    def check(self, resources: Iterable[Mapping[str, object]]) -> None:
         """Raise `EnvironmentFailure` if this machine does not have the GPUs of one job."""
         try:
-            if self._gpus is not None:
-                self._gpus.check()
+            for options in (self._options, *resources):
+                if (gpus := self._of(options)) is not None:
+                    gpus.check()
         except LookupError as error:
             raise EnvironmentFailure(f"{self._backend}: {error}") from error
 

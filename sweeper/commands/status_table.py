@@ -100,7 +100,9 @@ def _print_table(
 ) -> None:
     metric = (judged or {}).get("name")
     several = ["backend"] if sweep.plan.launch.backends else []
-    gpus = ["gpu"] if sweep.plan.launch.gpus else []
+    plan = sweep.plan
+    pinned = plan.launch.gpus or any(stage.launch.get("gpus") for stage in plan.stages)
+    gpus = ["gpu"] if pinned else []
     rows: list[tuple[object, ...]] = []
     for run in runs:
         record = run.record()

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, get_type_hints
 
-from sweeper.backends import backend_type, every_backend, with_key
+from sweeper.backends import backend_type, capabilities_at, every_backend, with_key
 from sweeper.backends.base import BackendType
 from sweeper.backends.configuration import defaults_of
 from sweeper.common.gpus import VISIBLE
@@ -100,6 +100,7 @@ def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) 
         if variable in _OF_THE_SERVICE:
             message = f"{variable} belongs to the service, which all stages share"
             problems.add(reading.entries["env"][1].place, f"{name}.env: {message}")
+    _check_stage_gpus(reading, name, whole)
     places = {key: item.place for key, (_, item) in reading.entries.items()}
     return StageLaunch({key: _over(whole, key, v) for key, v in reading.values.items()}, places)
 
@@ -143,7 +144,7 @@ def read_launch(node: Node, where: str, problems: Problems) -> Launch:
         chosen = [] if one is None else [one]
     if not chosen:
         given.pop("backend", None)
-    _check_gpus(reading, chosen)
+    _check_gpus(reading, "launch", chosen)
     for kind in chosen:
         if kind.records_defaults and kind.section.fields:
             defaults = defaults_of(kind, problems)
@@ -152,20 +153,41 @@ def read_launch(node: Node, where: str, problems: Problems) -> Launch:
     return Launch(**given, options=options)
 
 
-def _check_gpus(reading: Reading, chosen: Iterable[BackendType]) -> None:
+def _check_gpus(reading: Reading, where: str, chosen: Iterable[BackendType]) -> None:
     """Note a backend that does not pin GPUs, and keys that contradict `gpus`."""
     gpus, shared = reading.values.get("gpus", 0), reading.values.get("per_gpu", 1)
     if shared > 1 and gpus != 1:
-        reading.problem("per_gpu", "launch.per_gpu needs `gpus: 1`: runs share one GPU")
+        reading.problem("per_gpu", f"{where}.per_gpu needs `gpus: 1`: runs share one GPU")
     if not gpus:
         return
     pinning = [kind.name for kind in every_backend() if kind.pins_gpus]
     for kind in chosen:
         if not kind.pins_gpus:
-            message = f"launch.gpus is for {', '.join(pinning)}: {kind.name} assigns GPUs itself, "
+            message = f"{where}.gpus is for {', '.join(pinning)}: {kind.name} assigns GPUs itself, "
             reading.problem("gpus", f"{message}as its own options say")
     if VISIBLE in reading.values.get("env", {}):
-        reading.problem("env", f"launch.env: {VISIBLE} is set by `gpus`: remove one of them")
+        reading.problem("env", f"{where}.env: {VISIBLE} is set by `gpus`: remove one of them")
+
+
+def _check_stage_gpus(reading: Reading, where: str, whole: Launch) -> None:
+    """Note what excludes GPUs of a stage's own."""
+    key = next((key for key in ("gpus", "per_gpu") if key in reading.values), None)
+    if key is None:
+        return
+    if whole.gpus:
+        message = (
+            f"{where}.{key}: launch.gpus is for all stages: remove it to give stages their own"
+        )
+        reading.problem(key, message)
+        return
+    kinds = [backend_type(place) for place in whole.places]
+    _check_gpus(reading, where, kinds)
+    for kind in kinds:
+        if kind.pins_gpus and not capabilities_at(whole, kind.name).here:
+            message = f"{where}.{key}: {kind.name} divides GPUs by the launch.gpus of all stages"
+            reading.problem(key, message)
+    if VISIBLE in whole.env:
+        reading.problem(key, f"{where}.{key}: launch.env sets {VISIBLE}: remove one of them")
 
 
 def _check_alone(reading: Reading, sections: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from sweeper.scheduler.components import Components
-from sweeper.scheduler.places import TryCall
+from sweeper.scheduler.places import Places, TryCall
 from sweeper.store.documents import timestamp
 from sweeper.sweep.folder import attempt_of
 from sweeper.sweep.observation import Kind, Observation
@@ -17,12 +17,19 @@ from sweeper.sweep.states import Event
 
 class _StageRoom:
     """The room of each stage beside its running runs. A stage without its own `max_parallel` has
-    that of the sweep."""
+    that of the sweep; one with GPUs of its own has the room that these leave."""
 
-    def __init__(self, plan: Plan, busy: Iterable[Run]) -> None:
+    def __init__(self, plan: Plan, busy: Iterable[Run], places: Places) -> None:
         limits = {stage.name: stage.launch.get("max_parallel") for stage in plan.stages}
         self._limits = {name: limit for name, limit in limits.items() if isinstance(limit, int)}
-        self._busy = Counter(run.stage for run in busy) if self._limits else Counter[str | None]()
+        pinned = [stage.name for stage in plan.stages if stage.launch.get("gpus")]
+        limited = self._limits or pinned
+        self._busy = Counter(run.stage for run in busy) if limited else Counter[str | None]()
+        for name in pinned:
+            room = places.room_for(plan.launch_of(name))
+            if room is not None:
+                most = self._busy[name] + room
+                self._limits[name] = min(most, self._limits.get(name, most))
 
     def take(self, run: Run) -> bool:
         """Take room for one more run of its stage. Return whether there was any."""
@@ -127,7 +134,8 @@ class JobStarter:
         yield from self._run_table.unacknowledged().keys() - self.unsubmitted
 
     def _stage_room(self) -> _StageRoom:
-        return _StageRoom(self._stages.plan, (self._run_table.runs[run] for run in self._at_work()))
+        busy = (self._run_table.runs[run] for run in self._at_work())
+        return _StageRoom(self._stages.plan, busy, self._places)
 
     def _acknowledge(self, try_call: TryCall) -> None:
         """Submit again what an earlier launcher may not have submitted, unless its place has it."""

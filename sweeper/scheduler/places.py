@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
-from sweeper.backends import capabilities_at
+from sweeper.backends import capabilities_at, options_of
 from sweeper.backends.base import GONE, Backend, JobSpec
 from sweeper.common.logs import Log
 from sweeper.errors import (
@@ -20,6 +20,7 @@ from sweeper.errors import (
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.failures import FailurePolicy
 from sweeper.sweep.folder import token
+from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import Event, State
 
@@ -195,6 +196,18 @@ class Places:
             usable = self.takes(place) and self.is_reached(place)
             rooms[place] = self._fitting(place, max(0, left)) if usable else 0
         return rooms
+
+    def room_for(self, launch: Launch) -> int | None:
+        """Return how many more jobs with these settings can start now; None without a limit of
+        their own."""
+        rooms: list[int] = []
+        for place, backend in self.backends.items():
+            with suppress(Unreachable):
+                room = backend.room(options_of(launch, place))
+                if room is None:
+                    return None
+                rooms.append(room)
+        return sum(rooms)
 
     def _fitting(self, place: str, most: int) -> int:
         """Return how many of `most` jobs a place has room for now."""

@@ -127,8 +127,10 @@ class Launch(NamedTuple):
     requirements: Annotated[
         str | None, Setting(_REQUIREMENTS_DOC, "requirements.txt", by_stage=True)
     ] = None
-    gpus: Annotated[int, AtLeast(0), Setting(_GPUS_DOC, 1)] = 0
-    per_gpu: Annotated[int, AtLeast(1), AtMost(_MOST_PER_GPU), Setting(_PER_GPU_DOC)] = 1
+    gpus: Annotated[int, AtLeast(0), Setting(_GPUS_DOC, 1, by_stage=True)] = 0
+    per_gpu: Annotated[
+        int, AtLeast(1), AtMost(_MOST_PER_GPU), Setting(_PER_GPU_DOC, by_stage=True)
+    ] = 1
     check_models: Annotated[Sparse[bool], Setting(_MODELS_DOC)] = True
     debug: Sparse[bool] = False
     options: Rest[Mapping[str, Mapping[str, object]]] = _NOTHING

@@ -209,8 +209,8 @@ class FaultyBackend(Backend):
     def logs(self, token: str) -> Iterator[str]:
         return iter(self._call("logs", lambda: tuple(self._backend.logs(token))))
 
-    def room(self) -> int | None:
-        return self._call("room", self._backend.room)
+    def room(self, resources: Mapping[str, object] | None = None) -> int | None:
+        return self._call("room", lambda: self._backend.room(resources))
 
     def _call(self, name: str, act: Callable[[], T]) -> T:
         return self._faults.call(f"backend.{name}", act, Unreachable)

@@ -163,6 +163,75 @@ def test_a_killed_launcher_and_a_killed_worker_keep_no_device(machine: Machine) 
     assert len({run for run, _ in machine.ledger()}) == len(machine.ledger()) == 6
 
 
+STAGES = """
+name: stages
+service: none
+launch: {{backend: {backend}, max_parallel: 8{more}}}
+stages:
+  plain:
+    command: [{python}, plain.py, '{folder}/plain', '{hold}', '{{run}}']
+    grid: {{x: [0, 1, 2, 3]}}
+  pinned:
+    command: [{python}, run.py, '{folder}', '{hold}', '1', '{{run}}']
+    grid: {{x: [0, 1, 2, 3, 4]}}
+    launch: {own}
+"""
+PLAIN = """
+import os, sys, time
+assert "CUDA_VISIBLE_DEVICES" not in os.environ
+open(f"{sys.argv[1]}.{sys.argv[3]}", "w").close()
+while os.path.exists(sys.argv[2]):
+    time.sleep(0.02)
+"""
+
+
+def write_stages(machine: Machine, own: str, more: str = "") -> None:
+    values = {"folder": machine.folder, "hold": machine.hold, "backend": machine.backend}
+    text = STAGES.format(python=sys.executable, own=own, more=more, **values)
+    (machine.folder / "stages.yaml").write_text(text)
+
+
+def test_a_stage_has_gpus_and_the_other_stage_does_not_wait_for_them(machine: Machine) -> None:
+    (machine.folder / "plain.py").write_text(PLAIN)
+    machine.hold.touch()
+    write_stages(machine, "{gpus: 1}")
+    launcher = machine.launch("stages")
+    machine.shell.until(lambda: machine.taken() == ["0.0", "1.0", "2.0"])
+    machine.shell.until(lambda: len(list(machine.folder.glob("plain.[0-9a-f]*"))) == 4)
+    runs = json.loads(machine.shell.run("status", "stages", "--json", code=4))["runs"]
+    states = [(run["stage"], run["state"]) for run in runs]
+    assert states.count(("pinned", "running")) == 3
+    assert states.count(("pinned", "planned")) == 2
+    assert states.count(("plain", "running")) == 4
+    machine.hold.unlink()
+    machine.finish(launcher)
+    assert len({run for run, _ in machine.ledger()}) == len(machine.ledger()) == 5
+
+
+def test_mistakes_of_stages_cost_one_line(tmp_path: Path) -> None:
+    gpus = StandInGpus(tmp_path / "gpus", 1)
+    machine = Machine(tmp_path, gpus, "local")
+    shell, where = machine.shell, "stages.pinned.launch"
+    for own, more, message in (
+        ("{gpus: 1}", ", gpus: 1", f"{where}.gpus: launch.gpus is for all stages"),
+        ("{per_gpu: 2}", "", f"{where}.per_gpu needs `gpus: 1`: runs share one GPU"),
+        ("{gpus: 1, env: {CUDA_VISIBLE_DEVICES: '0'}}", "", f"{where}.env: CUDA_VISIBLE_DEVICES"),
+        ("{gpus: 1}", ", env: {CUDA_VISIBLE_DEVICES: '0'}", f"{where}.gpus: launch.env sets"),
+    ):
+        write_stages(machine, own, more)
+        shown = shell.run("plan", "stages.yaml", code=2).splitlines()
+        assert len(shown) == 1, shown
+        assert "stages.yaml:12:" in shown[0] and message in shown[0], shown
+    write_stages(machine, "{gpus: 1}", ", ssh: {hosts: [a], shared: true}")
+    refused = shell.run("plan", "stages.yaml", "--backend", "ssh", code=2)
+    assert f"{where}.gpus: ssh divides GPUs by the launch.gpus of all stages" in refused
+    refused = shell.run("plan", "stages.yaml", "--backend", "slurm", code=2)
+    assert "slurm assigns GPUs itself" in refused
+    write_stages(machine, "{gpus: 2}")
+    refused = shell.run("launch", "stages.yaml", "--wait", code=6)
+    assert "local: `launch.gpus` is 2, and this machine has 1" in refused
+
+
 def test_mistakes_cost_one_line(tmp_path: Path) -> None:
     gpus = StandInGpus(tmp_path / "gpus", 1)
     machine = Machine(tmp_path, gpus, "local")

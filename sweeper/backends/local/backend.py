@@ -34,7 +34,7 @@ class LocalBackend(Backend):
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._reap()
-        self._gpus.submitted(len(jobs))
+        self._gpus.submitted(jobs)
         environment = dict(os.environ)
         if (
             "SLURM_JOB_ID" in environment
@@ -92,11 +92,10 @@ class LocalBackend(Backend):
         return iter(())
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        del resources
-        self._gpus.check()
+        self._gpus.check(resources)
 
-    def room(self) -> int | None:
-        return self._gpus.look()
+    def room(self, resources: Mapping[str, object] | None = None) -> int | None:
+        return self._gpus.look(resources)
 
     def _reap(self) -> None:
         """Reap the children that have ended, so that none stays a zombie."""

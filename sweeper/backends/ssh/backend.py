@@ -134,7 +134,8 @@ class SshBackend(Backend):
         if not self._counts(age=_BUSY_SECONDS):
             self._each(dict.fromkeys(self._capacity, ()), self._count, every=True)
 
-    def room(self) -> int:
+    def room(self, resources: Mapping[str, object] | None = None) -> int:
+        del resources  # all its jobs have the same
         counts = self._counts(age=_BUSY_SECONDS)
         return sum(max(0, self._capacity[host] - jobs) for host, jobs in counts.items())
 

@@ -73,7 +73,7 @@ class TmuxBackend(Backend):
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         if not jobs:
             return
-        self._gpus.submitted(len(jobs))
+        self._gpus.submitted(jobs)
         session = ensure_view(self._server, self._sweep, self._folder)
         lines = [_own_window(session, job) for job in jobs if job.window is None]
         grouped = [job for job in jobs if job.window is not None]
@@ -113,11 +113,10 @@ class TmuxBackend(Backend):
         return iter(self._server.capture(pane.id) if pane else ())
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        del resources
-        self._gpus.check()
+        self._gpus.check(resources)
 
-    def room(self) -> int | None:
-        return self._gpus.look()
+    def room(self, resources: Mapping[str, object] | None = None) -> int | None:
+        return self._gpus.look(resources)
 
     def forget(self, tokens: Sequence[str]) -> None:
         """Close the panes of ended jobs, and the session if it contains no other job."""
