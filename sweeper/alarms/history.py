@@ -213,7 +213,8 @@ class History:
     """The records of one attempt: a series for each role of its keys, and one for the `metric`
     that runs are compared by. `malformed` counts the lines that are not JSON objects, and
     `unlike` describes them. `usual_mismatch` is the median of the first values of sampler against
-    trainer in the sweep's other runs of the same model, if there are any."""
+    trainer in the sweep's other runs of the same model, if there are any. `drifts` is that of
+    `Seen`."""
 
     def __init__(self, metric: str | None = None) -> None:
         self.series: dict[str, Series] = {}
@@ -224,6 +225,7 @@ class History:
         self.fresh: frozenset[str] = frozenset()
         self.vitals = Vitals()
         self.usual_mismatch: float | None = None
+        self.drifts = False
         self._seen: set[str] = set()
 
     def add(self, row: Mapping[str, object], extra: Mapping[str, float] | None = None) -> None:

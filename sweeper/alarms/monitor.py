@@ -25,6 +25,8 @@ LOOK_SECONDS = 2.0
 REMOTE_LOOK_SECONDS = 20.0
 _JUDGED_SECONDS = 10.0
 _MOST_ENDED = 100
+_UPDATES = ("substeps", "num_substeps")
+"""Fields with the number of updates in a step, of our recipes and of tinker-cookbook's."""
 _MOST_LINES = 200
 _LONGEST = 500
 _LAST_LOOKS = 30
@@ -219,14 +221,14 @@ class AlarmMonitor:
             if self._is_running(run, state.attempt):
                 quiet, body = self._heartbeats.of(run, state.attempt)
                 seen = Seen(run, state.attempt, True, quiet, body, view.cancel)
-                running.append(seen._replace(model=self._model(run)))
+                running.append(self._with_config(seen))
                 continue
             over = state.attempt and state.state not in OPEN
             if over and (run, state.attempt) not in self._judged and len(ended) < _MOST_ENDED:
                 failed = self._last_words(run) if state.state is State.FAILED else None
                 done = state.state is State.SUCCEEDED
                 seen = Seen(run, state.attempt, False, failed=failed, succeeded=done)
-                ended.append(seen._replace(metric=self._metric(run), model=self._model(run)))
+                ended.append(self._with_config(seen)._replace(metric=self._metric(run)))
         # The next attempt may begin before the last rows of this one were read.
         now = {(seen.run, seen.attempt) for seen in (*running, *ended)}
         ended += [Seen(run, attempt, False) for run, attempt in self._before - now]
@@ -240,11 +242,16 @@ class AlarmMonitor:
         planned = self._run_table.runs.get(run)
         return None if planned is None else self._metrics.get(planned.stage)
 
-    def _model(self, run: str) -> str | None:
-        """Return the name of a run's model, if its configuration has it."""
-        planned = self._run_table.runs.get(run)
-        name = None if planned is None else planned.config.get("model_name")
-        return name if isinstance(name, str) else None
+    def _with_config(self, seen: Seen) -> Seen:
+        """Add what the configuration of an attempt's run says: its model, and whether a step has
+        several updates."""
+        planned = self._run_table.runs.get(seen.run)
+        config = {} if planned is None else planned.config
+        name, counts = config.get("model_name"), [config.get(key) for key in _UPDATES]
+        return seen._replace(
+            model=name if isinstance(name, str) else None,
+            drifts=any(isinstance(count, int) and count > 1 for count in counts),
+        )
 
     def _record_pending(self) -> None:
         """Record the new alarms. One that cannot be recorded is reported and skipped, so that it

@@ -171,8 +171,8 @@ def _kl(history: History, thresholds: Thresholds) -> Evidence | None:
 
 def _mismatch(history: History, thresholds: Thresholds) -> Evidence | None:
     kl = history.series["kl"]
-    if OF_SAMPLER not in kl.key:
-        return None  # it is against a base model
+    if OF_SAMPLER not in kl.key or history.drifts:
+        return None  # it is against a base model, or the policy has drifted within the step
     steps = int(thresholds["steps"])
     if kl.count <= steps and kl.values[-1] > thresholds["above"]:
         bound, now = thresholds["above"], kl.values[-1]

@@ -122,7 +122,8 @@ class Seen(NamedTuple):
     """An attempt as the launcher sees it. `running`: a worker executes it; `quiet`: seconds since
     its last heartbeat, whose contents are `beat`; `stopping`: a user wants it to end. `failed`
     is the last line that it printed, if it has failed; `succeeded` says that it has succeeded.
-    `metric` is its metric, unless all attempts have the same; `model` is the name of its model."""
+    `metric` is its metric, unless all attempts have the same; `model` is the name of its model.
+    `drifts`: it changes the policy several times within a step."""
 
     run: str
     attempt: int
@@ -134,6 +135,7 @@ class Seen(NamedTuple):
     succeeded: bool = False
     metric: str | None = None
     model: str | None = None
+    drifts: bool = False
 
 
 class Criteria(NamedTuple):
@@ -293,6 +295,7 @@ class Watcher:
         watch.read_at = now
         if fresh.again:
             watch.history = History(self._metric(seen))
+        watch.history.drifts = seen.drifts
         watch.history.malformed += fresh.malformed
         watch.history.unlike = watch.history.unlike or fresh.unlike
         recent = len(fresh.rows) - min(len(fresh.rows), _MOST_ROLLOUTS)
@@ -314,7 +317,7 @@ class Watcher:
     def _compare_mismatch(self, seen: Seen, history: History) -> None:
         """Exchange the first mismatches of sampler and trainer among the runs of a model."""
         first = history.first_mismatch
-        if first is None:
+        if first is None or seen.drifts:
             return
         of_model = self._mismatches.setdefault(seen.model, {})
         of_model[seen.run] = first

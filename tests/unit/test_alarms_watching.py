@@ -166,12 +166,16 @@ def test_sampler_against_trainer_is_compared_with_the_other_runs_of_the_model(
     """Whichever is read first: of a mixture of experts ten times as much is healthy."""
     key = "optim/kl_sample_train_v2"
     first = {"faulty": 0.004, "a": 0.0002, "b": 0.00021, "mixture": 0.004, "c": 0.002}
+    first["drifts"] = 0.3  # its policy changes several times within a step
     models = {"mixture": "moe", "c": "moe"}
     for run, value in first.items():
         path = f"{folder.folder.log_path(run, 1)}/metrics.jsonl"
         folder.store.append(path, rows(0, 1, **{key: value}).encode())
     watcher = folder.watcher()
-    runs = [Seen(run, 1, running=True, model=models.get(run, "dense")) for run in first]
+    runs = [
+        Seen(run, 1, running=True, model=models.get(run, "dense"), drifts=run == "drifts")
+        for run in first
+    ]
     found = watcher.look(runs)[0]
     folder.store.append(
         f"{folder.folder.log_path('faulty', 1)}/metrics.jsonl", rows(*range(2, 9)).encode()
