@@ -254,8 +254,8 @@ class GroupTrainer(Trainer):
         return self.begun_at(step) == step
 
     def begun_at(self, step: int) -> int:
-        """Return the step whose weights sample a step's batch: `max_steps_off_policy` earlier, but
-        not before the last checkpoint."""
+        """Return the step whose weights sample the batch of `step`: `max_steps_off_policy` steps
+        before it, or the step of the last checkpoint if that is later."""
         every = self.config.save_every
         anew = step // every * every if every else 0
         return max(step - self.config.max_steps_off_policy, anew)

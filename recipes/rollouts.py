@@ -45,8 +45,8 @@ def problems_of(
         problems.append(problem._replace(written=conversation[-1]["content"]))
     if not problems:
         raise RecipeError(
-            f"max_length={config.max_length} leaves no question with max_tokens="
-            f"{config.max_tokens} to answer it"
+            f"max_length={config.max_length} is too short: no question fits "
+            f"with max_tokens={config.max_tokens} for its answer"
         )
     if left_out := len(conversations) - len(problems):
         count = f"{left_out} of {len(conversations)} questions"

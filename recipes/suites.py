@@ -185,7 +185,7 @@ def _grader(row: Row, default: str, question: graders.Question, graded: bool) ->
         raise row.wrong('"grader" must be a text')
     if ":" in used:
         if given is not None:  # a data file must not name code
-            raise row.wrong("a function is named by the configuration, not by a line")
+            raise row.wrong("only the configuration may name a function as grader")
         return used
     if used not in graders.NAMES:
         raise row.wrong(f"unknown grader {used!r}: use {', '.join(graders.NAMES)}")

@@ -133,7 +133,8 @@ class Ranking:
     the noise between the runs of a cell. `chosen_of` is the number of cells that may be the best;
     the interval of `best` is wider for it, because `best` was chosen among them. If blocks are
     judged separately, no cell is best of all: `leaders` maps each cell to the best of its block,
-    with which it is compared. Comparisons pay `price` for earlier and later looks at the data.
+    with which it is compared. p values are multiplied by `price`, which accounts for earlier and
+    later looks at the data.
     """
 
     cells: tuple[Cell, ...]

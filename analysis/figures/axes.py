@@ -69,8 +69,8 @@ def panels(study: Study) -> Iterator[Panel]:
 
 
 def telling(study: Study) -> list[str]:
-    """Return all settings that vary, the most important first: by the model of all axes if there is
-    one, else by the range of their values' means."""
+    """Return all settings that vary, sorted by importance: their order in the model of all axes,
+    then the range of the means of their values."""
     model = study.surface.axes if study.surface is not None else ()
     keys = [axis.key for axis in (*model, *(a for a in study.axes if a.matched), *study.axes)]
     return list(dict.fromkeys([*keys, *varying(study.ranking)]))

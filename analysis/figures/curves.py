@@ -89,7 +89,7 @@ def thin(values: Floats, points: int = POINTS) -> NDArray[np.intp]:
 
 
 def thin_rows(table: NDArray[np.float64], points: int = POINTS) -> list[NDArray[np.intp]]:
-    """Return the same for each row of a table."""
+    """Return the positions that `thin` chooses, for each row of a table."""
     rows, count = table.shape
     if count <= points:
         return [np.arange(count)] * rows

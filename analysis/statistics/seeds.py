@@ -84,7 +84,8 @@ class Chosen(NamedTuple):
     share: float = CONFIDENCE
 
     def reach(self, df: float) -> float:
-        """Return how many standard errors the bound on the worse side is away."""
+        """Return the distance from the estimate to the bound on its worse side, in standard
+        errors."""
         if self.of < 2:
             return _student(df)
         return max(maximum_quantile(self.share, self.of, df), _student(df))

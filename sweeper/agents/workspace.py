@@ -62,7 +62,7 @@ class Workspace:
         if not allowance.of_sweep(self.store, allowance.entries(self.store), sweep):
             self.registry.sweep(sweep)
             raise UsageError(
-                f"{sweep} was launched by a person: ask them, agents change only theirs"
+                f"{sweep} was launched by a person: ask them (agents change only agents' sweeps)"
             )
 
     def preview(self, grid: str, overrides: Sequence[str], *, again: bool) -> GridPreview:
@@ -223,8 +223,8 @@ class Workspace:
             expecting = likely if isinstance(likely, int | float) and new else 0.0
             if name in caps and expecting > caps[name]:
                 raise UsageError(
-                    f"about {expecting:,.4g} {name} are to be expected, which is more than "
-                    f"{caps[name]:g}: fewer or shorter runs; left is {_listed(left)}"
+                    f"this would use about {expecting:,.4g} {name}, more than {caps[name]:g}: "
+                    f"launch fewer or shorter runs; left: {_listed(left)}"
                 )
         return caps
 

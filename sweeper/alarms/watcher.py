@@ -414,8 +414,8 @@ class Watcher:
 
 
 def _nearly_done(row: Mapping[str, object]) -> bool:
-    """Return whether the attempt is at its last steps. A value above 1 is not a share but a
-    percentage or a count."""
+    """Return whether the attempt is in its last steps, by the progress that it records. A progress
+    above 1 is not a share (but a percentage or a count), so it is ignored."""
     shares = [as_float(row.get(key)) or 0.0 for key in ("progress", "progress/done_frac")]
     return any(0.95 <= share <= 1 for share in shares)
 

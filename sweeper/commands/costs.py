@@ -261,7 +261,7 @@ def _show_prices(arguments: Namespace) -> int:
     print_table(("model", *KINDS, "of"), rows)
     print(f"\ndollars per million tokens; source: {loaded.source}")
     if loaded.storage_gb_month is not None:
-        print(f"checkpoints: {loaded.storage_gb_month:g} dollars a GB and month")
+        print(f"checkpoints: {loaded.storage_gb_month:g} dollars per GB and month")
     print(f"{loaded.path}; models that are not in it have no known price")
     return 0
 

@@ -138,7 +138,8 @@ class Gpus:
 
     @staticmethod
     def _is_ours(file: int, device: Device) -> bool:
-        """Return whether no stranger uses a device. Processes on one that runs hold are theirs."""
+        """Return whether a device is unused or used by runs. If runs hold the device, the processes
+        on it count as theirs."""
         return not device.used or not _test(file, 0, _SHARES)
 
 

@@ -199,7 +199,7 @@ def billing(service: Service, _path: Params, query: Params) -> Body:
     """Return the usage by hour, session, model and kind. Nothing has a cost here."""
     begin, end = (_hour_of(query, key) for key in ("starting_on", "ending_before"))
     if not begin < end <= begin + HOURS * 3600:
-        raise RequestError("ending_before is to come after starting_on, 14 days at most")
+        raise RequestError("ending_before must be after starting_on, by at most 14 days")
     entries, about = service.meter.billed(begin, end)
     return {
         "data": [_billed(one, tokens) for one, tokens in entries.items()],

@@ -63,8 +63,8 @@ def open_environment(kind: str, made: Made, *, unsafe: bool = False) -> Environm
         return Harbor(made, which)
     if not unsafe:
         raise NotThere(
-            "the environment `process` keeps nothing apart from this machine: say "
-            "`unsafe: true` if every command may do what you may"
+            "the environment `process` does not isolate commands from this machine: set "
+            "`unsafe: true` to run them with all of your rights"
         )
     from sweeper.environments.process import Process
 

@@ -20,8 +20,8 @@ def belongs(key: str) -> str:
 
 
 def as_override(key: str, value: str, sections: frozenset[str]) -> str | None:
-    """Return how to write an override with this key and value if that is a part of the grid, not a
-    value of its runs. `sections` are the names of the grid's sections."""
+    """Return a hint if an override's key names a part of the grid instead of a value of its runs.
+    The hint says how to change that part. `sections` are the names of the grid's sections."""
     section, _, below = key.partition(".")
     if section == "budget":
         given = f"{below}={value}" if below else "usd=20"

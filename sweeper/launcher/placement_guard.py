@@ -55,7 +55,7 @@ def refuse_another(before: Located, name: str, backend: Backend) -> None:
     for place in before:
         if place["backend"] == name and not _is_part(place, here):
             raise EnvironmentFailure(
-                f"jobs are at {_shown(place)}, but here it means {_shown(here)}"
+                f"jobs are at {_shown(place)}, but from here {name} leads to {_shown(here)}"
             )
 
 

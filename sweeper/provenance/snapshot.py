@@ -203,7 +203,9 @@ def _unpack(data: bytes, folder: str) -> None:
                 raise StoreError(f"the code of this run is damaged: it has {member.name!r}")
             os.makedirs(parent, exist_ok=True)
             if os.path.realpath(parent) != os.path.join(os.path.realpath(folder), *_below(member)):
-                raise StoreError(f"the code of this run is damaged: a link above {member.name!r}")
+                raise StoreError(
+                    f"the code of this run is damaged: {member.name!r} is below a link"
+                )
             source = tar.extractfile(member) if member.isreg() else None
             if source is not None:
                 _write(path, source, member.mode)

@@ -116,8 +116,8 @@ class Racing(Stages):
         return Round(seeds, runs, ended, judged(self._plan), timestamp())
 
     def _next_runs(self, race: Race, alive: set[str], seeds: int) -> tuple[int, tuple[str, ...]]:
-        """Return how many seeds the cells that are `alive` go up to, and the runs that this takes:
-        a cell that was behind for a while catches up."""
+        """Return the number of seeds that all cells in `alive` get by the next round, and the runs
+        that are missing. A cell that sat out earlier rounds gets their seeds too."""
         there = Counter(run.cell for run in self._planned())
         started = {run.id for run in self._planned()}
         while True:

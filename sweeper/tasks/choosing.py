@@ -156,7 +156,7 @@ def _commit(given: object) -> str | None:
 def _check_commit(path: str, commit: str, folders: Sequence[str]) -> None:
     """Raise `UsageError` unless these folders are as at the commit."""
     if commit.startswith("-"):
-        raise UsageError(f"a registry's commit is not one: {commit}")
+        raise UsageError(f"the registry names {commit!r} as its commit, which is not a commit")
     argv = ["git", "-C", path, "diff", "--quiet", commit, "--", *folders]
     try:
         ended = subprocess.run(
@@ -164,7 +164,7 @@ def _check_commit(path: str, commit: str, folders: Sequence[str]) -> None:
             check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"{path}: git does not compare it with {commit}: {error}") from None
+        raise UsageError(f"{path}: git cannot compare it with {commit}: {error}") from None
     if ended.returncode == 1:
         raise UsageError(
             f"{path}: its tasks are not those of commit {commit}: git -C {path} checkout {commit}"

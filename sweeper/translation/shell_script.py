@@ -250,7 +250,7 @@ class _Script:
             self.draft.fix_variable(line, name)
             return self._hole(name)
         self.draft.note(
-            line, f"{_cut(match.group())}: only a shell knows it; {{run}} is in its place"
+            line, f"{_cut(match.group())}: a shell would compute it; {{run}} replaces it"
         )
         return "{run}"
 

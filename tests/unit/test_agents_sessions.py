@@ -131,7 +131,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("init_grpo", given(start_from=S), "has no checkpoint"),
     ("init_grpo", given(start_from="../../etc/passwd"), ""),
     ("init_grpo", given(tokens=1001), "more than is left"),
-    ("init_grpo", given(), "tokens are to be expected, which is more than 1000"),
+    ("init_grpo", given(), "tokens, more than 1000"),
     ("init_grpo", given(name="persons"), "launched by a person"),
     ("init_grpo", given(name="old", settings={"max_steps": 3}), "with other settings"),
     ("init_sft", given(settings={"group_size": 4}), "group_size"),

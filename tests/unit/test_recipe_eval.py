@@ -92,7 +92,7 @@ def test_a_task_asks_what_training_holds_out():
         ({"prompt": "a", "answer": True}, '"answer" must be a text or a number'),
         ({"prompt": "a", "answer": "b", "choices": "c"}, '"choices" must be a list of texts'),
         ({"prompt": "a", "answer": "b", "grader": "f"}, "unknown grader 'f'"),
-        ({"prompt": "a", "answer": "b", "grader": "x.py:f"}, "a function is named by the"),
+        ({"prompt": "a", "answer": "b", "grader": "x.py:f"}, "only the configuration may"),
         ({"prompt": "a", "answer": "b", "grader": "numeric"}, "the answer 'b' has no number"),
         ({"prompt": "a", "answer": "b", "task": []}, '"task" must be a text'),
         (
