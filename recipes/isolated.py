@@ -15,7 +15,6 @@ from .sandbox import Function, Scored, find_function
 from .service import RecipeError, errors_in_one_line
 
 _PROGRAM, _FILE, _ASKED = "/app/sandboxed.py", "/app/function.py", "/app/asked"
-_MEGABYTES = 512
 _MORE_SECONDS, _MORE_MEGABYTES = 30.0, 64
 """Allowance for the interpreter, added to the function's limits."""
 _KEEP, _KEEP_EACH = 1 << 20, 4096
@@ -32,15 +31,15 @@ class IsolatedFunction(Function):
     """A user function in an environment of its own. Pending calls are made all at once, when the
     first score is waited for."""
 
-    def __init__(self, function: str, seconds: float = 5.0) -> None:
+    def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
         """`function` is `path/to/file.py:name`. Raises RecipeError if there is no such function or
         no environment for it."""
-        self.function, self._seconds = function, seconds
+        self.function, self._seconds, self._megabytes = function, seconds, megabytes
         path, self._name = find_function(function)
         with open(path, "rb") as file:
             self._text = file.read()
         self._begun: list[tuple[Asked, list[Scored]]] = []
-        limits = Limits(_MEGABYTES + _MORE_MEGABYTES, storage_mb=64, processes=16, files=1000)
+        limits = Limits(megabytes + _MORE_MEGABYTES, storage_mb=64, processes=16, files=1000)
         self._place = environments.open_environment("bubblewrap", Made(limits=limits))
         try:
             self._open()
@@ -102,7 +101,7 @@ class IsolatedFunction(Function):
         """Return the lines of the process: how the file was loaded, then the result of each call
         until the process ended. Raises RecipeError if the file cannot be loaded."""
         lines = "".join(json.dumps(one) + "\n" for one in questions)
-        limits = f"{_MEGABYTES} {self._seconds}"
+        limits = f"{self._megabytes} {self._seconds}"
         command = f"python3 -I {_PROGRAM} {_FILE} {self._name} {limits} <{_ASKED} 2>/dev/null"
         seconds = _MORE_SECONDS + (self._seconds + 1.0) * len(questions)
         keep = _KEEP + _KEEP_EACH * len(questions)
