@@ -59,7 +59,7 @@ def run(arguments: Namespace) -> int:
             choice=choice_of(vars(arguments)),
         )
     except NotThere as error:
-        raise UsageError(str(error).replace("say `unsafe: true`", "say --unsafe")) from None
+        raise UsageError(str(error).replace("set `unsafe: true`", "use --unsafe")) from None
     notes = [note for task in checked.tasks for note in notes_of(task, arguments.environment)]
     if arguments.json:
         print_json({"schema": 1, **_document(checked), "notes": notes})
