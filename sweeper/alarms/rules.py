@@ -334,7 +334,8 @@ ROW_RULES = (
 _GB = 1e9
 _KEYS = 6
 _NOBODY = re.compile(
-    r"service at \S+ is gone|connection (?:error|refused|reset|aborted|timed out)"
+    r"(?:service|engine) at \S+ (?:is gone|does not answer|was restarted)"
+    r"|connection (?:error|refused|reset|aborted|timed out)"
     r"|connect(?:ion)?error|connecttimeout|name or service not known|name resolution"
     r"|no route to host|server disconnected|apitimeouterror|error code: 50[234]\b"
     r"|\b50[234] (?:bad gateway|service (?:temporarily )?unavailable|gateway time-?out)",

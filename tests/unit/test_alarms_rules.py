@@ -339,6 +339,8 @@ def test_heartbeat() -> None:
     ("line", "said"),
     [
         ("error: the service at http://127.0.0.1:1 is gone ([Errno 111] Connection refused)", True),
+        ("the engine at http://127.0.0.1:1 does not answer any more", True),
+        ("the engine at http://127.0.0.1:1 was restarted during the run", True),
         ("tinker.APIConnectionError: Connection error.", True),
         ("httpx.ConnectError: [Errno -3] Temporary failure in name resolution", True),
         ("tinker.InternalServerError: 503 Service Unavailable", True),
