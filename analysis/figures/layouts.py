@@ -21,14 +21,21 @@ MUTED = "#8a8f98"
 COLOURED = len(PALETTE)
 Section = Literal["tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
-"""The parts of a report that figures belong to."""
+"""The parts of a report that figures belong to. The page has one only if it has figures:
+`tasks` (a sweep over several tasks), `curves`, `axes` (values along one axis), `planes` (along
+two), `parallel` (all axes at once), `trade` (what cells cost), `rollouts`."""
 _DIGITS = 5
 _POWERS = 10.0 ** np.arange(309)
 
 
 class Panel(NamedTuple):
     """A figure, the `section` of the report it belongs to, its unique `name`, and a description for
-    readers who cannot see it."""
+    readers who cannot see it.
+
+    Each trace of a figure has `meta`: a `role`, which decides in which order traces are drawn and
+    which of them a reader can hide (any word will do), and, for what belongs to a cell, `cell` (its
+    position in the ranking) and `tone` (an index into `PALETTE`, or -1 for the muted colour).
+    """
 
     section: Section
     name: str

@@ -1,13 +1,12 @@
 """Learning curves as plotly figures, built as plain dicts, because plotly's own trace objects are
 slow. `plotly.graph_objects.Figure(figure)` shows one in a notebook."""
 
-# Each trace has `meta`: `cell` (its position in the ranking), `tone` (an index into `PALETTE`, or
-# -1 for the muted colour) and `role` ("run", "band", "mean", "end" or "best"). The page uses them
-# to choose colours for light and dark screens, and to show and hide cells. The lines of a cell's
-# runs are one trace with gaps, and `meta.runs` has their runs. `meta.x` has alternatives to the
-# step for the x axis; `meta.smooth` has moving means, one for each of `WINDOWS` that changes
-# anything. If there are many cells, those without a colour of their own are one trace, in which
-# `meta.cells` has their positions in the order of `meta.runs`.
+# The `meta` of each trace (see `Panel`) has a role: "run", "band", "mean", "end" or "best". The
+# page chooses colours for light and dark screens by `meta`, and shows and hides cells. The lines
+# of a cell's runs are one trace with gaps, and `meta.runs` has their runs. `meta.x` has
+# alternatives to the step for the x axis; `meta.smooth` has moving means, one for each of
+# `WINDOWS` that changes anything. If there are many cells, those without a colour of their own
+# are one trace, in which `meta.cells` has their positions in the order of `meta.runs`.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

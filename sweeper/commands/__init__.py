@@ -10,6 +10,10 @@ To write a verb, copy `sql.py`, and add a line to `_BY_HEADING`. What verbs use:
     results/problems.py     `tell_problems(registry.problems)`: the exit code of a verb that reads
     errors.py               errors to raise: `UsageError`, `NotFound`, `EnvironmentFailure`
     sweep/hint.py           `hint("ls", name, root=root)`: a command in a message
+
+What a registry answers: `choose` runs by the arguments, `handles` and `all_handles` the runs of a
+sweep (also those of plain folders), `sweep_records` a row for each sweep that is not archived. A
+run of a sweep (`results/sweeps.py`: `SweepRun`) has its `events`, `times` and `outcome`.
 """
 
 import importlib

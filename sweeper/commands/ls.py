@@ -2,6 +2,7 @@
 
 import math
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from functools import partial
 from typing import NotRequired
 
@@ -108,28 +109,37 @@ def _print_table(
 ) -> None:
     """Print a line for each run, with its root if there are several `roots`, and with the metrics
     that were asked for."""
-    columns = ["sweep", "run", "state", "attempts", "time", "metric", "value"]
-    if all(record["metric"] is None for record in records):
-        columns = columns[:-2]
-    marks = [shown_marks(r["tags"], starred=r["starred"]) for r in records]
-    shown = ["noted"] if any(marks) else []
-    code = ["code", "launched"] if with_code else []
-    several = ["backend"] if any("backend" in record for record in records) else []
+    columns: list[tuple[str, Callable[[_Record], object]]] = [
+        *((name, lambda record: record["root"]) for name in roots),
+        ("sweep", lambda record: record["sweep"]),
+        ("run", lambda record: record["name"]),
+        ("state", lambda record: record["state"]),
+        ("attempts", lambda record: record["attempts"]),
+        ("time", lambda record: duration(record["wall_s"])),
+    ]
+    if any(record["metric"] is not None for record in records):
+        columns.append(("metric", lambda record: record["metric"]))
+        columns.append(("value", lambda record: record["value"]))
+    if any("backend" in record for record in records):
+        columns.append(("backend", lambda record: record.get("backend")))
+    if with_code:
+        columns.append(("code", lambda record: record["code"]))
+        columns.append(("launched", lambda record: record["launched"]))
+    columns.extend((key, partial(_of_metric, key)) for key in metric_columns)
+    if any(map(_marks, records)):
+        columns.append(("noted", _marks))
     print_table(
-        [*roots, *columns, *several, *code, *metric_columns, *shown],
-        [
-            (
-                *([r["root"]] if roots else []),
-                *(r["sweep"], r["name"], r["state"], r["attempts"]),
-                *(duration(r["wall_s"]), r["metric"], r["value"])[: len(columns) - 4],
-                *([r.get("backend")] if several else []),
-                *((r["code"], r["launched"])[: len(code)]),
-                *(r.get("metrics", {}).get(key) for key in metric_columns),
-                *([words] if shown else []),
-            )
-            for r, words in zip(records, marks, strict=True)
-        ],
+        [header for header, _ in columns],
+        [tuple(cell(record) for _, cell in columns) for record in records],
     )
+
+
+def _of_metric(key: str, record: "_Record") -> float | None:
+    return record.get("metrics", {}).get(key)
+
+
+def _marks(record: "_Record") -> str:
+    return shown_marks(record["tags"], starred=record["starred"])
 
 
 def _print_notes(runs: list[RecordedRun]) -> None:

@@ -9,7 +9,8 @@ has the same id in each sweep that contains it."""
 
 class Times(TypedDict):
     """When a run `started` and `ended` (UTC, ISO 8601), and the total seconds of its attempts that
-    have an outcome. Unknown values are None."""
+    have an outcome. `started` is known as soon as a worker has claimed the run, the others once an
+    attempt has ended. Unknown values are None."""
 
     started: str | None
     ended: str | None

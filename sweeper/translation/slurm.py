@@ -2,6 +2,7 @@
 
 import re
 
+from sweeper.backends.slurm.options import TEXTS
 from sweeper.fields.kinds import duration_text
 from sweeper.translation.draft import Draft
 
@@ -10,7 +11,6 @@ _SHORT = {
     "c": "cpus-per-task", "o": "output", "e": "error", "a": "array", "n": "ntasks", "N": "nodes",
     "G": "gpus", "D": "chdir", "w": "nodelist", "x": "exclude", "d": "dependency",
 }  # fmt: skip
-_KEYS = {name: name for name in ("partition", "account", "qos", "mem", "gres", "constraint")}
 _OURS = ("job-name", "output", "error", "array", "chdir", "open-mode", "export", "requeue",
          "signal", "parsable", "wrap", "comment", "wait", "input", "no-requeue")  # fmt: skip
 _EXTRA = ("nodes", "ntasks", "gpus", "gpus-per-node", "gpus-per-task", "mem-per-cpu", "mem-per-gpu",
@@ -28,7 +28,7 @@ def add_option(draft: Draft, line: int, name: str, value: object) -> None:
     assert isinstance(options, dict)  # noqa: S101 - made here
     name = _SHORT.get(name, name).replace("_", "-")
     text = str(value)
-    if name in _KEYS:
+    if name in TEXTS:
         options[name] = value if isinstance(value, int) else text
     elif name == "cpus-per-task" and text.isdigit():
         options["cpus"] = int(text)
