@@ -108,7 +108,8 @@ def test_two_launchers_share_the_devices_and_no_two_runs_meet(machine: Machine) 
     machine.shell.until(lambda: machine.taken() == ["0.0", "1.0", "2.0"])
     shown = machine.status("a") + machine.status("b")
     rows = [line.split() for line in shown.splitlines() if line.startswith("x=")]
-    running = sorted(row[2] for row in rows if row[1] == "running" and row[2] != "waiting")
+    # A run that has just begun shows "-" until it has looked for a device.
+    running = sorted(row[2] for row in rows if row[1] == "running" and row[2].isdigit())
     assert running == ["0", "1", "2"]
     machine.shell.until(
         lambda: "its machines have no more free GPUs" in machine.status("a") + machine.status("b")
