@@ -189,30 +189,32 @@ def s3_root(moto: str, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def ceph_root(monkeypatch: pytest.MonkeyPatch) -> str:
     """A root on the S3 of a Ceph cluster, which `make ceph` starts."""
-    address = os.environ.get("SWEEPER_TEST_CEPH")
-    if address is None:
-        pytest.skip("no Ceph: `make ceph` starts one")
+    address = _started("SWEEPER_TEST_CEPH", "no Ceph: `make ceph` starts one")
     return _use_s3(monkeypatch, address, "testing", "testing-secret")
 
 
 @pytest.fixture
 def gs_root(monkeypatch: pytest.MonkeyPatch) -> str:
     """A root on the emulated Google Cloud Storage that `tests/support/clouds.py` starts."""
-    address = os.environ.get("SWEEPER_TEST_GS")
-    if address is None:
-        pytest.skip("no emulated Google Cloud Storage: tests/support/clouds.py starts one")
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+    without = "no emulated Google Cloud Storage: tests/support/clouds.py starts one"
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", _started("SWEEPER_TEST_GS", without))
     return _new_bucket("gs", "gcsfs")
 
 
 @pytest.fixture
 def az_root(monkeypatch: pytest.MonkeyPatch) -> str:
     """A root on the emulated Azure Blob Storage that `tests/support/clouds.py` starts."""
-    connection = os.environ.get("SWEEPER_TEST_AZ")
-    if connection is None:
-        pytest.skip("no emulated Azure Blob Storage: tests/support/clouds.py starts one")
-    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
+    without = "no emulated Azure Blob Storage: tests/support/clouds.py starts one"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", _started("SWEEPER_TEST_AZ", without))
     return _new_bucket("az", "adlfs")
+
+
+def _started(variable: str, without: str) -> str:
+    """Return how to reach a server, from the variable that its `make` target or script sets."""
+    address = os.environ.get(variable)
+    if address is None:
+        pytest.skip(without)
+    return address
 
 
 def _new_bucket(scheme: str, package: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from harness.real import until  # pyright: ignore[reportMissingImports]
+from support.environments import environment, needs
 
 from sweeper import Registry
 from sweeper.engine import lifecycle
@@ -21,15 +22,12 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.tracking import run_id
 
 ROOT = Path(__file__).parents[2]
-COOKBOOK = ROOT / ".venv-cookbook"
+COOKBOOK = environment("cookbook")
 SWEEPER = str(Path(sys.executable).parent / "sweeper")
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        not (COOKBOOK / ".installed").exists(),
-        reason="there is no tinker-cookbook in .venv-cookbook: `make cookbook` installs it",
-    ),
+    needs("cookbook", "tinker-cookbook"),
 ]
 
 

@@ -14,20 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from support.environments import environment, needs
 
 from sweeper import paths
 from sweeper.engine import checkpoints, lora, net
 from sweeper.engine.models import usual_models
 
-COOKBOOK = Path(__file__).parents[2] / ".venv-cookbook"
-PYTHON = str(COOKBOOK / "bin" / "python")
+PYTHON = str(environment("cookbook") / "bin" / "python")
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        not (COOKBOOK / ".installed").exists(),
-        reason="there is no tinker-cookbook in .venv-cookbook: `make cookbook` installs it",
-    ),
+    needs("cookbook", "tinker-cookbook"),
 ]
 WINNER = "taught/lr=1e-2"
 TOKENS = [*range(3, 131), 256, 258, 65, 65, 10]

@@ -11,22 +11,19 @@ import time
 from pathlib import Path
 
 import pytest
+from support.environments import environment, needs
 
 from sweeper import Registry, environments
 from sweeper.environments import open_environment
 from sweeper.tasks import begin_step, made_of, read_all, set_up, verify
 
 ROOT = Path(__file__).parents[2]
-HARBOR = ROOT / ".venv-harbor"
-PYTHON = HARBOR / "bin" / "python"
+PYTHON = environment("harbor") / "bin" / "python"
 TASKS = ROOT / "grids" / "terminal"
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        not (HARBOR / ".installed").exists(),
-        reason="there is no harbor in .venv-harbor: `make harbor` installs it",
-    ),
+    needs("harbor", "harbor"),
     pytest.mark.skipif(environments.missing("bubblewrap") is not None, reason="no bubblewrap here"),
 ]
 

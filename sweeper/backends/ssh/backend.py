@@ -263,8 +263,7 @@ def leftovers(
     host is made to forget the job; those of a host that does not answer stay."""
     root, _, name = folder.rpartition("/")
     sweep = SweepFolder(open_shared(root), name)  # few sweeps have any: load no client for that
-    names = (path.rpartition("/")[2] for path in sweep.store.names(f"{sweep.name}/{_HOSTS}"))
-    tokens = [name.removesuffix(".json") for name in names]
+    tokens = _tokens(sweep.store.names(f"{sweep.name}/{_HOSTS}"))
     tokens = [token for token in tokens if token.rpartition("-a")[0] in well]
     if not tokens:
         return
@@ -275,14 +274,14 @@ def leftovers(
         return  # how to reach its hosts is unknown
     releases: dict[str, Callable[[Sequence[str]], None]] = {}
     for token in tokens:
-        path = f"{sweep.name}/{_HOSTS}/{token}.json"
-        host = read_as(sweep.store, path, _host_of)
+        inside = f"{_HOSTS}/{token}.json"
+        host = read_as(sweep.store, f"{sweep.name}/{inside}", _host_of)
         release = releases.setdefault(host, lambda paths: backend.forget(_tokens(paths)))
         why = f"record of a job on {host}, of a run that succeeded"
-        yield Leftover([f"{sweep.address}/{_HOSTS}/{token}.json"], why, release)
+        yield Leftover([f"{sweep.address}/{inside}"], why, release)
 
 
-def _tokens(paths: Sequence[str]) -> list[str]:
+def _tokens(paths: Iterable[str]) -> list[str]:
     return [path.rpartition("/")[2].removesuffix(".json") for path in paths]
 
 
