@@ -285,5 +285,5 @@ def browser() -> Iterator[Any]:
 
     if chromium.PROGRAM is None:
         pytest.skip("chromium is not installed: the report is not tried in a browser")
-    with chromium.Browser() as found:
-        yield found
+    with chromium.Browser() as opened:
+        yield opened

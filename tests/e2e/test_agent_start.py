@@ -78,13 +78,13 @@ class Bench:
 
     def left(self) -> list[object]:
         """The processes of agents, by the mark in their environment, and their folders."""
-        found: list[object] = [*self.temporary.glob("sweeper-agent-*")]
-        found += [] if self.modal is None else self.modal.going()
+        leftovers: list[object] = [*self.temporary.glob("sweeper-agent-*")]
+        leftovers += [] if self.modal is None else self.modal.going()
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if str(self.temporary) in process.environ().get("SWEEPER_TASK_ROOT", ""):
-                    found.append(process)
-        return found
+                    leftovers.append(process)
+        return leftovers
 
 
 def until(happened: Callable[[], Any]) -> None:
@@ -143,8 +143,8 @@ def test_an_agent_makes_a_whole_study(bench: Bench) -> None:
     checked = bench.run(bench.command("fail", "first", "--test-only"))
     assert "'missing': []" in checked.replace('"', "'") and "verdict" in checked
     assert "THEIR_KEY" in checked and SECRET not in checked and not bench.root.exists()
-    said = bench.run(bench.command("fail"))
-    assert "first: finished; sweeps: study" in said and SECRET not in said
+    output = bench.run(bench.command("fail"))
+    assert "first: finished; sweeps: study" in output and SECRET not in output
     assert bench.states() == Counter(succeeded=4)
     lines = bench.transcript().splitlines()
     assert [line.split('"')[3] for line in lines] == [
@@ -193,11 +193,11 @@ def test_a_killed_agent_leaves_no_process_and_no_run_is_lost(
 
 def test_an_agent_has_so_much_time_and_so_many_starts(bench: Bench) -> None:
     sleep = "bash -c 'sleep 1000 & sleep 1000'"
-    said = bench.run(bench.command("x", "slow", "--hours", "0.001", agent=sleep), 4)
-    assert "slow: out of time" in said
+    output = bench.run(bench.command("x", "slow", "--hours", "0.001", agent=sleep), 4)
+    assert "slow: out of time" in output
     fail = "bash -c 'echo again; exit 7'"
-    said = bench.run(bench.command("x", "bad", "--restarts", "1", agent=fail), 3)
-    assert "bad: failed (exit code 7)" in said and bench.transcript("bad") == "again\nagain\n"
+    output = bench.run(bench.command("x", "bad", "--restarts", "1", agent=fail), 3)
+    assert "bad: failed (exit code 7)" in output and bench.transcript("bad") == "again\nagain\n"
     missing = bench.run(bench.command("x", "none", "--test-only", agent="no-such-program"), 6)
     assert '"missing": ["no-such-program"]' in missing
 

@@ -88,10 +88,10 @@ class Scene:
 
     def until(self, condition: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + SECONDS
-        while not (found := condition()):
+        while not (value := condition()):
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        return found
+        return value
 
 
 @pytest.fixture
@@ -142,24 +142,24 @@ def test_each_is_said_and_acted_on_once_though_its_launcher_is_killed(scene: Sce
         finally:  # it may be stopped
             first.kill()
     with scene.launching(grid) as second:
-        _, told = second.communicate(timeout=SECONDS)
+        _, stderr = second.communicate(timeout=SECONDS)
     assert second.returncode == 3
-    found = {alarm.name: alarm for alarm in alarms(folder)}
-    assert {name: alarm.rule for name, alarm in found.items()} == {
+    raised = {alarm.name: alarm for alarm in alarms(folder)}
+    assert {name: alarm.rule for name, alarm in raised.items()} == {
         "kind=diverge": "divergence",
         "kind=broken": "nan",
         "kind=stall": "stalled",
     }
-    assert found["kind=broken"][5:7] == ("loss", 2)
-    assert found["kind=stall"].step == 2
+    assert raised["kind=broken"][5:7] == ("loss", 2)
+    assert raised["kind=stall"].step == 2
     acts = [json.loads(line) for line in (scene.folder / "ledger").read_text().splitlines()]
     expected = [
         [[f"{name}; touch {a.rule}", "toys"], a.rule, a.rule, a.message]
-        for name, a in found.items()
+        for name, a in raised.items()
     ]
     assert sorted(acts) == sorted(expected)
-    assert "alarm: kind=stall: stalled: no step for " in told
-    assert "ended with 3: nobody listens" in told
+    assert "alarm: kind=stall: stalled: no step for " in stderr
+    assert "ended with 3: nobody listens" in stderr
     states = json.loads(scene.run("status", "toys", "--json").stdout)["runs"]
     assert {run["name"]: run["state"] for run in states} == {
         "kind=diverge": "cancelled",
@@ -184,8 +184,8 @@ def test_a_run_that_diverges_records_it_is_called_out_and_ends(
         "launch": {"backend": "local"},
     }
     with scene.launching(grid) as launch:
-        said = launch.communicate(timeout=SECONDS)[1]
-    assert launch.returncode == 3, said
+        stderr = launch.communicate(timeout=SECONDS)[1]
+    assert launch.returncode == 3, stderr
     (run,) = json.loads(scene.run("ls", "hot", "--json").stdout)["runs"]
     assert run["state"] == "failed"
     assert "training has diverged: " in scene.run("logs", "hot").stdout
@@ -193,8 +193,8 @@ def test_a_run_that_diverges_records_it_is_called_out_and_ends(
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert rows[-1]["step"] == 1  # the first whose weights it moved
     assert rows[-1]["train_mean_nll"] != rows[-1]["train_mean_nll"]
-    found = json.loads(scene.run("alarms", "hot", "--json").stdout)["alarms"]
-    assert "nan" in {alarm["rule"] for alarm in found}
+    raised = json.loads(scene.run("alarms", "hot", "--json").stdout)["alarms"]
+    assert "nan" in {alarm["rule"] for alarm in raised}
 
 
 def test_the_verb(scene: Scene) -> None:
@@ -249,11 +249,11 @@ def test_a_disk_and_a_memory_that_are_low(scene: Scene) -> None:
         text=True,
         check=False,
     )
-    said = json.loads(shown.stdout)["alarms"]
-    found = {alarm["rule"]: alarm for alarm in said}
-    assert (len(said), set(found)) == (2, {"disk", "memory"}), shown.stderr
-    assert 0 < found["disk"]["value"] <= 500 * 2**20 < found["disk"]["bound"] == 1e9
-    assert 0 < found["memory"]["value"] < found["memory"]["bound"]
+    listed = json.loads(shown.stdout)["alarms"]
+    by_rule = {alarm["rule"]: alarm for alarm in listed}
+    assert (len(listed), set(by_rule)) == (2, {"disk", "memory"}), shown.stderr
+    assert 0 < by_rule["disk"]["value"] <= 500 * 2**20 < by_rule["disk"]["bound"] == 1e9
+    assert 0 < by_rule["memory"]["value"] < by_rule["memory"]["bound"]
 
 
 @pytest.fixture

@@ -22,22 +22,22 @@ def studied(root: Path, name: str) -> Study:
     return study(load(Registry(str(root)), name, None, None))
 
 
-def kinds(found: Study) -> dict[str, Any]:
-    return {finding.kind: finding for finding in found.findings}
+def kinds(result: Study) -> dict[str, Any]:
+    return {finding.kind: finding for finding in result.findings}
 
 
 def test_a_winner_of_training_is_not_called_one_of_what_was_held_out(tmp_path: Path):
     examples.make(tmp_path, "grpo", written)
-    found = studied(tmp_path, "grpo")
-    verdict, told = found.verdict, kinds(found)
+    result = studied(tmp_path, "grpo")
+    verdict, findings = result.verdict, kinds(result)
     assert verdict.label.startswith("clear winner in training, tied held out")
     assert verdict.kind == "unproven"
     assert verdict.number == "0.633" and "in training 0.992" in (verdict.spread or "")
-    assert "is of training" in told["judged_in_training"].text
-    gap = told["gap"].evidence
+    assert "is of training" in findings["judged_in_training"].text
+    gap = findings["gap"].evidence
     assert gap["low"] < 0.22 < gap["high"] and gap["p"] < 1e-4
     assert any("--metric test/reward" in step for step in verdict.steps)
-    assert told["items"].evidence["items"] == 8
+    assert findings["items"].evidence["items"] == 8
     # The same held-out answers tell nothing, whoever asks.
     held = study(load(Registry(str(tmp_path)), "grpo", "test/reward", None))
     assert held.verdict.kind != "clear" and "judged_in_training" not in kinds(held)
@@ -53,10 +53,10 @@ def test_no_gap_is_said_where_there_is_none(tmp_path: Path):
             ends = [lr + rng.gauss(0, 0.02) for _ in range(2)]
             sweep.run({"lr": lr}, seed, [{"step": 1, "train/nll": ends[0], "test/nll": ends[1]}])
     sweep.save()
-    found = studied(tmp_path, "fair")
-    assert found.held_out is not None and found.held_out.judged
-    assert "gap" not in kinds(found)
-    assert found.verdict.label.startswith("clear winner in training, and ahead held out")
+    result = studied(tmp_path, "fair")
+    assert result.held_out is not None and result.held_out.judged
+    assert "gap" not in kinds(result)
+    assert result.verdict.label.startswith("clear winner in training, and ahead held out")
 
 
 def answers(folder: Path, right: int, of: int) -> None:
@@ -71,14 +71,14 @@ def test_single_runs_have_an_interval_over_their_items(tmp_path: Path):
         run = sweep.run({"lr": lr}, None, [{"step": 1, "test/accuracy": right / 200}])
         answers(sweep.folder / "runs" / f"{run}.1", right, 200)
     sweep.save()
-    found = studied(tmp_path, "once")
-    assert found.verdict.kind == "unproven", "another seed may differ"
-    assert found.verdict.spread is not None
-    assert "over 200 questions the 95 % interval is 0.9" in found.verdict.spread
-    (one,) = found.items
-    assert one.parted[0].told_apart and one.parted[0].worse == 40
-    said = kinds(found)["items"].text
-    assert "ahead of lr=1" in said and "not how another seed would" in said
+    result = studied(tmp_path, "once")
+    assert result.verdict.kind == "unproven", "another seed may differ"
+    assert result.verdict.spread is not None
+    assert "over 200 questions the 95 % interval is 0.9" in result.verdict.spread
+    (item,) = result.items
+    assert item.parted[0].told_apart and item.parted[0].worse == 40
+    text = kinds(result)["items"].text
+    assert "ahead of lr=1" in text and "not how another seed would" in text
     report = analysis.analyze(str(tmp_path), "once")
     assert "Question by question" in Path(report.html_path).read_text()
     assert "Question by question: test" in Path(report.files["report.md"]).read_text()
@@ -100,13 +100,13 @@ def test_no_interval_of_a_share_leaves_0_to_1(tmp_path: Path):
 
 def test_cells_over_several_tasks_have_rliables_figures(tmp_path: Path):
     examples.make(tmp_path, "tasks", written)
-    found = studied(tmp_path, "tasks")
-    assert found.tasks is not None
-    assert found.tasks.tasks == ("gpqa", "gsm8k", "ifeval", "math500", "mbpp")
-    first, *others = found.tasks.cells
-    assert first.improves == 0.5 and all(own.iqm <= first.iqm for own in others)
+    result = studied(tmp_path, "tasks")
+    assert result.tasks is not None
+    assert result.tasks.tasks == ("gpqa", "gsm8k", "ifeval", "math500", "mbpp")
+    first, *others = result.tasks.cells
+    assert first.improves == 0.5 and all(figures.iqm <= first.iqm for figures in others)
     assert first.low is None, "two runs are too few to draw from"
-    assert found.items[0].task == "gsm8k", "the metric's own first"
+    assert result.items[0].task == "gsm8k", "the metric's own first"
     report = analysis.analyze(str(tmp_path), "tasks")
     assert "performance profiles" in report.figures
     page = Path(report.html_path)

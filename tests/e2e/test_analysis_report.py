@@ -37,9 +37,9 @@ def page(report: Any) -> str:
 def unpacked(report: Any, name: str) -> str:
     """What the browser unpacks."""
     text = Path(report.html_path).read_text()
-    found = re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', text)
-    assert found is not None
-    return zlib.decompress(base64.b64decode(found[1])).decode()
+    match = re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', text)
+    assert match is not None
+    return zlib.decompress(base64.b64decode(match[1])).decode()
 
 
 def test_a_clear_winner_inside_the_grid(tmp_path: Path):
@@ -132,8 +132,8 @@ def test_a_cell_with_a_diverged_run_is_never_best(tmp_path: Path):
     sweep.save()
     report = analyze(str(tmp_path), "demo")
     assert report.document["verdict"]["best"] == "lr=1"
-    (found,) = [f for f in report.document["findings"] if f["kind"] == "diverged"]
-    assert found["cells"] == ["lr=2"] and found["evidence"]["runs"] == ["lr=2,seed=0"]
+    (finding,) = [f for f in report.document["findings"] if f["kind"] == "diverged"]
+    assert finding["cells"] == ["lr=2"] and finding["evidence"]["runs"] == ["lr=2,seed=0"]
     cell = next(c for c in report.document["cells"] if c["cell"] == "lr=2")
     assert (cell["n"], cell["diverged"]) == (2, 1)
 
@@ -151,9 +151,9 @@ def test_an_unfinished_sweep_counts_what_succeeded_only(tmp_path: Path):
     report = analyze(str(tmp_path), "demo")
     assert report.document["verdict"]["best"] == "lr=1"
     states = {"succeeded": 2, "running": 2, "failed": 1, "planned": 1}
-    found = report.document["completeness"]
+    completeness = report.document["completeness"]
     expected = {"planned": 6, "used": None, "retired": 1, "states": states, "places": []}
-    assert found == expected
+    assert completeness == expected
     assert {"alone", "incomplete", "retired"} <= set(kinds(report))
     text = page(report)
     assert "ValueError: &lt;b&gt;no&lt;/b&gt;" in text and "line 39" in text
@@ -169,9 +169,10 @@ def test_identical_replicates_get_no_interval(tmp_path: Path):
     report = analyze(str(tmp_path), "demo")
     assert report.document["verdict"]["kind"] == "unproven"
     assert {"identical", "same_value", "not_compared"} <= set(kinds(report))
-    told = {f["kind"]: f for f in report.document["findings"]}
+    findings = {f["kind"]: f for f in report.document["findings"]}
     # One value says nothing of a seed: a coarse metric repeats itself. A whole curve does not.
-    assert told["identical"]["cells"] == ["lr=1"] and told["same_value"]["cells"] == ["lr=2"]
+    assert findings["identical"]["cells"] == ["lr=1"]
+    assert findings["same_value"]["cells"] == ["lr=2"]
     assert all(cell["low"] is None for cell in report.document["cells"])
 
 
@@ -228,18 +229,18 @@ def test_another_metric_needs_its_goal(tmp_path: Path):
     report = analyze(str(tmp_path), "demo", metric="train/nll")
     assert report.document["metric"]["goal"] == "minimize"
     assert "lower is better by its name (--goal maximize turns it)" in report.verdict
-    own = analyze(str(tmp_path), "demo", metric="test/nll", at="best")
-    assert own.document["metric"] == {
+    judged = analyze(str(tmp_path), "demo", metric="test/nll", at="best")
+    assert judged.document["metric"] == {
         **{"name": "test/nll", "goal": "minimize", "at": "best", "guessed": False},
         **{"noise": "auto", "failed": "bound", "by": None, "relevant": None},
     }
-    assert "analyze demo --root" in page(own) and "--at best" in page(own)
+    assert "analyze demo --root" in page(judged) and "--at best" in page(judged)
     with pytest.raises(NotFound):
         analyze(str(tmp_path), "nothing")
 
 
 def test_the_same_records_give_the_same_bytes_wherever_they_lie(tmp_path: Path):
-    found: list[tuple[str, str]] = []
+    documents: list[tuple[str, ...]] = []
     for place in ("one", "two"):
         written.grid_of_means(tmp_path / place, {(1e-3, 8): 0.4, (1e-2, 8): 0.5})
         for _ in range(2):  # the second time with a report already there
@@ -248,9 +249,9 @@ def test_the_same_records_give_the_same_bytes_wherever_they_lie(tmp_path: Path):
             # Commands name the place, and nothing else does.
             assert html.read_bytes().count(str(tmp_path / place).encode()) < 8
             root = str(tmp_path / place)
-            found.append((html.read_text().replace(root, ""), text.read_text().replace(root, "")))
-    assert len(set(found)) == 1
-    assert str(tmp_path) not in found[0][0]
+            documents.append(tuple(path.read_text().replace(root, "") for path in (html, text)))
+    assert len(set(documents)) == 1
+    assert str(tmp_path) not in documents[0][0]
 
 
 @pytest.mark.parametrize("out", ["file", "file/below", "nul\0"])
@@ -297,7 +298,7 @@ def test_a_run_has_its_log_and_tells_its_checkpoints_apart(tmp_path: Path):
     sweep.run({"lr": 2}, 0, rows, state="planned")
     sweep.save()
     report = analyze(str(tmp_path), "demo")
-    shown = {one["name"]: one for one in json.loads(unpacked(report, "data"))["runs"].values()}
+    shown = {run["name"]: run for run in json.loads(unpacked(report, "data"))["runs"].values()}
     done, planned = shown["lr=1,seed=0"], shown["lr=2,seed=0"]
     assert done["log"] == ["began", "ended"] and planned["log"] == []
     assert (done["quoted"], planned["quoted"]) == ("demo/lr=1,seed=0", None)
@@ -343,10 +344,10 @@ def test_no_interval_leaves_what_the_metric_can_be(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("steps", "evaluated", "told"),
+    ("steps", "evaluated", "shown"),
     [(range(60), 60, 60), (range(1, 61), 0, 60), (range(0, 60, 10), 60, 60), ((), 80, 80)],
 )
-def test_steps_are_counted_as_done(tmp_path: Path, steps: Any, evaluated: int, told: int):
+def test_steps_are_counted_as_done(tmp_path: Path, steps: Any, evaluated: int, shown: int):
     rows = [{"step": step, "train/nll": 1.0} for step in steps]
     rows = [*rows, {"step": evaluated, "test/nll": 1.0}, {"step": evaluated + 20, "test/nll": 1.0}]
     rows = rows if steps else [{"step": s, "test/nll": 1.0} for s in (0, 40, 80)]
@@ -354,7 +355,7 @@ def test_steps_are_counted_as_done(tmp_path: Path, steps: Any, evaluated: int, t
     sweep.run({}, 0, sorted(rows, key=lambda row: row["step"]))
     sweep.save()
     report = analyze(str(tmp_path), "demo")
-    assert [run["steps"] for run in report.document["runs"]] == [told]
+    assert [run["steps"] for run in report.document["runs"]] == [shown]
 
 
 def test_null_is_shown_and_a_missing_setting_is_a_dash(tmp_path: Path):
@@ -397,11 +398,11 @@ def test_names_values_keys_and_logs_are_text(tmp_path: Path):
     sweep = written.hostile(tmp_path)
     report = analyze(str(tmp_path), sweep.name)
     text = page(report)
-    found = Elements()
-    found.feed(text)
-    assert found.tags["script"] == 3  # the data, plotly's, and ours: none of theirs
-    assert not {"img", "b", "i", "u", "iframe"} & found.tags.keys()
-    assert not {name for name in found.attributes if name.startswith("on") or name == "src"}
+    elements = Elements()
+    elements.feed(text)
+    assert elements.tags["script"] == 3  # the data, plotly's, and ours: none of theirs
+    assert not {"img", "b", "i", "u", "iframe"} & elements.tags.keys()
+    assert not {name for name in elements.attributes if name.startswith("on") or name == "src"}
     assert "{{ 7*7 }}{% raw %}" in text
     assert "\x1b" not in report.verdict
     json.loads(unpacked(report, "data"))

@@ -29,27 +29,27 @@ def studied(root: Path, name: str = "demo", **prices: float) -> Study:
     return study(load(Registry(str(root)), name, None, None), prices)
 
 
-def kinds(found: Study) -> dict[str, Any]:
-    return {finding.kind: finding for finding in found.findings}
+def kinds(result: Study) -> dict[str, Any]:
+    return {finding.kind: finding for finding in result.findings}
 
 
 def test_a_sweep_with_a_known_truth_is_told_exactly(tmp_path: Path, written: ModuleType):
     written.truth(tmp_path)
-    found = studied(tmp_path, "truth")
-    ranking, told = found.ranking, kinds(found)
+    result = studied(tmp_path, "truth")
+    ranking, findings = result.ranking, kinds(result)
     assert ranking.best is not None
     equal = {"learning_rate=0.001,lora_rank=64", "learning_rate=0.002,lora_rank=64"}
     assert {ranking.best.name, *(cell.name for cell in ranking.tied)} == equal
     assert len(ranking.apart) == 11
-    assert found.verdict.kind == "tied"
-    assert told["edge"].evidence["axis"] == "lora_rank"
-    assert told["edge"].evidence["side"] == "largest"
-    assert told["hole"].cells == ("learning_rate=0.004,lora_rank=16",)
-    assert told["diverged"].cells == ("learning_rate=0.008,lora_rank=64",)
-    assert told["incomplete"].evidence["states"] == {"failed": 4, "succeeded": 56}
-    assert told["trend"].evidence["axis"] == "lora_rank"
-    assert not {"all_equal", "same_curves", "unstable", "identical", "undeclared"} & told.keys()
-    answers = {check.name: check.good for check in found.verdict.checks}
+    assert result.verdict.kind == "tied"
+    assert findings["edge"].evidence["axis"] == "lora_rank"
+    assert findings["edge"].evidence["side"] == "largest"
+    assert findings["hole"].cells == ("learning_rate=0.004,lora_rank=16",)
+    assert findings["diverged"].cells == ("learning_rate=0.008,lora_rank=64",)
+    assert findings["incomplete"].evidence["states"] == {"failed": 4, "succeeded": 56}
+    assert findings["trend"].evidence["axis"] == "lora_rank"
+    assert not {"all_equal", "same_curves", "unstable", "identical", "undeclared"} & findings.keys()
+    answers = {check.name: check.good for check in result.verdict.checks}
     assert answers == {
         "Beyond the noise?": False,
         "Seeds": True,
@@ -57,8 +57,8 @@ def test_a_sweep_with_a_known_truth_is_told_exactly(tmp_path: Path, written: Mod
         "Complete?": False,
         "Stable?": False,
     }
-    assert [failure.said for failure in found.failures] == ["RuntimeError: rank 16 does not fit"]
-    following = found.next
+    assert [failure.said for failure in result.failures] == ["RuntimeError: rank 16 does not fit"]
+    following = result.next
     assert following is not None and following.kind == "extend" and following.runs == 20
     assert "  lora_rank: [4, 16, 64, 256]" in following.yaml and "# compared" in following.yaml
     assert parse_grid(following.yaml, "next.yaml").name == "truth"
@@ -70,15 +70,15 @@ def test_ties_are_confirmed_on_fresh_seeds(tmp_path: Path, written: ModuleType):
     grid = "recipe: sft\nbase: {max_steps: 5}\ngrid: {learning_rate: [1e-3, 1e-2]}\nseeds: 3\n"
     overrides = ["max_steps=9", "learning_rate=[1,2]", "~warmup"]
     written.grid_of_means(tmp_path, means, grid=grid, overrides=overrides)
-    found = studied(tmp_path).next
-    assert found is not None and found.kind == "confirm" and found.cells == 2
-    read = parse_grid(found.yaml, "next.yaml")
+    proposal = studied(tmp_path).next
+    assert proposal is not None and proposal.kind == "confirm" and proposal.cells == 2
+    read = parse_grid(proposal.yaml, "next.yaml")
     assert read.name == "demo-confirm"
     # An axis on which all cells are alike is no less part of them.
-    assert "- {learning_rate: 1e-3, lora_rank: 8}" in found.yaml
-    assert "- {learning_rate: 0.01, lora_rank: 8}" in found.yaml
-    assert "seeds: [3, 4, " in found.yaml
-    assert found.overrides == ("max_steps=9",)
+    assert "- {learning_rate: 1e-3, lora_rank: 8}" in proposal.yaml
+    assert "- {learning_rate: 0.01, lora_rank: 8}" in proposal.yaml
+    assert "seeds: [3, 4, " in proposal.yaml
+    assert proposal.overrides == ("max_steps=9",)
     (step,) = studied(tmp_path).verdict.steps
     assert step.startswith("Take the cheaper of the 2 cells at the top, or launch next.yaml (12 ")
     assert "6 seeds of each find a lead of 0.042 or more in 4 of 5 sweeps." in step
@@ -87,8 +87,8 @@ def test_ties_are_confirmed_on_fresh_seeds(tmp_path: Path, written: ModuleType):
 def test_cells_with_one_and_the_same_mean_ask_for_no_more_runs(tmp_path: Path, written: ModuleType):
     cells = [({"lr": lr}, [1.0, 1.0]) for lr in (1, 2)] + [({"lr": 4}, [3.0, 3.1])]
     written.measured(tmp_path, cells, grid="recipe: sft\ngrid: {lr: [1, 2, 4]}\nseeds: 2\n")
-    found = studied(tmp_path)
-    assert found.verdict.kind == "tied" and found.next is None and found.no_next is None
+    result = studied(tmp_path)
+    assert result.verdict.kind == "tied" and result.next is None and result.no_next is None
 
 
 def test_cells_that_an_axis_is_judged_without_are_named(tmp_path: Path, written: ModuleType):
@@ -96,9 +96,9 @@ def test_cells_that_an_axis_is_judged_without_are_named(tmp_path: Path, written:
         ({"lr": 8}, [0.1, math.nan])
     ]
     written.measured(tmp_path, cells)
-    found = studied(tmp_path)
-    assert [level.shown for level in found.axes[0].levels] == ["1", "2", "4"]
-    assert kinds(found)["axes_without"].text == (
+    result = studied(tmp_path)
+    assert [level.shown for level in result.axes[0].levels] == ["1", "2", "4"]
+    assert kinds(result)["axes_without"].text == (
         "Left out of the findings on axes, because runs there diverged or failed: lr=8."
     )
 
@@ -107,27 +107,27 @@ def test_of_many_cells_with_one_run_the_first_get_more_seeds(tmp_path: Path, wri
     means = {(10.0**-rate, 8): rate / 10 for rate in range(1, 11)}
     grid = "recipe: sft\ngrid: {learning_rate: [1e-3, 1e-2]}\nseeds: 1\n"
     written.grid_of_means(tmp_path, {**means, (2e-2, 8): 0.0}, seeds=1, grid=grid)
-    found = studied(tmp_path)
-    assert found.verdict.kind == "unproven"
-    assert found.next is not None
-    assert (found.next.kind, found.next.cells, found.next.runs) == ("confirm", 8, 24)
+    result = studied(tmp_path)
+    assert result.verdict.kind == "unproven"
+    assert result.next is not None
+    assert (result.next.kind, result.next.cells, result.next.runs) == ("confirm", 8, 24)
     assert (
-        "seeds: [1, 2, 3]" in found.next.yaml
-        and "{learning_rate: 0.02, lora_rank: 8}" in found.next.yaml
+        "seeds: [1, 2, 3]" in result.next.yaml
+        and "{learning_rate: 0.02, lora_rank: 8}" in result.next.yaml
     )
-    assert "Launch next.yaml: the first 8 cells on fresh seeds (24 runs)." in found.verdict.steps
+    assert "Launch next.yaml: the first 8 cells on fresh seeds (24 runs)." in result.verdict.steps
 
 
 def test_a_grid_that_cannot_be_read_has_no_next_one(tmp_path: Path, written: ModuleType):
     cells = [({"lr": lr}, [1.0 / lr, 1.05 / lr]) for lr in (1, 2, 4)]
     written.measured(tmp_path, cells)
-    found = studied(tmp_path)
-    assert "edge" in kinds(found)
+    result = studied(tmp_path)
+    assert "edge" in kinds(result)
 
     def proposed(text: str) -> NextGrid | str | None:
-        assert found.data.plan is not None
-        data = replace(found.data, plan=found.data.plan._replace(grid_text=text))
-        return propose(data, found.ranking, found.findings, None)
+        assert result.data.plan is not None
+        data = replace(result.data, plan=result.data.plan._replace(grid_text=text))
+        return propose(data, result.ranking, result.findings, None)
 
     why = {
         "a: [": "cannot be read",
@@ -136,9 +136,9 @@ def test_a_grid_that_cannot_be_read_has_no_next_one(tmp_path: Path, written: Mod
         "extends: x.yaml\ngrid: {lr: [1, 2, 4]}": "whose text is not on record",
         "a: &a [*a]": "no section `grid`",
     }
-    for text, told in why.items():
-        said = proposed(text)
-        assert isinstance(said, str) and told in said
+    for text, reason in why.items():
+        message = proposed(text)
+        assert isinstance(message, str) and reason in message
     assert isinstance(proposed("grid: {lr: [1, 2, 4]}"), NextGrid)
 
 
@@ -183,9 +183,9 @@ def test_an_interaction_is_told(tmp_path: Path, written: ModuleType):
         ({"x": x, "y": y}, [abs(x - y) + 1.0, abs(x - y) + 1.1]) for x in (1, 2) for y in (1, 2)
     ]
     written.measured(tmp_path, cells, axes=("x", "y"))
-    found = studied(tmp_path)
-    assert "x depends on y" in kinds(found)["interaction"].text
-    assert set(kinds(found)["no_effect"].evidence) == {"x", "y"}
+    result = studied(tmp_path)
+    assert "x depends on y" in kinds(result)["interaction"].text
+    assert set(kinds(result)["no_effect"].evidence) == {"x", "y"}
 
 
 def test_means_of_equal_cells_depend_on_nothing(tmp_path: Path, written: ModuleType):
@@ -196,10 +196,10 @@ def test_means_of_equal_cells_depend_on_nothing(tmp_path: Path, written: ModuleT
         for y in (1, 2, 3)
     ]
     written.measured(tmp_path, cells, axes=("x", "y"))
-    found = studied(tmp_path)
-    assert not {"interaction", "trend", "edge"} & kinds(found).keys()
+    result = studied(tmp_path)
+    assert not {"interaction", "trend", "edge"} & kinds(result).keys()
     # What is not said is shown: the grid of means and the best of each row.
-    assert len(set(found.pairs[0].best_x)) > 1
+    assert len(set(result.pairs[0].best_x)) > 1
 
 
 def test_a_random_search_has_no_trend_by_the_means_of_its_values(
@@ -211,9 +211,9 @@ def test_a_random_search_has_no_trend_by_the_means_of_its_values(
         for x in (1, 2, 3)
     ]
     written.measured(tmp_path, cells, axes=("x", "y"))
-    found = studied(tmp_path)
-    assert not any(axis.matched for axis in found.axes)
-    assert {axis.effect.p for axis in found.axes} == {None} and found.trends == ()
+    result = studied(tmp_path)
+    assert not any(axis.matched for axis in result.axes)
+    assert {axis.effect.p for axis in result.axes} == {None} and result.trends == ()
 
 
 def test_noise_that_comes_back_is_not_called_lost(tmp_path: Path, written: ModuleType):
@@ -235,12 +235,12 @@ def test_a_run_that_ends_worse_than_it_began_is_told_without_a_nan(
     for lr in (1, 2, 3):
         ends = [2.5, 2.0, 1.5, 7.5] if lr == 3 else [2.5, 2.0, 1.5, 1.2]
         for seed in range(2):
-            own = [{"step": s, "test/nll": v + noise.gauss(0, 0.02)} for s, v in enumerate(ends)]
-            sweep.run({"lr": lr}, seed, own)
+            curve = [{"step": s, "test/nll": v + noise.gauss(0, 0.02)} for s, v in enumerate(ends)]
+            sweep.run({"lr": lr}, seed, curve)
     sweep.save()
-    found = studied(tmp_path)
-    assert {one.cell for one in found.stability.unstable if one.worse} == {"lr=3"}
-    assert "2 runs of 1 cell ended worse than at the start" in kinds(found)["unstable"].text
+    result = studied(tmp_path)
+    assert {cell.cell for cell in result.stability.unstable if cell.worse} == {"lr=3"}
+    assert "2 runs of 1 cell ended worse than at the start" in kinds(result)["unstable"].text
 
 
 def test_a_run_that_loses_what_it_learned_is_unstable(tmp_path: Path, written: ModuleType):
@@ -250,12 +250,12 @@ def test_a_run_that_loses_what_it_learned_is_unstable(tmp_path: Path, written: M
             ends = [4.0, 2.0, 1.0, 3.5 if (lr, seed) == (2, 1) else 0.9 + seed / 50]
             sweep.run({"lr": lr}, seed, [{"step": s, "test/nll": v} for s, v in enumerate(ends)])
     sweep.save()
-    found = studied(tmp_path)
-    (one,) = found.stability.unstable
-    assert (one.run, one.first, one.best, one.last) == ("lr=2,seed=1", 4.0, 1.0, 3.5)
-    rates = {rate.value: (rate.count, rate.trials) for rate in found.stability.rates}
+    result = studied(tmp_path)
+    (cell,) = result.stability.unstable
+    assert (cell.run, cell.first, cell.best, cell.last) == ("lr=2,seed=1", 4.0, 1.0, 3.5)
+    rates = {rate.value: (rate.count, rate.trials) for rate in result.stability.rates}
     assert rates == {"1": (0, 2), "2": (1, 2)}
-    assert kinds(found)["unstable"].level == "note"
+    assert kinds(result)["unstable"].level == "note"
 
 
 def test_an_axis_that_does_not_reach_the_recipe(tmp_path: Path, written: ModuleType):
@@ -266,8 +266,8 @@ def test_an_axis_that_does_not_reach_the_recipe(tmp_path: Path, written: ModuleT
                 rows = written.curve(lr + seed / 10)
                 sweep.run({"lr": lr, "dead": dead}, seed, rows)
     sweep.save()
-    told = kinds(studied(tmp_path))["same_curves"]
-    assert told.evidence["keys"] == ["dead"] and "dead may not reach" in told.text
+    finding = kinds(studied(tmp_path))["same_curves"]
+    assert finding.evidence["keys"] == ["dead"] and "dead may not reach" in finding.text
 
 
 def test_what_counts_may_decide_the_winner(tmp_path: Path, written: ModuleType):
@@ -277,15 +277,15 @@ def test_what_counts_may_decide_the_winner(tmp_path: Path, written: ModuleType):
             rows = [{"step": s, "test/nll": v + seed / 100} for s, v in enumerate(values)]
             sweep.run({"lr": lr}, seed, rows)
     sweep.save()
-    told = kinds(studied(tmp_path))["judged_otherwise"]
-    assert told.evidence["winners"] == {"last": "lr=1", "best": "lr=2", "smoothed": "lr=1"}
+    finding = kinds(studied(tmp_path))["judged_otherwise"]
+    assert finding.evidence["winners"] == {"last": "lr=1", "best": "lr=2", "smoothed": "lr=1"}
 
 
 def test_all_equal_names_nobody(tmp_path: Path, written: ModuleType):
     written.measured(tmp_path, [({"lr": lr}, [0.5, 0.5]) for lr in (1, 2, 3)])
-    found = studied(tmp_path)
-    assert found.ranking.best is None and found.verdict.kind == "none"
-    assert "all_equal" in kinds(found) and "edge" not in kinds(found)
+    result = studied(tmp_path)
+    assert result.ranking.best is None and result.verdict.kind == "none"
+    assert "all_equal" in kinds(result) and "edge" not in kinds(result)
 
 
 def test_keys_that_no_axis_declares_are_told(tmp_path: Path, written: ModuleType):
@@ -298,9 +298,9 @@ def test_several_sweeps_are_one_with_an_axis_of_sweeps(tmp_path: Path, written: 
     written.measured(tmp_path, [({"lr": 1}, [0.5, 0.6])], name="one")
     written.measured(tmp_path, [({"lr": 1}, [0.1, 0.2])], name="two")
     data = load(Registry(str(tmp_path)), ["one", "two"], None, None)
-    found = study(data)
-    assert found.ranking.keys == ("sweep",)
-    assert found.ranking.best is not None and found.ranking.best.name == "two/lr=1"
+    result = study(data)
+    assert result.ranking.keys == ("sweep",)
+    assert result.ranking.best is not None and result.ranking.best.name == "two/lr=1"
     assert len({run.id for run in data.runs}) == 4
 
 
@@ -346,16 +346,16 @@ def graded(tmp_path: Path, written: ModuleType) -> Any:
                 written.rollouts(sweep, run, 0, first)
                 written.rollouts(sweep, run, 7, last, **more)
         sweep.save()
-        found = studied(tmp_path).behaviour
-        assert found is not None
-        return found
+        behaviour = studied(tmp_path).behaviour
+        assert behaviour is not None
+        return behaviour
 
     return made
 
 
 def test_rollouts_are_counted_by_question(graded: Any):
-    found = graded([[0, 1, 0, 0]], [[1, 1, 0, 0], [1, 1, 1, 1]])
-    cell = found.cells[0]
+    behaviour = graded([[0, 1, 0, 0]], [[1, 1, 0, 0], [1, 1, 1, 1]])
+    cell = behaviour.cells[0]
     assert cell.signal == {0: 1.0, 7: 0.5}
     assert cell.passes[1].mean == pytest.approx(0.75)
     assert cell.passes[2].mean == pytest.approx((5 / 6 + 1) / 2)  # of 6 pairs one has no right one
@@ -366,18 +366,18 @@ def test_rollouts_are_counted_by_question(graded: Any):
 
 
 @pytest.mark.parametrize(
-    ("rewards", "said", "not_said"),
+    ("rewards", "expected", "not_said"),
     [
         ([[0, 0], [0.1, 0.1]], "a low one: these groups teach nothing", "little left to learn"),
         ([[1, 1], [0.9, 0.9]], "a good one, so there is little left to learn", "teach nothing"),
     ],
 )
 def test_groups_that_are_all_wrong_are_told_from_those_that_are_solved(
-    graded: Any, tmp_path: Path, rewards: Any, said: str, not_said: str
+    graded: Any, tmp_path: Path, rewards: Any, expected: str, not_said: str
 ):
     graded(rewards, rewards)
     finding = kinds(studied(tmp_path))["rollouts_no_signal"]
-    assert said in finding.text
+    assert expected in finding.text
     assert not_said not in finding.text
 
 
@@ -386,13 +386,13 @@ def test_answers_that_did_not_end_are_cut(graded: Any):
 
 
 def test_a_blow_up_of_length_and_repeated_text_are_flagged(graded: Any):
-    found = graded([[0, 0]], [[1, 0.5]], lengths=(90,), texts=("so so " * 60,))
-    assert {flag.kind for flag in found.flags} >= {"length", "repetition"}
+    behaviour = graded([[0, 0]], [[1, 0.5]], lengths=(90,), texts=("so so " * 60,))
+    assert {flag.kind for flag in behaviour.flags} >= {"length", "repetition"}
 
 
 def test_reward_without_success_is_flagged(graded: Any):
-    found = graded([[0.0, 0.1, 0.0, 0.1]], [[0.9, 0.8, 0.9, 0.7]])
-    assert [flag.kind for flag in found.flags if flag.kind != "collapse"] == [
+    behaviour = graded([[0.0, 0.1, 0.0, 0.1]], [[0.9, 0.8, 0.9, 0.7]])
+    assert [flag.kind for flag in behaviour.flags if flag.kind != "collapse"] == [
         "reward_without_success"
     ] * 2
 
@@ -405,9 +405,9 @@ def test_questions_are_joined_by_what_they_say(tmp_path: Path, written: ModuleTy
         run = sweep.run({"lr": lr}, 0, [{"step": 0, "reward": lr}])
         written.rollouts(sweep, run, 0, [[1, 1], [0, 0]], prompts=prompts)
     sweep.save()
-    found = studied(tmp_path).behaviour
-    assert found is not None
-    rewards = {one.prompt: one.rewards for one in found.disagreements}
+    behaviour = studied(tmp_path).behaviour
+    assert behaviour is not None
+    rewards = {question.prompt: question.rewards for question in behaviour.disagreements}
     assert rewards == {
         "q a": {"lr=1": (1.0, 2), "lr=2": (0.0, 2)},
         "q b": {"lr=1": (0.0, 2), "lr=2": (1.0, 2)},
@@ -433,9 +433,9 @@ def test_damaged_summaries_are_passed_over(tmp_path: Path, written: ModuleType):
     odd = ["[]", "{}", '{"total_reward": 1, "steps": 3}', '{"total_reward": 2, "steps": [5]}', "{"]
     file.write_text(file.read_text() + "\n".join(odd))
     sweep.save()
-    found = studied(tmp_path)
-    assert [r.reward for r in found.data.runs[0].rollouts][2:] == [1.0, 2.0]
-    assert found.behaviour is not None and found.behaviour.cells[0].rollouts == 4
+    result = studied(tmp_path)
+    assert [r.reward for r in result.data.runs[0].rollouts][2:] == [1.0, 2.0]
+    assert result.behaviour is not None and result.behaviour.cells[0].rollouts == 4
 
 
 def test_a_folder_with_runs_of_anyones(tmp_path: Path):
@@ -447,11 +447,11 @@ def test_a_folder_with_runs_of_anyones(tmp_path: Path):
         (folder / "metrics.jsonl").write_text(f'{{"step": 0, "loss": {rate + seed / 9}}}\n')
     registry = Registry(str(tmp_path / "elsewhere"))
     data = load(registry, str(tmp_path / "logs"), "loss", "minimize")
-    found = study(data)
-    assert found.ranking.best is not None
-    assert found.ranking.best.settings == {"learning_rate": 1}
-    assert [cell.summary.n for cell in found.ranking.cells] == [2, 2]
-    assert kinds(found)["assumed"].evidence == {"runs": 4}
+    result = study(data)
+    assert result.ranking.best is not None
+    assert result.ranking.best.settings == {"learning_rate": 1}
+    assert [cell.summary.n for cell in result.ranking.cells] == [2, 2]
+    assert kinds(result)["assumed"].evidence == {"runs": 4}
     with pytest.raises(NotFound):
         load(registry, str(tmp_path / "nowhere"), "loss", "minimize")
 
@@ -476,7 +476,7 @@ def test_a_folder_of_anyones_is_analysed_as_ls_reads_it(
     alone = place == "a run alone"
     assert [run["last"] for run in report.document["runs"]] == ([0.1] if alone else [0.1, 0.2])
     assert Path(report.html_path).is_relative_to(tmp_path / "logs" / "mine")
-    asked = "no next.yaml: these runs were not launched from a grid"
-    assert (asked in report.verdict) == (not alone)
+    reason = "no next.yaml: these runs were not launched from a grid"
+    assert (reason in report.verdict) == (not alone)
     with pytest.raises(NotFound):
         analysis.analyze(root, "nothing")

@@ -47,11 +47,11 @@ def _jobs(batch: Any) -> list[Any]:
 def _jobs_by_run(batch: Any) -> dict[str, Any]:
     """Of each run the first."""
     names = _backend(batch).names
-    found: dict[str, Any] = {}
+    jobs: dict[str, Any] = {}
     for job in _jobs(batch):
         token = names.tokens(job.job_name)[job.array_properties.get("index", 0)]
-        found.setdefault(token.rpartition("-")[0], job)
-    return found
+        jobs.setdefault(token.rpartition("-")[0], job)
+    return jobs
 
 
 def _all_over(batch: Any) -> bool:
@@ -78,8 +78,8 @@ def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
     text = grid.read_text().replace(
         json.dumps(options), json.dumps({**options, "secrets": {"WANDB_API_KEY": ARN}})
     )
-    told = 'command: [sh, -c, \'echo the key is $WANDB_API_KEY && exec "$0" "$@"\', '
-    grid.write_text(text.replace("command: [", told) + "secrets: [WANDB_API_KEY]\n")
+    command = 'command: [sh, -c, \'echo the key is $WANDB_API_KEY && exec "$0" "$@"\', '
+    grid.write_text(text.replace("command: [", command) + "secrets: [WANDB_API_KEY]\n")
     shell.environment["WANDB_API_KEY"] = "not this one"
     batch.held, batch.lose_replies, batch.late_listings = True, 1, 1
     batch.throttle["submitjob"], batch.throttle["registerjobdefinition"] = 3, 1
@@ -111,9 +111,9 @@ def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
     assert ARN in shown and "testing-secret" not in shown
     assert CANARY not in shown + printed
     store = open_store(batch.root)
-    kept = [store.read(path) for path in store.names("toys")]
-    assert any(b"the key is" in data for data in kept)
-    assert not any(CANARY.encode() in data for data in kept)
+    files = [store.read(path) for path in store.names("toys")]
+    assert any(b"the key is" in data for data in files)
+    assert not any(CANARY.encode() in data for data in files)
 
 
 def test_a_machine_is_taken_away_and_the_launcher_killed(shell: Any, batch: Any) -> None:
@@ -141,7 +141,7 @@ def test_a_machine_is_taken_away_and_the_launcher_killed(shell: Any, batch: Any)
     # The second attempt went on from where the first one's machine was lost.
     assert min(int(step) for _, attempt, step in shell.executed() if attempt == "2") > 0
     shell.until(lambda: _all_over(batch))
-    assert sorted(len(one.attempts) for one in _jobs(batch)) == [1, 1, 2]
+    assert sorted(len(job.attempts) for job in _jobs(batch)) == [1, 1, 2]
     assert len(job.attempts) == 2
     streams = "\n".join(_backend(batch).logs(f"{run}-a1"))
     assert "attempt 1, in" in streams
@@ -172,7 +172,7 @@ def test_a_host_is_lost_and_batch_does_not_answer(shell: Any, batch: Any) -> Non
     events = SweepFolder(open_store(batch.root), "toys").read_events()
     assert {(1, Event.PREEMPTED), (2, Event.SUBMITTED), (2, Event.SUCCEEDED)} <= events[lost]
     assert all({attempt for attempt, _ in events[run]} == {1} for run in others)
-    ends = {event for found in events.values() for _, event in found}
+    ends = {event for run_events in events.values() for _, event in run_events}
     assert not ends & {Event.FAILED, Event.LOST}
     assert min(int(step) for _, attempt, step in shell.executed() if attempt == "2") > 0
     shell.until(lambda: _all_over(batch))
@@ -198,8 +198,8 @@ def test_an_array_with_failures(shell: Any, batch: Any) -> None:
     """One run fails for good, one at first; the other does not notice."""
     given = ["launch", "grid.yaml", "launch.retries=1", "~x", "seconds=0.5", "--wait"]
     modes = "mode=[resume:first:fail, resume:fail, resume:say-hello]"
-    said = shell.run(*given, modes, code=3)
-    assert "2/3 succeeded, 1 failed" in said
+    output = shell.run(*given, modes, code=3)
+    assert "2/3 succeeded, 1 failed" in output
     runs = shell.runs()
     (failed,) = [run for run in runs if run.state is State.FAILED]
     shell.judge(expected={failed.id: State.FAILED})
@@ -250,8 +250,8 @@ def test_a_job_that_never_comes_to_start_its_worker(shell: Any, batch: Any) -> N
     shell.run("launch", "grid.yaml", "~x", options)
     shell.until(lambda: shell.run_states()["planned"] == 0)
     batch.open(False)
-    said = shell.run("logs", "toys", "-f")
-    assert "there is no sweeper in this image" in said
+    output = shell.run("logs", "toys", "-f")
+    assert "there is no sweeper in this image" in output
     (run,) = shell.runs()
     assert (run.state, run.attempts) == (State.FAILED, 1)
 
@@ -261,12 +261,12 @@ def test_what_aws_will_not_have(shell: Any, batch: Any) -> None:
     launch goes on."""
     launch = ("launch", "grid.yaml", "~x", "launch.aws_batch.memory=512", "--wait")
     batch.refused["registerjobdefinition"] = "Invalid image"
-    said = shell.run(*launch, code=6)
-    assert said.splitlines()[-1] == "sweeper: AWS Batch: register_job_definition: Invalid image"
+    output = shell.run(*launch, code=6)
+    assert output.splitlines()[-1] == "sweeper: AWS Batch: register_job_definition: Invalid image"
     assert not list(open_store(batch.root).names("toys"))
     batch.refused = {"submitjob": "the queue is not ENABLED"}
-    said = shell.run(*launch, code=6)
-    assert said.splitlines()[-1] == "sweeper: AWS Batch: submit_job: the queue is not ENABLED"
+    output = shell.run(*launch, code=6)
+    assert output.splitlines()[-1] == "sweeper: AWS Batch: submit_job: the queue is not ENABLED"
     batch.refused.clear()
     assert "1/1 succeeded" in shell.run(*launch)
     shell.judge(once=True)

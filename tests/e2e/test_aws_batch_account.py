@@ -38,8 +38,8 @@ def _sweeper(folder: Path, *arguments: str, code: int = 0, **more: str) -> str:
 
 def _checks(folder: Path, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
     given = ("doctor", "--backend", "aws-batch", "--json", *arguments)
-    found = json.loads(_sweeper(folder, *given, code=code))["checks"]
-    return {check["name"]: check for check in found}
+    checks = json.loads(_sweeper(folder, *given, code=code))["checks"]
+    return {check["name"]: check for check in checks}
 
 
 def test_the_doctor(batch: Any, tmp_path: Path) -> None:

@@ -151,9 +151,9 @@ def test_it_is_planned_launched_diagnosed_and_cleaned_up_after(typed, tmp_path: 
         "succeeded"
     ] * 2
     notes = (tmp_path / "sweeps" / "g" / "borrowed.jsonl").read_text().splitlines()
-    told = [json.loads(line) for line in notes]
-    assert sorted(asked["nice"] for _, asked in told) == [5, 9]
-    assert all(options["queue"] == "long" for options, _ in told)
+    calls = [json.loads(line) for line in notes]
+    assert sorted(request["nice"] for _, request in calls) == [5, 9]
+    assert all(options["queue"] == "long" for options, _ in calls)
 
     for log in (tmp_path / "sweeps" / "g" / "attempts").glob("*/stdout.log"):
         assert "SWEEPER_RUN" in log.read_text()
@@ -216,9 +216,11 @@ def test_it_is_documented_where_the_others_are(typed, tmp_path: Path) -> None:
 def test_what_is_no_backend_is_told(typed, tmp_path: Path) -> None:
     entry = tmp_path / "site" / "borrowed-1.0.dist-info" / "entry_points.txt"
     entry.write_text("[sweeper.backends]\nborrowed-time = borrowed:look\n")
-    said = typed("plan", "g.yaml", code=2)
-    assert "g.yaml:6:12: launch.backend: the backend 'borrowed-time': borrowed:look is no" in said
+    output = typed("plan", "g.yaml", code=2)
+    assert "g.yaml:6:12: launch.backend: the backend 'borrowed-time': borrowed:look is no" in output
     entry.write_text("[sweeper.backends]\nborrowed-time = gone:BACKEND\n")
-    said = typed("plan", "g.yaml", code=2)
-    assert "cannot be loaded from gone:BACKEND: ModuleNotFoundError: No module named 'gone'" in said
+    output = typed("plan", "g.yaml", code=2)
+    assert (
+        "cannot be loaded from gone:BACKEND: ModuleNotFoundError: No module named 'gone'" in output
+    )
     assert "tmux" in typed("plan", "g.yaml", "launch.backend=lokal", code=2)

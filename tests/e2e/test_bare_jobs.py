@@ -132,16 +132,16 @@ def test_on_beaker_with_a_requirement_that_is_not_to_be_had(
     options = {"backend": "beaker", "beaker": beaker.options(python=node.python)}
     _grid(shell, options, node.requirements("dependency==3.0"), grid={"x": [1]})
     _run(shell, "launch", "grid.yaml", "--wait", code=3)
-    told = "No matching distribution found for dependency==3.0"
+    message = "No matching distribution found for dependency==3.0"
     (detail,) = _details(shell)
-    assert "\n" not in detail and "needs.txt" in detail and told in detail
+    assert "\n" not in detail and "needs.txt" in detail and message in detail
     assert "needs.txt: No matching distribution" in _run(shell, "status", "toys", code=3)
     assert not any("dependency==3.0" in text for text in node.environments())
     beaker.environment |= {"SWEEPER_HOME": str(tmp_path / "empty")}
     nothing = node.requirements("dependency==1.0").replace(str(node.wheels), str(tmp_path))
     _grid(shell, options, nothing, grid={"x": [2]})
     _run(shell, "launch", "grid.yaml", "--wait", code=3)
-    assert any("began: sweeper: no environment for the job: " in told for told in _details(shell))
+    assert any("began: sweeper: no environment for the job: " in line for line in _details(shell))
 
 
 def _details(shell: Any) -> list[str]:
@@ -211,8 +211,8 @@ def test_pip_is_not_misled(pip: Path, load_support: Any) -> None:
     environ = {**os.environ, **misled, "WHERE": "wheels"}
     python = bare_machine.build(str(pip / "built"), text, environ)
     assert python is not None and not (pip / "there").exists()
-    asked = [python, "-I", "-c", "import dependency; print(dependency.VERSION)"]
-    assert subprocess.run(asked, capture_output=True, check=True).stdout == b"1.0\n"
+    command = [python, "-I", "-c", "import dependency; print(dependency.VERSION)"]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == b"1.0\n"
 
 
 def test_pip_tells_no_value_and_names_what_fails(pip: Path, capfd: Any) -> None:
@@ -224,8 +224,8 @@ def test_pip_tells_no_value_and_names_what_fails(pip: Path, capfd: Any) -> None:
         entry.size = len(b"raise SystemExit(3)\n")
         packed.addfile(entry, io.BytesIO(b"raise SystemExit(3)\n"))
     text = f"--no-index\n--find-links {pip}/${{WHERE}}\nbroken==1.0\n"
-    with pytest.raises(bare_machine.BuildError) as told:
+    with pytest.raises(bare_machine.BuildError) as error:
         bare_machine.build(str(pip / "built"), text, {**os.environ, "WHERE": secret})
-    assert "broken" in str(told.value) and "See above" not in str(told.value)
+    assert "broken" in str(error.value) and "See above" not in str(error.value)
     printed = capfd.readouterr().out
-    assert "${WHERE}" in printed and secret not in printed + str(told.value)
+    assert "${WHERE}" in printed and secret not in printed + str(error.value)

@@ -24,8 +24,8 @@ def test_a_sweep_from_start_to_end(sweep: Any, beaker_support: Any) -> None:
     fault, shell, beaker = beaker_support.Fault, sweep.shell, sweep.service
     beaker.secrets["wandb"] = CANARY
     sweep.write("secrets: [WANDB_API_KEY]\n", secrets={"WANDB_API_KEY": "wandb"})
-    told = 'command: [sh, -c, \'echo the key is $WANDB_API_KEY && exec "$0" "$@"\', '
-    sweep.grid.write_text(sweep.grid.read_text().replace("command: [", told))
+    command = 'command: [sh, -c, \'echo the key is $WANDB_API_KEY && exec "$0" "$@"\', '
+    sweep.grid.write_text(sweep.grid.read_text().replace("command: [", command))
     shell.environment["WANDB_API_KEY"] = "not this one"
     beaker.held = True
     beaker.faults.append(fault("ListJobs", "RESOURCE_EXHAUSTED"))  # which says why a job waits
@@ -46,9 +46,9 @@ def test_a_sweep_from_start_to_end(sweep: Any, beaker_support: Any) -> None:
     shown = beaker.shown()
     assert '"secret": "wandb"' in shown and CANARY not in shown + printed
     store = open_store(sweep.root)
-    kept = [store.read(path) for path in store.names("toys")]
-    assert any(b"the key is" in data for data in kept)
-    assert not any(CANARY.encode() in data for data in kept)
+    files = [store.read(path) for path in store.names("toys")]
+    assert any(b"the key is" in data for data in files)
+    assert not any(CANARY.encode() in data for data in files)
 
 
 def test_what_is_submitted_was_in_the_plan(sweep: Any) -> None:
@@ -59,13 +59,13 @@ def test_what_is_submitted_was_in_the_plan(sweep: Any) -> None:
     beaker.held = True
     shell.run("launch", "grid.yaml", code=0)
     shell.until(lambda: shell.run_states() == {"submitted": 3})
-    there = {one.task["command"][-1]: one.spec for one in beaker.going.values()}
+    there = {workload.task["command"][-1]: workload.spec for workload in beaker.going.values()}
     for spec in planned:
-        known = there[spec["tasks"][0]["command"][-1]]
-        identity = known["description"].partition(":")[0].removeprefix("sweeper ")
+        submitted = there[spec["tasks"][0]["command"][-1]]
+        identity = submitted["description"].partition(":")[0].removeprefix("sweeper ")
         assert identity != "made-at-launch"
-        told = spec["description"].replace("made-at-launch", identity)
-        assert known == spec | {"description": told}
+        description = spec["description"].replace("made-at-launch", identity)
+        assert submitted == spec | {"description": description}
     shell.run("cancel", "toys")
     shell.until(lambda: shell.run_states() == {"cancelled": 3})
 
@@ -78,7 +78,7 @@ def test_what_waits_is_cancelled(sweep: Any) -> None:
     assert launcher.returncode == 3
     (run,) = sweep.shell.runs()
     going = list(sweep.service.going.values())  # which the service changes meanwhile
-    assert not [one for one in going if run.id in one.message.experiment.name]
+    assert not [workload for workload in going if run.id in workload.message.experiment.name]
     sweep.shell.judge(expected={run.id: State.CANCELLED})
 
 
@@ -93,7 +93,7 @@ def test_what_never_began_has_told_why(sweep: Any) -> None:
 
 
 def test_the_doctor(sweep: Any) -> None:
-    def told(code: int = 0) -> dict[str, Any]:
+    def diagnose(code: int = 0) -> dict[str, Any]:
         given = ("doctor", "--backend", "beaker", "--json", "--grid", "grid.yaml")
         process = sweep.shell.start(*given)
         output, errors = process.communicate(timeout=120)
@@ -107,13 +107,13 @@ def test_the_doctor(sweep: Any) -> None:
         "datasets": {"/data": "lab/prompts"},
     }
     sweep.write(**named, budget="lab/everyday", priority="normal", hostnames=["n0.lab.org"])
-    found = told()
+    checks = diagnose()
     ours = ["Beaker", "workspace", "permission", "budget", "image", "priority", "cluster lab/cpu"]
     ours += ["nodes", "dataset /data", "secret A"]
-    assert [name for name in ours if not found[name]["good"]] == []
-    assert CANARY not in json.dumps(found)
+    assert [name for name in ours if not checks[name]["good"]] == []
+    assert CANARY not in json.dumps(checks)
     sweep.write(**(named | {"secrets": {"A": "other"}}), gpus=64)
-    found = told(code=6)
-    said = {name: check["found"] for name, check in found.items() if not check["good"]}
-    assert "have 8 GPUs, but a job asks for 64" in said["cluster lab/cpu"]
-    assert "has the name" in said["secret A"]
+    checks = diagnose(code=6)
+    problems = {name: check["found"] for name, check in checks.items() if not check["good"]}
+    assert "have 8 GPUs, but a job asks for 64" in problems["cluster lab/cpu"]
+    assert "has the name" in problems["secret A"]

@@ -91,11 +91,11 @@ def test_what_was_checked_is_what_the_run_gets(folder, reference):
         "base": {"words": ["a,b", ""], "nested": {"a": 1, "b": 0.5}, "number": 1e-7},
         "grid": {"text": HOSTILE, "anything": [None, "1", [1, "x"]]},
     }
-    found = plan(grid)
-    assert len(found.runs) == 3 * len(HOSTILE)
+    resolved = plan(grid)
+    assert len(resolved.runs) == 3 * len(HOSTILE)
     out = folder / "out.json"
-    for planned in found.runs[::2] if reference == "mine" else found.runs[1::9]:
-        done = run(found.recipe, {**planned.config, "log_path": str(out)}, folder)
+    for planned in resolved.runs[::2] if reference == "mine" else resolved.runs[1::9]:
+        done = run(resolved.recipe, {**planned.config, "log_path": str(out)}, folder)
         assert (done.returncode, done.stderr) == (0, "")
         got = json.loads(out.read_text())
         assert got["text"] == planned.config["text"]
@@ -110,9 +110,9 @@ def test_our_recipe_runs_in_a_folder_with_recipes_of_its_own(folder):
     (folder / "recipes" / "__init__.py").write_text("raise RuntimeError('not this one')")
     (folder / "sweeper.py").write_text("raise RuntimeError('not this one')")
     (folder / "json.py").write_text("raise RuntimeError('not this one')")
-    found = plan({"name": "g", "recipe": "sft"})
+    planned = plan({"name": "g", "recipe": "sft"})
     config = {"log_path": str(folder / "log"), "task": "no such task"}
-    done = run(found.recipe, config, folder)
+    done = run(planned.recipe, config, folder)
     assert done.returncode != 0
     assert "not this one" not in done.stderr
     assert "no such task" in done.stderr
@@ -142,16 +142,16 @@ def test_it_is_like_python_m(folder, kind):
             sys.exit(7)
         """)
     )
-    found = plan({"name": "g", "recipe": "like" if kind == "module" else "./like.py"})
-    done = run(found.recipe, {"log_path": "x y"}, folder)
+    planned = plan({"name": "g", "recipe": "like" if kind == "module" else "./like.py"})
+    done = run(planned.recipe, {"log_path": "x y"}, folder)
     assert done.stdout == "errors of mine True ['log_path=x y'] ''\n[2, 4]\n"
     assert (done.returncode, done.stderr) == (7, "")
 
 
 def test_a_traceback_names_the_recipes_own_lines(folder):
     (folder / "fails.py").write_text(RECIPE + "    raise ValueError('as it should')\n")
-    found = plan({"name": "g", "recipe": "fails"})
-    done = run(found.recipe, {"log_path": str(folder / "o")}, folder)
+    planned = plan({"name": "g", "recipe": "fails"})
+    done = run(planned.recipe, {"log_path": str(folder / "o")}, folder)
     assert done.returncode == 1
     assert done.stderr.rstrip().endswith("ValueError: as it should")
     assert f'File "{folder}/fails.py", line' in done.stderr
@@ -165,10 +165,10 @@ def test_it_dies_with_the_process_that_started_it(folder):
             "import time; main(chz.entrypoint(Config)); time.sleep(600)",
         )
     )
-    found = plan({"name": "g", "recipe": "waits"})
+    planned = plan({"name": "g", "recipe": "waits"})
     out = folder / "out.json"
     child = folder / "child.json"
-    document = {"recipe": found.recipe.document(), "config": {"log_path": str(out)}}
+    document = {"recipe": planned.recipe.document(), "config": {"log_path": str(out)}}
     child.write_text(json.dumps(document))
     starter = (
         "import subprocess, sys, time\n"
@@ -240,10 +240,10 @@ async def main(config):
 def test_the_config_that_a_function_returns_is_run_by_its_main(folder, reference, given, made):
     """And a program that asks whether to resume is answered; to another question nobody answers."""
     (folder / "builds.py").write_text(BUILDS)
-    found = plan({"name": "g", "recipe": reference, "base": given})
-    done = run(found.recipe, {**found.runs[0].config, "log_path": "log"}, folder)
-    asked = "log already exists. What now? [delete, resume, exit]: resume (answered by sweeper)"
-    assert done.stdout.splitlines() == [asked, f"resume log {made}"]
+    planned = plan({"name": "g", "recipe": reference, "base": given})
+    done = run(planned.recipe, {**planned.runs[0].config, "log_path": "log"}, folder)
+    line = "log already exists. What now? [delete, resume, exit]: resume (answered by sweeper)"
+    assert done.stdout.splitlines() == [line, f"resume log {made}"]
     assert done.stderr.splitlines()[-1] == "EOFError: a run cannot ask a user: Sure? "
 
 
@@ -251,6 +251,6 @@ def test_a_main_that_is_elsewhere_is_that_of_the_config_s_module(folder):
     (folder / "builds.py").write_text(BUILDS)
     (folder / "mine.py").write_text("from builds import blueprint as base\ndef build(name: str):\n"
                                     "    return base(name, wide=True)\n")  # fmt: skip
-    found = plan({"name": "g", "recipe": "mine:build", "base": {"name": "z"}})
-    done = run(found.recipe, {**found.runs[0].config, "log_path": "log"}, folder)
+    planned = plan({"name": "g", "recipe": "mine:build", "base": {"name": "z"}})
+    done = run(planned.recipe, {**planned.runs[0].config, "log_path": "log"}, folder)
     assert done.stdout.splitlines()[-1] == "resume log z 0.5 16"

@@ -29,7 +29,7 @@ def test_two_base_models_on_the_same_prompts(engine, metered, tmp_path):
         )
 
     def samples():
-        return sum(one["samples"] for one in metered(engine)["sessions"])
+        return sum(session["samples"] for session in metered(engine)["sessions"])
 
     before = samples()
     page = tmp_path / "page.html"
@@ -47,7 +47,7 @@ def test_two_base_models_on_the_same_prompts(engine, metered, tmp_path):
     document = json.loads(compare(*given, "--json").stdout)
     assert samples() - before == 7
     assert len(document["items"]) == 7
-    assert [one["name"] for one in document["sides"]] == ["base", "base (2)"]
+    assert [side["name"] for side in document["sides"]] == ["base", "base (2)"]
 
     for arguments, message in (
         (("base", "base", "--prompts", str(prompts)), "base: name its model with --model"),

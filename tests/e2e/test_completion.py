@@ -92,8 +92,8 @@ def test_what_a_shell_evaluates_names_the_program(shell: str) -> None:
         [program, "--completion", shell], capture_output=True, text=True, check=True
     )
     assert "sweeper" in done.stdout
-    if (found := shutil.which(shell)) is not None:  # it is a program of that shell
-        subprocess.run([found, "-n"], input=done.stdout, text=True, check=True)
+    if (executable := shutil.which(shell)) is not None:  # it is a program of that shell
+        subprocess.run([executable, "-n"], input=done.stdout, text=True, check=True)
 
 
 def test_another_shell_is_refused() -> None:

@@ -51,8 +51,8 @@ def base(tmp_path_factory):
                    "--ulimit", "nproc=4096:4096", NO_IMAGE, "true")  # fmt: skip
             podman("build", "--tag", "localhost/sweeper-tests-tried", str(folder))
         except subprocess.CalledProcessError as error:
-            told = error.stderr if isinstance(error.stderr, str) else error.stderr.decode()
-            pytest.skip(f"podman can do nothing for this user: {told.strip()[-200:]}")
+            stderr = error.stderr if isinstance(error.stderr, str) else error.stderr.decode()
+            pytest.skip(f"podman can do nothing for this user: {stderr.strip()[-200:]}")
         yield root
         podman("rm", "-f", "-a")
         podman("rmi", "-f", "-a")
@@ -76,8 +76,8 @@ def opened(base):
         return made[-1]
 
     yield start
-    for one in made:
-        one.stop()
+    for place in made:
+        place.stop()
     assert podmans.podman("ps", "-a", "-q") == ""
 
 

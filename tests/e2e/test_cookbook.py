@@ -130,24 +130,24 @@ def _check_rollouts(shell: Shell, run: dict[str, Any], who: str, least: str) -> 
     """Those that were logged have words, as many of the model's own as it took turns: its own, or
     said to be another's or its group's."""
     read = json.loads(shell.run("rollouts", run["id"], "--limit", "0", "--json"))["rollouts"]
-    told = [one for one in read if one["conversation"]]
-    assert told
-    for one in told:
-        turns = [said for said in one["conversation"] if said["who"] == who]
-        if one["whose"] == "group":
+    conversations = [rollout for rollout in read if rollout["conversation"]]
+    assert conversations
+    for rollout in conversations:
+        turns = [turn for turn in rollout["conversation"] if turn["who"] == who]
+        if rollout["whose"] == "group":
             assert least == "group"
             assert len(turns) > 1
         else:
-            assert one["whose"] in ("trajectory", least)
+            assert rollout["whose"] in ("trajectory", least)
             # A prompt may hold answers of others, as examples.
-            assert len(turns) >= (1 if who.startswith("Turn") else one["turns"])
+            assert len(turns) >= (1 if who.startswith("Turn") else rollout["turns"])
     alone = run["config"].get("group_size") == 1
     if least == "trajectory" or alone:
-        assert {one["whose"] for one in told} == {"trajectory"}
+        assert {rollout["whose"] for rollout in conversations} == {"trajectory"}
 
 
 def test_learning_rates_are_those_that_it_recommends() -> None:
-    known = {name: shape for name, shape in SHAPES.items() if shape.family != "tiny"}
+    shapes = {name: shape for name, shape in SHAPES.items() if shape.family != "tiny"}
     program = (
         "import json, sys\n"
         "from tinker_cookbook.hyperparam_utils import get_lr\n"
@@ -158,11 +158,11 @@ def test_learning_rates_are_those_that_it_recommends() -> None:
         "        return None\n"
         "print(json.dumps([rate(name) for name in json.loads(sys.argv[1])]))"
     )
-    told = subprocess.run(
-        [COOKBOOK / "bin" / "python", "-c", program, json.dumps(list(known))],
+    process = subprocess.run(
+        [COOKBOOK / "bin" / "python", "-c", program, json.dumps(list(shapes))],
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
-    theirs = dict(zip(known, json.loads(told.stdout), strict=True))
+    theirs = dict(zip(shapes, json.loads(process.stdout), strict=True))
     assert sum(rate is not None for rate in theirs.values()) >= 16
     for name, rate in theirs.items():
         assert rate is None or learning_rate("sft", name, 0.0).value == pytest.approx(
@@ -215,30 +215,30 @@ def test_its_benchmarks_are_items_of_an_evaluation(shell: Shell, tmp_path: Path)
     until(lambda: (path.exists() and path.read_text().count("\n") > 3) or first.poll() is not None)
     first.kill()
     first.communicate()
-    known = path.read_text().count("\n")
-    assert known > 3
+    lines_before = path.read_text().count("\n")
+    assert lines_before > 3
     again = start(24)
     output, errors = again.communicate(timeout=300)
     assert again.returncode == 0, errors
-    assert f"24 items, {24 - known} to ask" in output
+    assert f"24 items, {24 - lines_before} to ask" in output
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert len({row["item"] for row in rows}) == len(rows) == 24
     store = tmp_path / "plain" / "its"
-    own = subprocess.run(
+    process = subprocess.run(
         [python, "-c", _ITS_OWN_RUN, str(store)],
         cwd=data, env=environment, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
-    assert own.returncode == 0, own.stderr
-    kept = (store / "gsm8k/trajectories.jsonl").read_text().splitlines()
-    told = [json.loads(line) for line in kept]
-    said = {one["example_id"]: one["turns"][-1]["content"] for one in told}
-    assert {row["id"] for row in rows} == set(said)
-    assert all(said[row["id"]].replace("<|im_end|>", "") == row["text"] for row in rows)
-    assert float(own.stdout.split()[-1]) == sum(row["score"] for row in rows) / 24
+    assert process.returncode == 0, process.stderr
+    lines = (store / "gsm8k/trajectories.jsonl").read_text().splitlines()
+    trajectories = [json.loads(line) for line in lines]
+    answers = {t["example_id"]: t["turns"][-1]["content"] for t in trajectories}
+    assert {row["id"] for row in rows} == set(answers)
+    assert all(answers[row["id"]].replace("<|im_end|>", "") == row["text"] for row in rows)
+    assert float(process.stdout.split()[-1]) == sum(row["score"] for row in rows) / 24
     (store / "metrics.jsonl").write_text('{"step": 0, "x": 1}\n')
     registry = Registry(str(tmp_path / "plain"))
     items = registry.items(registry.runs())
-    assert sorted(len(own) for _, own in items.groupby("run")) == [24, 24]
+    assert sorted(len(group) for _, group in items.groupby("run")) == [24, 24]
     assert items["score"].notna().all()
 
 
@@ -326,7 +326,7 @@ def test_captured_tokens_are_read_as_rollouts(shell: Shell, tmp_path: Path) -> N
     for run in shell.runs("ls", "captured"):
         (folder,) = (shell.root / "captured/runs").glob(f"{run['id']}.*")
         drawn = json.loads((folder / "drawn.json").read_text())
-        assert all(len(one["sampled_tokens"]) == len(one["logprobs"]) for one in drawn)
+        assert all(len(turn["sampled_tokens"]) == len(turn["logprobs"]) for turn in drawn)
         # Two summaries, of which one is the first captured trajectory; and a captured group of two.
         exported = shell.run("rollouts", run["id"], "--export", "-", "--limit", "0")
         steps = [json.loads(line) for line in exported.splitlines()]
@@ -338,8 +338,8 @@ def test_captured_tokens_are_read_as_rollouts(shell: Shell, tmp_path: Path) -> N
         assert [step["reward"] for step in steps] == [0.5, 1.0, 1.0, None, None]
         listed = json.loads(shell.run("rollouts", run["id"], "--iteration", "1", "--json"))
         shown = listed["rollouts"]
-        assert [one["tokens"] for one in shown] == [[one] for one in drawn[2:]]
-        assert [(one["turns"], one["ob_len"], one["tags"]) for one in shown] == [
+        assert [rollout["tokens"] for rollout in shown] == [[turn] for turn in drawn[2:]]
+        assert [(rollout["turns"], rollout["ob_len"], rollout["tags"]) for rollout in shown] == [
             (1, 3, ["rollout"])
         ] * 2
         full = shell.run("rollouts", run["id"], "--iteration", "1", "--full")
@@ -399,14 +399,14 @@ def test_one_that_is_killed_resumes_from_its_checkpoint(
     assert merged["step"].astype(int).tolist() == list(range(24))
     plan = SweepFolder(open_store(str(shell.root)), sweep).read_plan()
     for attempt in (1, 2):
-        (kept,) = (shell.root / sweep / f"runs/{killed['id']}.{attempt}/wandb").glob("offline-*")
-        records = wandb_records(kept)
-        told = [record["run"] for record in records if record["type"] == "run"]
+        (folder,) = (shell.root / sweep / f"runs/{killed['id']}.{attempt}/wandb").glob("offline-*")
+        records = wandb_records(folder)
+        offline = [record["run"] for record in records if record["type"] == "run"]
         # W&B's own process was killed too, and with it what it had not written yet.
-        assert len(told) == 1 or (attempt == 1 and not told)
-        known = (run_id(plan, killed["id"]), True)
-        assert [(one["run_id"], one["resume"]) for one in told] == [known] * len(told)
-        assert {(one["project"], one["run_group"]) for one in told} <= {("demo", sweep)}
+        assert len(offline) == 1 or (attempt == 1 and not offline)
+        expected = (run_id(plan, killed["id"]), True)
+        assert [(run["run_id"], run["resume"]) for run in offline] == [expected] * len(offline)
+        assert {(run["project"], run["run_group"]) for run in offline} <= {("demo", sweep)}
         steps = [r["history"]["item"]["_step"] for r in records if r["type"] == "history"]
         assert steps == list(range(resumed, 24)) if attempt == 2 else set(steps) <= set(range(24))
 

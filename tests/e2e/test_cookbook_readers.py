@@ -23,13 +23,13 @@ def folder(recipes, tmp_path_factory):
     """A run of each recipe."""
     if not COOKBOOK.exists():
         pytest.skip("tinker-cookbook is not installed: `make cookbook` gets it")
-    found = tmp_path_factory.mktemp("runs")
+    root = tmp_path_factory.mktemp("runs")
     common = {"max_steps": STEPS, "test_size": HELD_OUT, "eval_every": 2, "save_every": 2}
-    recipes.succeed("sft", found / "sft", **common)
+    recipes.succeed("sft", root / "sft", **common)
     rl = {"groups_per_batch": GROUPS, "group_size": SIZE, "num_groups_to_log": LOGGED}
-    rl |= {"max_tokens": 8, "load_checkpoint_path": found / "sft"}
-    recipes.succeed("rl", found / "rl", **common, **rl)
-    return found
+    rl |= {"max_tokens": 8, "load_checkpoint_path": root / "sft"}
+    recipes.succeed("rl", root / "rl", **common, **rl)
+    return root
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +63,11 @@ def test_metrics_checkpoints_and_configuration_are_read_whole(runs, recipes, fol
 
 
 def test_iterations_are_told_apart(runs):
-    told = [
+    iterations = [
         (info["has_train_rollouts"], info["has_train_logtree"], info["eval_labels"])
         for info in runs["rl"]["iterations"]
     ]
-    assert told == [(True, True, ["test"]), (True, True, []), (True, True, ["test"]),
+    assert iterations == [(True, True, ["test"]), (True, True, []), (True, True, ["test"]),
                     (False, False, ["test"])]  # fmt: skip
 
 

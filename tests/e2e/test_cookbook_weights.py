@@ -74,13 +74,13 @@ def test_it_has_the_logits_of_the_engine(
     assert facts["run"] == WINNER
     ours = _engine_logits(str(taught.home), facts["path"])
     tokens = " ".join(map(str, TOKENS))
-    told = subprocess.run(
+    process = subprocess.run(
         [PYTHON, "-c", _LOGITS, loader, str(target), tokens, str(out)],
         env={**taught.environment, "HF_HUB_OFFLINE": "1"},
         capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.strip() == loaded
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == loaded
     theirs = np.load(out)
     assert theirs.shape == ours.shape == (len(TOKENS), 261)
     untrained = _engine_logits(str(taught.home), facts["path"], trained=False)

@@ -96,21 +96,21 @@ def test_the_meter_says_what_the_service_says(
         named = [line for line in ours if line["display_name"] == f"whole/seed={seed}"]
         assert sorted(attempt["sessions"]) == sorted(line["session_id"] for line in named)
     assert "sessions at the service" in shell.run("show", "whole/seed=0")
-    told = {key: sum(line[key] for line in ours) for key in ours[0] if key.endswith("tokens")}
-    found = total(shell, "whole")
-    assert found["counted"] == "meter" and found["unknown"] is None
-    assert found["train"] == told["trained_tokens"] == 2 * 7 * 29
-    assert found["sample"] == told["sampled_tokens"]
-    assert found["cached"] == told["cached_tokens"] > 0
-    read = told["forward_tokens"] + told["prompt_tokens"]
-    assert found["prefill"] + found["cached"] == read
-    assert found["steps"] == sum(line["steps"] for line in ours) == 6
+    expected = {key: sum(line[key] for line in ours) for key in ours[0] if key.endswith("tokens")}
+    recorded = total(shell, "whole")
+    assert recorded["counted"] == "meter" and recorded["unknown"] is None
+    assert recorded["train"] == expected["trained_tokens"] == 2 * 7 * 29
+    assert recorded["sample"] == expected["sampled_tokens"]
+    assert recorded["cached"] == expected["cached_tokens"] > 0
+    read = expected["forward_tokens"] + expected["prompt_tokens"]
+    assert recorded["prefill"] + recorded["cached"] == read
+    assert recorded["steps"] == sum(line["steps"] for line in ours) == 6
     assert "both counts agree, to the token" in shell.run("costs", "whole", "--billing")
     billed = json.loads(shell.run("costs", "whole", "--billing", "--by", "run", "--json"))
     assert len(billed["costs"]) == 2
-    assert billed["total"]["billed"]["train"] == found["train"]
-    said = shell.run("costs", "whole", "--billing", "--by", "day", code=2)
-    assert "--billing goes with --by run or --by cell" in said
+    assert billed["total"]["billed"]["train"] == recorded["train"]
+    output = shell.run("costs", "whole", "--billing", "--by", "day", code=2)
+    assert "--billing goes with --by run or --by cell" in output
 
 
 BUDGET = """
@@ -138,8 +138,8 @@ def test_a_budget_stops_a_sweep_and_more_of_it_goes_on_to_the_same_values(shell:
     tokens = sum(needed[kind] for kind in ("prefill", "cached", "sample", "train"))
     assert reckoned["by_recipe"] == 4 and reckoned["tokens"] == pytest.approx(tokens, rel=0.05)
     half = f"tokens={tokens // 2}"
-    said = shell.run("launch", "capped.yaml", "--budget", half, "--wait", code=4)
-    assert "the budget is spent (" in said and f"of {tokens // 2:,} tokens" in said
+    output = shell.run("launch", "capped.yaml", "--budget", half, "--wait", code=4)
+    assert "the budget is spent (" in output and f"of {tokens // 2:,} tokens" in output
     stopped = json.loads(shell.run("status", "capped", "--json", code=4))
     assert "the budget is spent" in stopped["held"]
     assert not {"running", "failed"} & {run["state"] for run in stopped["runs"]}
@@ -162,9 +162,9 @@ def test_two_sweeps_have_one_budget_in_the_configuration(shell: Shell) -> None:
     needed = total(shell, "first")
     tokens = sum(needed[kind] for kind in ("prefill", "cached", "sample", "train"))
     config.write_text(f"[budget]\ntokens = {tokens * 3 // 2}\n")
-    said = shell.run("launch", "second.yaml", "max_steps=4", "--wait", code=4)
-    assert "the budget of your account is spent (" in said
-    assert f"of {tokens * 3 // 2:,} tokens" in said and str(config) in said
+    output = shell.run("launch", "second.yaml", "max_steps=4", "--wait", code=4)
+    assert "the budget of your account is spent (" in output
+    assert f"of {tokens * 3 // 2:,} tokens" in output and str(config) in output
     assert total(shell, "second")["train"] < needed["train"]
     config.write_text("[budget]\ntokens = 1e9\n")
     shell.run("launch", "second.yaml", "max_steps=4", "--wait")
@@ -198,17 +198,17 @@ def test_a_budget_stops_commands_by_what_they_record(shell: Shell) -> None:
     """As `sweeper costs` counts them. Before, such a budget was ignored without a word."""
     (shell.folder / "command.py").write_text(COMMAND)
     (shell.folder / "cmd.yaml").write_text(COMMANDS.format(name="cmd"))
-    said = shell.run("plan", "cmd.yaml", "--budget", "tokens=15000")
-    assert "budget: tokens: a command's tokens are counted from its metrics file" in said
-    said = shell.run("launch", "cmd.yaml", "--budget", "tokens=15000", "--wait", code=4)
-    assert "the budget is spent (" in said and "of 15,000 tokens" in said
-    found = total(shell, "cmd")
-    assert found["counted"] == "metrics"
-    assert 15000 <= found["train"] < 30000
+    output = shell.run("plan", "cmd.yaml", "--budget", "tokens=15000")
+    assert "budget: tokens: a command's tokens are counted from its metrics file" in output
+    output = shell.run("launch", "cmd.yaml", "--budget", "tokens=15000", "--wait", code=4)
+    assert "the budget is spent (" in output and "of 15,000 tokens" in output
+    recorded = total(shell, "cmd")
+    assert recorded["counted"] == "metrics"
+    assert 15000 <= recorded["train"] < 30000
     runs = json.loads(shell.run("ls", "cmd", "--json"))["runs"]
     assert sum(run["state"] == "succeeded" for run in runs) < 3
-    said = shell.run("launch", "cmd.yaml", "--budget", "usd=5", "--wait", code=4)
-    assert "no price known for unknown" in said
+    output = shell.run("launch", "cmd.yaml", "--budget", "usd=5", "--wait", code=4)
+    assert "no price known for unknown" in output
     shell.run("launch", "cmd.yaml", "--budget", "tokens=1e6", "--wait")
     assert total(shell, "cmd")["train"] >= 48000
 
@@ -219,9 +219,9 @@ def test_the_budget_of_an_account_stops_commands_too(shell: Shell) -> None:
     config.write_text("[budget]\ntokens = 15000\n")
     (shell.folder / "command.py").write_text(COMMAND)
     (shell.folder / "acc.yaml").write_text(COMMANDS.format(name="acc") + "service: local\n")
-    said = shell.run("launch", "acc.yaml", "--wait", code=4)
-    assert "budget: tokens: a command's tokens are counted from" in said
-    assert "the budget of your account is spent (" in said and "of 15,000 tokens" in said
+    output = shell.run("launch", "acc.yaml", "--wait", code=4)
+    assert "budget: tokens: a command's tokens are counted from" in output
+    assert "the budget of your account is spent (" in output and "of 15,000 tokens" in output
 
 
 def test_what_an_attempt_repeats_counts_twice(shell: Shell) -> None:
@@ -240,8 +240,8 @@ def test_what_an_attempt_repeats_counts_twice(shell: Shell) -> None:
 def test_a_budget_in_dollars_needs_prices(shell: Shell) -> None:
     grid = shell.folder / "priced.yaml"
     grid.write_text(BUDGET.format(name="priced") + "budget: {usd: 0.2, on_reach: pause}\n")
-    said = shell.run("launch", "priced.yaml", "max_steps=4", "test_size=4", "--wait", code=4)
-    assert "no price known for tiny/qwen3" in said
+    output = shell.run("launch", "priced.yaml", "max_steps=4", "test_size=4", "--wait", code=4)
+    assert "no price known for tiny/qwen3" in output
     prices = shell.folder / "models.json"
     row = {"tinker_id": "tiny/qwen3", "prefill": "$1", "sample": "$1", "train": "$1"}
     prices.write_text(json.dumps([row]))
@@ -260,33 +260,35 @@ def test_checkpoints_are_listed_expire_and_are_deleted_but_for_what_is_needed(sh
         return json.loads(shell.run("checkpoints", "saving", "--json", *more))["checkpoints"]
 
     before = listed()
-    assert {one["run"] for one in before} == {"saving/seed=0", "saving/seed=1"}
-    assert all(one["size"] > 0 and one["spared"] is None for one in before)
+    assert {entry["run"] for entry in before} == {"saving/seed=0", "saving/seed=1"}
+    assert all(entry["size"] > 0 and entry["spared"] is None for entry in before)
     assert f"{len(before)} checkpoints, " in shell.run("checkpoints", "saving")
-    weights = next(one["path"] for one in before if "/weights/" in one["path"])
+    weights = next(entry["path"] for entry in before if "/weights/" in entry["path"])
     (shell.folder / "next.yaml").write_text(
         BUDGET.format(name="next").replace(
             "save_every: 3", f"save_every: 0, load_checkpoint_path: '{weights}'"
         )
     )
     shell.run("launch", "next.yaml", "max_steps=2", *small)
-    said = {one["path"]: one["spared"] for one in listed("--keep", "final")}
-    assert said[weights] == "another run starts from it"
-    finals = {path for path, why in said.items() if why == "to be kept"}
+    spared = {entry["path"]: entry["spared"] for entry in listed("--keep", "final")}
+    assert spared[weights] == "another run starts from it"
+    finals = {path for path, why in spared.items() if why == "to be kept"}
     assert len(finals) >= 2
     shell.run("checkpoints", "saving", "--ttl", "2h", "--keep", "final", "--yes")
-    then = {one["path"]: one["expires"] for one in before}
-    kept = finals | {weights}
-    assert {one["path"] for one in listed() if one["expires"] == then[one["path"]]} == kept
+    then = {entry["path"]: entry["expires"] for entry in before}
+    remaining = finals | {weights}
+    assert {
+        entry["path"] for entry in listed() if entry["expires"] == then[entry["path"]]
+    } == remaining
     refused = shell.run("checkpoints", "saving", "--delete", "--keep", "final", code=2)
     assert "Then say --yes" in refused
     assert len(listed()) == len(before)
-    said = shell.run("checkpoints", "saving", "--delete", "--keep", "final", "--yes")
-    assert f"{len(before) - len(kept)} checkpoints deleted" in said
-    assert {one["path"] for one in listed()} == kept
-    for mistake, told in (
+    output = shell.run("checkpoints", "saving", "--delete", "--keep", "final", "--yes")
+    assert f"{len(before) - len(remaining)} checkpoints deleted" in output
+    assert {entry["path"] for entry in listed()} == remaining
+    for mistake, message in (
         (("--keep", "worst", "--delete"), "'worst' is neither best nor final"),
         (("--ttl", "soon"), "write a duration from 1h to 3650d, or never"),
         (("--ttl", "2h", "--delete"), "--delete and --ttl: one of them"),
     ):
-        assert told in shell.run("checkpoints", "saving", *mistake, code=2)
+        assert message in shell.run("checkpoints", "saving", *mistake, code=2)

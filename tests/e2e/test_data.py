@@ -161,7 +161,7 @@ def test_samples_of_a_checkpoint_are_those_of_a_first_step_with_their_rewards(
     monkeypatch.setenv("TINKER_BASE_URL", recipes.url)
     path = grid(tmp_path, "rl", "none", **task, base_url=recipes.url)
     shown = answered(capsys, path, "-n", "3", "--checkpoint", str(first))
-    rewards = [sample["reward"] for one in shown["examples"] for sample in one["samples"]]
+    rewards = [sample["reward"] for example in shown["examples"] for sample in example["samples"]]
     assert rewards == [row["total_reward"] for row in summaries[: 3 * 3]]
     assert main(["data", path, "-n", "1", "--checkpoint", str(first)]) == 0
     assert capsys.readouterr().out.count("\n  reward ") == 3

@@ -60,7 +60,7 @@ class Debugged:
 
     def ends(self, sweep: str, state: State) -> None:
         folder = SweepFolder(open_store(str(self.folder / "sweeps")), sweep)
-        until(lambda: [one.state for one in folder.read_states().values()] == [state])
+        until(lambda: [run.state for run in folder.read_states().values()] == [state])
 
 
 @pytest.fixture
@@ -108,12 +108,12 @@ def test_a_command_and_leaving_before_the_end(debugged: Debugged) -> None:
 
 def test_mistakes_cost_one_line(debugged: Debugged) -> None:
     shell = debugged.shell
-    said = shell.run("launch", "g.yaml", "--debug", "x", code=2)
-    assert "--debug 'x' matches 2 runs: name one of x=1, x=2" in said
-    said = shell.run("launch", "g.yaml", "--debug", "y=1", code=5)
-    assert "--debug 'y=1': g has no such run, only x=1, x=2" in said
-    said = shell.run("launch", "g.yaml", "--debug", "x=1", "--wait", code=2)
-    assert "--debug goes with neither --wait, --smoke nor --json" in said
+    output = shell.run("launch", "g.yaml", "--debug", "x", code=2)
+    assert "--debug 'x' matches 2 runs: name one of x=1, x=2" in output
+    output = shell.run("launch", "g.yaml", "--debug", "y=1", code=5)
+    assert "--debug 'y=1': g has no such run, only x=1, x=2" in output
+    output = shell.run("launch", "g.yaml", "--debug", "x=1", "--wait", code=2)
+    assert "--debug goes with neither --wait, --smoke nor --json" in output
     (debugged.folder / "s.yaml").write_text(f"{GRID}command: [sh, -c, 'exit {{x}}']\n")
-    said = shell.run("launch", "s.yaml", "--debug", "x=1", code=2)
-    assert "--debug runs Python programs under pdb, and this command is 'sh -c" in said
+    output = shell.run("launch", "s.yaml", "--debug", "x=1", code=2)
+    assert "--debug runs Python programs under pdb, and this command is 'sh -c" in output

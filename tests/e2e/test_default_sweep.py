@@ -23,12 +23,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("SWEEPER_ROOT", raising=False)
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     for name, created in (("early", "2026-11-20T01:02:03Z"), ("late", "2026-11-21T01:02:03Z")):
-        one = written.Written(tmp_path / "sweeps", name, {"lr": [1, 2]}, created=created)
+        sweep = written.Written(tmp_path / "sweeps", name, {"lr": [1, 2]}, created=created)
         for lr in (1, 2):
             rows = [{"step": step, "test/nll": lr + step} for step in range(3)]
             state = "planned" if (name, lr) == ("late", 2) else "succeeded"
-            one.run({"lr": lr}, 0, rows, state=state)
-        one.save()
+            sweep.run({"lr": lr}, 0, rows, state=state)
+        sweep.save()
     return tmp_path
 
 
@@ -75,13 +75,13 @@ def test_no_windows_are_looked_for_where_a_backend_has_none(here: Path, capfd: C
 def test_a_report_says_that_open_runs_will_not_start(here: Path, capfd: Captured) -> None:
     """ "Let the open run finish" would be advice to wait for ever."""
     assert main(["analyze", "late", "--no-pictures"]) == 0
-    told = " ".join(capfd.readouterr().out.split())
-    assert "1 open run, but no launcher is running: no runs are started until `sweeper" in told
+    output = " ".join(capfd.readouterr().out.split())
+    assert "1 open run, but no launcher is running: no runs are started until `sweeper" in output
     assert main(["pause", "late"]) == 0
     capfd.readouterr()
     assert main(["analyze", "late", "--no-pictures"]) == 0
-    told = " ".join(capfd.readouterr().out.split())
-    assert "1 open run, but paused by " in told
+    output = " ".join(capfd.readouterr().out.split())
+    assert "1 open run, but paused by " in output
     with holding_sweep(SweepFolder(open_store("sweeps"), "early")):
         assert main(["analyze", "early", "--no-pictures"]) == 0
     assert "open run" not in capfd.readouterr().out
@@ -90,17 +90,17 @@ def test_a_report_says_that_open_runs_will_not_start(here: Path, capfd: Captured
 def test_a_report_in_a_bucket_says_how_to_open_it(
     s3_root: str, tmp_path: Path, capfd: Captured
 ) -> None:
-    one = written.Written(tmp_path, "far", {"lr": [1, 2]})
+    sweep = written.Written(tmp_path, "far", {"lr": [1, 2]})
     for lr in (1, 2):
-        one.run({"lr": lr}, 0, [{"step": 0, "test/nll": lr}])
-    one.save()
+        sweep.run({"lr": lr}, 0, [{"step": 0, "test/nll": lr}])
+    sweep.save()
     store = open_store(s3_root)
     for path in (tmp_path / "far").rglob("*"):
         if path.is_file():
             store.upload(str(path.relative_to(tmp_path)), str(path))
     assert main(["analyze", "far", "--root", s3_root, "--no-pictures"]) == 0
-    told = capfd.readouterr().out
-    assert f"report: {s3_root}/far/report/report.html" in told and "--out FOLDER" in told
+    output = capfd.readouterr().out
+    assert f"report: {s3_root}/far/report/report.html" in output and "--out FOLDER" in output
     out = str(tmp_path / "out")
     assert main(["analyze", "far", "--root", s3_root, "--no-pictures", "--out", out]) == 0
     assert "--out FOLDER" not in capfd.readouterr().out
@@ -126,7 +126,7 @@ def test_a_waiting_launch_and_retry_end_with_what_to_do_next(
     assert f"`sweeper retry g --root '{root}'` starts them again" in first.err
     (tmp_path / "good").touch()
     assert main(["retry", *verb]) == 0
-    for told in (first, capfd.readouterr()):
-        verdict, pointer = told.out.splitlines()[-2:]
+    for printed in (first, capfd.readouterr()):
+        verdict, pointer = printed.out.splitlines()[-2:]
         assert verdict.startswith("g: ")
         assert pointer == f"`sweeper analyze g --root '{root}'` writes the report"

@@ -36,11 +36,11 @@ def _tried(shell: Any, *arguments: str, code: int = 0) -> dict[str, Any]:
     return json.loads(output)
 
 
-def _steps(found: dict[str, Any]) -> list[str]:
-    return [step["name"] for step in found["steps"]]
+def _steps(document: dict[str, Any]) -> list[str]:
+    return [step["name"] for step in document["steps"]]
 
 
-def _kept(shell: Any) -> list[Path]:
+def _leftovers(shell: Any) -> list[Path]:
     """What a try keeps in the home while it is at work."""
     home = Path(shell.environment["SWEEPER_HOME"])
     return [*home.glob("environments/*.json"), *home.glob("trials/*")]
@@ -54,24 +54,24 @@ def _here(shell: Any, backend: str, *more: str) -> dict[str, Any]:
     subprocess.run(["git", "init", "-q"], cwd=shell.folder, check=True)
     (shell.folder / "mine.yaml").write_text(GRID % backend)
     shell.environment["WANDB_API_KEY"] = CANARY
-    found = _tried(shell, "--grid", "mine.yaml", *more)
-    assert _steps(found) == WELL and found["error"] is None, found
-    assert CANARY not in json.dumps(found)
-    (told,) = (step["found"] for step in found["steps"] if step["name"] == "secrets")
-    assert told == "set: WANDB_API_KEY"
+    document = _tried(shell, "--grid", "mine.yaml", *more)
+    assert _steps(document) == WELL and document["error"] is None, document
+    assert CANARY not in json.dumps(document)
+    (secrets,) = (step["found"] for step in document["steps"] if step["name"] == "secrets")
+    assert secrets == "set: WANDB_API_KEY"
     assert os.listdir(shell.folder / "sweeps") == [".gitignore"]
-    assert not _kept(shell)
-    return found
+    assert not _leftovers(shell)
+    return document
 
 
 def test_local(tmp_path: Path) -> None:
     shell = shells.Shell(tmp_path, "local")
-    found = _here(shell, "local")
-    timed = [step["name"] for step in found["steps"] if step["seconds"] is not None]
+    document = _here(shell, "local")
+    timed = [step["name"] for step in document["steps"] if step["seconds"] is not None]
     assert timed == ["submitted", "began", "ran", "known", "removed"]
     del shell.environment["WANDB_API_KEY"]
-    found = _tried(shell, "--grid", "mine.yaml", code=6)
-    assert "WANDB_API_KEY" in found["error"] and "\n" not in found["error"]
+    document = _tried(shell, "--grid", "mine.yaml", code=6)
+    assert "WANDB_API_KEY" in document["error"] and "\n" not in document["error"]
     assert os.listdir(shell.folder / "sweeps") == [".gitignore"]
     output = shell.run("doctor", "--try", "--backend", "local")
     assert "ended well" in output and "removed" in output
@@ -115,17 +115,17 @@ def _nothing_is_left(shell: Any, kube: Any) -> None:
 
 
 def test_kubernetes(on_kube: Any, kube: Any) -> None:
-    found = _tried(on_kube, "--grid", "mine.yaml")
-    assert _steps(found) == WELL, found
-    assert CANARY not in json.dumps(found)
+    document = _tried(on_kube, "--grid", "mine.yaml")
+    assert _steps(document) == WELL, document
+    assert CANARY not in json.dumps(document)
     _nothing_is_left(on_kube, kube)
     grid = on_kube.folder / "mine.yaml"
     grid.write_text(grid.read_text().replace("keys/wandb", "keys/empty"))
-    found = _tried(on_kube, "--grid", "mine.yaml", code=6)
-    assert found["error"] == "kubernetes: the secret WANDB_API_KEY is empty in the job"
+    document = _tried(on_kube, "--grid", "mine.yaml", code=6)
+    assert document["error"] == "kubernetes: the secret WANDB_API_KEY is empty in the job"
     grid.write_text(grid.read_text().replace("keys/empty", "nowhere/wandb"))
-    found = _tried(on_kube, "--grid", "mine.yaml", code=6)
-    assert found["error"] == "not tried, because something is MISSING" and not found["steps"]
+    document = _tried(on_kube, "--grid", "mine.yaml", code=6)
+    assert document["error"] == "not tried, because something is MISSING" and not document["steps"]
     _nothing_is_left(on_kube, kube)
 
 
@@ -134,19 +134,19 @@ def test_an_image_without_sweeper(on_kube: Any, kube: Any, tmp_path: Path) -> No
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     grid = on_kube.folder / "mine.yaml"
     grid.write_text(grid.read_text().replace(sys.executable, str(bare / "bin" / "python")))
-    found = _tried(on_kube, "--grid", "mine.yaml", code=6)
+    document = _tried(on_kube, "--grid", "mine.yaml", code=6)
     # The line is cut where it is long, as with the path of an interpreter.
-    assert "Error while finding module specification for 'sweep" in found["error"]
-    assert "\n" not in found["error"]
-    assert _steps(found) == ["submitted", "removed"]
+    assert "Error while finding module specification for 'sweep" in document["error"]
+    assert "\n" not in document["error"]
+    assert _steps(document) == ["submitted", "removed"]
     _nothing_is_left(on_kube, kube)
 
 
 def test_a_job_that_never_begins(on_kube: Any, kube: Any) -> None:
     kube.held = True
-    found = _tried(on_kube, "--grid", "mine.yaml", "--timeout", "20s", code=6)
-    told = "kubernetes: the job has not begun after 20 s: Unschedulable: "
-    assert found["error"].startswith(told)
+    document = _tried(on_kube, "--grid", "mine.yaml", "--timeout", "20s", code=6)
+    reason = "kubernetes: the job has not begun after 20 s: Unschedulable: "
+    assert document["error"].startswith(reason)
     _nothing_is_left(on_kube, kube)
 
 
@@ -155,12 +155,12 @@ def test_interrupted(on_kube: Any, kube: Any, number: signal.Signals) -> None:
     kube.held = True
     process = on_kube.start("doctor", "--try", "--grid", "mine.yaml")
     on_kube.until(lambda: kube.things["jobs"])
-    assert len(_kept(on_kube)) == 2
+    assert len(_leftovers(on_kube)) == 2
     process.send_signal(number)
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 130, output + errors
     assert "interrupted" in errors
-    assert not _kept(on_kube)
+    assert not _leftovers(on_kube)
     _nothing_is_left(on_kube, kube)
 
 
@@ -172,7 +172,7 @@ def test_interrupted_again_while_it_removes(on_kube: Any, kube: Any) -> None:
         process.send_signal(signal.SIGTERM)
         time.sleep(0.05)
     process.communicate()
-    assert not _kept(on_kube)
+    assert not _leftovers(on_kube)
     _nothing_is_left(on_kube, kube)
 
 
@@ -197,10 +197,10 @@ def test_what_a_killed_one_left_goes_with_the_next(tmp_path: Path) -> None:
     process.communicate()
     hold.unlink()
     (name,) = (path.name for path in (tmp_path / "sweeps").iterdir() if path.is_dir())
-    assert [path.name for path in _kept(shell) if path.parent.name == "trials"] == [name]
-    found = _tried(shell, "--grid", "mine.yaml")
-    assert found["steps"][0]["found"].startswith(f"{name} from ")
-    assert not _kept(shell)
+    assert [path.name for path in _leftovers(shell) if path.parent.name == "trials"] == [name]
+    document = _tried(shell, "--grid", "mine.yaml")
+    assert document["steps"][0]["found"].startswith(f"{name} from ")
+    assert not _leftovers(shell)
     assert os.listdir(tmp_path / "sweeps") == [".gitignore"]
 
 
@@ -210,9 +210,9 @@ def test_one_that_is_refused_leaves_no_folder(
     """Its lock was taken, and its plan not written."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MY_KEY", "sys.argv")  # which the trial's command has
-    asked = trial.TrialRequest("local", Launch("local"), "none", ("MY_KEY",))
+    request = trial.TrialRequest("local", Launch("local"), "none", ("MY_KEY",))
     with pytest.raises(UsageError, match="the value of the secret MY_KEY is in the grid"):
-        trial.try_out(asked, str(tmp_path / "root"), 60.0, lambda _: None)
+        trial.try_out(request, str(tmp_path / "root"), 60.0, lambda _: None)
     assert not list(open_store(str(tmp_path / "root")).folders_with("launcher.lock"))
     assert [path.name for path in (tmp_path / "root").iterdir()] == [".gitignore"]
 
@@ -228,13 +228,13 @@ def test_one_that_cannot_be_stopped_is_left(
     monkeypatch.chdir(on_kube.folder)
     kube.held = kube.mute_with_a_job = True
     launch = Launch("kubernetes", grace_s=0.0, options={"kubernetes": kube.options()})
-    asked = trial.TrialRequest("kubernetes", launch, "none", ())
-    with pytest.raises(EnvironmentFailure, match=r"does not answer.*its remains stay") as told:
-        trial.try_out(asked, on_kube.root, 20.0, lambda _: None)
-    assert "\n" not in str(told.value)
+    request = trial.TrialRequest("kubernetes", launch, "none", ())
+    with pytest.raises(EnvironmentFailure, match=r"does not answer.*its remains stay") as error:
+        trial.try_out(request, on_kube.root, 20.0, lambda _: None)
+    assert "\n" not in str(error.value)
     kube.mute_with_a_job = kube.silent = False
     (name,) = find_sweeps(open_store(on_kube.root))
-    assert name in str(told.value)
+    assert name in str(error.value)
     on_kube.run("cancel", name)
     on_kube.run("sweep", "delete", name, "--yes")
     _nothing_is_left(on_kube, kube)
@@ -245,8 +245,8 @@ def test_beaker(tmp_path: Path, beaker: Any, s3_root: str) -> None:
     more = {"secrets": {"WANDB_API_KEY": "wandb"}}
     shell = _elsewhere(tmp_path, "beaker", beaker, s3_root, **more)
     before = set(beaker.experiments)
-    found = _tried(shell, "--grid", "mine.yaml")
-    assert _steps(found) == WELL, found
+    document = _tried(shell, "--grid", "mine.yaml")
+    assert _steps(document) == WELL, document
     assert not list(open_store(s3_root).names(""))
     assert set(beaker.experiments) == before
 
@@ -257,8 +257,8 @@ def test_aws_batch(batch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     launch = Launch("aws-batch", options={"aws_batch": batch.options()})
     steps: list[trial.Step] = []
-    asked = trial.TrialRequest("aws-batch", launch, "none", ())
-    trial.try_out(asked, batch.root, 120.0, steps.append)
+    request = trial.TrialRequest("aws-batch", launch, "none", ())
+    trial.try_out(request, batch.root, 120.0, steps.append)
     assert [step.name for step in steps] == [name for name in WELL if name != "secrets"]
     (code,) = (step.found for step in steps if step.name == "code")
     assert code == "no git checkout here, so no copy was sent"

@@ -32,7 +32,7 @@ class Place(NamedTuple):
     has_nodes: bool
     secret: str
     refused: dict[str, Any]
-    told: str
+    error: str
 
 
 PLACES = {
@@ -124,7 +124,7 @@ def test_whatever_is_killed_or_lost(
         return all((2, Event.CLAIMED) in events[run] for run in taken)
 
     shell.until(seen)
-    assert all(one.times == 0 for one in faults)
+    assert all(fault.times == 0 for fault in faults)
     if node is not None:
         node.alive = True
     shell.until(lambda: set(shell.run_states()) == {"running"})
@@ -174,4 +174,4 @@ def test_what_is_refused(sweep: Any, place: Place, monkeypatch: pytest.MonkeyPat
     refused("--live does not work", live=True)
     refused("no image is given", options={"image": None})
     refused(place.secret, "secrets: [WANDB_API_KEY]\n")
-    refused(place.told, error=EnvironmentFailure, options=place.refused)
+    refused(place.error, error=EnvironmentFailure, options=place.refused)

@@ -110,11 +110,11 @@ class Given:
         """What a coroutine gives that is made with the client below the others."""
         holder = self.service.holder
 
-        async def asked():
+        async def send():
             with holder.aclient(ClientConnectionPoolType.TRAIN) as client:
                 return await call(client)
 
-        return holder.run_coroutine_threadsafe(asked()).result(WAIT)
+        return holder.run_coroutine_threadsafe(send()).result(WAIT)
 
     def raw(self, resource, name, /, *args, **arguments):
         """A call of a resource below the clients."""
@@ -133,9 +133,11 @@ class Given:
     def answer(self, promise):
         """What a promise has become: a document, or None for what is no JSON."""
         request = types.FutureRetrieveRequest(request_id=promise.request_id)
-        found = self.ask(lambda client: client.futures.with_raw_response.retrieve(request=request))
-        kind = found.headers["content-type"]
-        return json.loads(found.http_response.content) if "json" in kind else None
+        response = self.ask(
+            lambda client: client.futures.with_raw_response.retrieve(request=request)
+        )
+        kind = response.headers["content-type"]
+        return json.loads(response.http_response.content) if "json" in kind else None
 
     def saved(self, public=False):
         """A checkpoint for a call to change or delete."""
@@ -439,23 +441,27 @@ def test_a_session_that_has_ended_is_still_known(given):
     service = tinker.ServiceClient(
         **given.address, display_name="Nightly one", user_metadata={"team": "x"}
     )
-    said = {"purpose": "kept"}
-    training = service.create_lora_training_client(MODEL, rank=3, user_metadata=said).result(WAIT)
-    unsaved = service.create_lora_training_client(MODEL, rank=2, user_metadata=said).result(WAIT)
+    metadata = {"purpose": "kept"}
+    training = service.create_lora_training_client(MODEL, rank=3, user_metadata=metadata).result(
+        WAIT
+    )
+    unsaved = service.create_lora_training_client(MODEL, rank=2, user_metadata=metadata).result(
+        WAIT
+    )
     training.save_state("s").result(WAIT)
     session = service.holder.get_session_id()
     service.close("errored", "why").result(WAIT)
     for run, rank in ((training, 3), (unsaved, 2)):
-        found = given.rest.get_training_run(run.model_id).result(WAIT)
-        assert (found.user_metadata, found.lora_rank) == (said, rank)
-    found = given.rest.get_session(session).result(WAIT)
-    assert training.model_id in found.training_run_ids
-    assert found.user_metadata == {"team": "x"}
+        answer = given.rest.get_training_run(run.model_id).result(WAIT)
+        assert (answer.user_metadata, answer.lora_rank) == (metadata, rank)
+    answer = given.rest.get_session(session).result(WAIT)
+    assert training.model_id in answer.training_run_ids
+    assert answer.user_metadata == {"team": "x"}
     assert session in given.rest.list_sessions(limit=1000).result(WAIT).sessions
 
     def searched(**query):
         page = given.rest.search_sessions(types.SessionSearchRequest(**query)).result(WAIT)
-        return [one.session_id for one in page.sessions]
+        return [session.session_id for session in page.sessions]
 
     finished = {"type": "client_finished", "reasons": ["errored"]}
     for query in (
@@ -471,7 +477,7 @@ def test_a_session_that_has_ended_is_still_known(given):
     request, seen = types.SessionSearchRequest(limit=1), []
     while True:
         page = given.rest.search_sessions(request).result(WAIT)
-        seen += [one.session_id for one in page.sessions]
+        seen += [session.session_id for session in page.sessions]
         if page.next_cursor is None:
             break
         request = request.model_copy(update={"cursor": page.next_cursor})
@@ -505,8 +511,8 @@ def test_the_sdks_command_line(given, engine, tmp_path):
     tinker_says(given, "checkpoint", "unpublish", path)
     assert tinker_says(given, "checkpoint", "info", path)["public"] is False
     listed = tinker_says(given, "checkpoint", "list", "--run-id", run)
-    assert path in {one["tinker_path"] for one in listed["checkpoints"]}
-    assert run in {one["training_run_id"] for one in tinker_says(given, "run", "list")["runs"]}
+    assert path in {entry["tinker_path"] for entry in listed["checkpoints"]}
+    assert run in {entry["training_run_id"] for entry in tinker_says(given, "run", "list")["runs"]}
     assert tinker_says(given, "run", "info", run)["training_run_id"] == run
     tinker_says(given, "checkpoint", "download", path, folder=tmp_path)
     (folder,) = tmp_path.iterdir()
@@ -514,7 +520,7 @@ def test_the_sdks_command_line(given, engine, tmp_path):
     assert_is_the_adapter(folder, checkpoints.Vault(f"{engine.home}/engine/checkpoints"), path)
     tinker_says(given, "checkpoint", "delete", path, "--yes")
     left = given.rest.list_checkpoints(run).result(WAIT).checkpoints
-    assert path not in {one.tinker_path for one in left}
+    assert path not in {entry.tinker_path for entry in left}
 
 
 def assert_is_the_adapter(folder, vault, path):

@@ -140,14 +140,14 @@ def test_the_verbs(tmp_path):
     with serving(tmp_path) as process:
         info = lifecycle.wait(str(tmp_path), timeout=60)
         assert verb(tmp_path, "status").stdout.startswith(f"{info.url}, pid {process.pid}, since ")
-        told = dict(
+        variables = dict(
             line.split()[1].split("=", 1) for line in verb(tmp_path, "env").stdout.splitlines()
         )
-        own = {"X-API-Key": told["TINKER_API_KEY"], "Content-Type": "application/json"}
-        address = told["TINKER_BASE_URL"].removeprefix("http://")
+        headers = {"X-API-Key": variables["TINKER_API_KEY"], "Content-Type": "application/json"}
+        address = variables["TINKER_BASE_URL"].removeprefix("http://")
         with contextlib.closing(http.client.HTTPConnection(address)) as connection:
             for _ in range(12):
-                connection.request("POST", "/api/v1/create_session", b"{}", own)
+                connection.request("POST", "/api/v1/create_session", b"{}", headers)
                 assert connection.getresponse().read()
         *listed, last = verb(tmp_path, "status").stdout.splitlines()
         assert len(listed) == 12, listed

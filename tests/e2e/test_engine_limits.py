@@ -70,7 +70,7 @@ def connected(info, **more):
         client.close("success").result(timeout=WAIT)
 
 
-def asked(url, method, path, key):
+def request(url, method, path, key):
     """The status of a request without a body."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=WAIT)
     connection.request(method, f"/api/v1/{path}", headers={"X-API-Key": key})
@@ -113,13 +113,13 @@ def test_a_session_beyond_the_limit_is_paused_and_then_served(tmp_path, monkeypa
 
 
 def test_many_more_sessions_than_the_limit_all_finish(tmp_path):
-    def one(info):
+    def train_alone(info):
         with connected(info) as service:
             return train(service, 2)[0]
 
     with serving(tmp_path, Settings(limits=Limits(max_sessions=3))) as info:
         with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            results = list(pool.map(one, [info] * 16))
+            results = list(pool.map(train_alone, [info] * 16))
         report = lifecycle.meter(info)
     assert results == [results[0]] * 16
     assert report["total"]["steps"] == 32 and report["total"]["paused"] > 0
@@ -146,8 +146,8 @@ def test_failures_a_rate_and_latency_change_no_result(tmp_path):
         assert lifecycle.meter(info)["total"]["failed"] == 0
     limits = Limits(fail_rate=0.3, rate_limit=3, latency=0.2, seed=0)
     with serving(tmp_path / "b", Settings(limits=limits)) as info, connected(info) as service:
-        found, training = train(service, 6)
-        assert found == expected
+        result, training = train(service, 6)
+        assert result == expected
         before = time.monotonic()
         training.optim_step(tinker.AdamParams()).result(timeout=WAIT)
         assert time.monotonic() - before > 0.15  # it cannot have come sooner
@@ -162,7 +162,7 @@ def test_a_token_that_was_chosen_is_asked_of_every_request(tmp_path):
             train(service, 1)
         for key in ("tml-local", SECRET + "x"):
             for method, path in (("GET", "sessions"), ("POST", "create_session"), ("GET", "meter")):
-                assert asked(info.url, method, path, key) == 401
+                assert request(info.url, method, path, key) == 401
         assert lifecycle.meter(info, SECRET + "x") is None
         lines = lifecycle.describe(info, SECRET + "x")
         assert lines == [f"{info.url}, pid {info.pid}, since {info.started}"]
@@ -202,7 +202,7 @@ def test_a_model_has_other_names_and_its_tokenizer_is_found_by_them(tmp_path):
             check=False,
         )
     assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout)
-    for name, (model, base, tokens, text, own) in found.items():
+    models = json.loads(run.stdout)
+    for name, (model, base, tokens, text, own_text) in models.items():
         assert (model, base, text) == (name, name, "ab")
-        assert tokens == own and len(tokens) == 5
+        assert tokens == own_text and len(tokens) == 5

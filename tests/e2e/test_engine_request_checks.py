@@ -21,11 +21,11 @@ TEXT = {"Content-Type": "text/plain"}
 def ask(engine):
     """Makes a request: gives the status, and why it was refused."""
     address = engine.url.removeprefix("http://")
-    own = {"X-API-Key": lifecycle.client_key(engine.home)}
+    credentials = {"X-API-Key": lifecycle.client_key(engine.home)}
 
     def ask(method, path, body=None, headers=None, whole=False):
         with contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
-            connection.request(method, f"/api/v1/{path}", body, own | (headers or {}))
+            connection.request(method, f"/api/v1/{path}", body, credentials | (headers or {}))
             answer = connection.getresponse()
             document = json.loads(answer.read())
             return answer.status, document if whole else document.get("detail", "")
@@ -38,9 +38,9 @@ def answer(ask):
     """Posts a document: gives the one that answers it."""
 
     def answer(path, document):
-        status, found = ask("POST", path, json.dumps(document), JSON, whole=True)
-        assert status == 200, found
-        return found
+        status, reply = ask("POST", path, json.dumps(document), JSON, whole=True)
+        assert status == 200, reply
+        return reply
 
     return answer
 

@@ -155,8 +155,8 @@ def test_sampling_agrees_with_training(training):
     sampler = training.save_weights_and_get_sampling_client().result()
     for sequence in sample(sampler, n=4).sequences:
         (trained,) = logprobs(training, [datum(PROMPT + sequence.tokens)])
-        found = trained[len(PROMPT) - 1 :]
-        np.testing.assert_allclose(sequence.logprobs, found, atol=1e-5)
+        by_training = trained[len(PROMPT) - 1 :]
+        np.testing.assert_allclose(sequence.logprobs, by_training, atol=1e-5)
     scored = sampler.compute_logprobs(tinker.ModelInput.from_ints(TOKENS)).result(timeout=WAIT)
     assert scored[0] is None
     np.testing.assert_allclose(scored[1:], logprobs(training)[0], atol=1e-5)
@@ -234,8 +234,8 @@ def test_logprobs_of_named_tokens_and_the_likeliest_of_those_sampled(service, tr
             assert sum(np.exp(value) for _, value in best) == pytest.approx(1, abs=0.05)
     # The prompt's own tokens, a token that is not asked for, and another one.
     ids = np.array([[token, -1, 7] for token in TOKENS[1:]])
-    found = ask(target_prompt_logprobs=tinker.TensorData.from_numpy(ids))
-    dense = found.target_prompt_logprobs.to_numpy()
+    answer = ask(target_prompt_logprobs=tinker.TensorData.from_numpy(ids))
+    dense = answer.target_prompt_logprobs.to_numpy()
     assert dense.shape == (7, 3)
     np.testing.assert_allclose(dense[:, 0], whole.prompt_logprobs[1:], atol=1e-6)
     assert (dense[:, 1] == 0).all() and (dense[:, 2] < 0).all()
@@ -311,8 +311,8 @@ def test_listings(service, rest, training):
     sampler = service.create_sampling_client(model_path=weights).result(timeout=WAIT)
     sample(sampler)
     name = rest.get_session(session).result().sampler_ids[-1]
-    found = rest.get_sampler(name).result()
-    assert (found.base_model, found.model_path) == (MODEL, weights)
+    sampling = rest.get_sampler(name).result()
+    assert (sampling.base_model, sampling.model_path) == (MODEL, weights)
     rest.delete_checkpoint_from_tinker_path(weights).result()
     left = rest.list_checkpoints(training.model_id).result().checkpoints
     assert [c.tinker_path for c in left] == [state]
@@ -322,8 +322,8 @@ def test_a_checkpoint_has_a_time_to_live(rest, training):
     path = training.save_state("brief", ttl_seconds=7200).result(timeout=WAIT).path
 
     def remaining():
-        (found,) = rest.list_checkpoints(training.model_id).result().checkpoints
-        return found.expires_at and (found.expires_at - found.time).total_seconds()
+        (checkpoint,) = rest.list_checkpoints(training.model_id).result().checkpoints
+        return checkpoint.expires_at and (checkpoint.expires_at - checkpoint.time).total_seconds()
 
     assert remaining() == pytest.approx(7200, abs=5)
     rest.set_checkpoint_ttl_from_tinker_path(path, None).result()
@@ -369,29 +369,29 @@ def test_what_cannot_be_done_is_said_clearly(service, training):
     ],
 )
 def test_policy_losses_follow_their_closed_forms(training, loss, config):
-    own = logprobs(training)[0]
+    logprobs_now = logprobs(training)[0]
     ratio, advantage = np.array([1, 1.5, 0.5, 1, 1.5, 0.5, 1]), np.array([1, 1, 1, -1, -1, -1, 2.0])
-    sampled = own - np.log(ratio)
+    sampled = logprobs_now - np.log(ratio)
     data = [datum(TOKENS, logprobs=floats(sampled), advantages=floats(advantage))]
     expected = {
         "ppo": -np.minimum(ratio * advantage, np.clip(ratio, 0.9, 1.1) * advantage),
-        "cispo": -ratio * advantage * own,
-        "dro": -(advantage * own - 0.05 * np.log(ratio) ** 2),
+        "cispo": -ratio * advantage * logprobs_now,
+        "dro": -(advantage * logprobs_now - 0.05 * np.log(ratio) ** 2),
     }[loss].sum()
-    found = training.forward_backward(data, loss, config).result(timeout=WAIT)
-    assert found.metrics["loss:sum"] == pytest.approx(expected, rel=1e-4)
+    result = training.forward_backward(data, loss, config).result(timeout=WAIT)
+    assert result.metrics["loss:sum"] == pytest.approx(expected, rel=1e-4)
     stepped = training.optim_step(tinker.AdamParams(learning_rate=1e-3)).result(timeout=WAIT)
     assert stepped.metrics["unclipped_grad_l2:mean"] > 0
 
 
 def sampled_datum(sequence, advantage, tokens=None, start=0):
     """A datum of one sampled sequence, with its provenance."""
-    own = sequence.tokens if tokens is None else tokens
-    n, drawn = len(PROMPT), len(own)
+    tokens_used = sequence.tokens if tokens is None else tokens
+    n, drawn = len(PROMPT), len(tokens_used)
     advantages = floats([0] * (n - 1) + [advantage] * drawn)
     prompt, name = tinker.PromptProvenanceSpan, sequence.sequence_id
     answer = tinker.SampledProvenanceSpan
-    return datum([*PROMPT, *own], advantages=advantages).with_provenance(
+    return datum([*PROMPT, *tokens_used], advantages=advantages).with_provenance(
         model_input=[
             prompt(sequence_id=name, length=n),
             answer(sequence_id=name, length=drawn - 1),
@@ -418,13 +418,13 @@ def test_stable_reinforce_trains_on_what_the_sampler_recorded(service, training)
     before = recorded.sum()
     training.optim_step(tinker.AdamParams(learning_rate=3e-2)).result(timeout=WAIT)
     moved = compute()
-    own = np.array(moved.loss_fn_outputs[0]["logprobs"].data)[len(PROMPT) - 1 :]
-    assert own.sum() > before + 0.1
-    expected = -(2 * own - 0.25 * (own - recorded) ** 2).sum()
+    trained = np.array(moved.loss_fn_outputs[0]["logprobs"].data)[len(PROMPT) - 1 :]
+    assert trained.sum() > before + 0.1
+    expected = -(2 * trained - 0.25 * (trained - recorded) ** 2).sum()
     assert moved.metrics["loss:sum"] == pytest.approx(expected, rel=1e-4)
 
-    silent = training.save_weights_and_get_sampling_client().result()
-    other = sample(silent).sequences[0]
+    unmoved = training.save_weights_and_get_sampling_client().result()
+    other = sample(unmoved).sequences[0]
     wrong = [*second.tokens[:-1], (second.tokens[-1] + 1) % 256]
     for data, message in (
         (DATA, r"data\[0\]: this loss needs provenance"),
@@ -456,24 +456,24 @@ def test_custom_losses_run_through_the_sdk(service, monkeypatch):
     def squared(_data, given):
         return total(sum(float((lp**2).sum()) for lp in given), [(lp, 2 * lp) for lp in given]), {}
 
-    def after(loss, own=True):
+    def after(loss, analytic=True):
         training = service.create_lora_training_client(MODEL, rank=8, seed=0).result()
         start = logprobs(training)
         passed = (
             training.forward_backward_custom(DATA, loss)
-            if own
+            if analytic
             else training.forward_backward(DATA, loss)
         )
         training.optim_step(adam).result(timeout=WAIT)
         return start, passed.result(timeout=WAIT).metrics, logprobs(training)
 
     # the loss that the engine has itself, computed by the client: the same bits
-    _, built_in, expected = after("cross_entropy", own=False)
-    _, metrics, found = after(weighted)
+    _, built_in, expected = after("cross_entropy", analytic=False)
+    _, metrics, gradient = after(weighted)
     assert metrics["loss:sum"] == pytest.approx(built_in["loss:sum"], rel=1e-6)
     assert metrics["seen"] == 2
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for ours, other in zip(gradient, expected, strict=True):
+        np.testing.assert_array_equal(ours, other)
     # one that no server has
     start, metrics, end = after(squared)
     before = sum(float((lp**2).sum()) for lp in start)
@@ -482,7 +482,7 @@ def test_custom_losses_run_through_the_sdk(service, monkeypatch):
 
 
 def test_32_clients_at_once_each_as_if_alone(connect):
-    async def one(seed):
+    async def train_alone(seed):
         service = connect()
         training = await service.create_lora_training_client(MODEL, rank=8, seed=seed)
         rng, out = np.random.default_rng(seed), []
@@ -498,7 +498,7 @@ def test_32_clients_at_once_each_as_if_alone(connect):
         return [*out, *(s.tokens for s in drawn.sequences)]
 
     async def together(seeds):
-        return await asyncio.gather(*map(one, seeds))
+        return await asyncio.gather(*map(train_alone, seeds))
 
     crowd = asyncio.run(together([n % 16 for n in range(32)]))
     assert crowd[:16] == crowd[16:]

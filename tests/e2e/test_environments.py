@@ -39,8 +39,8 @@ def opened():
         return made[-1]
 
     yield start
-    for one in made:
-        one.stop()
+    for place in made:
+        place.stop()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -161,14 +161,14 @@ def test_hostile_commands_harm_nobody(opened, tmp_path, monkeypatch, request):
     assert len(HOSTILE) >= 40
     for command, seconds, must, never in HOSTILE:
         began = time.monotonic()
-        told = place.exec(command, seconds)
+        outcome = place.exec(command, seconds)
         place.reset()
         after = place.exec("echo well", SOON)
         assert after == Result(0, b"well\n"), command
-        assert re.search(must, told.text), (command, told)
-        assert not never or not re.search(never, told.text), (command, told)
-        assert SECRET not in told.text, command
-        assert len(told.output) <= 65_536
+        assert re.search(must, outcome.text), (command, outcome)
+        assert not never or not re.search(never, outcome.text), (command, outcome)
+        assert SECRET not in outcome.text, command
+        assert len(outcome.output) <= 65_536
         # Not for ever; how long says the bench.
         assert time.monotonic() - began < 2 * SOON, command
     listener.settimeout(0)
@@ -213,8 +213,8 @@ def test_what_takes_too_much_together_is_ended_and_told(opened):
     assert place.exec("perl -e '$x = q(x) x 900_000_000' || echo refused", SOON).text.endswith(
         "refused\n"
     )
-    told = place.exec("mkdir f; cd f; seq 1 90000 | xargs touch; sleep 60", SOON)
-    assert told.ended == "files"
+    outcome = place.exec("mkdir f; cd f; seq 1 90000 | xargs touch; sleep 60", SOON)
+    assert outcome.ended == "files"
     assert place.exec("rm -rf /app/f; echo well", SOON).text == "well\n"
 
 
@@ -223,10 +223,10 @@ def test_nothing_of_an_environment_stays(opened):
     others = set(below(os.getpid()))
     place = opened()
     place.exec("setsid sleep 1000 & sleep 1000 & echo started", SOON)
-    own = [pid for pid in below(os.getpid()) if pid not in others]
-    assert len(own) >= 4
+    children = [pid for pid in below(os.getpid()) if pid not in others]
+    assert len(children) >= 4
     place.stop()
-    _gone(own)
+    _gone(children)
     with pytest.raises(Died):
         place.exec("true", 1)
     place.stop()
@@ -254,11 +254,11 @@ def test_environments_end_with_who_started_them(kind, idle, tmp_path):
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
-        own = list(below(process.pid))
-        assert len(own) >= 4
+        children = list(below(process.pid))
+        assert len(children) >= 4
         process.send_signal(signal.SIGKILL)
         process.wait()
-    _gone(own)
+    _gone(children)
     assert not list(tmp_path.iterdir())
 
 
@@ -273,9 +273,9 @@ def _gone(pids: list[int]) -> None:
 def test_one_that_is_killed_says_so(opened):
     others = set(below(os.getpid()))
     place = opened()
-    own = [pid for pid in below(os.getpid()) if pid not in others]
-    os.kill(min(own), signal.SIGKILL)
-    _gone(own)
+    children = [pid for pid in below(os.getpid()) if pid not in others]
+    os.kill(min(children), signal.SIGKILL)
+    _gone(children)
     with pytest.raises(Died):
         place.exec("echo here", SOON)
 
@@ -319,9 +319,9 @@ def test_bubblewrap_may_be_anywhere_on_the_path(opened, tmp_path, monkeypatch):
     elsewhere.mkdir()
     began = elsewhere / "began"
     began.touch()
-    own = elsewhere / "bwrap"
-    own.write_text(f'#!/bin/sh\necho x >>{began}\nexec {real} "$@"\n')
-    own.chmod(0o755)
+    program = elsewhere / "bwrap"
+    program.write_text(f'#!/bin/sh\necho x >>{began}\nexec {real} "$@"\n')
+    program.chmod(0o755)
     began.chmod(0o666)
     monkeypatch.setenv("PATH", f"{elsewhere}:{programs}")
     if os.geteuid() == 0:  # bubblewrap is started as nobody then

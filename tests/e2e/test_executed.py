@@ -71,11 +71,11 @@ class Project:
     def _run(
         self, command: list[str], at: str, env: Mapping[str, str] = {}, *, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-        kept |= {"SWEEPER_HOME": str(self.home), **env}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+        environment |= {"SWEEPER_HOME": str(self.home), **env}
         cwd = self.root / at
         return subprocess.run(
-            command, cwd=cwd, env=kept, check=check, capture_output=True, text=True
+            command, cwd=cwd, env=environment, check=check, capture_output=True, text=True
         )
 
 
@@ -101,12 +101,12 @@ def test_each_run_shows_the_code_that_it_ran_and_comparisons_say_that_it_differs
     checkout.write("train.py", _TRAIN.replace("OFFSET", "5"))
     checkout.write("g.yaml", _GRID.replace("[1, 2]", "[1, 2, 3]"))
     second = checkout.commit()
-    said = checkout.launch()
-    assert "the code has changed (train.py)" in said
-    assert f"different code (train.py): 2 runs with {first[:8]}, 1 run with {second[:8]}" in said
+    output = checkout.launch()
+    assert "the code has changed (train.py)" in output
+    assert f"different code (train.py): 2 runs with {first[:8]}, 1 run with {second[:8]}" in output
     shown = [checkout.json("show", f"g/lr={lr}") for lr in (1, 3)]
-    assert [found["provenance"]["commit"] for found in shown] == [first, second]
-    assert [found["attempts"][0]["launch"]["commit"] for found in shown] == [first, second]
+    assert [run["provenance"]["commit"] for run in shown] == [first, second]
+    assert [run["attempts"][0]["launch"]["commit"] for run in shown] == [first, second]
     runs = checkout.json("ls", "g")["runs"]
     assert [run["commit"] for run in runs] == [first, first, second]
     assert [run["code"] for run in runs] == [first[:8], first[:8], second[:8]]
@@ -139,8 +139,8 @@ def test_a_longer_grid_or_new_notes_are_not_other_code(checkout: Project) -> Non
     checkout.write("g.yaml", _GRID.replace("[1, 2]", "[1, 2, 3]"))
     checkout.write("other.yaml", _GRID.replace("name: g", "name: other"))
     checkout.write("notes/plan.md", "what next\n")
-    said = checkout.launch()
-    assert "code has changed" not in said and "different" not in said
+    output = checkout.launch()
+    assert "code has changed" not in output and "different" not in output
     assert checkout.differences() == []
     assert "code" not in checkout.sweeper("ls", "g").stdout.split("\n")[0]
 
@@ -152,9 +152,12 @@ def test_outside_of_git_the_digest_of_the_program_tells_code_apart(project: Proj
     project.write("helper.py", "x = 2\n")
     project.write("g.yaml", _GRID.replace("[1, 2]", "[1, 2, 3]"))
     assert "the code has changed (helper.py)" in project.launch()
-    (found,) = project.differences()
-    assert found.kind == "code"
-    assert [[run.name for run in runs] for _, runs in found.groups] == [["lr=1", "lr=2"], ["lr=3"]]
+    (difference,) = project.differences()
+    assert difference.kind == "code"
+    assert [[run.name for run in runs] for _, runs in difference.groups] == [
+        ["lr=1", "lr=2"],
+        ["lr=3"],
+    ]
     (run, *_) = project.json("ls", "g")["runs"]
     assert run["commit"] is None and len(run["code"]) == 8
 
@@ -176,11 +179,11 @@ def test_packages_variables_and_data_that_changed_are_named(checkout: Project) -
     grid = grid.replace("local}", "local, env: {MODE: b}}").replace("[1, 2]", "[1, 2, 3]")
     checkout.write("g.yaml", grid)
     checkout.launch(PYTHONPATH=path)
-    found = {each.kind: each for each in checkout.differences()}
-    assert set(found) == {"packages", "variables", "data"}
-    assert [label for label, _ in found["packages"].groups] == ["thing 1.0", "thing 2.0"]
-    assert [label for label, _ in found["variables"].groups] == ["MODE=a", "MODE=b"]
-    assert found["data"].what == ("data.txt",)
+    differences = {each.kind: each for each in checkout.differences()}
+    assert set(differences) == {"packages", "variables", "data"}
+    assert [label for label, _ in differences["packages"].groups] == ["thing 1.0", "thing 2.0"]
+    assert [label for label, _ in differences["variables"].groups] == ["MODE=a", "MODE=b"]
+    assert differences["data"].what == ("data.txt",)
 
 
 def test_a_sweep_of_an_older_version_goes_by_the_times_of_its_launches(checkout: Project) -> None:
@@ -218,20 +221,20 @@ def test_after_a_mended_program_finished_runs_can_be_run_again(checkout: Project
     checkout.commit()
     checkout.launch()
     checkout.write("train.py", begin + program.replace("OFFSET", "5"))
-    said = checkout.sweeper("launch", "g.yaml")
-    assert "nothing to start" in said.stdout
-    assert "2 runs succeeded with other code (train.py) than now" in said.stderr
-    assert "`sweeper retry g --state succeeded` starts them again" in said.stderr
+    output = checkout.sweeper("launch", "g.yaml")
+    assert "nothing to start" in output.stdout
+    assert "2 runs succeeded with other code (train.py) than now" in output.stderr
+    assert "`sweeper retry g --state succeeded` starts them again" in output.stderr
     refused = checkout.sweeper("retry", "g", "lr=1", "--wait", code=2).stderr
     assert "add --state succeeded" in refused
     checkout.sweeper("retry", "g", "lr=1", "--state", "succeeded", "--wait")
-    one, two = checkout.json("ls", "g")["runs"]
-    assert (one["attempts"], one["state"], one["value"]) == (2, "succeeded", 6.0)
+    first, two = checkout.json("ls", "g")["runs"]
+    assert (first["attempts"], first["state"], first["value"]) == (2, "succeeded", 6.0)
     assert (two["attempts"], two["value"]) == (1, 2.0)
     assert "found ['code.diff']" in checkout.sweeper("logs", "g/lr=1").stdout
-    said = checkout.sweeper("launch", "g.yaml").stderr
-    assert "1 run succeeded with other code" in said and f'code != "{one["code"]}"' in said
-    rest = ["--state", "succeeded", "--where", f'code != "{one["code"]}"']
+    output = checkout.sweeper("launch", "g.yaml").stderr
+    assert "1 run succeeded with other code" in output and f'code != "{first["code"]}"' in output
+    rest = ["--state", "succeeded", "--where", f'code != "{first["code"]}"']
     checkout.sweeper("retry", "g", *rest, "--wait")
     assert [run["value"] for run in checkout.json("ls", "g")["runs"]] == [6.0, 7.0]
     assert checkout.differences() == []
@@ -278,19 +281,19 @@ def test_code_in_other_repositories_or_among_many_files_is_frozen_too(
     _nested(checkout, how)
     path = "lib.py" if how == "files" else "vendor/lib.py"
     checkout.write("g.yaml", _GRID.replace("[1, 2]", "[1]"))
-    said = checkout.launch()
-    assert ("untracked files, as" in said) is (how == "files")
+    output = checkout.launch()
+    assert ("untracked files, as" in output) is (how == "files")
     checkout.write(path, "x = 7\n")
     checkout.sweeper("retry", "g", "--state", "succeeded", "--wait")
     (run,) = checkout.json("ls", "g")["runs"]
     assert (run["attempts"], run["value"]) == (2, 2.0)
-    said = checkout.launch()
-    assert f"the code has changed ({path})" in said
+    output = checkout.launch()
+    assert f"the code has changed ({path})" in output
     checkout.sweeper("retry", "g", "--state", "succeeded", "--wait")
     assert checkout.json("ls", "g")["runs"][0]["value"] == 8.0
     if how == "submodule":
-        found = checkout.json("show", "g/lr=1")["provenance"]
-        diff = (checkout.root / "sweeps" / found["diff"]["path"]).read_text()
+        provenance = checkout.json("show", "g/lr=1")["provenance"]
+        diff = (checkout.root / "sweeps" / provenance["diff"]["path"]).read_text()
         assert "-x = 1\n+x = 7\n" in diff
 
 
@@ -300,8 +303,8 @@ def test_a_repository_that_is_too_large_to_copy_is_told(checkout: Project) -> No
     for number in range(3):
         checkout.write(f"vendor/{number}.bin", "x" * 9_000_000)
         checkout.git("add", "-A", at="vendor")
-    said = checkout.launch()
-    assert "not in the copy of the code" in said and "vendor/ (more than 20 MB)" in said
+    output = checkout.launch()
+    assert "not in the copy of the code" in output and "vendor/ (more than 20 MB)" in output
     assert checkout.json("show", "g/lr=1")["provenance"]["code_linked"] == ["vendor/"]
 
 
@@ -311,11 +314,11 @@ def test_a_worktree_inside_the_checkout_is_no_code_of_it(checkout: Project) -> N
     checkout.launch()
     checkout.write("wt/train.py", "broken")
     assert "the code has changed" not in checkout.launch()
-    found = Project(checkout.root / "wt", checkout.home)
-    found.write("train.py", _TRAIN.replace("OFFSET", "5"))
-    found.launch()
-    (run, *_) = found.json("ls", "g")["runs"]
-    assert (run["value"], run["commit"]) == (6.0, found.git("rev-parse", "HEAD").strip())
+    worktree = Project(checkout.root / "wt", checkout.home)
+    worktree.write("train.py", _TRAIN.replace("OFFSET", "5"))
+    worktree.launch()
+    (run, *_) = worktree.json("ls", "g")["runs"]
+    assert (run["value"], run["commit"]) == (6.0, worktree.git("rev-parse", "HEAD").strip())
 
 
 def test_git_ignores_the_results_and_no_record_of_the_code_has_them(checkout: Project) -> None:
@@ -329,9 +332,13 @@ def test_git_ignores_the_results_and_no_record_of_the_code_has_them(checkout: Pr
     checkout.write("g.yaml", _GRID.replace("[1, 2]", "[1, 2, 3]"))
     checkout.commit()
     checkout.launch()
-    found = checkout.json("show", "g/lr=3")["provenance"]
-    assert (found["dirty"], found["diff"]["bytes"], found["untracked"]) == (False, 0, [])
-    files = json.loads((checkout.root / "sweeps" / found["files"]).read_text())
+    provenance = checkout.json("show", "g/lr=3")["provenance"]
+    assert (provenance["dirty"], provenance["diff"]["bytes"], provenance["untracked"]) == (
+        False,
+        0,
+        [],
+    )
+    files = json.loads((checkout.root / "sweeps" / provenance["files"]).read_text())
     assert [name for name in files if name.startswith("sweeps")] == []
 
 

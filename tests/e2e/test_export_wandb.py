@@ -28,12 +28,12 @@ def test_runs_become_offline_runs_of_wandb(
     assert done.returncode == 0, done.stderr
     assert "1 run, 2 rows: W&B project p" in done.stdout
     [folder] = out.glob("wandb/offline-run-*")
-    found = wandb_records(folder)
-    [made] = [record["run"] for record in found if record["type"] == "run"]
+    records = wandb_records(folder)
+    [made] = [record["run"] for record in records if record["type"] == "run"]
     names = (made["run_id"], made["display_name"], made["run_group"], made["project"])
     assert names == (f"{run}-s", "lr=0.0001,seed=0", "s", "p")
     assert made["config"]["update"]["lr"] == 1e-4
-    items = [record["history"]["item"] for record in found if record["type"] == "history"]
-    told = {i["_step"]: {k: v for k, v in i.items() if not k.startswith("_")} for i in items}
-    assert told[0] == {"a/b": 1.5, "text": "x"}
-    assert list(told) == [0, 3] and math.isnan(float(told[3]["a/b"]))
+    items = [record["history"]["item"] for record in records if record["type"] == "history"]
+    history = {i["_step"]: {k: v for k, v in i.items() if not k.startswith("_")} for i in items}
+    assert history[0] == {"a/b": 1.5, "text": "x"}
+    assert list(history) == [0, 3] and math.isnan(float(history[3]["a/b"]))

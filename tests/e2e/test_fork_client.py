@@ -118,9 +118,9 @@ class Warm:
     def modules(self) -> Path:
         bench = self.bench
         path = bench.folder.job(bench.id, 1)
-        found = fork_client.module_list(read_as(bench.store, path, jobs.read), self.environment)
-        assert found is not None
-        return Path(found)
+        listed = fork_client.module_list(read_as(bench.store, path, jobs.read), self.environment)
+        assert listed is not None
+        return Path(listed)
 
     def learn(self, *modules: str) -> None:
         """Have a list of modules, as a run leaves one behind."""
@@ -131,7 +131,7 @@ class Warm:
         self.bench.finish(self.bench.start(attempt))
         return self.bench.outcome()
 
-    def said(self, attempt: int) -> dict[str, Any]:
+    def recorded(self, attempt: int) -> dict[str, Any]:
         return json.loads((self.bench.path(attempt) / "said").read_text())
 
     def fork(self, program: str, **more: Any) -> fork_client.ForkedChild | None:
@@ -167,9 +167,9 @@ class Warm:
 def warmed(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warm]:
     # A server that stands still for a while on a busy machine is not one that does not answer.
     monkeypatch.setattr(daemon, "_STARTING_SECONDS", 90.0)
-    found = Warm(bench, tmp_path, tmp_path / "home")
-    yield found
-    found.close()
+    warm = Warm(bench, tmp_path, tmp_path / "home")
+    yield warm
+    warm.close()
 
 
 def lives(pid: int) -> bool:
@@ -196,12 +196,12 @@ def test_it_is_as_after_an_exec(
     warmed.learn("json", "random", "packaged")
     warmed.run(program, 2, **given)
     ended = warmed.run(program, 3, **given, config={"code": 3})
-    told = [warmed.said(attempt) for attempt in (1, 2, 3)]
-    own = [one.pop("of its own") for one in told]
-    assert [one.pop() for one in own] == [False, True, True]
-    assert len({one[0] for one in own}) == len({one[1] for one in own}) == 3
-    for one, attempt in zip(told, (1, 2, 3), strict=True):
-        environment = one["environment"]
+    records = [warmed.recorded(attempt) for attempt in (1, 2, 3)]
+    details = [record.pop("of its own") for record in records]
+    assert [detail.pop() for detail in details] == [False, True, True]
+    assert len({detail[0] for detail in details}) == len({detail[1] for detail in details}) == 3
+    for record, attempt in zip(records, (1, 2, 3), strict=True):
+        environment = record["environment"]
         assert environment["MY_KEY"] == "canary-4711"
         assert environment.pop("SWEEPER_ATTEMPT") == str(attempt)
         assert environment.pop("SWEEPER_NAME").endswith("" if attempt == 1 else f" ({attempt})")
@@ -209,9 +209,9 @@ def test_it_is_as_after_an_exec(
         folder = warmed.bench.path(attempt)
         assert environment.pop("SWEEPER_RUN_DIR") == str(folder)
         assert f"{warmed.bench.id}.{attempt}" in environment.pop("SWEEPER_METER")
-        one["argv"] = one["argv"][:1]
+        record["argv"] = record["argv"][:1]
         assert (folder / "left").read_text() == "last words"  # though it did not close the file
-    assert told[0] == told[1] == told[2]
+    assert records[0] == records[1] == records[2]
     assert (ended["state"], ended["code"]) == (State.FAILED, 3)
     assert ended["max_rss_bytes"] > 1 << 20
     logs = [sorted(warmed.bench.log(attempt).splitlines()) for attempt in (1, 2, 3)]
@@ -223,7 +223,7 @@ def test_an_attempt_after_a_failure_starts_by_itself(warmed: Warm) -> None:
     warmed.learn("json")
     for attempt, forked in ((1, True), (2, False), (3, True)):
         warmed.run(WHAT_IT_HAS, attempt, config={"code": 1 if attempt == 1 else 0})
-        assert warmed.said(attempt)["of its own"][2] is forked
+        assert warmed.recorded(attempt)["of its own"][2] is forked
 
 
 def test_the_server_has_no_secret(warmed: Warm) -> None:
@@ -232,8 +232,8 @@ def test_the_server_has_no_secret(warmed: Warm) -> None:
     warmed.learn("json")
     warmed.run(WHAT_IT_HAS)
     (server,) = warmed.servers
-    assert warmed.said(1)["environment"]["SOME_API_KEY"] == "canary-4712"
-    assert warmed.said(1)["of its own"][2]
+    assert warmed.recorded(1)["environment"]["SOME_API_KEY"] == "canary-4712"
+    assert warmed.recorded(1)["of its own"][2]
     assert b"canary" not in Path(f"/proc/{server}/environ").read_bytes()
     with open(f"/proc/{server}/mem", "rb") as memory:
         for line in Path(f"/proc/{server}/maps").read_text().splitlines():
@@ -489,11 +489,11 @@ def test_a_package_that_was_changed(warmed: Warm, interpreter: tuple[str, Path])
     recipe = of(interpreter, warmed)
     warmed.prepare(SAY, recipe=recipe)
     warmed.learn("json", "packaged")
-    for attempt, said in ((1, [1, True]), (2, [22, False]), (3, [22, True])):
+    for attempt, expected in ((1, [1, True]), (2, [22, False]), (3, [22, True])):
         if attempt == 2:
             package.write_text("VALUE = 22")
         warmed.run(SAY, attempt, recipe=recipe)
-        assert warmed.said(attempt) == said
+        assert warmed.recorded(attempt) == expected
 
 
 def test_a_module_of_the_recipes_folder(warmed: Warm, interpreter: tuple[str, Path]) -> None:
@@ -504,7 +504,7 @@ def test_a_module_of_the_recipes_folder(warmed: Warm, interpreter: tuple[str, Pa
     warmed.learn("json", "packaged")
     (warmed.folder / "packaged.py").write_text("VALUE = 'of the folder'")
     warmed.run(SAY, recipe=recipe)
-    assert warmed.said(1) == ["of the folder", False]
+    assert warmed.recorded(1) == ["of the folder", False]
 
 
 def test_a_thread_since_an_import(warmed: Warm, interpreter: tuple[str, Path]) -> None:
@@ -517,7 +517,7 @@ def test_a_thread_since_an_import(warmed: Warm, interpreter: tuple[str, Path]) -
     warmed.prepare(SAY, recipe=recipe)
     warmed.learn("json", "packaged")
     warmed.run(SAY, recipe=recipe)
-    assert warmed.said(1) == [1, False]
+    assert warmed.recorded(1) == [1, False]
     assert (
         fork_client.at_work(str(warmed.home)).refused
         == "an imported module has started threads (1)"
@@ -531,7 +531,7 @@ def test_a_module_that_cannot_be_imported(warmed: Warm, interpreter: tuple[str, 
     warmed.prepare(SAY, recipe=recipe)
     warmed.learn("gone", "broken", "packaged")
     warmed.run(SAY, recipe=recipe)
-    assert warmed.said(1) == [1, True]
+    assert warmed.recorded(1) == [1, True]
 
 
 def test_what_would_be_imported_otherwise(warmed: Warm, interpreter: tuple[str, Path]) -> None:
@@ -549,17 +549,17 @@ def test_what_would_be_imported_otherwise(warmed: Warm, interpreter: tuple[str, 
     warmed.run(SAY, 1, recipe=recipe)
     (mine / "packaged.py").write_text("VALUE = 'mine, edited'")
     warmed.run(SAY, 2, recipe=recipe)
-    assert [warmed.said(attempt) for attempt in (1, 2)] == [
+    assert [warmed.recorded(attempt) for attempt in (1, 2)] == [
         ["mine", False],
         ["mine, edited", False],
     ]
     warmed.change({"PYTHONPATH": ""})
     package.write_text("import os\nVALUE = os.environ.get('MY_KEY', 'none')")
     warmed.run(SAY, 3, recipe=recipe)
-    assert warmed.said(3) == ["canary-4711", False]
+    assert warmed.recorded(3) == ["canary-4711", False]
     package.write_text("F = open('/dev/zero', 'rb')\nVALUE = F.read(1).decode()")
     warmed.run(SAY, 4, recipe=recipe)
-    assert warmed.said(4) == ["\0", False]
+    assert warmed.recorded(4) == ["\0", False]
 
 
 def test_a_folder_that_is_gone_is_told_as_without_it(warmed: Warm, tmp_path: Path) -> None:
@@ -576,7 +576,7 @@ def test_nobody_listens_for_secrets(warmed: Warm) -> None:
     warmed.learn("json")
     (warmed.home / "warm").chmod(0o770)
     warmed.run(WHAT_IT_HAS)
-    assert not warmed.servers and not warmed.said(1)["of its own"][2]
+    assert not warmed.servers and not warmed.recorded(1)["of its own"][2]
 
 
 @pytest.mark.parametrize(

@@ -186,9 +186,9 @@ while os.path.exists(sys.argv[2]):
 """
 
 
-def write_stages(machine: Machine, own: str, more: str = "") -> None:
+def write_stages(machine: Machine, resources: str, more: str = "") -> None:
     values = {"folder": machine.folder, "hold": machine.hold, "backend": machine.backend}
-    text = STAGES.format(python=sys.executable, own=own, more=more, **values)
+    text = STAGES.format(python=sys.executable, own=resources, more=more, **values)
     (machine.folder / "stages.yaml").write_text(text)
 
 
@@ -213,13 +213,13 @@ def test_mistakes_of_stages_cost_one_line(tmp_path: Path) -> None:
     gpus = StandInGpus(tmp_path / "gpus", 1)
     machine = Machine(tmp_path, gpus, "local")
     shell, where = machine.shell, "stages.pinned.launch"
-    for own, more, message in (
+    for resources, more, message in (
         ("{gpus: 1}", ", gpus: 1", f"{where}.gpus: launch.gpus is for all stages"),
         ("{per_gpu: 2}", "", f"{where}.per_gpu needs `gpus: 1`: runs share one GPU"),
         ("{gpus: 1, env: {CUDA_VISIBLE_DEVICES: '0'}}", "", f"{where}.env: CUDA_VISIBLE_DEVICES"),
         ("{gpus: 1}", ", env: {CUDA_VISIBLE_DEVICES: '0'}", f"{where}.gpus: launch.env sets"),
     ):
-        write_stages(machine, own, more)
+        write_stages(machine, resources, more)
         shown = shell.run("plan", "stages.yaml", code=2).splitlines()
         assert len(shown) == 1, shown
         assert "stages.yaml:12:" in shown[0] and message in shown[0], shown

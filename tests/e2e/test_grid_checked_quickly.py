@@ -49,7 +49,7 @@ def module(tmp_path, monkeypatch):
     (tmp_path / "mod.py").write_text(textwrap.dedent(MODULE))
 
 
-def told(configs):
+def problems_of(configs):
     _, problems, *_ = inspect("mod.py:Config", configs)
     return [(problem.key, problem.message) for problem in problems]
 
@@ -62,14 +62,15 @@ def test_many_configurations_are_told_of_what_each_alone_is_told_of():
         "alpha": [0.5, 1.0],
     }
     configs = [
-        dict(zip(values, found, strict=True)) for found in itertools.product(*values.values())
+        dict(zip(values, combination, strict=True))
+        for combination in itertools.product(*values.values())
     ]
-    together = told(configs)
-    alone = list(dict.fromkeys(line for config in configs for line in told([config])))
+    together = problems_of(configs)
+    alone = list(dict.fromkeys(line for config in configs for line in problems_of([config])))
     assert together == alone
     assert len(together) == 3
-    assert told(configs[::-1]) != []
-    assert set(told(configs[::-1])) == set(together)
+    assert problems_of(configs[::-1]) != []
+    assert set(problems_of(configs[::-1])) == set(together)
 
 
 def test_a_form_found_late_is_used_for_what_was_seen_before():
@@ -117,5 +118,5 @@ def test_a_configuration_of_values_that_were_parsed_before_is_not_parsed(tmp_pat
     (tmp_path / "mod.py").write_text(textwrap.dedent(MODULE) + COUNTING)
     ranks, rates = [1, 2, 3, 4, 5, 6, 7, 8], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
     configs = [{"rank": a, "opt.lr": b} for a, b in itertools.product(ranks, rates)]
-    assert told(configs) == []
+    assert problems_of(configs) == []
     assert len((tmp_path / "parsed").read_text()) == len(ranks) + len(rates) - 1

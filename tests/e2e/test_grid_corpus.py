@@ -17,18 +17,18 @@ CORPUS = ROOT / "tests" / "corpus"
 GRIDS = sorted(path.name for path in CORPUS.glob("*.yaml"))
 
 
-def told(expected: str) -> dict[str, list[str]]:
+def parse_expected(expected: str) -> dict[str, list[str]]:
     """`expected.txt`: after a line with a grid's name in brackets, what is said of it."""
-    found: dict[str, list[str]] = {}
+    messages: dict[str, list[str]] = {}
     for line in expected.splitlines():
         if line.startswith("["):
-            found[line[1:-1]] = []
+            messages[line[1:-1]] = []
         elif line:
-            found[list(found)[-1]].append(line)
-    return found
+            messages[list(messages)[-1]].append(line)
+    return messages
 
 
-EXPECTED = told((CORPUS / "expected.txt").read_text())
+EXPECTED = parse_expected((CORPUS / "expected.txt").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,13 @@ def judge() -> Iterator[Any]:
 def lines(answer: Any) -> list[str]:
     """What was said: mistakes, else the plan's warnings and its counts."""
     text = answer["err"].removeprefix("sweeper: ").replace("sweeper: warning", "warning")
-    said = text.replace(sys.executable, "PYTHON").replace(str(ROOT), "ROOT").splitlines()
-    return said + [line for line in answer["out"].splitlines() if line.endswith(" to start")]
+    output = text.replace(sys.executable, "PYTHON").replace(str(ROOT), "ROOT").splitlines()
+    return output + [line for line in answer["out"].splitlines() if line.endswith(" to start")]
 
 
 def test_every_grid_is_in_the_table_and_many_mistakes_are() -> None:
     assert sorted(EXPECTED) == GRIDS
-    mistakes = {line.partition(": ")[2] for said in EXPECTED.values() for line in said}
+    mistakes = {line.partition(": ")[2] for expected in EXPECTED.values() for line in expected}
     assert len(mistakes) >= 100
 
 
@@ -93,7 +93,7 @@ def test_files_that_are_none(judge: Any, tmp_path: Path) -> None:
         (tmp_path / f"{name}.yaml").write_text(f"{command}extends: {target}\n")
     for number in range(1000):
         (tmp_path / f"c{number}.yaml").write_text(f"{command}extends: c{number + 1}.yaml\n")
-    for grid, said in {
+    for grid, message in {
         "piped.yaml": "piped.yaml:2:10: extends: pipe is not a file",
         "linked.yaml": "linked.yaml:2:10: extends: link.yaml extends itself in a circle",
         "dangles.yaml": "dangles.yaml:2:10: extends: dangling.yaml: No such file or directory",
@@ -103,4 +103,4 @@ def test_files_that_are_none(judge: Any, tmp_path: Path) -> None:
         "nowhere.yaml": "nowhere.yaml: No such file or directory",
     }.items():
         answer = judge(tmp_path, grid)
-        assert (lines(answer), answer["code"], answer["did"]) == ([said], 2, [])
+        assert (lines(answer), answer["code"], answer["did"]) == ([message], 2, [])

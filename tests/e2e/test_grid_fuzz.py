@@ -19,9 +19,9 @@ def test_no_grid_is_a_bug_of_ours(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    said = re.search(r"120 cases \((\d+) refused\): 0 tracebacks, 0 failed", done.stdout)
-    assert said is not None, done.stdout
-    assert 30 < int(said.group(1)) < 0.9 * 120  # both happens often enough to say something
+    match = re.search(r"120 cases \((\d+) refused\): 0 tracebacks, 0 failed", done.stdout)
+    assert match is not None, done.stdout
+    assert 30 < int(match.group(1)) < 0.9 * 120  # both happens often enough to say something
 
 
 def test_what_a_plan_must_not_do_is_seen(tmp_path: Path) -> None:

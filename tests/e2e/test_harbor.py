@@ -58,15 +58,15 @@ def lines(path):
 
 def sequences():
     """What is tried on each task: the solution, nothing, and letters by chance."""
-    rng, found = random.Random(1), {}
+    rng, sequences_by_task = random.Random(1), {}
     for task in read_all(str(TASKS))[0]:
         solution = Path(task.steps[0].solution or "", "solve.sh").read_text().splitlines()[1:]
         letters = sorted({line.strip() for line in solution if len(line.strip()) == 1})
         pool = [*letters, *letters, *"abcdefghijklmnopqrstuvwxyz"]
         tried = [[line for line in solution if line.strip()], [], ["exit 3", "echo a b; false"]]
         tried += [[rng.choice(pool) for _ in range(3)] for _ in range(9)]
-        found[task.name.rpartition("/")[2]] = tried
-    return found
+        sequences_by_task[task.name.rpartition("/")[2]] = tried
+    return sequences_by_task
 
 
 def test_the_same_commands_earn_the_same(tmp_path):
@@ -80,8 +80,8 @@ def test_the_same_commands_earn_the_same(tmp_path):
         n_parallel_envs=2,
     )  # fmt: skip
     theirs = {
-        (one["task"], one["attempt"]): one["rollout"]["reward"]
-        for one in lines(log_path / "episodes.jsonl")
+        (episode["task"], episode["attempt"]): episode["rollout"]["reward"]
+        for episode in lines(log_path / "episodes.jsonl")
     }
     ours = {}
     for task in read_all(str(TASKS))[0]:
@@ -91,8 +91,8 @@ def test_the_same_commands_earn_the_same(tmp_path):
                 place.start()
                 set_up(place, task)
                 begin_step(place, task, task.steps[0])
-                for one in commands:
-                    place.exec(f"({one}\n)", 20)
+                for command in commands:
+                    place.exec(f"({command}\n)", 20)
                 ours[task.name, number] = verify(place, task, task.steps[0]).reward
             finally:
                 place.stop()
@@ -106,8 +106,8 @@ def test_the_same_commands_earn_the_same(tmp_path):
     folder = log_path / "iteration_000000"
     summaries = lines(folder / "eval_test_rollout_summaries.jsonl")
     assert len(summaries) == len(lines(folder / "eval_test_trajectories.jsonl")) == 36
-    said = [step["logs"]["response"] for step in summaries[4]["steps"]]
-    assert said == tried["door"][4]
+    responses = [step["logs"]["response"] for step in summaries[4]["steps"]]
+    assert responses == tried["door"][4]
 
 
 def test_a_killed_run_goes_on_with_the_trials_that_are_missing(tmp_path):
@@ -119,17 +119,17 @@ def test_a_killed_run_goes_on_with_the_trials_that_are_missing(tmp_path):
         command(log_path, **settings), cwd=tmp_path, env=environ(), start_new_session=True
     )
     deadline = time.monotonic() + 120
-    kept = log_path / "episodes.jsonl"
-    while not kept.exists() or kept.read_text().count("\n") < 3:
+    episodes = log_path / "episodes.jsonl"
+    while not episodes.exists() or episodes.read_text().count("\n") < 3:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    before = [line for line in kept.read_text().splitlines(True) if line.endswith("\n")]
+    before = [line for line in episodes.read_text().splitlines(True) if line.endswith("\n")]
     assert len(before) < 12
     assert f"12 trials, {12 - len(before)} to run" in run(log_path, **settings)
-    assert kept.read_text().splitlines(True)[: len(before)] == before
-    assert len(lines(kept)) == 12
+    assert episodes.read_text().splitlines(True)[: len(before)] == before
+    assert len(lines(episodes)) == 12
 
 
 def test_terminus_on_the_engine(recipes, tmp_path):
@@ -140,13 +140,13 @@ def test_terminus_on_the_engine(recipes, tmp_path):
     settings = {"base_url": recipes.url, "model_name": "tiny/qwen3", "max_turns": 2}
     settings |= {"renderer_name": "qwen3_instruct", "max_tokens": 1500, "temperature": 1.0}
     settings |= {"context_limit": 30000, "attempts": 2, "environment_retries": 0}
-    told = run(log_path, env, **settings)
+    outcome = run(log_path, env, **settings)
     episodes = lines(log_path / "episodes.jsonl")
     (metrics,) = lines(log_path / "metrics.jsonl")
     # A random model writes what harbor's own agent cannot read, and its trial ends in a TypeError.
-    assert len(episodes) + metrics["env/all/episodes_lost"] == 6, told
-    sampled = [one["rollout"] for one in episodes if one["rollout"]["tokens"]]
-    assert sampled, told
+    assert len(episodes) + metrics["env/all/episodes_lost"] == 6, outcome
+    sampled = [episode["rollout"] for episode in episodes if episode["rollout"]["tokens"]]
+    assert sampled, outcome
     for rollout in sampled:
         assert len(rollout["logprobs"]) == len(rollout["tokens"])
         assert sum(turn["size"] for turn in rollout["turns"]) == len(rollout["tokens"])
@@ -213,22 +213,22 @@ def test_a_sweep_of_agents(tmp_path):
     sweeper = str(ROOT / ".venv" / "bin" / "sweeper")
     env = environ(SWEEPER_HOME=str(tmp_path / "home"), SWEEPER_ROOT=str(tmp_path / "sweeps"))
 
-    def told(*words):
+    def answer(*words):
         return subprocess.run(
             [sweeper, *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
         )
 
-    refused = told("plan", "agents.yaml", "launch.python=~")
+    refused = answer("plan", "agents.yaml", "launch.python=~")
     assert refused.returncode == 2
     assert "the package harbor is not in this interpreter" in refused.stderr
-    done = told("launch", "agents.yaml", "--wait")
+    done = answer("launch", "agents.yaml", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
     registry = Registry(str(tmp_path / "sweeps"))
     runs = registry.runs(sweep="agents")
     metrics = registry.metrics(runs, keys=["test/reward"])
     rewards = dict(zip(metrics["run"], metrics["test/reward"], strict=True))
-    found = dict(zip(runs["agent"], (rewards[run] for run in runs["run"]), strict=True))
-    assert found["oracle"] == 1.0 > found["nop"]
+    rewards_by_agent = dict(zip(runs["agent"], (rewards[run] for run in runs["run"]), strict=True))
+    assert rewards_by_agent["oracle"] == 1.0 > rewards_by_agent["nop"]
     assert len(registry.items(runs)) == 6
     shutil.rmtree(tmp_path / "home", ignore_errors=True)
 
@@ -241,11 +241,11 @@ def to_train(recipes, tmp_path_factory):
     """Variables and settings for training a model that has learned to write any letter first, since
     harbor's model loses answers that do not end."""
     folder, rng = tmp_path_factory.mktemp("letters"), random.Random(0)
-    asked = [task.steps[0].instruction for task in read_all(str(TASKS))[0]]
+    prompts = [task.steps[0].instruction for task in read_all(str(TASKS))[0]]
     with (folder / "letters.jsonl").open("w") as file:
         for _ in range(600):
             messages = []
-            for text in (rng.choice(asked), "push", "red"):
+            for text in (rng.choice(prompts), "push", "red"):
                 messages.append({"role": "user", "content": text})
                 messages.append({"role": "assistant", "content": rng.choice(LETTERS)})
             file.write(json.dumps({"messages": messages}) + "\n")
@@ -276,10 +276,10 @@ def test_terminus_is_trained(to_train, tmp_path):
     rewards = [step["env/all/reward/total"] for step in steps[:-1]]
     assert sum(rewards[-4:]) / 4 > sum(rewards[:4]) / 4 + 0.1, rewards
     # In a trajectory: the answers as they were sampled, with their end token.
-    for one in lines(log_path / "iteration_000019" / "train_trajectories.jsonl"):
-        said = [step for step in one["steps"] if step["source"] == "agent"]
-        assert len({step["metrics"]["completion_token_ids"][-1] for step in said}) == 1
-        assert one["agent"]["name"] == "plain_terminus:Plain"
+    for episode in lines(log_path / "iteration_000019" / "train_trajectories.jsonl"):
+        turns = [step for step in episode["steps"] if step["source"] == "agent"]
+        assert len({step["metrics"]["completion_token_ids"][-1] for step in turns}) == 1
+        assert episode["agent"]["name"] == "plain_terminus:Plain"
 
 
 def test_a_training_that_is_stopped_keeps_its_trials(to_train, tmp_path):
@@ -288,20 +288,20 @@ def test_a_training_that_is_stopped_keeps_its_trials(to_train, tmp_path):
     process = subprocess.Popen(
         command(log_path, **settings), cwd=tmp_path, env=environ(**env), stdout=subprocess.DEVNULL
     )
-    kept, deadline = log_path / "episodes.jsonl", time.monotonic() + 300
-    while not kept.exists() or kept.read_text().count("\n") < 3:
+    episodes, deadline = log_path / "episodes.jsonl", time.monotonic() + 300
+    while not episodes.exists() or episodes.read_text().count("\n") < 3:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     process.terminate()
     assert process.wait(120) == 143
-    before = kept.read_text().splitlines()
+    before = episodes.read_text().splitlines()
     assert 3 <= len(before) < 12
     run(log_path, env, **settings)
     steps = lines(log_path / "metrics.jsonl")
     assert [step["env/all/total_episodes"] for step in steps[:-1]] == [12, 12]
     first = lines(log_path / "iteration_000000" / "train_trajectories.jsonl")
     tokens = [
-        [token for one in each["steps"][1:] for token in one["metrics"]["completion_token_ids"]]
+        [token for step in each["steps"][1:] for token in step["metrics"]["completion_token_ids"]]
         for each in first
     ]
     assert all(json.loads(line)["tokens"] in tokens for line in before)

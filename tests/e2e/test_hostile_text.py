@@ -62,7 +62,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, written: ModuleType) -> Path:
 
 def _run(sweep: Any, key: str, value: str, seed: int, state: str, written: ModuleType) -> None:
     rows = [{"step": n, f"m{HOSTILE}": n + seed, f"t{HOSTILE}": HOSTILE} for n in range(4)]
-    said = {"reason": HOSTILE, "detail": HOSTILE, "host": HOSTILE}
+    observed = {"reason": HOSTILE, "detail": HOSTILE, "host": HOSTILE}
     marks = written.checkpoint(HOSTILE, name=f"final{HOSTILE}")
     log = f"{HOSTILE}\nlast {ORDERS}\n".replace("\ud800", "")
     run = sweep.run(
@@ -73,7 +73,7 @@ def _run(sweep: Any, key: str, value: str, seed: int, state: str, written: Modul
         checkpoints=marks,
         log=log,
         config={HOSTILE: HOSTILE},
-        **said,
+        **observed,
     )
     folder = sweep.folder / "runs" / f"{run}.1"
     (folder / "f\x1b[2J\n\u202e").write_text("x")
@@ -87,14 +87,14 @@ def _run(sweep: Any, key: str, value: str, seed: int, state: str, written: Modul
 
 
 def _launcher_told(folder: Path, ids: list[str]) -> None:
-    told = {
+    document = {
         "held": HOSTILE,
         "unreachable": HOSTILE,
         "limit": 1,
         "observed": dict.fromkeys(ids, HOSTILE),
     }
     (folder / "launcher").mkdir()
-    (folder / "launcher" / "observations.json").write_text(json.dumps({"schema": 1} | told))
+    (folder / "launcher" / "observations.json").write_text(json.dumps({"schema": 1} | document))
     (folder / "alarms").mkdir()
     for rule in ("nan", "kl"):
         alarm = {"schema": 1, "name": HOSTILE, "time": HOSTILE, "key": HOSTILE, "message": HOSTILE}
@@ -213,7 +213,7 @@ def test_no_text_of_a_folder_reaches_the_terminal_as_an_order(
 def _judge(written: bytes, line: str) -> None:
     text = written.decode("utf-8")
     assert FORBIDDEN.findall(text) == []
-    forged = [one for one in text.splitlines() if one.startswith("FORGED")]
+    forged = [line for line in text.splitlines() if line.startswith("FORGED")]
     assert forged == [] or line == "logs ID"
 
 
@@ -232,13 +232,13 @@ def _on_terminal(command: list[str], environment: dict[str, str]) -> bytes:
     process, terminal = pty.fork()
     if process == 0:
         os.execve(command[0], command, environment)
-    found = b""
+    output = b""
     with contextlib.suppress(OSError):  # Linux's way of saying that the other end is closed
         while data := os.read(terminal, 1 << 16):
-            found += data
+            output += data
     os.close(terminal)
     os.waitpid(process, 0)
-    return found
+    return output
 
 
 def test_the_screen_of_watch_has_no_orders(root: Path) -> None:

@@ -73,8 +73,8 @@ def test_a_sweep_in_the_image(contained: Any, tmp_path: Path) -> None:
     launch = {"backend": "aws-batch", "sync": "1s", "aws_batch": options}
     (folder / "grid.yaml").write_text(json.dumps(GRID | {"launch": launch}))
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    said = shell.run("launch", "grid.yaml", "--root", contained.root, "--wait")
-    assert "2/2 succeeded" in said
+    output = shell.run("launch", "grid.yaml", "--root", contained.root, "--wait")
+    assert "2/2 succeeded" in output
     registry = Registry(contained.root, cache=False)
     runs = registry.runs(sweep="toys")
     assert sorted(registry.metrics(runs)["loss"]) == [1.0, 2.0]
@@ -108,16 +108,16 @@ def build(tmp_path: Path) -> Any:
 
 
 def test_who_is_not_root_is_told_so(build: Any) -> None:
-    code, said, calls = build(id="echo 1000", buildah="", debootstrap="")
-    assert (code, len(said.splitlines()), calls) == (1, 1, ["id -u"])
-    assert "needs root" in said
+    code, output, calls = build(id="echo 1000", buildah="", debootstrap="")
+    assert (code, len(output.splitlines()), calls) == (1, 1, ["id -u"])
+    assert "needs root" in output
 
 
 def test_what_debootstrap_says_is_seen(build: Any) -> None:
     """It writes its errors where it writes everything."""
-    code, said, _ = build(id="echo 0", buildah="exit 1", debootstrap="echo E: no mirror; exit 1")
+    code, output, _ = build(id="echo 0", buildah="exit 1", debootstrap="echo E: no mirror; exit 1")
     assert code == 1
-    assert said.splitlines()[-1] == "E: no mirror"
+    assert output.splitlines()[-1] == "E: no mirror"
 
 
 def test_a_build_that_fails_leaves_no_container(build: Any) -> None:

@@ -94,13 +94,13 @@ def test_what_it_writes_plans(
 ) -> None:
     (tmp_path / "nested.py").write_text(NESTED)
     (tmp_path / "picky.py").write_text(PICKY)
-    said = _sweeper(tmp_path, "init", reference)
+    output = _sweeper(tmp_path, "init", reference)
     fill = [*re.findall(r"^  (\S+):  # FILL IN", (tmp_path / f"{name}.yaml").read_text(), re.M)]
     warning = (
         f"sweeper: warning: `sweeper plan` refuses this grid so far: fill in {', '.join(fill)}\n"
     )
-    assert said.stderr == warning * bool(fill)
-    assert said.stdout == f"wrote {name}.yaml; look at it with `sweeper plan {name}.yaml`\n"
+    assert output.stderr == warning * bool(fill)
+    assert output.stdout == f"wrote {name}.yaml; look at it with `sweeper plan {name}.yaml`\n"
     planned = _sweeper(tmp_path, "plan", f"{name}.yaml", "--json", *(f"{key}=x" for key in fill))
     assert planned.stderr == ""
     document = json.loads(planned.stdout)
@@ -126,10 +126,10 @@ def test_what_it_writes_plans(
 
 
 def test_the_default_is_a_grid_that_launches(tmp_path: Path) -> None:
-    said = _sweeper(tmp_path, "init", "--out", "-").stdout
-    assert said == _sweeper(tmp_path, "init", "sft", "--out", "-").stdout
-    assert "recipe: sft\n" in said
-    assert "metric: {name: test/nll, goal: minimize, at: last}\n" in said
+    output = _sweeper(tmp_path, "init", "--out", "-").stdout
+    assert output == _sweeper(tmp_path, "init", "sft", "--out", "-").stdout
+    assert "recipe: sft\n" in output
+    assert "metric: {name: test/nll, goal: minimize, at: last}\n" in output
     assert list(tmp_path.glob("*.yaml")) == []
 
 
@@ -143,7 +143,7 @@ def test_mistakes_cost_a_line(tmp_path: Path) -> None:
         ("init", "sft", "--out", "no/such/folder.yaml"): "cannot write no/such/folder.yaml",
         ("init", "sft", "--python", "no-such-python"): "no interpreter no-such-python",
     }.items():
-        said = _sweeper(tmp_path, *arguments, code=2)
-        assert message in said.stderr
-        assert said.stderr.count("\n") == 1
+        output = _sweeper(tmp_path, *arguments, code=2)
+        assert message in output.stderr
+        assert output.stderr.count("\n") == 1
     assert list(tmp_path.glob("*.yaml")) == []

@@ -31,8 +31,8 @@ def test_a_sweep_from_start_to_end(sweep: Any, kube: Any, kubernetes_support: An
     options = kube.options(secrets={"WANDB_API_KEY": "keys/wandb"})
     text = grid.read_text().replace(json.dumps(kube.options()), json.dumps(options))
     grid.write_text(text + "secrets: [WANDB_API_KEY]\n")
-    told = 'command: [sh, -c, \'echo the key is $WANDB_API_KEY && exec "$0" "$@"\', '
-    grid.write_text(grid.read_text().replace("command: [", told))
+    command = 'command: [sh, -c, \'echo the key is $WANDB_API_KEY && exec "$0" "$@"\', '
+    grid.write_text(grid.read_text().replace("command: [", command))
     sweep.shell.environment["WANDB_API_KEY"] = "not this one"
     kube.held = True
     sweep.shell.run("launch", "grid.yaml", code=0)
@@ -53,9 +53,9 @@ def test_a_sweep_from_start_to_end(sweep: Any, kube: Any, kubernetes_support: An
     shown = json.dumps([kube.things[kind] for kind in ("jobs", "pods", "events")])
     assert "keys" in shown and CANARY not in shown + printed
     store = open_store(sweep.root)
-    kept = [store.read(path) for path in store.names("toys")]
-    assert any(b"the key is" in data for data in kept)
-    assert not any(CANARY.encode() in data for data in kept)
+    files = [store.read(path) for path in store.names("toys")]
+    assert any(b"the key is" in data for data in files)
+    assert not any(CANARY.encode() in data for data in files)
 
 
 def test_what_is_submitted_was_in_the_plan(sweep: Any, kube: Any) -> None:
@@ -68,8 +68,8 @@ def test_what_is_submitted_was_in_the_plan(sweep: Any, kube: Any) -> None:
     for job in planned:
         there = copy.deepcopy(kube.things["jobs"][job["metadata"]["name"]])
         assert there["metadata"]["labels"]["sweeper/identity"] != "made-at-launch"
-        for told in (there, there["spec"]["template"]):
-            told["metadata"]["labels"]["sweeper/identity"] = "made-at-launch"
+        for document in (there, there["spec"]["template"]):
+            document["metadata"]["labels"]["sweeper/identity"] = "made-at-launch"
         there["metadata"]["annotations"]["sweeper/submission"] = "made-at-launch"
         for key in ("uid", "creationTimestamp", "generation", "namespace"):
             del there["metadata"][key]
@@ -115,7 +115,7 @@ def test_what_waits_is_cancelled(sweep: Any, kube: Any) -> None:
 
 
 def test_the_doctor(sweep: Any, kube: Any) -> None:
-    def told(*arguments: str, code: int = 0) -> dict[str, Any]:
+    def diagnose(*arguments: str, code: int = 0) -> dict[str, Any]:
         process = sweep.shell.start("doctor", "--backend", "kubernetes", "--json", *arguments)
         output, errors = process.communicate(timeout=120)
         assert process.returncode == code, output + errors
@@ -132,16 +132,16 @@ def test_the_doctor(sweep: Any, kube: Any) -> None:
     )
     text = grid.read_text().replace(json.dumps(kube.options()), json.dumps(options))
     grid.write_text(text)
-    found = told("--grid", "grid.yaml")
+    checks = diagnose("--grid", "grid.yaml")
     ours = ["API server", "permissions", "permissions of use", "image", "nodes", "service account"]
     ours += ["Kueue's queue", "secret A"]
-    assert [name for name in ours if not found[name]["good"]] == []
-    assert CANARY not in json.dumps(found)
+    assert [name for name in ours if not checks[name]["good"]] == []
+    assert CANARY not in json.dumps(checks)
     kube.denied = {("delete", "jobs"), ("get", "pods/log")}
     grid.write_text(text.replace("keys/a", "other/a").replace('"team"', '"nobody"'))
-    found = told("--grid", "grid.yaml", code=6)
-    said = {name: check["found"] for name, check in found.items() if not check["good"]}
-    assert "delete jobs" in said["permissions"]
-    assert "get pods/log" in said["permissions of use"]
-    assert 'secrets "other" not found' in said["secret A"]
-    assert 'localqueues "nobody" not found' in said["Kueue's queue"]
+    checks = diagnose("--grid", "grid.yaml", code=6)
+    problems = {name: check["found"] for name, check in checks.items() if not check["good"]}
+    assert "delete jobs" in problems["permissions"]
+    assert "get pods/log" in problems["permissions of use"]
+    assert 'secrets "other" not found' in problems["secret A"]
+    assert 'localqueues "nobody" not found' in problems["Kueue's queue"]

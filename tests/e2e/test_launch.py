@@ -32,8 +32,8 @@ def local(tmp_path: Path, tmux_socket: str) -> Shell:
 def test_a_sweep_from_start_to_end(shell: Shell) -> None:
     assert "6 to start" in shell.run("plan", "grid.yaml")
     assert not (shell.folder / "sweeps").exists()  # a plan leaves nothing behind
-    said = shell.run("launch", "grid.yaml", "--wait")
-    assert "6/6 succeeded" in said
+    output = shell.run("launch", "grid.yaml", "--wait")
+    assert "6/6 succeeded" in output
     assert shell.states() == {"succeeded": 6}
     done = shell.executed()
     assert len(done) == 30
@@ -48,20 +48,20 @@ def test_a_sweep_from_start_to_end(shell: Shell) -> None:
 
 def test_failures_are_told(local: Shell) -> None:
     shell = local
-    said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=4)  # some never began
-    assert "failed with the same error (error: RuntimeError: the toy was told to fail)" in said
+    output = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=4)  # some never began
+    assert "failed with the same error (error: RuntimeError: the toy was told to fail)" in output
     assert shell.states()["planned"] > 0
     assert "held: the first runs failed" in shell.run("status", "toys", code=4)
-    said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
-    assert "6 failed" in said
+    output = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
+    assert "6 failed" in output
     status = shell.run("status", "toys", code=3)
     assert "error" in status
     assert "RuntimeError: the toy was told to fail" in shell.run("logs", "toys/lr=0.1,seed=0")
     assert "error: RuntimeError: the toy was told to fail" in shell.run("status", "toys", code=3)
-    said = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
+    output = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
     assert {attempt for _, attempt, _ in shell.executed()} == {"1"}  # left alone
     again = "6 failed: `sweeper logs toys --state failed` shows what they printed, `sweeper retry"
-    assert again in said
+    assert again in output
     assert again in shell.run("launch", "grid.yaml", "fail=true")
 
 
@@ -104,8 +104,8 @@ def test_cells_added_later_run_and_the_others_do_not(local: Shell) -> None:
     shell = local
     shell.run("launch", "grid.yaml", "--wait")
     before = shell.executed()
-    said = shell.run("launch", "grid.yaml", "learning_rate=[0.1,0.3,0.9]", "--wait")
-    assert "9/9 succeeded" in said
+    output = shell.run("launch", "grid.yaml", "learning_rate=[0.1,0.3,0.9]", "--wait")
+    assert "9/9 succeeded" in output
     after = shell.executed()
     assert len(after) == 45
     assert all(after[key] == 1 for key in before)
@@ -122,15 +122,15 @@ def test_runs_that_leave_the_grid_are_looked_after_until_they_end(shell: Shell) 
     shell.until(lambda: '"retired":true' in plan.read_text().replace(" ", ""))
     shell.hold.unlink()
     output, errors = second.communicate(timeout=120)
-    said = output + errors
-    assert second.returncode == 0, said
-    assert "launched before, but no longer in the grid: 2 runs; 2 still running" in said
+    printed = output + errors
+    assert second.returncode == 0, printed
+    assert "launched before, but no longer in the grid: 2 runs; 2 still running" in printed
     done = shell.executed()
     assert len(done) == 8 * 5  # the two that ran were left to end, beside six new ones
     assert set(done.values()) == {1}
     for where, count in (("retired == false", 6), ("retired == true", 2)):
-        asked = ("ls", "toys", "--state", "succeeded", "--where", where, "--json")
-        assert len(json.loads(shell.run(*asked))["runs"]) == count
+        command = ("ls", "toys", "--state", "succeeded", "--where", where, "--json")
+        assert len(json.loads(shell.run(*command))["runs"]) == count
 
 
 def test_an_interrupted_terminal_takes_no_job_with_it(shell: Shell) -> None:
@@ -163,17 +163,17 @@ def test_secrets_are_nowhere_to_be_seen(tmp_path: Path, tmux_socket: str) -> Non
         shown = subprocess.run([*tmux, *command], capture_output=True, text=True, check=True)
         assert secret not in shown.stdout
     starts = [*tmux, "list-panes", "-a", "-F", "#{pane_start_command}"]
-    told = secret.encode()
-    assert told not in subprocess.run(starts, capture_output=True, check=True).stdout
-    assert not any(told in _read(path) for path in Path("/proc").glob("[0-9]*/cmdline"))
-    kept = list((tmp_path / "home" / "environments").iterdir())
-    assert len(kept) == 1
-    assert kept[0].stat().st_mode & 0o077 == 0
+    needle = secret.encode()
+    assert needle not in subprocess.run(starts, capture_output=True, check=True).stdout
+    assert not any(needle in _read(path) for path in Path("/proc").glob("[0-9]*/cmdline"))
+    files = list((tmp_path / "home" / "environments").iterdir())
+    assert len(files) == 1
+    assert files[0].stat().st_mode & 0o077 == 0
     shell.hold.unlink()
     launcher.communicate(timeout=120)
     stored = [path for path in (tmp_path / "sweeps").rglob("*") if path.is_file()]
     assert stored
-    assert not any(told in _read(path) for path in stored)
+    assert not any(needle in _read(path) for path in stored)
     assert not list((tmp_path / "home" / "environments").iterdir())
 
 
@@ -234,8 +234,8 @@ def test_mistakes_cost_a_line(
     tmp_path: Path, tmux_socket: str, arguments: list[str], code: int, message: str
 ) -> None:
     shell = shells.Shell(tmp_path, "local")
-    said = shell.run(*arguments, code=code)
-    assert message in said
-    assert "Traceback" not in said
+    output = shell.run(*arguments, code=code)
+    assert message in output
+    assert "Traceback" not in output
     assert not (tmp_path / "sweeps").exists()
     assert not shell.ledger.exists()

@@ -30,7 +30,7 @@ def test_another_backend_is_refused_while_a_run_may_have_a_job(tmp_path: Path) -
     # As the launcher left it that was killed just after it had submitted a second attempt.
     (state,) = (tmp_path / "sweeps/toys/state").iterdir()
     (state / "1.succeeded.json").rename(state / "2.submitted.json")
-    said = shell.run("launch", *small, "--backend", "tmux", "--wait", code=2)
-    assert "unfinished runs were submitted to local, and a launch to tmux would not" in said
+    output = shell.run("launch", *small, "--backend", "tmux", "--wait", code=2)
+    assert "unfinished runs were submitted to local, and a launch to tmux would not" in output
     shell.run("cancel", "toys")
     shell.run("launch", *small, "--backend", "tmux", "--wait", code=3)

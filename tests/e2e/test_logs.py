@@ -81,7 +81,7 @@ class Sweeper:
             os.chdir(self.folder)
             command = self.command(*arguments)
             os.execve(command[0], command, self.environment)
-        found = b""
+        output = b""
         while True:
             try:
                 data = os.read(terminal, 1 << 16)
@@ -89,11 +89,11 @@ class Sweeper:
                 break
             if not data:
                 break
-            found += data
-            hear(found)
+            output += data
+            hear(output)
         os.close(terminal)
         os.waitpid(process, 0)
-        return found.decode().replace("\r\n", "\n")
+        return output.decode().replace("\r\n", "\n")
 
 
 @pytest.fixture
@@ -111,12 +111,12 @@ def sweeper(tmp_path: Path, tmux_socket: str) -> Iterator[Sweeper]:
 
 def _until_lines(process: subprocess.Popen[str], text: str) -> list[str]:
     assert process.stdout is not None
-    found: list[str] = []
+    lines: list[str] = []
     for line in process.stdout:
-        found.append(line)
+        lines.append(line)
         if text in line:
-            return found
-    raise AssertionError(f"ended without {text!r}: {found}")
+            return lines
+    raise AssertionError(f"ended without {text!r}: {lines}")
 
 
 @pytest.fixture(params=["local", "tmux", "slurm"])
@@ -140,8 +140,8 @@ def test_following_many_runs(backend: str, sweeper: Sweeper) -> None:
     output = printed.read_text()
     lines: dict[str, list[str]] = defaultdict(list)
     for line in output.splitlines():
-        name, _, said = line.partition(" |")
-        lines[name.strip()].append(said.strip())
+        name, _, text = line.partition(" |")
+        lines[name.strip()].append(text.strip())
     for x in range(1, RUNS + 1):
         assert lines[f"x={x}"] == [f"begin {x}", "red", f"one {x}", f"end {x}"]
     assert set(lines) == {f"x={x}" for x in range(1, RUNS + 1)}
@@ -149,10 +149,10 @@ def test_following_many_runs(backend: str, sweeper: Sweeper) -> None:
     output, _ = filtered.communicate(timeout=120)
     assert filtered.returncode == 0, output
     objects = [json.loads(line) for line in output.splitlines()]
-    assert Counter(found["line"] for found in objects) == Counter(
+    assert Counter(entry["line"] for entry in objects) == Counter(
         f"end {x}" for x in range(1, RUNS + 1)
     )
-    assert {(found["schema"], found["sweep"], found["attempt"]) for found in objects} == {
+    assert {(entry["schema"], entry["sweep"], entry["attempt"]) for entry in objects} == {
         (1, "many", 1)
     }
     # Afterwards, each run in one piece.
@@ -199,8 +199,8 @@ def test_new_attempts_and_new_runs_are_followed(sweeper: Sweeper) -> None:
     sweeper.hold.unlink()
     code, output = following.wait(120), printed.read_text()
     assert code == 0, output
-    said = sorted(line.rpartition("|")[2].strip() for line in output.splitlines())
-    assert said == ["attempt 1 of 1", "attempt 1 of 2", "attempt 2 of 1"]
+    lines = sorted(line.rpartition("|")[2].strip() for line in output.splitlines())
+    assert lines == ["attempt 1 of 1", "attempt 1 of 2", "attempt 2 of 1"]
 
 
 @pytest.mark.parametrize("backend", ["local", "tmux"])
@@ -213,9 +213,9 @@ def test_a_run_that_never_began_has_what_its_backend_kept(sweeper: Sweeper, back
     (sweeper.folder / "grid.yaml").write_text(text)
     sweeper.run("launch", "grid.yaml", "--wait", code=3)
     for follow in ((), ("-f",)):
-        said = sweeper.run("logs", "many", *follow)
-        assert said.count(f"cannot start the recipe: {program}") == 2, said
-        assert "Pane is dead" not in said
+        output = sweeper.run("logs", "many", *follow)
+        assert output.count(f"cannot start the recipe: {program}") == 2, output
+        assert "Pane is dead" not in output
 
 
 def test_mistakes(sweeper: Sweeper) -> None:
@@ -226,10 +226,10 @@ def test_mistakes(sweeper: Sweeper) -> None:
     assert "no state 'gone'" in sweeper.run("logs", "many", "--state", "gone", code=2)
     assert "has printed nothing (succeeded)" in sweeper.run("logs", "many")
     for follow in ((), ("-f",)):
-        said = sweeper.run("logs", "many", "--state", "failed", "--where", "x = 1", *follow)
-        assert said == "sweeper: no run is failed and matches --where 'x = 1'\n"
-    said = sweeper.run("logs", "many", "-f", "--grep", "never")
-    assert said == "sweeper: no line matches 'never'\n"
+        output = sweeper.run("logs", "many", "--state", "failed", "--where", "x = 1", *follow)
+        assert output == "sweeper: no run is failed and matches --where 'x = 1'\n"
+    output = sweeper.run("logs", "many", "-f", "--grep", "never")
+    assert output == "sweeper: no line matches 'never'\n"
     assert "--follow is for one sweep" in sweeper.run("status", "--follow", code=2)
 
 
@@ -247,21 +247,21 @@ def test_status_is_followed_line_by_line(sweeper: Sweeper) -> None:
     sweeper.hold.unlink()
     code, output = lines.wait(120), paths[0].read_text()
     assert code == 3, output
-    told = [line.split("  ", 1)[1] for line in output.splitlines()]
+    shown = [line.split("  ", 1)[1] for line in output.splitlines()]
     assert all(re.match(r"\d\d:\d\d:\d\d  ", line) for line in output.splitlines())
-    assert told[0].startswith("many: 2 planned, 2 ")
-    assert told[-1] == "many: 1 failed, 3 succeeded"
-    assert {"x=1  succeeded", "x=2  failed (error)", "x=3  succeeded"} <= set(told)
-    assert max(Counter(told).values()) == 1  # nothing is told twice
+    assert shown[0].startswith("many: 2 planned, 2 ")
+    assert shown[-1] == "many: 1 failed, 3 succeeded"
+    assert {"x=1  succeeded", "x=2  failed (error)", "x=3  succeeded"} <= set(shown)
+    assert max(Counter(shown).values()) == 1  # nothing is told twice
     code, output = stream.wait(120), paths[1].read_text()
     assert code == 3, output
     objects = [json.loads(line) for line in output.splitlines()]
-    assert [len(found["runs"]) for found in objects[:1]] == [4]
-    assert [found["at_work"] for found in objects] == [True] * (len(objects) - 1) + [False]
+    assert [len(document["runs"]) for document in objects[:1]] == [4]
+    assert [document["at_work"] for document in objects] == [True] * (len(objects) - 1) + [False]
     assert objects[-1]["states"] == {"failed": 1, "succeeded": 3}
     states: dict[str, str] = {}
-    for found in objects:
-        states |= {run["name"]: run["state"] for run in found["runs"]}
+    for document in objects:
+        states |= {run["name"]: run["state"] for run in document["runs"]}
     assert states == {f"x={x}": "failed" if x == 2 else "succeeded" for x in range(1, 5)}
 
 
@@ -270,8 +270,8 @@ def test_status_is_drawn_on_a_terminal(sweeper: Sweeper) -> None:
     sweeper.hold.touch()
     sweeper.run("launch", "grid.yaml")
 
-    def hear(found: bytes) -> None:
-        if found.count(b"\x1b[H") > 2:
+    def hear(data: bytes) -> None:
+        if data.count(b"\x1b[H") > 2:
             sweeper.hold.unlink(missing_ok=True)
 
     screens = sweeper.on_terminal("status", "many", "--follow", hear=hear).split("\x1b[H")
@@ -285,6 +285,6 @@ def test_status_is_drawn_on_a_terminal(sweeper: Sweeper) -> None:
 
 def test_a_sweep_that_is_held_ends_alike_for_both(sweeper: Sweeper) -> None:
     sweeper.grid("echo no such data; exit 1", "local", 6)
-    said = sweeper.run("launch", "grid.yaml", "launch.max_parallel=1", "--wait", code=4)
-    assert "failed with the same error" in said
+    output = sweeper.run("launch", "grid.yaml", "launch.max_parallel=1", "--wait", code=4)
+    assert "failed with the same error" in output
     assert "held: " in sweeper.run("status", "many", code=4)

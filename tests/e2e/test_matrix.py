@@ -22,14 +22,16 @@ def test_one_table_says_what_works_where(tmp_path: Path, engine: lifecycle.Engin
     assert "the engine has no model nobody/none" in shell.run(*launch, code=2)
     # All of a model that is not there fail alike, which is what is asked: none is to be held back.
     shell.run(*launch, "launch.check_models=false", code=3)
-    told = json.loads(shell.run("ls", "matrix", "--by", "model_name", "--json"))
-    assert told["columns"] == list(STAGES)
-    assert {row["value"]: row["states"] for row in told["rows"]} == {
+    document = json.loads(shell.run("ls", "matrix", "--by", "model_name", "--json"))
+    assert document["columns"] == list(STAGES)
+    assert {row["value"]: row["states"] for row in document["rows"]} == {
         "Qwen/Qwen3-8B": {stage: {"succeeded": 1} for stage in STAGES},
         "nobody/none": {stage: {"failed": 1} for stage in STAGES},
     }
-    assert [one["column"] for one in told["failures"]] == list(STAGES)
-    assert [one["reason"] for one in told["failures"] if "nobody/none" not in one["reason"]] == []
+    assert [row["column"] for row in document["failures"]] == list(STAGES)
+    assert [
+        row["reason"] for row in document["failures"] if "nobody/none" not in row["reason"]
+    ] == []
     shown = shell.run("ls", "matrix", "--by", "model_name").splitlines()
     assert shown[0].split() == ["model_name", *STAGES]
     [works] = [line for line in shown if line.startswith("Qwen/Qwen3-8B ")]

@@ -27,10 +27,12 @@ launch: {{backend: local, max_parallel: 2}}
 
 
 async def until_over(client: Client, sweep: str) -> dict[str, Any]:
-    found = await agents.ask(client, "wait", sweep=sweep, seconds=60)
-    while found["at_work"]:
-        found = await agents.ask(client, "wait", sweep=sweep, seconds=60, changed=found["changed"])
-    return found
+    answer = await agents.ask(client, "wait", sweep=sweep, seconds=60)
+    while answer["at_work"]:
+        answer = await agents.ask(
+            client, "wait", sweep=sweep, seconds=60, changed=answer["changed"]
+        )
+    return answer
 
 
 async def begin(servers: Any) -> None:
@@ -53,15 +55,15 @@ async def begin(servers: Any) -> None:
 
 async def go_on(url: str, grids: Path) -> None:
     """Two clients of one server over HTTP, which has seen nothing of it before."""
-    async with agents.connected(url) as one, agents.connected(url) as other:
-        both = await asyncio.gather(until_over(one, "baseline"), until_over(other, "baseline"))
-        assert [found["states"] for found in both] == [{"succeeded": 2}] * 2  # the sweep went on
-        again = await agents.ask(one, "plan", grid="again.yaml")
+    async with agents.connected(url) as client, agents.connected(url) as other:
+        both = await asyncio.gather(until_over(client, "baseline"), until_over(other, "baseline"))
+        assert [answer["states"] for answer in both] == [{"succeeded": 2}] * 2  # the sweep went on
+        again = await agents.ask(client, "plan", grid="again.yaml")
         assert (again["runs_to_start"], len(again["reused"])) == (0, 2)
-        higher = await agents.ask(one, "launch", grid="higher.yaml", why="a higher rate")
+        higher = await agents.ask(client, "launch", grid="higher.yaml", why="a higher rate")
         assert higher["launched"]
         assert (await until_over(other, "higher"))["states"] == {"succeeded": 4}
-        verdict = await agents.ask(one, "verdict", sweep="higher")
+        verdict = await agents.ask(client, "verdict", sweep="higher")
         assert ">higher: " in verdict["text"] and verdict["best"] == "lr=3e-2"
         cell = verdict["best"]
         # The next grid is the report's own: the best is at the end of the rates. With more seeds it
@@ -72,11 +74,16 @@ async def go_on(url: str, grids: Path) -> None:
         assert refused.is_error and "more than is left: runs 2" in refused.content[0].text  # type: ignore[union-attr]
         assert (await agents.ask(other, "launch", grid="next.yaml"))["runs_started"] == 2
         assert (await until_over(other, "higher"))["states"] == {"succeeded": 6}
-        base = (await agents.ask(one, "runs", sweep="baseline"))["runs"][0]["cell"]
+        base = (await agents.ask(client, "runs", sweep="baseline"))["runs"][0]["cell"]
         claim = {"better": f"higher/{cell}", "worse": f"baseline/{base}"}
-        found = await agents.ask(other, "record_result", claim="higher is better", **claim)
-        assert found["better"]["n"] == found["worse"]["n"] == 2 and found["holds"] in (True, None)
-        noted = await agents.ask(one, "note", target="higher", text="seen by both", tag=["study"])
+        answer = await agents.ask(other, "record_result", claim="higher is better", **claim)
+        assert answer["better"]["n"] == answer["worse"]["n"] == 2 and answer["holds"] in (
+            True,
+            None,
+        )
+        noted = await agents.ask(
+            client, "note", target="higher", text="seen by both", tag=["study"]
+        )
         assert len(noted["notes"]) == 3 and noted["tags"] == ["study"]
 
 

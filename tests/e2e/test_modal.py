@@ -26,8 +26,8 @@ def test_a_sweep_from_start_to_end(sweep: Any, modal_support: Any) -> None:
     fault, shell, modal = modal_support.Fault, sweep.shell, sweep.service
     modal.secrets["keys"] = {"WANDB_API_KEY": CANARY}
     sweep.write("secrets: [WANDB_API_KEY]\n", secrets={"WANDB_API_KEY": "keys"})
-    told = 'command: [sh, -c, \'echo the key is $WANDB_API_KEY && exec "$0" "$@"\', '
-    sweep.grid.write_text(sweep.grid.read_text().replace("command: [", told))
+    command = 'command: [sh, -c, \'echo the key is $WANDB_API_KEY && exec "$0" "$@"\', '
+    sweep.grid.write_text(sweep.grid.read_text().replace("command: [", command))
     shell.environment["WANDB_API_KEY"] = "not this one"
     modal.most = 0
     shell.run("launch", "grid.yaml", code=0)
@@ -46,9 +46,9 @@ def test_a_sweep_from_start_to_end(sweep: Any, modal_support: Any) -> None:
     assert "attempt 1, in" in printed
     assert "st-keys" in modal.shown() and CANARY not in modal.shown() + printed
     store = open_store(sweep.root)
-    kept = [store.read(path) for path in store.names("toys")]
-    assert any(b"the key is" in data for data in kept)
-    assert not any(CANARY.encode() in data for data in kept)
+    files = [store.read(path) for path in store.names("toys")]
+    assert any(b"the key is" in data for data in files)
+    assert not any(CANARY.encode() in data for data in files)
 
 
 def test_what_is_submitted_was_in_the_plan(sweep: Any) -> None:
@@ -56,16 +56,16 @@ def test_what_is_submitted_was_in_the_plan(sweep: Any) -> None:
     assert len(planned) == 3
     launcher = sweep.start(*HOLDS)
     sweep.shell.until(lambda: sweep.at_step(2) == 3)
-    known = {one.definition.name: one for one in sweep.service.sandboxes.values()}
+    launched = {sandbox.definition.name: sandbox for sandbox in sweep.service.sandboxes.values()}
     for made in planned:
-        one = known[made["name"]]
-        assert list(one.definition.entrypoint_args) == made["args"]
-        assert one.definition.timeout_secs == made["timeout"]
-        resources = one.definition.resources
+        sandbox = launched[made["name"]]
+        assert list(sandbox.definition.entrypoint_args) == made["args"]
+        assert sandbox.definition.timeout_secs == made["timeout"]
+        resources = sandbox.definition.resources
         assert (resources.milli_cpu, resources.memory_mb) == (1000 * made["cpu"], made["memory"])
         assert made["tags"]["sweeper-identity"] == "made-at-launch"
-        assert one.tags.keys() == made["tags"].keys()
-        assert one.tags["run"] == made["tags"]["run"]
+        assert sandbox.tags.keys() == made["tags"].keys()
+        assert sandbox.tags["run"] == made["tags"]["run"]
     Path(f"{sweep.shell.ledger}.go").touch()
     sweep.well(launcher)
 
@@ -83,11 +83,11 @@ def test_what_runs_is_cancelled(sweep: Any) -> None:
 
 
 def _of(modal: Any, run: str) -> list[str]:
-    return [one for one in modal.going() if run in modal.sandboxes[one].definition.name]
+    return [name for name in modal.going() if run in modal.sandboxes[name].definition.name]
 
 
 def test_the_doctor(sweep: Any) -> None:
-    def told(code: int = 0) -> dict[str, Any]:
+    def diagnose(code: int = 0) -> dict[str, Any]:
         given = ("doctor", "--backend", "modal", "--json", "--grid", "grid.yaml")
         process = sweep.shell.start(*given)
         output, errors = process.communicate(timeout=120)
@@ -96,12 +96,12 @@ def test_the_doctor(sweep: Any) -> None:
 
     sweep.service.secrets["keys"] = {"A": CANARY}
     sweep.write(secrets={"A": "keys"}, image=f"sweeper@sha256:{64 * '0'}")
-    found = told()
+    checks = diagnose()
     ours = ["Modal", "image", "image's digest", "secret A"]
-    assert [name for name in ours if not found[name]["good"]] == []
-    assert CANARY not in json.dumps(found)
+    assert [name for name in ours if not checks[name]["good"]] == []
+    assert CANARY not in json.dumps(checks)
     sweep.write(secrets={"A": "other"})
-    found = told(code=6)
-    said = {name: check["found"] for name, check in found.items() if not check["good"]}
-    assert "may change while a sweep runs" in said["image's digest"]
-    assert "no secret has the name" in said["secret A"]
+    checks = diagnose(code=6)
+    problems = {name: check["found"] for name, check in checks.items() if not check["good"]}
+    assert "may change while a sweep runs" in problems["image's digest"]
+    assert "no secret has the name" in problems["secret A"]

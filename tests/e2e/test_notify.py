@@ -27,16 +27,16 @@ def test_an_end_is_told_once_whoever_was_killed(tmp_path: Path, receiver: Any) -
     shell.until(lambda: len(shell.executed()) >= 2)
     launcher.kill()
     launcher.communicate()
-    said = shell.run("launch", "grid.yaml", "--wait", "--plain")
-    (line,) = [line for line in said.splitlines() if line.startswith("toys: ") and "[" in line]
+    output = shell.run("launch", "grid.yaml", "--wait", "--plain")
+    (line,) = [line for line in output.splitlines() if line.startswith("toys: ") and "[" in line]
     shell.until(lambda: receiver.taken)
     shell.run("launch", "grid.yaml", "--wait", "--plain")  # there is nothing to do: no other end
     shell.run("doctor", "notify", "toys")
-    (told,) = receiver.taken
-    assert told["kind"] == "end" and "6 succeeded" in told["text"] and told["verdict"]
-    assert line == f"toys: {told['verdict']}"  # with which a launch ends
-    kept = b"".join(path.read_bytes() for path in (tmp_path / "sweeps").rglob("*.json"))
-    assert b"s3cret-in-the-address" not in kept
+    (message,) = receiver.taken
+    assert message["kind"] == "end" and "6 succeeded" in message["text"] and message["verdict"]
+    assert line == f"toys: {message['verdict']}"  # with which a launch ends
+    contents = b"".join(path.read_bytes() for path in (tmp_path / "sweeps").rglob("*.json"))
+    assert b"s3cret-in-the-address" not in contents
 
 
 def test_receivers_out_of_reach_cost_the_sweep_nothing(tmp_path: Path, receiver: Any) -> None:
@@ -63,12 +63,12 @@ def test_receivers_out_of_reach_cost_the_sweep_nothing(tmp_path: Path, receiver:
             shell.until(lambda: _delivered(shell) == arrived)
         finally:
             _end_senders(tmp_path)
-    assert [one["kind"] for one in receiver.taken] == ["end"]
+    assert [message["kind"] for message in receiver.taken] == ["end"]
 
 
 def _delivered(shell: Any) -> dict[str, bool | None]:
-    told = json.loads(shell.run("doctor", "notify", "toys", "--json"))["messages"]
-    return {one["receiver"]: one["delivered"] for one in told}
+    messages = json.loads(shell.run("doctor", "notify", "toys", "--json"))["messages"]
+    return {message["receiver"]: message["delivered"] for message in messages}
 
 
 def _end_senders(folder: Path) -> None:

@@ -100,8 +100,8 @@ def test_it_is_retried_and_gone_on_with(root: Path) -> None:
     )
     plan = SweepFolder(open_store(str(root)), "before").read_plan()
     (root / "grid.yaml").write_text(plan.grid_text)
-    told = run(root, "launch", "grid.yaml", "--wait", "--trust")
-    assert "4" in told and "succeeded" in told
+    output = run(root, "launch", "grid.yaml", "--wait", "--trust")
+    assert "4" in output and "succeeded" in output
     again = SweepFolder(open_store(str(root)), "before").read_plan()
     assert [r._replace(config={}) for r in again.runs] == [r._replace(config={}) for r in plan.runs]
     assert (again.created, len(again.launches)) == (plan.created, 1)

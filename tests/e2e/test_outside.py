@@ -122,8 +122,8 @@ def test_what_agents_read_is_in_the_wheel(environment: Path, project: Path) -> N
     _run(project, environment / "sweeper", "agent", "skill", "--install", "skills")
     skill = (project / "skills" / "sweeper-research" / "SKILL.md").read_text()
     assert skill == (ROOT / "sweeper" / "agents" / "SKILL.md").read_text()
-    told = _run(project, environment / "sweeper", "agent", "skill", "--agents-md")
-    assert told == (ROOT / "AGENTS.md").read_text()
+    output = _run(project, environment / "sweeper", "agent", "skill", "--agents-md")
+    assert output == (ROOT / "AGENTS.md").read_text()
 
 
 def test_the_built_in_recipe_is_not_shadowed(environment: Path, project: Path, engine) -> None:
@@ -141,8 +141,8 @@ def test_nothing_of_ours_lies_beside_the_package(environment: Path) -> None:
     """A folder of the user's called `analysis` or `recipes` hides nothing, and is not hidden."""
     [site] = environment.parent.glob("lib/python*/site-packages")
     usual = ("pip", "setuptools", "distutils", "_distutils_hack", "pkg_resources", "borrowed")
-    found = {path.name for path in site.iterdir() if not path.name.startswith((*usual, "__"))}
-    assert found == {"sweeper", next(n for n in found if n.startswith("tinker_sweeper-"))}
+    names = {path.name for path in site.iterdir() if not path.name.startswith((*usual, "__"))}
+    assert names == {"sweeper", next(n for n in names if n.startswith("tinker_sweeper-"))}
     assert (site / "sweeper" / "analysis" / "templates" / "report.css").is_file()
     assert (site / "sweeper" / "recipes" / "sft.py").is_file()
 

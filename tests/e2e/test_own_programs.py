@@ -60,10 +60,10 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 def test_a_module_in_a_folder_and_an_interpreter_of_its_own(shell: Shell) -> None:
     """The interpreter has chz, and no sweeper."""
-    own = shell.folder / "own"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(own)], check=True)
+    folder = shell.folder / "own"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     borrowed = sysconfig.get_path("purelib")
-    site = own / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     for name in ("chz", "typing_extensions.py"):
         (site / name).symlink_to(Path(borrowed, name))
     shell.run("launch", "grids/module.yaml", "launch.python=own/bin/python", "seeds=1", "--wait")
@@ -72,7 +72,7 @@ def test_a_module_in_a_folder_and_an_interpreter_of_its_own(shell: Shell) -> Non
     heights = {(r["config"]["learning_rate"], r["config"]["noise"]): r["value"] for r in runs}
     assert heights[0.03, 0.1] > 100 * heights[0.3, 0.1]
     plan = json.loads((shell.folder / "sweeps/module/sweep.json").read_text())
-    assert plan["recipe"]["python"] == str(own / "bin" / "python")
+    assert plan["recipe"]["python"] == str(folder / "bin" / "python")
     assert plan["recipe"]["cwd"] == str(shell.folder / "grids" / "examples")
     assert "lowest point" in shell.run("logs", "module/lr=0.3,noise=0.1,seed=0")
 
@@ -141,9 +141,9 @@ def test_a_program_of_stages_without_a_field_for_its_folder_or_a_seed(shell: She
 
 def test_a_command_in_another_language(shell: Shell) -> None:
     shell.run("launch", "grids/command.yaml", "--wait")
-    found = {run["config"]["learning_rate"]: run["value"] for run in shell.runs("command")}
+    values = {run["config"]["learning_rate"]: run["value"] for run in shell.runs("command")}
     expected = {rate: (5 * (1 - 2 * rate) ** 29) ** 2 for rate in (0.03, 0.1, 0.3)}
-    assert found == {rate: pytest.approx(height) for rate, height in expected.items()}
+    assert values == {rate: pytest.approx(height) for rate, height in expected.items()}
     assert "lowest point at 0.000" in shell.run("logs", "command/lr=0.3")
 
 
@@ -192,18 +192,17 @@ def test_names_of_models_lead_to_the_engines_tokenizers(
     (shell.folder / "names.yaml").write_text(NAMES.format(python=sys.executable))
     shell.run("engine", "start", "--alias", "somebody/else=tiny/qwen3")
     assert "one runs already" in shell.run("engine", "start", code=6)
-    said = shell.run("launch", "names.yaml", "--wait")
-    assert "tiny/qwen3 stands in for Qwen/Qwen3.5-9B-Base" in said
-    assert "tiny/qwen3 stands in for somebody/else" in said
-    assert "no model nobody/has-it" in said
-    assert "--alias nobody/has-it=tiny/qwen3" in said
+    output = shell.run("launch", "names.yaml", "--wait")
+    assert "tiny/qwen3 stands in for Qwen/Qwen3.5-9B-Base" in output
+    assert "tiny/qwen3 stands in for somebody/else" in output
+    assert "no model nobody/has-it" in output
+    assert "--alias nobody/has-it=tiny/qwen3" in output
     metrics = shell.folder / "sweeps/names/runs" / f"{shell.runs('names')[0]['id']}.1/metrics.jsonl"
-    found = json.loads(metrics.read_text())
-    assert [found[name] for name in ("tiny/qwen3", "Qwen/Qwen3.5-9B-Base", "somebody/else")] == [
-        5, 5, 5
-    ]  # fmt: skip
-    assert len(found["mine"]) == 5
-    assert found["home"] == str(shell.folder / "hf")
+    row = json.loads(metrics.read_text())
+    models = ("tiny/qwen3", "Qwen/Qwen3.5-9B-Base", "somebody/else")
+    assert [row[name] for name in models] == [5, 5, 5]
+    assert len(row["mine"]) == 5
+    assert row["home"] == str(shell.folder / "hf")
     assert _contents(cache) == before
     # Gone from the user's cache, gone for the next launch.
     shutil.rmtree(cache / "models--me--mine")

@@ -44,8 +44,8 @@ def test_a_pipeline_runs_from_the_base_model_to_compared_checkpoints(
 ) -> None:
     shell = shells.Shell(tmp_path, "local")
     shell.environment |= {"SWEEPER_HOME": engine.home, "SWEEPER_QUOTA": str(tmp_path / "quota")}
-    said = shell.run("plan", str(GRID), *SMALL)
-    assert "    rl      1 run once known" in said
+    output = shell.run("plan", str(GRID), *SMALL)
+    assert "    rl      1 run once known" in output
     shell.run("launch", str(GRID), *SMALL, "--wait")
     runs = {run.name: run for run in Registry(str(tmp_path / "sweeps")).sweep("pipeline").runs}
     assert {run.state.value for run in runs.values()} == {"succeeded"}
@@ -65,17 +65,17 @@ def test_a_pipeline_runs_from_the_base_model_to_compared_checkpoints(
         assert config["load_checkpoint_path"] == above["state_path"]
     base = json.loads((Path(runs["eval/base"].path) / "config.json").read_text())
     assert base["load_checkpoint_path"] is None
-    said = shell.run("analyze", "pipeline", "--no-pictures")
-    assert "the baseline" in said
-    _check_page(Path(said.rpartition("all stages: ")[2].strip()))
+    output = shell.run("analyze", "pipeline", "--no-pictures")
+    assert "the baseline" in output
+    _check_page(Path(output.rpartition("all stages: ")[2].strip()))
 
 
 def _check_page(page: Path) -> None:
     """All stages with their reports, and each chain with what all of it used."""
-    told = json.loads((page.parent / "report.json").read_text())
-    assert [stage["name"] for stage in told["stages"]] == ["sft", "dpo", "rl", "eval"]
-    assert all((page.parent / stage["report"]).exists() for stage in told["stages"])
-    chains = {chain["links"][-1]["run"]: chain for chain in told["chains"]}
+    document = json.loads((page.parent / "report.json").read_text())
+    assert [stage["name"] for stage in document["stages"]] == ["sft", "dpo", "rl", "eval"]
+    assert all((page.parent / stage["report"]).exists() for stage in document["stages"])
+    chains = {chain["links"][-1]["run"]: chain for chain in document["chains"]}
     longest = chains["rl,seed=0"]
     assert [link["stage"] for link in longest["links"]] == ["sft", "dpo", "rl", "eval"]
     assert all(isinstance(link["value"], float) for link in longest["links"])

@@ -90,7 +90,7 @@ class Sweep:
         runs = json.loads(self.run("ls", "toys", "--json"))["runs"]
         return {run["id"]: run["backend"] for run in runs if "backend" in run}
 
-    def told(self) -> str:
+    def launcher_output(self) -> str:
         path = self.folder / "sweeps" / "toys" / "launcher" / "observations.json"
         return str(json.loads(path.read_text())["unreachable"]) if path.exists() else ""
 
@@ -123,13 +123,13 @@ def test_launchers_are_killed_again_and_again(sweep: Sweep) -> None:
         sweep.kill(launcher)
     sweep.end(sweep.launch())
     sweep.judge(once=True)
-    found = Counter(sweep.where().values())
-    assert set(found) == {"local", "tmux"} and found.total() == 10
-    told = sweep.run("status", "toys")
-    assert "backend" in told and "tmux" in told and "local" in told
+    counts = Counter(sweep.where().values())
+    assert set(counts) == {"local", "tmux"} and counts.total() == 10
+    output = sweep.run("status", "toys")
+    assert "backend" in output and "tmux" in output and "local" in output
     sweep.run("analyze", "toys")
     report = (sweep.folder / "sweeps" / "toys" / "report" / "report.md").read_text()
-    assert f"{found['local']} attempts on local" in report
+    assert f"{counts['local']} attempts on local" in report
 
 
 def test_what_is_preempted_goes_on_at_the_next_place(sweep: Sweep) -> None:
@@ -160,10 +160,10 @@ def _is_over(process: psutil.Process) -> bool:
 
 def _workers(token: str) -> list[psutil.Process]:
     """The workers of a job, without what they have started."""
-    found = [
+    processes = [
         p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [""])[-1] == token
     ]
-    return [process for process in found if process.parent() not in found]
+    return [process for process in processes if process.parent() not in processes]
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_a_place_that_is_away_for_longer_than_a_lease(sweep: Sweep, cluster: Any
     _until(lambda: len({run for run, _, _ in sweep.done()}) == 4)
     at_slurm = [run for run, place in sweep.where().items() if place == "slurm"]
     away.touch()
-    _until(lambda: "Unable to contact" in sweep.told())
+    _until(lambda: "Unable to contact" in sweep.launcher_output())
     sweep.kill(launcher)
     launcher = sweep.launch()
     _until(lambda: len({run for run, _, _ in sweep.done()}) > 4)

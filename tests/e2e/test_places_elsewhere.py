@@ -27,7 +27,7 @@ class Sweep:
     def __init__(self, shell: Any, places: dict[str, Any]) -> None:
         self.shell, self.places, self.root = shell, places, shell.root
         grid = yaml.safe_load((shell.folder / "grid.yaml").read_text())
-        backends = [{p: {**one.options(), "max_parallel": 2}} for p, one in places.items()]
+        backends = [{p: {**place.options(), "max_parallel": 2}} for p, place in places.items()]
         grid["launch"] = {"backends": backends, "lease": "15s", "sync": "1s", "grace": "1s"}
         (shell.folder / "grid.yaml").write_text(json.dumps(grid))
 
@@ -124,7 +124,7 @@ def test_what_one_place_takes_back_goes_on_at_the_other(
     assert (1, Event.PREEMPTED) in happened[at_beaker] & happened[at_kube]
     rows = sweep.shell.executed()
     for run in (at_beaker, at_kube):
-        assert min(int(step) for one, attempt, step in rows if (one, attempt) == (run, "2")) > 0
+        assert min(int(step) for name, attempt, step in rows if (name, attempt) == (run, "2")) > 0
 
 
 def test_a_place_that_answers_nothing_for_a_while(sweep: Sweep, beaker: Any, kube: Any) -> None:

@@ -107,20 +107,20 @@ def test_a_launch_submits_what_the_plan_says(kind: str, tmp_path: Path) -> None:
 def _as_it_was(run: dict[str, Any], plan: dict[str, Any], folder: SweepFolder) -> None:
     """A run's job in the plan is what the backend, the worker and the recipe were given."""
     planned = run["job"]
-    told = json.loads((Path(planned["log_path"]) / "told.json").read_text())
-    assert told["worker"] == planned["argv"]
-    assert told["worker_cwd"] == planned["cwd"]
-    assert told["cwd"] == plan["recipe"]["cwd"]
-    assert set(told["names"]) - set(os.environ) - {"SWEEPER_HOME", "A_SECRET"} == set(
+    record = json.loads((Path(planned["log_path"]) / "told.json").read_text())
+    assert record["worker"] == planned["argv"]
+    assert record["worker_cwd"] == planned["cwd"]
+    assert record["cwd"] == plan["recipe"]["cwd"]
+    assert set(record["names"]) - set(os.environ) - {"SWEEPER_HOME", "A_SECRET"} == set(
         plan["environment"]
     ) - set(os.environ) - {"A_SECRET"}
-    assert {"A_SECRET", "FROM_THE_GRID"} <= set(plan["environment"]) <= set(told["names"])
+    assert {"A_SECRET", "FROM_THE_GRID"} <= set(plan["environment"]) <= set(record["names"])
     if planned["command"] is None:
-        assert told["python"] == plan["recipe"]["python"]
+        assert record["python"] == plan["recipe"]["python"]
         field = plan["recipe"]["log_path_field"]
-        assert told["config"] == {**run["config"], field: planned["log_path"]}
+        assert record["config"] == {**run["config"], field: planned["log_path"]}
     else:
-        assert told["argv"] == planned["command"][1:]
+        assert record["argv"] == planned["command"][1:]
         assert planned["command"][0] == sys.executable
     job = read_json(folder.store, folder.job(run["id"], planned["attempt"]))
     for key in ("name", "seed", "config"):
@@ -133,11 +133,11 @@ def _as_it_was(run: dict[str, Any], plan: dict[str, Any], folder: SweepFolder) -
 
 def test_full_has_the_same_commands(tmp_path: Path) -> None:
     _grid(tmp_path, "command")
-    said = _sweeper(tmp_path, "plan", "grid.yaml", "--full")
+    output = _sweeper(tmp_path, "plan", "grid.yaml", "--full")
     document = json.loads(_sweeper(tmp_path, "plan", "grid.yaml", "--json"))
     for run in document["runs"]:
-        assert f"  command: {json.dumps(run['job']['command'])}\n" in said
-    assert "hush-hush" not in said + json.dumps(document)
+        assert f"  command: {json.dumps(run['job']['command'])}\n" in output
+    assert "hush-hush" not in output + json.dumps(document)
 
 
 def test_a_package_of_the_users_is_the_one_that_counts(tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_a_module_of_the_users_counts_before_pythons_own(tmp_path: Path) -> None
 def test_something_is_done_while_the_recipe_is_asked() -> None:
     done: list[bool] = []
     with probe.ahead(meanwhile=lambda: done.append(True)):
-        asked = probe.probe(sys.executable, os.getcwd(), os.environ)
+        pending = probe.probe(sys.executable, os.getcwd(), os.environ)
         assert done == []
-        asked.ask(b"{", 30.0)
+        pending.ask(b"{", 30.0)
     assert done == [True]
 
 
@@ -198,5 +198,5 @@ def test_an_interpreter_that_dies_is_told(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho not today >&2\nexit 3\n")
     broken.chmod(0o755)
-    asked = probe.probe(str(broken), str(tmp_path), os.environ).ask(b"{}" * 1_000_000, 30.0)
-    assert (asked.code, asked.output, asked.printed) == (3, b"", "not today\n")
+    pending = probe.probe(str(broken), str(tmp_path), os.environ).ask(b"{}" * 1_000_000, 30.0)
+    assert (pending.code, pending.output, pending.printed) == (3, b"", "not today\n")

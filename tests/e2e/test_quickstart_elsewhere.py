@@ -37,7 +37,7 @@ class Work:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.home = {"SWEEPER_HOME": str(folder / "engine")}
-        self.told: dict[str, str] = {}
+        self.engine_variables: dict[str, str] = {}
         shutil.copytree(ROOT / "grids", folder / "grids")
 
     def sweeper(self, *arguments: str, code: int = 0, **more: str) -> str:
@@ -78,7 +78,7 @@ def work(tmp_path: Path) -> Iterator[Work]:
     try:
         engine = lifecycle.find(made.home["SWEEPER_HOME"])
         assert engine is not None
-        made.told = {"SWEEPER_ENGINE_URL": engine.url, "SWEEPER_ENGINE_TOKEN": TOKEN}
+        made.engine_variables = {"SWEEPER_ENGINE_URL": engine.url, "SWEEPER_ENGINE_TOKEN": TOKEN}
         yield made
     finally:
         made.sweeper("engine", "stop", "--force", **made.home)
@@ -139,13 +139,13 @@ def _modal(request: pytest.FixtureRequest) -> Place:
 
 @pytest.mark.timeout(2 * SECONDS)
 def test_the_same_values_as_here(place: Place, work: Work, tmp_path: Path) -> None:
-    said = work.launch(place.root, place.launch, code=2, SWEEPER_ENGINE_TOKEN=TOKEN)
-    assert "SWEEPER_ENGINE_URL" in said  # nobody could know where the engine is
-    work.launch(str(tmp_path / "here"), {"backend": "local"}, **work.told | work.home)
-    said += work.launch(place.root, place.launch, **work.told)
+    output = work.launch(place.root, place.launch, code=2, SWEEPER_ENGINE_TOKEN=TOKEN)
+    assert "SWEEPER_ENGINE_URL" in output  # nobody could know where the engine is
+    work.launch(str(tmp_path / "here"), {"backend": "local"}, **work.engine_variables | work.home)
+    output += work.launch(place.root, place.launch, **work.engine_variables)
     roots = {"here": str(tmp_path / "here"), "there": place.root}
     frames = {where: Registry(root, cache=False).runs() for where, root in roots.items()}
-    values = {where: found.set_index("name")["value"].to_dict() for where, found in frames.items()}
+    values = {where: frame.set_index("name")["value"].to_dict() for where, frame in frames.items()}
     assert set(frames["there"]["state"]) == {"succeeded"}
     assert len(values["there"]) == (18 if WHOLE else 2)
     assert values["there"] == values["here"]
@@ -154,4 +154,4 @@ def test_the_same_values_as_here(place: Place, work: Work, tmp_path: Path) -> No
     headlines = {where: report.verdict.splitlines()[:4] for where, report in reports.items()}
     assert headlines["there"] == headlines["here"]
     print("\n".join(headlines["there"]))
-    assert TOKEN not in place.shown() + said
+    assert TOKEN not in place.shown() + output

@@ -68,8 +68,8 @@ def test_clear_losers_get_three_seeds_and_the_others_go_on(tmp_path: Path) -> No
     assert "up to 6: at most 12 more runs" in planned
     _sweeper(tmp_path, "launch", "grid.yaml", "--wait", "--plain")
     assert _seeds(tmp_path) == {"x=1": 6, "x=2": 6, "x=3": 3, "x=4": 3}
-    told = "6 of 24 runs were not needed: the cells that may be the best have all their seeds"
-    assert f"raced: {told}" in _sweeper(tmp_path, "status", "raced")
+    message = "6 of 24 runs were not needed: the cells that may be the best have all their seeds"
+    assert f"raced: {message}" in _sweeper(tmp_path, "status", "raced")
     _sweeper(tmp_path, "analyze", "raced")
     report = (tmp_path / "sweeps/raced/report/report.md").read_text()
     assert "6 of 24 runs were not needed" in report

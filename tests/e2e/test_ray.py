@@ -95,8 +95,8 @@ def test_what_a_job_left_that_is_forgotten_is_gone(ray: Any, tmp_path: Path) -> 
     assert until_state(backend, job.token, JobState.ENDED).code == 3
     assert list(backend.logs(job.token)) == ["said"]
     backend.forget([job.token])
-    found = backend.poll([job.token])[job.token]
-    assert (found.state, found.code) == (JobState.ENDED, None)
+    observed = backend.poll([job.token])[job.token]
+    assert (observed.state, observed.code) == (JobState.ENDED, None)
     assert list(backend.logs(job.token)) == []
 
 
@@ -134,9 +134,9 @@ class Sweeper:
 
     def run(self, *arguments: str, code: int | None = 0, **more: str) -> str:
         process = self.start(*arguments, **more)
-        said, _ = process.communicate(timeout=300)
-        assert code in (None, process.returncode), said
-        return said
+        output, _ = process.communicate(timeout=300)
+        assert code in (None, process.returncode), output
+        return output
 
     def runs(self, sweep: str = "g") -> list[dict[str, Any]]:
         return json.loads(self.run("ls", sweep, "--json"))["runs"]
@@ -167,8 +167,8 @@ def test_what_each_run_asks_for_and_what_nobody_sees(sweeper: Sweeper, ray: Any)
     assert all(run["id"] in shown for run in sweeper.runs())
     logs = [path.read_text() for path in sweeper.folder.rglob("stdout.log")]
     assert len(logs) == 2 and all("SWEEPER_RUN=" in log for log in logs)
-    kept = [path for path in sweeper.folder.rglob("*") if path.is_file()]
-    everywhere = [shown, *(path.read_text(errors="replace") for path in kept)]
+    files = [path for path in sweeper.folder.rglob("*") if path.is_file()]
+    everywhere = [shown, *(path.read_text(errors="replace") for path in files)]
     for value in (SECRET, ray.environment["RAY_AUTH_TOKEN"]):
         assert [text[:200] for text in everywhere if value in text] == []
 
@@ -182,8 +182,8 @@ def test_cancelling_what_waits_and_what_runs(sweeper: Sweeper) -> None:
     sweeper.until(lambda: "queued: resources" in sweeper.run("status", "g", code=None))
     sweeper.until(lambda: "begun" in sweeper.run("logs", "g/x=1", code=None))
     sweeper.run("cancel", "g")
-    said, _ = launcher.communicate(timeout=300)
-    assert launcher.returncode == 3, said
+    output, _ = launcher.communicate(timeout=300)
+    assert launcher.returncode == 3, output
     assert {run["state"] for run in sweeper.runs()} == {"cancelled"}
     assert "told" in sweeper.run("logs", "g/x=1")
 
@@ -192,9 +192,9 @@ def test_what_is_wrong_is_said_in_a_line(sweeper: Sweeper) -> None:
     """Before anything starts, where that can be known."""
 
     def refused(code: int, *given: str, **more: str) -> str:
-        said = sweeper.run("launch", "g.yaml", "--wait", *given, code=code, **more)
-        (line,) = [line for line in said.splitlines() if line.startswith("sweeper: ")]
-        assert "Traceback" not in said
+        output = sweeper.run("launch", "g.yaml", "--wait", *given, code=code, **more)
+        (line,) = [line for line in output.splitlines() if line.startswith("sweeper: ")]
+        assert "Traceback" not in output
         assert not (sweeper.folder / "sweeps" / "g" / "state").exists()
         return line
 
@@ -222,9 +222,9 @@ def test_what_only_a_node_can_know(sweeper: Sweeper) -> None:
 def test_doctor(sweeper: Sweeper) -> None:
     look = ("doctor", "--backend", "ray", "--grid", "g.yaml")
     sweeper.write("true")
-    said = sweeper.run(*look, code=None)
-    assert sweeper.options["address"] in said and "2, 32 CPU" in said
-    assert "given by the environment" in said
+    output = sweeper.run(*look, code=None)
+    assert sweeper.options["address"] in output and "2, 32 CPU" in output
+    assert "given by the environment" in output
     sweeper.write("true", {"ray": {"num_gpus": 1}})
     assert "a job asks for GPU 1, the largest node has 0" in sweeper.run(*look, code=6)
     sweeper.write("true", {"ray": {"address": "127.0.0.1:1"}})
@@ -258,6 +258,6 @@ def test_nodes_that_share_no_files(
             subprocess.run(["git", *arguments], cwd=code, check=True)
         typed.run("launch", "g.yaml", "--wait")
         assert {run["state"] for run in typed.runs()} == {"succeeded"}
-        said = typed.run("logs", "g/x=1")
-        assert "use the old code" in said and str(len(SECRET) + 1) in said
-        assert SECRET not in said + cluster.everything_shown()
+        output = typed.run("logs", "g/x=1")
+        assert "use the old code" in output and str(len(SECRET) + 1) in output
+        assert SECRET not in output + cluster.everything_shown()

@@ -103,7 +103,7 @@ def test_an_answer_that_is_not_trainable_is_shown_and_not_learned(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "message"),
     [
         # As reasoning models have it that drop thoughts, also from the answer to learn.
         (
@@ -120,14 +120,14 @@ def test_an_answer_that_is_not_trainable_is_shown_and_not_learned(tokenizer):
         ),
     ],
 )
-def test_a_template_that_would_lose_something_is_refused(tokenizer, template, said):
+def test_a_template_that_would_lose_something_is_refused(tokenizer, template, message):
     """What a template leaves out would neither be seen nor learned, and nobody would know."""
     tokenizer.chat_template = template
     brief = {"role": "system", "content": "Be brief."}
     thought = {"role": "assistant", "content": "<think>hm</think>4"}
     with pytest.raises(RecipeError) as refused:
         chat.render(tokenizer, [brief, ASK, thought])
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_template_that_only_writes_other_space_loses_nothing(tokenizer):

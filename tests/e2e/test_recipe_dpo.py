@@ -48,7 +48,7 @@ def published_loss(ratios, beta):
     return -sum(math.log(1 / (1 + math.exp(-beta * (c - r)))) for c, r in ratios) / len(ratios)
 
 
-def by_differences(rendered, known, beta, total):
+def by_differences(rendered, baseline, beta, total):
     """The loss as a custom one of the SDK's, whose slopes are taken by differences."""
 
     def loss(_data, leaves):
@@ -60,21 +60,21 @@ def by_differences(rendered, known, beta, total):
                 float(v[example.answer - 1 :].sum())
                 for v, example in zip(values, flat, strict=True)
             ]
-            own = zip(sums[::2], sums[1::2], known, strict=True)
-            return published_loss([(c - a, r - b) for c, r, (a, b) in own], beta)
+            pairs = zip(sums[::2], sums[1::2], baseline, strict=True)
+            return published_loss([(c - a, r - b) for c, r, (a, b) in pairs], beta)
 
-        found = []
-        for leaf, own in zip(leaves, values, strict=True):
-            slopes = np.zeros(len(own))
-            for at in range(len(own)):
+        gradients = []
+        for leaf, leaf_values in zip(leaves, values, strict=True):
+            slopes = np.zeros(len(leaf_values))
+            for at in range(len(leaf_values)):
                 ends = []
                 for move in (1e-4, -1e-4):
-                    own[at] += move
+                    leaf_values[at] += move
                     ends.append(value())
-                    own[at] -= move
+                    leaf_values[at] -= move
                 slopes[at] = (ends[0] - ends[1]) / 2e-4
-            found.append((leaf, slopes))
-        return total(value(), found), {}
+            gradients.append((leaf, slopes))
+        return total(value(), gradients), {}
 
     return loss
 
@@ -88,8 +88,8 @@ def test_its_gradient_is_that_of_the_sdks_own_custom_loss(
     monkeypatch.setattr(training_client, "torch", small_torch.Torch)
     config = dpo.Config(**TASK, load_checkpoint_path=str(warm), batch_size=6, dpo_beta=0.7)
 
-    def logprobs_after(own):
-        log_path = str(tmp_path / own)
+    def logprobs_after(loss_kind):
+        log_path = str(tmp_path / loss_kind)
         directory = rundir.open_run(log_path, {}, frozenset())
         data = pairs.load_pairs(config)
         trainer = dpo.PreferenceTrainer(
@@ -97,13 +97,13 @@ def test_its_gradient_is_that_of_the_sdks_own_custom_loss(
         )
         trainer.wait(trainer.train_on(trainer.begin(0)).optim_step)  # margins other than 0
         passed = trainer.begin(1)
-        if own == "ours":
+        if loss_kind == "ours":
             stepped = trainer.train_on(passed).optim_step
         else:
             passed.forward()  # asks the reference
-            known = trainer.begin_baseline(passed.batch)()
+            baseline = trainer.begin_baseline(passed.batch)()
             given = [dpo.weighted(example, 1.0) for pair in passed.batch for example in pair]
-            loss = by_differences(passed.batch, known, config.dpo_beta, small_torch.total)
+            loss = by_differences(passed.batch, baseline, config.dpo_beta, small_torch.total)
             trainer.training.forward_backward_custom(given, loss)
             stepped = trainer.training.optim_step(trainer.adam(1))
         metrics: Any = trainer.wait(stepped).metrics
@@ -112,12 +112,12 @@ def test_its_gradient_is_that_of_the_sdks_own_custom_loss(
         return metrics, [output["logprobs"].to_numpy() for output in outputs]
 
     norm = "unclipped_grad_l2:mean"
-    ours, found = logprobs_after("ours")
+    ours, differences = logprobs_after("ours")
     theirs, expected = logprobs_after("theirs")
     assert ours[norm] == pytest.approx(theirs[norm], rel=1e-4)
     assert ours[norm] > 1e-3
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-3)
+    for actual, other in zip(differences, expected, strict=True):
+        np.testing.assert_allclose(actual, other, atol=2e-3)
 
 
 def test_it_learns_to_prefer_and_so_to_answer(recipes, warm, tmp_path):

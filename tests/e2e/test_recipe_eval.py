@@ -33,14 +33,16 @@ def held(number):
 work when it is struck, however late that is."""
 
 
-def asked(recipes, recipe="eval"):
+def sampled_count(recipes, recipe="eval"):
     """Samples drawn by evaluations so far, by the engine's ledger; those of another recipe are all
     of its samples."""
     key = {"X-API-Key": recipes.key}
     answer = httpx.get(f"{recipes.url}/api/v1/meter", headers=key, timeout=120)
     sessions = answer.raise_for_status().json()["sessions"]
     return sum(
-        one["samples"] for one in sessions if (one["user_metadata"] or {}).get("recipe") == recipe
+        session["samples"]
+        for session in sessions
+        if (session["user_metadata"] or {}).get("recipe") == recipe
     )
 
 
@@ -73,18 +75,18 @@ def test_a_suite_that_is_killed_five_times_and_grows(recipes, tmp_path):
     settings = {"suite": suite, "max_tokens": 2, "in_flight": IN_FLIGHT}
     settings |= {"grader": f"{grader}:score", "function_seconds": 240}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    before = asked(recipes)
+    before = sampled_count(recipes)
     recipes.succeed("eval", whole, **settings)
-    assert asked(recipes) - before == MANY
+    assert sampled_count(recipes) - before == MANY
 
-    before = asked(recipes)
+    before = sampled_count(recipes)
     for part in range(1, 6):
         signum = signal.SIGTERM if part % 2 else signal.SIGKILL
         code = after_lines(recipes, killed, part * MANY // 10, signum, hold, **settings)
         assert code == (143 if part % 2 else -9)
     recipes.succeed("eval", killed, **settings)
     # A signal that can be heard costs nothing; a kill, what was under way.
-    count = asked(recipes) - before
+    count = sampled_count(recipes) - before
     print(f"{MANY} items, killed five times: {count} asked")
     assert MANY <= count <= MANY + 2 * (IN_FLIGHT + 1)
     assert recipes.read(killed / "items.jsonl") == recipes.read(whole / "items.jsonl")
@@ -92,11 +94,11 @@ def test_a_suite_that_is_killed_five_times_and_grows(recipes, tmp_path):
     rows = recipes.read(killed / "items.jsonl")
     assert len({row["item"] for row in rows}) == len(rows) == MANY
 
-    before = asked(recipes)
+    before = sampled_count(recipes)
     write_suite(suite, MANY + MORE)
     done = recipes.run("eval", killed, **settings)
     assert f"{MANY + MORE} items, {MORE} to ask" in done.stdout
-    assert asked(recipes) - before == MORE
+    assert sampled_count(recipes) - before == MORE
     assert recipes.measured(killed)[-1]["test/num_items"] == MANY + MORE
 
 
@@ -106,13 +108,13 @@ def test_what_a_checkpoint_answers_and_another_grader_thinks_of_it(recipes, tmp_
     recipes.succeed("sft", trained, **task, max_steps=60, eval_every=0)
     log_path = tmp_path / "eval"
     settings = task | {"load_checkpoint_path": trained, "max_tokens": 4}
-    before = asked(recipes)
+    before = sampled_count(recipes)
     recipes.succeed("eval", log_path, **settings)
     # It means by accuracy what training means by it.
     [last] = recipes.measured(log_path)[-1:]
     assert last["test/accuracy"] == recipes.measured(trained)[-1]["test/accuracy"]
     assert last["eval/sorting-2-4/pass@1"] == last["test/accuracy"]
-    assert asked(recipes) - before == 8
+    assert sampled_count(recipes) - before == 8
 
     rows = recipes.read(log_path / "items.jsonl")
     assert {row["task"] for row in rows} == {"sorting-2-4"}
@@ -121,7 +123,7 @@ def test_what_a_checkpoint_answers_and_another_grader_thinks_of_it(recipes, tmp_
     left = [(log_path / name).read_text() for name in files]
     recipes.succeed("eval", log_path, **settings)
     assert [(log_path / name).read_text() for name in files] == left
-    assert asked(recipes) - before == 8
+    assert sampled_count(recipes) - before == 8
     # The same weights are needed, and no others will do.
     other = recipes.run("eval", log_path, **task, max_tokens=4)
     assert other.returncode == 1
@@ -134,33 +136,35 @@ def test_several_samples_by_a_function_of_the_users(recipes, tmp_path):
     function.write_text("def score(question, response, answer):\n    return 1 / 0\n")
     settings = {"suite": suite, "temperature": 1.0, "samples": 2, "max_tokens": 3}
     settings |= {"grader": f"{function}:score"}
-    before = asked(recipes)
+    before = sampled_count(recipes)
     done = recipes.run("eval", tmp_path / "run", **settings)
     assert done.returncode == 1
     assert "fails on question='0+1='" in done.stderr
     assert "ZeroDivisionError: division by zero (line 2)" in done.stderr
-    assert asked(recipes) == before
+    assert sampled_count(recipes) == before
     function.write_text(
         "def score(question, response, answer):\n    return 1.0 if response == answer else {}[0]\n"
     )
     done = recipes.run("eval", tmp_path / "failed", **settings)
-    said = f"the grader {function}:score failed on all 12 answers of step 6: KeyError: 0 (line 2)"
-    assert (done.returncode, done.stderr) == (1, f"error: {said}\n")
+    message = (
+        f"the grader {function}:score failed on all 12 answers of step 6: KeyError: 0 (line 2)"
+    )
+    assert (done.returncode, done.stderr) == (1, f"error: {message}\n")
     last = recipes.measured(tmp_path / "failed")[-1]
     assert (last["test/grader_errors"], last["test/frac_grader_failed"]) == (12, 1.0)
-    before = asked(recipes)
+    before = sampled_count(recipes)
     function.write_text("def score(question, response, answer):\n    return len(response) > 0\n")
     recipes.succeed("eval", tmp_path / "run", **settings)
     rows = recipes.read(tmp_path / "run" / "items.jsonl")
     assert [(row["sample"], row["score"]) for row in rows] == [(0, 1.0), (1, 1.0)] * 6
-    assert asked(recipes) - before == 12
+    assert sampled_count(recipes) - before == 12
     # Another function grades what is there; more samples are asked for what is missing.
     function.write_text("def score(question, response, answer):\n    return 0\n")
     recipes.succeed("eval", tmp_path / "run", **settings | {"samples": 3})
     rows = recipes.read(tmp_path / "run" / "items.jsonl")
     assert {row["score"] for row in rows} == {0.0}
     assert len(rows) == 18
-    assert asked(recipes) - before == 18
+    assert sampled_count(recipes) - before == 18
     last = recipes.measured(tmp_path / "run")[-1]
     assert {key for key in last if "pass@" in key} == {f"eval/suite/pass@{k}" for k in (1, 2)}
 
@@ -220,16 +224,16 @@ def test_a_killed_evaluation_in_training_keeps_what_the_restored_weights_have_an
     settings |= {"eval.suites": suite, "eval.every": 4, "eval.max_tokens": 2, "eval.in_flight": 2}
     settings |= {"eval.grader": f"{grader}:score", "eval.function_seconds": 240}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    before = asked(recipes, "sft")
+    before = sampled_count(recipes, "sft")
     recipes.succeed("sft", whole, **settings)
-    assert asked(recipes, "sft") - before == 36 + 2
-    before = asked(recipes, "sft")
+    assert sampled_count(recipes, "sft") - before == 36 + 2
+    before = sampled_count(recipes, "sft")
     # In the evaluation before the first step, and in that of step 4. A call is its check.
     for calls, lines in ((7, 6), (1 + 6 + 7, 19)):
         given = {"recipe": "sft", "held": calls} | settings
         assert after_lines(recipes, killed, lines, signal.SIGKILL, hold, **given) == -9
     recipes.succeed("sft", killed, **settings)
-    assert again <= asked(recipes, "sft") - before - 36 - 2 <= again + 1 + 2 * 3
+    assert again <= sampled_count(recipes, "sft") - before - 36 - 2 <= again + 1 + 2 * 3
     assert recipes.read(killed / "items.jsonl") == recipes.read(whole / "items.jsonl")
     assert recipes.measured(killed) == recipes.measured(whole)
 
@@ -245,9 +249,9 @@ def test_thinking_is_taken_over_by_what_starts_from_a_checkpoint(recipes, tmp_pa
     recipes.succeed("rl", rewarded, **short, load_checkpoint_path=trained)
     [*_, last] = recipes.read(rewarded / "checkpoints.jsonl")
     for number, weights in enumerate((rewarded, last["state_path"], last["sampler_path"])):
-        asked = {**task, "load_checkpoint_path": weights, "max_tokens": 4}
-        recipes.succeed("eval", tmp_path / f"eval{number}", **asked)
-        other = recipes.run("eval", tmp_path / f"other{number}", **asked, thinking="on")
+        settings = {**task, "load_checkpoint_path": weights, "max_tokens": 4}
+        recipes.succeed("eval", tmp_path / f"eval{number}", **settings)
+        other = recipes.run("eval", tmp_path / f"other{number}", **settings, thinking="on")
         assert other.returncode == 1
         assert f"error: thinking=on, but {weights} was trained with thinking=off" in other.stderr
         other = recipes.run(

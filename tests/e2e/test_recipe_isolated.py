@@ -55,11 +55,11 @@ def apart(tmp_path_factory):
 
 
 def test_each_call_has_its_score_whatever_the_others_do(apart):
-    said = ["4", "hang", "5", "die", "grow", "stubborn", "4", "all", "4"]
-    begun = [apart.begin("2+2", response, "4") for response in said]
-    found = [score() for score in begun]
-    assert [one.value for one in found] == [1, None, 0, None, None, None, 1, None, 1]
-    assert [one.error for one in found if one.error] == [
+    answers = ["4", "hang", "5", "die", "grow", "stubborn", "4", "all", "4"]
+    begun = [apart.begin("2+2", response, "4") for response in answers]
+    scores = [score() for score in begun]
+    assert [score.value for score in scores] == [1, None, 0, None, None, None, 1, None, 1]
+    assert [score.error for score in scores if score.error] == [
         "it took longer than 2 s",
         "its process ended (exit code 3)",
         "MemoryError: it wants more than 512 MB",
@@ -75,7 +75,7 @@ def test_it_sees_nothing_of_this_machine(apart):
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ("EXAMPLES = [('a', 'b', 'b', 1), ('a', 'c', 'b', 1)]", "gives 0.0 for EXAMPLES"),
         ("EXAMPLES = [('a', 'die', 'b', 1)]", "EXAMPLES[0]: its process ended"),
@@ -85,7 +85,7 @@ def test_it_sees_nothing_of_this_machine(apart):
         ("def score(", "SyntaxError"),
     ],
 )
-def test_a_function_that_is_wrong_is_told_before_anything_is_trained(tmp_path, more, said):
+def test_a_function_that_is_wrong_is_told_before_anything_is_trained(tmp_path, more, message):
     path = tmp_path / "score.py"
     path.write_text(f"{TEXT}\n{more}\n")
     with pytest.raises(RecipeError) as caught:
@@ -94,7 +94,7 @@ def test_a_function_that_is_wrong_is_told_before_anything_is_trained(tmp_path, m
             made.check([])
         finally:
             made.close()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_rewards_are_waited_for_together(apart):

@@ -190,11 +190,11 @@ def test_code_is_never_taken_from_a_grid(checked, tmp_path):
         {"number": "lambda: __import__('evil')", "plain": "lambda: __import__('evil')"},
         {"blocks.0": "evil:f", "blocks": ["evil:f"]},
     )
-    found = {p.key: p.message for p in problems}
+    messages = {p.key: p.message for p in problems}
     # How an optional callable is written differs from one Python to the next.
-    assert found.pop("act").startswith("act takes code (")
-    assert found.pop("optimizer.hook").startswith("optimizer.hook takes code (")
-    assert found == {
+    assert messages.pop("act").startswith("act takes code (")
+    assert messages.pop("optimizer.hook").startswith("optimizer.hook takes code (")
+    assert messages == {
         "kinds": "kinds takes code (list[type]), which a grid cannot give",
         "factory": "factory takes code (Callable), which a grid cannot give",
         "optimizer": "optimizer is an object: set its fields, as in optimizer.<field>",
@@ -263,9 +263,9 @@ def test_what_the_worker_fills_in_is_not_the_grids(tmp_path, monkeypatch):
     (tmp_path / "mod.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     grid = {"name": "g", "recipe": "mod:Config"}
-    found = plan({**grid, "grid": {"number": [1, 2]}})
-    assert (found.recipe.behavior_field, found.recipe.log_path_field) == (True, "log_path")
-    assert all(run.config.keys() == {"number"} for run in found.runs)
+    planned = plan({**grid, "grid": {"number": [1, 2]}})
+    assert (planned.recipe.behavior_field, planned.recipe.log_path_field) == (True, "log_path")
+    assert all(run.config.keys() == {"number"} for run in planned.runs)
     with pytest.raises(GridError) as caught:
         plan({**grid, "base": {"log_path": "/x", "behavior_if_log_dir_exists": "ask"}})
     assert caught.value.problems == (

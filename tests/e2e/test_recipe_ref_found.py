@@ -62,33 +62,41 @@ def error(source, **arguments):
 
 def test_a_module_in_the_current_folder(write, tmp_path):
     write("pkg/train.py", CONFIG.format(name="Config"))
-    found = resolve("pkg.train")
-    assert (found.kind, found.module, found.config_class) == ("module", "pkg.train", "Config")
-    assert (found.python, found.cwd, found.on_path) == (sys.executable, str(tmp_path), True)
-    assert (found.log_path_field, found.seed_field, found.behavior_field) == (
+    resolved = resolve("pkg.train")
+    assert (resolved.kind, resolved.module, resolved.config_class) == (
+        "module",
+        "pkg.train",
+        "Config",
+    )
+    assert (resolved.python, resolved.cwd, resolved.on_path) == (
+        sys.executable,
+        str(tmp_path),
+        True,
+    )
+    assert (resolved.log_path_field, resolved.seed_field, resolved.behavior_field) == (
         "log_path",
         "seed",
         False,
     )
-    assert found.takes["lr"] == {"type": "float", "doc": "step size", "default": 0.5}
-    assert found.takes["rank"] == {"type": "int", "doc": "", "required": True}
-    assert found.takes["tags"] == {"type": "list[str]", "doc": "", "required": False}
-    assert read(Recipe, {**found.document(), "newer": 1}, "x") == found
+    assert resolved.takes["lr"] == {"type": "float", "doc": "step size", "default": 0.5}
+    assert resolved.takes["rank"] == {"type": "int", "doc": "", "required": True}
+    assert resolved.takes["tags"] == {"type": "list[str]", "doc": "", "required": False}
+    assert read(Recipe, {**resolved.document(), "newer": 1}, "x") == resolved
 
 
 def test_a_file_finds_its_neighbours_and_hides_no_module(write, tmp_path):
     write("sub/json.py", "from helper import Config as Base\n" + textwrap.dedent(
         CONFIG.format(name="Config")))  # fmt: skip
     write("sub/helper.py", CONFIG.format(name="Config"))
-    found = resolve("sub/json.py")
-    assert (found.kind, found.file) == ("file", str(tmp_path / "sub/json.py"))
-    assert found.takes["rank"]["required"]
+    resolved = resolve("sub/json.py")
+    assert (resolved.kind, resolved.file) == ("file", str(tmp_path / "sub/json.py"))
+    assert resolved.takes["rank"]["required"]
 
 
 def test_a_module_of_one_word_in_a_folder_given(write, tmp_path):
     write("elsewhere/errors.py", CONFIG.format(name="Config"))
-    found = resolve("errors", process=RunProcess(cwd="elsewhere"))
-    assert (found.module, found.cwd) == ("errors", str(tmp_path / "elsewhere"))
+    resolved = resolve("errors", process=RunProcess(cwd="elsewhere"))
+    assert (resolved.module, resolved.cwd) == ("errors", str(tmp_path / "elsewhere"))
 
 
 def test_a_package_is_what_python_m_runs(write):
@@ -123,9 +131,9 @@ def test_the_class_named_else_cliconfig_else_the_only_one(write):
 def test_recipes_of_ours_are_found_by_their_short_name_whatever_the_folder_holds(write):
     write("recipes/__init__.py", "raise RuntimeError('the user has recipes too')")
     write("recipes/sft.py", "raise RuntimeError('the user has recipes too')")
-    found = resolve("sft")
-    assert (found.module, found.on_path) == ("sweeper.recipes.sft", False)
-    assert found.takes["batch_size"]["type"] == "int"
+    resolved = resolve("sft")
+    assert (resolved.module, resolved.on_path) == ("sweeper.recipes.sft", False)
+    assert resolved.takes["batch_size"]["type"] == "int"
 
 
 def test_what_cannot_be_used_is_said_in_a_line(write):
@@ -237,7 +245,7 @@ def test_what_would_start_a_run_when_it_is_imported_is_refused_before_that(write
     """To plan must not be to train."""
     body = textwrap.dedent(CONFIG.format(name="Config")).partition("if __name__")[0]
     body = "open('imported', 'w').close()\n" + body + "def main(config): pass\n"
-    told = (
+    message = (
         "importing it starts a run, but planning has to import it: put that code "
         'under `if __name__ == "__main__":`, or run it by `command:`'
     )
@@ -249,7 +257,7 @@ def test_what_would_start_a_run_when_it_is_imported_is_refused_before_that(write
     write("late.py", body + "import asyncio\nresult = asyncio.run(main(Config()))\n" + GUARD)
     write("builds.py", body + "def build(): return Config()\nmain(build())\n")
     for source in ("whole", "whole/__main__.py", "quiet", "late", "late.py", "builds:build"):
-        assert error(source) == f"recipe {source!r}: {told}"
+        assert error(source) == f"recipe {source!r}: {message}"
     assert not (tmp_path / "imported").exists()
     write("whole/__main__.py", body + GUARD)
     assert resolve("whole").config_class == "Config"
@@ -290,15 +298,15 @@ BUILDS = """
 
 def test_a_function_that_returns_a_blueprint_or_a_config_is_a_recipe(write):
     write("builds.py", BUILDS)
-    found = resolve("builds:blueprint")
-    assert (found.function, found.config_class, found.log_path_field) == (
+    resolved = resolve("builds:blueprint")
+    assert (resolved.function, resolved.config_class, resolved.log_path_field) == (
         "blueprint",
         "Config",
         "log_path",
     )
-    assert found.takes["rate"] == {"type": "float", "doc": "", "default": 0.5}
-    assert found.takes["name"]["default"] == "a"
-    assert found.takes["wide"] == {"type": "bool", "doc": "", "default": False}
+    assert resolved.takes["rate"] == {"type": "float", "doc": "", "default": 0.5}
+    assert resolved.takes["name"]["default"] == "a"
+    assert resolved.takes["wide"] == {"type": "bool", "doc": "", "default": False}
     given, problems, *_ = inspect("builds.py:config", [{"rate": 2.0}])
     assert (given.function, given.config_class, problems) == ("config", "Config", [])
     assert error("builds:action").startswith(
@@ -334,8 +342,12 @@ def test_what_a_function_s_config_does_not_take_is_told_with_its_key(write):
 
 def test_without_validation_nothing_is_imported(write):
     write("broken.py", "raise RuntimeError")
-    found = resolve("broken", validate=False)
-    assert (found.module, found.log_path_field, found.seed_field) == ("broken", "log_path", "seed")
+    resolved = resolve("broken", validate=False)
+    assert (resolved.module, resolved.log_path_field, resolved.seed_field) == (
+        "broken",
+        "log_path",
+        "seed",
+    )
 
 
 def test_the_environment_of_the_run_is_that_of_the_check(write):

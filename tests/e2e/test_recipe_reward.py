@@ -80,12 +80,12 @@ def test_a_users_function_is_tried_first_and_its_failures_are_kept(recipes, warm
     for line in recipes.measured(tmp_path / "run")[:-1]:
         folder = tmp_path / "run" / f"iteration_{line['step']:06d}"
         episodes = recipes.read(folder / "train_rollout_summaries.jsonl")
-        said = [episode["steps"][0]["logs"] for episode in episodes]
-        failed = sum(len(logs["response"]) == 1 for logs in said)
+        step_logs = [episode["steps"][0]["logs"] for episode in episodes]
+        failed = sum(len(logs["response"]) == 1 for logs in step_logs)
         assert line["env/all/reward_failures"] == failed
-        kept = folder / "reward_failures.jsonl"
-        assert len(recipes.read(kept) if kept.exists() else []) == failed
-        for episode, logs in zip(episodes, said, strict=True):
+        failures = folder / "reward_failures.jsonl"
+        assert len(recipes.read(failures) if failures.exists() else []) == failed
+        for episode, logs in zip(episodes, step_logs, strict=True):
             scope = {}
             exec(SCORE, scope)  # noqa: S102  the test's own text
             wrong = len(logs["response"]) == 1
@@ -104,10 +104,10 @@ def test_a_function_that_fails_on_all_answers_of_a_step_ends_the_run(recipes, tm
     settings |= {"length": 6, "letters": 8}
     done = recipes.run("rl", tmp_path / "run", **settings)
     assert done.returncode == 1
-    said = f"reward_function {function}:score failed on all 64 answers of step 0: KeyError: "
-    assert done.stderr.startswith(f"error: {said}")
+    message = f"reward_function {function}:score failed on all 64 answers of step 0: KeyError: "
+    assert done.stderr.startswith(f"error: {message}")
     assert done.stderr.count("\n") == 1
-    assert said in done.stdout
+    assert message in done.stdout
     [line] = recipes.measured(tmp_path / "run")
     assert line["env/all/frac_reward_failed"] == 1.0
     # Mended, it goes on with the same run.

@@ -66,7 +66,7 @@ def test_what_it_leaves_behind(recipes, warm, tmp_path):
         rewards: dict[int, set[float]] = {}
         for episode in episodes:
             rewards.setdefault(episode["group_idx"], set()).add(episode["total_reward"])
-        dropped = sum(len(found) == 1 for found in rewards.values())
+        dropped = sum(len(group) == 1 for group in rewards.values())
         assert line["num_groups_dropped"] == dropped
         assert line["num_sequences"] == (8 - dropped) * 16
         assert line["optim/entropy"] > 0
@@ -116,10 +116,13 @@ def test_questions_from_a_file(recipes, tmp_path):
     settings = {"data": data, "test_size": 4, "max_steps": 2, "groups_per_batch": 2}
     recipes.succeed("rl", tmp_path / "run", **settings)
     summaries = tmp_path / "run" / "iteration_000002" / "eval_test_rollout_summaries.jsonl"
-    found = recipes.read(summaries)
-    assert {episode["tags"][0] for episode in found} == {"sky"}
-    assert {episode["steps"][0]["logs"]["reference_answer"] for episode in found} <= {"red", "blue"}
-    assert len(found) == 4
+    records = recipes.read(summaries)
+    assert {episode["tags"][0] for episode in records} == {"sky"}
+    assert {episode["steps"][0]["logs"]["reference_answer"] for episode in records} <= {
+        "red",
+        "blue",
+    }
+    assert len(records) == 4
 
 
 def test_episodes_go_to_a_collector_while_it_trains(recipes, collector, tmp_path):
@@ -130,7 +133,7 @@ def test_episodes_go_to_a_collector_while_it_trains(recipes, collector, tmp_path
     worker |= {"SWEEPER_ATTEMPT": "2", "SWEEPER_RUN": "c0ffee"}
     recipes.succeed("rl", tmp_path / "told", worker, **settings)
     spans = [
-        {one["key"].removeprefix("sweeper."): one["value"] for one in span["attributes"]}
+        {a["key"].removeprefix("sweeper."): a["value"] for a in span["attributes"]}
         for path, _, body in collector.taken
         for resource in body["resourceSpans"]
         for scope in resource["scopeSpans"]

@@ -128,9 +128,9 @@ def test_what_is_found_for_auto_is_on_record(recipes, tmp_path):
     again = recipes.run("sft", tmp_path, **settings, model_name="Qwen/Qwen3-8B")
     assert again.stdout.endswith("holds this run, finished after 2 steps\n")
     other = recipes.run("sft", tmp_path / "other", **settings, model_name="openai/gpt-oss-20b")
-    told = "learning_rate=auto: no rate is known for gpt-oss models such as "
-    told += "openai/gpt-oss-20b, only for Llama and Qwen; give a number"
-    assert (other.returncode, other.stderr) == (1, f"error: {told}\n")
+    message = "learning_rate=auto: no rate is known for gpt-oss models such as "
+    message += "openai/gpt-oss-20b, only for Llama and Qwen; give a number"
+    assert (other.returncode, other.stderr) == (1, f"error: {message}\n")
 
 
 def test_a_lost_checkpoint_is_one_clear_line(recipes, tmp_path):

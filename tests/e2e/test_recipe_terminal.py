@@ -80,20 +80,20 @@ def test_what_it_leaves_behind(recipes, whole):
         assert line["env/all/environment_failures"] == line["env/all/episodes_lost"] == 0
         # Of every token: sampled and trained logprobs differ by less than 1e-5.
         assert 2 * line["optim/kl_sample_train_v2"] * line["num_tokens"] < 1e-10
-        own = trajectories(whole, line["step"])
-        earned = [one["extra"]["reward"] for one in own]
+        rows = trajectories(whole, line["step"])
+        earned = [trajectory["extra"]["reward"] for trajectory in rows]
         assert sum(earned) / 18 == pytest.approx(line["env/all/reward/total"])
     assert lines[-2]["env/all/reward/total"] > lines[0]["env/all/reward/total"]
     assert {key for line in (lines[0], lines[-1]) for key in line} >= {"test/reward"}
     assert len(trajectories(whole, 4, "eval_test")) == 3
-    one = trajectories(whole, 3)[0]
-    assert one["schema_version"] == "ATIF-v1.8"
-    assert [step["source"] for step in one["steps"]] == ["user", "agent", "agent", "agent"]
-    for step in one["steps"][1:]:
+    trajectory = trajectories(whole, 3)[0]
+    assert trajectory["schema_version"] == "ATIF-v1.8"
+    assert [step["source"] for step in trajectory["steps"]] == ["user", "agent", "agent", "agent"]
+    for step in trajectory["steps"][1:]:
         assert len(step["metrics"]["logprobs"]) == step["metrics"]["completion_tokens"] == 1
         assert step["observation"]["results"][0]["content"]
     summary = recipes.read(whole / "iteration_000003" / "train_rollout_summaries.jsonl")[0]
-    assert summary["tags"] == ["terminal", one["extra"]["task"]]
+    assert summary["tags"] == ["terminal", trajectory["extra"]["task"]]
     assert [turn["episode_done"] for turn in summary["steps"]] == [False, False, True]
 
 
@@ -140,10 +140,10 @@ def test_of_200_episodes_all_is_trained_as_it_was_sampled(recipes, tmp_path):
     for episode, datum in zip(episodes, data, strict=True):
         sampled = {}
         for step in episode["steps"][1:]:
-            told = step["metrics"]
-            own = zip(told["completion_token_ids"], told["logprobs"], strict=True)
+            metrics = step["metrics"]
+            tokens = zip(metrics["completion_token_ids"], metrics["logprobs"], strict=True)
             # The target at a place is the token behind it.
-            sampled |= dict(enumerate(own, start=told["prompt_tokens"] - 1))
+            sampled |= dict(enumerate(tokens, start=metrics["prompt_tokens"] - 1))
         assert len(sampled) >= 3
         for place, (token, logprob) in sampled.items():
             assert datum["target_tokens"][place] == token
@@ -227,10 +227,10 @@ def test_a_stopped_run_goes_on_in_the_middle_of_a_step(recipes, whole, tmp_path,
     while any(in_an_environment(pid) for pid in left):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    played = {one["seconds"] for one in episodes_of(tmp_path) if one["step"] == step}
+    played = {episode["seconds"] for episode in episodes_of(tmp_path) if episode["step"] == step}
     recipes.succeed("terminal", tmp_path, **SMALL)
     assert played
-    assert played <= {one["extra"]["seconds"] for one in trajectories(tmp_path, step)}
+    assert played <= {trajectory["extra"]["seconds"] for trajectory in trajectories(tmp_path, step)}
     assert rewards(recipes, tmp_path) == rewards(recipes, whole)
 
 
@@ -271,9 +271,9 @@ def test_verifiers_that_fail_on_all_episodes_of_a_step_end_the_run(recipes, tmp_
     [line] = recipes.measured(tmp_path / "run")
     assert line["env/all/verifier_failures"] == 6
     assert line["env/all/frac_verifier_failed"] == 1.0
-    kept = recipes.read(tmp_path / "run" / "iteration_000000" / "reward_failures.jsonl")
-    assert len(kept) == 6
-    assert all(one["error"].startswith(f"{one['question']}: ") for one in kept)
+    failures = recipes.read(tmp_path / "run" / "iteration_000000" / "reward_failures.jsonl")
+    assert len(failures) == 6
+    assert all(failure["error"].startswith(f"{failure['question']}: ") for failure in failures)
 
 
 def test_episodes_in_a_folder_are_the_same(recipes, whole, tmp_path):

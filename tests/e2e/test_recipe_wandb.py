@@ -18,28 +18,28 @@ SETTINGS = {
 }
 
 
-def history(found):
+def history(records):
     """Metrics by step, without what W&B adds: names that begin with a low line."""
-    items = [record["history"]["item"] for record in found if record["type"] == "history"]
+    items = [record["history"]["item"] for record in records if record["type"] == "history"]
     return {
         item["_step"]: {k: v for k, v in item.items() if not k.startswith("_")} for item in items
     }
 
 
-def told(found):
+def run_settings(records):
     """What W&B was told of the run."""
-    [run] = [record["run"] for record in found if record["type"] == "run"]
+    [run] = [record["run"] for record in records if record["type"] == "run"]
     return run
 
 
-def exit_code(found):
-    [end] = [record["exit"] for record in found if record["type"] == "exit"]
+def exit_code(records):
+    [end] = [record["exit"] for record in records if record["type"] == "exit"]
     return end.get("exit_code", 0)
 
 
 def lines(recipes, log_path):
-    found = recipes.read(log_path / "metrics.jsonl")
-    return {line.pop("step"): line for line in found}
+    rows = recipes.read(log_path / "metrics.jsonl")
+    return {line.pop("step"): line for line in rows}
 
 
 def offline_runs(log_path):
@@ -54,14 +54,14 @@ def test_it_gets_what_metrics_jsonl_gets(recipes, tmp_path, recipe, wandb_record
     done = recipes.run(recipe, log_path, env=OFFLINE | variables, **settings)
     assert done.returncode == 0, done.stderr
     [folder] = offline_runs(log_path)
-    found = wandb_records(folder)
-    run = told(found)
+    records = wandb_records(folder)
+    run = run_settings(records)
     assert (run["project"], run["display_name"]) == ("demo", "first")
     assert (run["run_group"], run["tags"]) == ("sweep", ["a", "b"])
     config = json.loads((log_path / "config.json").read_text())
     assert {k: v for k, v in run["config"]["update"].items() if k != "_wandb"} == config
-    assert history(found) == lines(recipes, log_path)
-    assert exit_code(found) == 0
+    assert history(records) == lines(recipes, log_path)
+    assert exit_code(records) == 0
     assert not [path for path in log_path.rglob("*") if path.is_symlink() and path.is_dir()]
     assert not Path("wandb").exists()
 
@@ -76,14 +76,14 @@ def test_a_run_that_goes_on_goes_on_there(recipes, tmp_path, signum, code, wandb
     assert recipes.run("sft", tmp_path, env=OFFLINE, **settings).returncode == 0
 
     first, second = (wandb_records(folder) for folder in offline_runs(tmp_path))
-    assert told(second)["run_id"] == checkpoint["wandb_run_id"]
+    assert run_settings(second)["run_id"] == checkpoint["wandb_run_id"]
     final = recipes.read(tmp_path / "checkpoints.jsonl")[-1]
     assert final["wandb_run_id"] == checkpoint["wandb_run_id"]
     assert set(history(second)) == set(range(checkpoint["batch"], 31))
     whole = lines(recipes, tmp_path)
     assert history(second).items() <= whole.items()
     if signum == signal.SIGTERM:  # killed, W&B has lost what was not in its file yet
-        assert told(first)["run_id"] == checkpoint["wandb_run_id"]
+        assert run_settings(first)["run_id"] == checkpoint["wandb_run_id"]
         assert exit_code(first) == code
         assert set(history(first)) == set(range(checkpoint["batch"]))
         assert history(first) | history(second) == whole
@@ -93,7 +93,10 @@ def test_a_run_that_begins_again_is_another_one(recipes, tmp_path, wandb_records
     settings = SETTINGS["sft"] | {"wandb_project": "demo"}
     for name in ("a", "b"):
         assert recipes.run("sft", tmp_path / name, env=OFFLINE, **settings).returncode == 0
-    ids = [told(wandb_records(offline_runs(tmp_path / name)[0]))["run_id"] for name in ("a", "b")]
+    ids = [
+        run_settings(wandb_records(offline_runs(tmp_path / name)[0]))["run_id"]
+        for name in ("a", "b")
+    ]
     assert ids[0] != ids[1]
 
 
@@ -105,7 +108,7 @@ def test_variables_are_enough_and_come_before_what_was_recorded(recipes, tmp_pat
     log_path = tmp_path / "run"
     assert recipes.run("sft", log_path, env=env, **SETTINGS["sft"]).returncode == 0
     [folder] = offline_runs(elsewhere)
-    run = told(wandb_records(folder))
+    run = run_settings(wandb_records(folder))
     assert (run["project"], run["run_id"], run["display_name"]) == ("p", "chosen", "named")
     assert not (log_path / "wandb").exists()
     assert recipes.read(log_path / "checkpoints.jsonl")[-1]["wandb_run_id"] == "chosen"

@@ -74,8 +74,8 @@ class Service(ThreadingHTTPServer):
                 self.configs.setdefault(values["name"], {}).update(json.loads(values["config"]))
             if values.get("project"):
                 # What is asked first: later it is what we answered.
-                asked = (values.get("entity"), values["project"])
-                self.projects.setdefault(values["name"], asked)
+                project_key = (values.get("entity"), values["project"])
+                self.projects.setdefault(values["name"], project_key)
             return {"upsertBucket": {"bucket": self.bucket(values["name"]), "inserted": True}}
         if "CreateRunFiles" in text:
             files = [{"name": name, "uploadUrl": self.url} for name in values["files"]]
@@ -107,13 +107,13 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
-        said = {}
+        response = {}
         if self.path.endswith("/file_stream"):
-            said = self.server.stream(self.path.split("/")[-2], json.loads(body))
+            response = self.server.stream(self.path.split("/")[-2], json.loads(body))
         elif self.path.endswith("/graphql"):
-            asked = json.loads(body)
-            said = {"data": self.server.query(asked["query"], asked.get("variables") or {})}
-        text = json.dumps(said).encode()
+            request = json.loads(body)
+            response = {"data": self.server.query(request["query"], request.get("variables") or {})}
+        text = json.dumps(response).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))
@@ -140,8 +140,8 @@ def env(service):
 
 
 def lines(recipes, log_path):
-    found = recipes.read(log_path / "metrics.jsonl")
-    return {line.pop("step"): line for line in found}
+    rows = recipes.read(log_path / "metrics.jsonl")
+    return {line.pop("step"): line for line in rows}
 
 
 def recorded(recipes, log_path):
@@ -164,10 +164,10 @@ def test_a_stopped_run_leaves_no_gap_there(recipes, service, env, tmp_path, sign
     run = recorded(recipes, tmp_path)
     assert recipes.run("sft", tmp_path, env=env, **settings).returncode == 0
     assert recorded(recipes, tmp_path) == run
-    found, whole = service.history(run), lines(recipes, tmp_path)
-    assert list(found) == list(whole)
+    history, whole = service.history(run), lines(recipes, tmp_path)
+    assert list(history) == list(whole)
     for step, metrics in whole.items():  # a step trained again took another time
-        assert found[step] | {"time/total": 0} == metrics | {"time/total": 0}
+        assert history[step] | {"time/total": 0} == metrics | {"time/total": 0}
     assert service.exit_codes[run][-1] == 0
 
 
@@ -184,10 +184,10 @@ def test_attempts_of_a_sweep_s_run_are_one_run_there(recipes, service, env, tmp_
     document = {"name": "s", "created": "now", "launch": {}, "recipe": {}, "runs": []}
     plan = read({**document, "wandb": {"project": "from the grid", "entity": "us"}}, "sweep.json")
     run = Run("0123456789ab", "lr=1", "lr=1", 0, {"max_steps": 30})
-    told = variables(plan, run)
+    environment = variables(plan, run)
     settings = SETTINGS | {"max_steps": 30}
     first, second = tmp_path / "1", tmp_path / "2"
-    there = env | told | {"WANDB_DIR": str(first)}
+    there = env | environment | {"WANDB_DIR": str(first)}
     first.mkdir()
     assert recipes.stopped_after("sft", first, 9, signal.SIGTERM, env=there, **settings)[0] == 143
     second.mkdir()
@@ -196,9 +196,9 @@ def test_attempts_of_a_sweep_s_run_are_one_run_there(recipes, service, env, tmp_
     done = recipes.run("sft", second, env=there | {"WANDB_DIR": str(second)}, **settings)
     assert done.returncode == 0
     assert "W&B: " not in done.stderr
-    known = run_id(plan, run.id)
-    assert list(service.lines) == [known]
-    assert list(service.history(known)) == list(lines(recipes, second))
-    assert service.configs[known]["max_steps"]["value"] == 30
-    assert service.configs[known]["sweeper"]["value"]["cell"] == "lr=1"
-    assert service.projects[known] == ("us", "from the grid")
+    wandb_id = run_id(plan, run.id)
+    assert list(service.lines) == [wandb_id]
+    assert list(service.history(wandb_id)) == list(lines(recipes, second))
+    assert service.configs[wandb_id]["max_steps"]["value"] == 30
+    assert service.configs[wandb_id]["sweeper"]["value"]["cell"] == "lr=1"
+    assert service.projects[wandb_id] == ("us", "from the grid")

@@ -110,8 +110,8 @@ print("TOLD" + json.dumps(told))
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.rpartition("TOLD")[2])
-    assert told == [f"{run}.1", True, rows, written.checkpoint("c")]
+    document = json.loads(done.stdout.rpartition("TOLD")[2])
+    assert document == [f"{run}.1", True, rows, written.checkpoint("c")]
     registry = Registry(str(tmp_path / "x"), cache=str(tmp_path / "cache"))
     frame = registry.runs().set_index("name")
     assert set(frame.index) == {"theirs", "logged"}

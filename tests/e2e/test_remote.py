@@ -183,8 +183,8 @@ def test_a_race_for_seeds(local: Any, s3_root: str) -> None:
         "toys/race/2.json",
     ]
     assert "0 to start, 11 succeeded" in local.run("plan", "race.yaml")
-    found = analysis.analyze(s3_root, "toys")
-    assert "Raced: 1 of 12 runs were not needed" in json.dumps(found.document)
+    report = analysis.analyze(s3_root, "toys")
+    assert "Raced: 1 of 12 runs were not needed" in json.dumps(report.document)
 
 
 def test_detached_followed_and_cancelled(
@@ -212,11 +212,11 @@ def test_detached_followed_and_cancelled(
 
 def test_output_is_followed_while_it_comes_in_parts(local: Any) -> None:
     local.run("launch", "grid.yaml", "seconds=6", "launch.sync=1s")
-    said = local.run("logs", "-f", "toys").splitlines()
+    lines = local.run("logs", "-f", "toys").splitlines()
     for rate in ("0.1", "0.3"):
-        mine = [line.partition(" | ")[2] for line in said if line.startswith(f"lr={rate} ")]
+        mine = [line.partition(" | ")[2] for line in lines if line.startswith(f"lr={rate} ")]
         assert mine == [f"step {step}" for step in range(20)]
-    assert len(said) == 40
+    assert len(lines) == 40
 
 
 @pytest.fixture
@@ -250,15 +250,15 @@ def _all_are_past(shell: Any, steps: int) -> bool:
 
 def _workers(root: str) -> list[int]:
     """The workers of the test's own sweep."""
-    found: list[int] = []
+    workers: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             arguments = (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
         if b"sweeper.worker.main" in arguments and f"{root}/toys".encode() in arguments:
-            found.append(int(folder.name))
-    return found
+            workers.append(int(folder.name))
+    return workers
 
 
 def test_killed_and_resumed_on_another_machine(killed: Any, s3_root: str, tmp_path: Path) -> None:
@@ -284,9 +284,9 @@ def test_killed_and_resumed_on_another_machine(killed: Any, s3_root: str, tmp_pa
     assert list(_steps(s3_root).values()) == [list(range(20))] * 2
     store = open_store(s3_root)
     for run in {run for run, _, _ in before}:
-        done = [step for one, attempt, step in before if (one, attempt) == (run, "1")]
-        kept = store.read(f"toys/runs/{run}.1/metrics.jsonl").count(b"\n")
-        assert kept >= len(done) - 1  # the ledger is written first
+        done = [step for name, attempt, step in before if (name, attempt) == (run, "1")]
+        steps_stored = store.read(f"toys/runs/{run}.1/metrics.jsonl").count(b"\n")
+        assert steps_stored >= len(done) - 1  # the ledger is written first
 
 
 def test_killed_and_resumed_here(killed: Any, s3_root: str) -> None:
@@ -335,15 +335,15 @@ def test_no_secret_stays_where_a_launcher_was_taken_over_from(local: Any, s3_roo
     launcher = local.start("launch", "grid.yaml", "seconds=6", "--wait")
     try:
         local.until(lambda: len(local.executed()) >= 4)
-        kept = local.folder / "home" / "environments"
-        assert len(list(kept.iterdir())) == 1
+        folder = local.folder / "home" / "environments"
+        assert len(list(folder.iterdir())) == 1
         other = {"host": "another", "pid": 1, "began": "1"}
         open_store(s3_root).create("toys/launcher/2", json.dumps(other).encode())
         _, errors = launcher.communicate(timeout=120)
     finally:
         local.hold.unlink()
     assert launcher.returncode == 6 and "has taken over 'toys'" in errors
-    assert list(kept.iterdir()) == []
+    assert list(folder.iterdir()) == []
     local.until_states({"succeeded": 2})
     assert set(local.executed().values()) == {1} and len(local.executed()) == 40
 
@@ -368,11 +368,11 @@ def test_an_outage_that_outlasts_the_runs(
 
 def test_roots_that_are_refused(local: Any) -> None:
     shell = local
-    said = shell.run("launch", "grid.yaml", "--root", "s3://there-is-no-such/x", code=6)
-    assert said.endswith("sweeper: s3://there-is-no-such/x: no such bucket\n")
+    output = shell.run("launch", "grid.yaml", "--root", "s3://there-is-no-such/x", code=6)
+    assert output.endswith("sweeper: s3://there-is-no-such/x: no such bucket\n")
     assert "one process" in shell.run("launch", "grid.yaml", "--root", "memory://x", code=2)
-    said = shell.run("status", "--root", "s3://AKIA:hushhush@bucket/x", code=6)
-    assert "remove the credentials" in said
-    assert "hushhush" not in said
+    output = shell.run("status", "--root", "s3://AKIA:hushhush@bucket/x", code=6)
+    assert "remove the credentials" in output
+    assert "hushhush" not in output
     checks = json.loads(shell.run("doctor", "--json"))["checks"]
     assert "creates exclusively" in next(c["found"] for c in checks if c["name"] == "store")

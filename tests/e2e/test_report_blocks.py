@@ -32,9 +32,9 @@ COMMON = {"moonshotai/Kimi-K2-Thinking", "moonshotai/Kimi-K2.5", "Qwen/Qwen3-32B
 def cookbook() -> ModuleType:
     spec = importlib.util.spec_from_file_location("cookbook_sweep", SUPPORT)
     assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def expected(cookbook: ModuleType) -> dict[str, Any]:
         if row.test_nll is not None:
             values[row.model][row.rate, row.rank].append(row.test_nll)
     return {
-        model: sorted((sum(own) / len(own), at) for at, own in cells.items())
+        model: sorted((sum(values) / len(values), at) for at, values in cells.items())
         for model, cells in values.items()
     }
 
@@ -73,16 +73,16 @@ def test_each_model_of_the_cookbooks_sweep_has_its_winner_and_its_ends(
         best = blocks[model].best
         assert best is not None and best.summary.mean == pytest.approx(means[0][0], abs=1e-12)
         rate, rank_ = means[0][1]
-        if rank_ == max(own[1] for _, own in means) and means[1][0] > means[0][0]:
+        if rank_ == max(mean[1] for _, mean in means) and means[1][0] > means[0][0]:
             ranks.add(model)
-        if rate in (max(own[0] for _, own in means), min(own[0] for _, own in means)):
+        if rate in (max(mean[0] for _, mean in means), min(mean[0] for _, mean in means)):
             rates.add(model)
-    found = {axis: {m for m, b in blocks.items() if _edge(b, axis)} for axis in _AXES}
-    assert len(ranks) == 31 and found["lora_rank"] == ranks
-    assert len(rates) == 10 and found["learning_rate"] >= rates
+    blocks_at_edge = {axis: {m for m, b in blocks.items() if _edge(b, axis)} for axis in _AXES}
+    assert len(ranks) == 31 and blocks_at_edge["lora_rank"] == ranks
+    assert len(rates) == 10 and blocks_at_edge["learning_rate"] >= rates
     # Two more are ends with the rank as it is: a larger rate failed there, or was not tried.
     more = {"Qwen/Qwen3-VL-30B-A3B-Instruct", "Qwen/Qwen3-32B"}
-    assert found["learning_rate"] - rates == more - rates
+    assert blocks_at_edge["learning_rate"] - rates == more - rates
 
 
 _AXES = ("learning_rate", "lora_rank")
@@ -112,9 +112,9 @@ def test_without_by_the_report_says_that_blocks_are_there(
     cookbook: ModuleType, written: ModuleType, tmp_path: Path
 ):
     cookbook.write(tmp_path, written, cookbook.read())
-    found = study(load(Registry(str(tmp_path)), "sft-sweep", None, None))
-    assert found.blocks is not None and not found.ranking.leaders
-    (step,) = [step for step in found.verdict.steps if "--by" in step]
+    result = study(load(Registry(str(tmp_path)), "sft-sweep", None, None))
+    assert result.blocks is not None and not result.ranking.leaders
+    (step,) = [step for step in result.verdict.steps if "--by" in step]
     assert step.endswith("sweeper analyze sft-sweep --by model_name.")
 
 
@@ -143,9 +143,9 @@ def test_holes_are_what_other_models_have(judged: Study):
     )
     planned = {(c.settings["model_name"], rest(c, "model_name")) for c in judged.ranking.cells}
     every = [(block.value, row) for block in judged.blocks.blocks for row in block.holes]
-    asked = [one for one in every if one not in planned]
+    missing = [cell for cell in every if cell not in planned]
     assert judged.next is not None and judged.next.kind == "holes"
-    assert judged.next.cells == len(asked) == judged.next.yaml.count("- {model_name: ")
+    assert judged.next.cells == len(missing) == judged.next.yaml.count("- {model_name: ")
 
 
 def test_what_blocks_lack_is_what_to_run_next_and_then_what_may_be_their_best(
@@ -182,8 +182,8 @@ def test_what_blocks_lack_is_what_to_run_next_and_then_what_may_be_their_best(
     assert parse_grid(whole.next.yaml, "next.yaml").name == "whole-confirm"
     for lr in (1, 2):
         assert f"- {{model: a, lr: {lr}, rank: 1}}" in whole.next.yaml
-    told = following("told", a11=1.0, a21=7.0, b22=5.0, **others)
-    assert told.next is None and told.no_next is None
+    proposal = following("told", a11=1.0, a21=7.0, b22=5.0, **others)
+    assert proposal.next is None and proposal.no_next is None
 
 
 def test_a_block_of_single_runs_gets_fresh_seeds_of_its_first_two(
@@ -230,9 +230,9 @@ def _two_models(seeds: int) -> list[tuple[dict[str, Any], list[float]]]:
 
 def test_blocks_are_found_where_the_optimum_is_told_to_move(tmp_path: Path, written: ModuleType):
     written.measured(tmp_path, _two_models(3), axes=("model", "lr"))
-    found = study(load(Registry(str(tmp_path)), "demo", None, None))
-    assert found.blocks is not None and not found.blocks.asked and found.blocks.by == "model"
-    ends = {b.value: [(e.value, e.side, e.told) for e in b.edges] for b in found.blocks.blocks}
+    result = study(load(Registry(str(tmp_path)), "demo", None, None))
+    assert result.blocks is not None and not result.blocks.asked and result.blocks.by == "model"
+    ends = {b.value: [(e.value, e.side, e.told) for e in b.edges] for b in result.blocks.blocks}
     assert ends == {"a": [(1, "smallest", True)], "b": [(8, "largest", True)]}
 
 

@@ -48,8 +48,8 @@ def test_the_curves_are_drawn_without_a_word_on_the_console(browser: Any, page: 
         [float(text) for text in re.findall(r'class="ytick"><text[^>]*>([^<]*)<', chart)]
         for chart in document.split('data-figure="')[1:]
     ]
-    decades = [own for own in marks if own and max(own) > 5 * min(own) > 0]
-    assert decades and all(own == sorted(set(own)) for own in marks)
+    decades = [values for values in marks if values and max(values) > 5 * min(values) > 0]
+    assert decades and all(values == sorted(set(values)) for values in marks)
     ours = "#4ba6dd" if dark else "#0072b2"
     red, green, blue = (int(ours[i : i + 2], 16) for i in (1, 3, 5))
     assert f"stroke: rgb({red}, {green}, {blue})" in document
@@ -106,7 +106,7 @@ def test_what_is_hostile_stays_text(browser: Any, tmp_path: Path, sweep: str):
     assert 'class="drawn"' in document
     assert not re.search(r"<img[^>]+src=.?x", document)
     # And in what opens when a run is clicked, the policy gone: `told` fails on an error of `boom`.
-    opened_, texts, logs, twice = told(browser, Path(report.html_path), CLICK_EVERY_RUN)
+    opened_, texts, logs, twice = evaluated(browser, Path(report.html_path), CLICK_EVERY_RUN)
     assert int(opened_) == len(report.runs)
     assert (int(texts) > 0) == (sweep == "hostile-rl")
     assert int(logs) == (len(written.HOSTILE) if sweep == "hostile" else 0)
@@ -121,7 +121,7 @@ def test_the_policy_stops_a_foreign_script(browser: Any, page: Path):
     assert any("Content Security Policy" in line for line in console)
 
 
-def told(browser: Any, page: Path, script: str, width: int = 1200) -> list[str]:
+def evaluated(browser: Any, page: Path, script: str, width: int = 1200) -> list[str]:
     """What a script at the end of the page, which is stripped of its policy, puts in its title."""
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
     page.write_text(text.replace("</body>", script))
@@ -171,13 +171,13 @@ def test_what_one_solves_and_another_does_not_is_read_side_by_side(browser: Any,
     report = analysis.analyze(str(tmp_path / "sweeps"), "beside", pictures=False)
     page = Path(report.html_path)
     assert "lr=2 says" not in page.read_text()  # it is packed until it is looked at
-    best, other, count, shown, before, own, their, back = told(browser, page, LOOK_BESIDE)
+    best, other, count, shown, before, own_text, their, back = evaluated(browser, page, LOOK_BESIDE)
     assert (best, other) == ("lr=2", "lr=1")
     assert (count, shown, before) == ("18 questions, of which 8 are here", "8", "0")
-    assert (own, their) == (f"{evil} lr=2 says 0, right", f"{evil} lr=1 says 0, wrong")
+    assert (own_text, their) == (f"{evil} lr=2 says 0, right", f"{evil} lr=1 says 0, wrong")
     assert back == "1 question"
     alone = report.document["items"][0]["alone"]
-    assert [(one["cell"], one["other"], one["count"]) for one in alone] == [
+    assert [(pair["cell"], pair["other"], pair["count"]) for pair in alone] == [
         ("lr=2", "lr=1", 18),
         ("lr=1", "lr=2", 1),
     ]
@@ -241,15 +241,15 @@ soon(drawn, () => {
 
 
 def test_clicks_sort_the_table_and_switch_the_curves(browser: Any, page: Path):
-    said = told(browser, page, CLICKS)
+    answers = evaluated(browser, page, CLICKS)
     # By rank; by mean upwards and downwards; one run is left; one of three cells (of three traces
     # each: runs, band, mean) is off.
     # Numbers are spelled as in the names of runs; `rank=8` is not what was asked for by `rank=80`.
-    found = ("9", "1", "0", "0")
+    counts = ("9", "1", "0", "0")
     upwards, downwards = "0.001 0.0001 0.01", "0.01 0.0001 0.001"
     switched = ("false", "true", "6", "log", "true")
     closer = "0.2 0.3 0.4 0.5 0.6"
-    assert said == [upwards, upwards, downwards, "1", *found, *switched, closer]
+    assert answers == [upwards, upwards, downwards, "1", *counts, *switched, closer]
 
 
 PAPER = (
@@ -285,8 +285,8 @@ matchMedia = (query) => { kept.push(real(query)); return kept.at(-1); };
 
 def test_paper_gets_curves_of_its_width_and_all_details(browser: Any, page: Path):
     page.write_text(page.read_text().replace("<head>", KEEP, 1))
-    said = told(browser, page, PAPER)
-    screen, paper, after = said[:3], said[3:6], said[6:]
+    answers = evaluated(browser, page, PAPER)
+    screen, paper, after = answers[:3], answers[3:6], answers[6:]
     assert screen == [screen[2], "false", screen[2]] and int(screen[0]) > 1000
     assert paper[:2] == ["680", "true"]
     assert after == screen
@@ -308,7 +308,7 @@ def test_the_table_fits_a_wide_window_and_scrolls_by_itself_in_a_narrow_one(
     page = Path(report.html_path)
     narrow = page.with_name("narrow.html")
     narrow.write_text(page.read_text())
-    needs, has, _ = map(int, told(browser, page, WIDTHS, 1400))
+    needs, has, _ = map(int, evaluated(browser, page, WIDTHS, 1400))
     assert needs == has
-    needs, has, body = map(int, told(browser, narrow, WIDTHS, 500))
+    needs, has, body = map(int, evaluated(browser, narrow, WIDTHS, 500))
     assert needs > has and body <= 500

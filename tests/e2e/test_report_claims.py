@@ -22,13 +22,13 @@ pytestmark = pytest.mark.e2e
 def studied(root: Path, values: Any) -> Study:
     """Of a sweep over one axis that ends at these values, a row a cell."""
     metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
-    cells = [({"lr": lr}, list(map(float, own))) for lr, own in enumerate(values, 1)]
+    cells = [({"lr": lr}, list(map(float, row))) for lr, row in enumerate(values, 1)]
     written.measured(root, cells, metric=metric)
     return study(load(Registry(str(root)), "demo", None, None))
 
 
-def told(found: Study, kind: str) -> str:
-    (text,) = [finding.text for finding in found.findings if finding.kind == kind]
+def finding_text(result: Study, kind: str) -> str:
+    (text,) = [finding.text for finding in result.findings if finding.kind == kind]
     return text
 
 
@@ -45,11 +45,11 @@ def test_of_184_cells_as_many_are_told_from_the_best_as_by_tukeys_procedure(larg
     ranking = large.ranking
     assert len(ranking.cells) == 184 and ranking.best is not None
     tied, apart = len(ranking.tied), len(ranking.apart)
-    text = told(large, "tied")
+    text = finding_text(large, "tied")
     assert text.startswith("Noise between seeds alone can explain its lead over")
     assert f" {apart} cells are unlikely to be the best" in text and tied + apart == 183
     groups = [cell.values for cell in ranking.cells]
-    within = np.mean([np.var(own, ddof=1) for own in groups])
+    within = np.mean([np.var(group, ddof=1) for group in groups])
     error = float(np.sqrt(2 * within / 3))
     reach = float(stats.studentized_range.ppf(0.95, 184, 2 * 184)) / 2**0.5
     best = ranking.best.summary.mean or 0.0
@@ -64,14 +64,14 @@ def test_three_seeds_show_a_winner_that_is_four_standard_deviations_ahead(tmp_pa
     alone = 0
     for _ in range(40):
         values = rng.normal(0, 1, (12, 3)) - 4.0 * (np.arange(12) == 0)[:, np.newaxis]
-        groups = {str(cell): own.tolist() for cell, own in enumerate(values)}
-        found = against_best(groups, "0", fit_noise(groups))
-        alone += all(one.told_apart and one.difference > 0 for one in found.values())
+        groups = {str(cell): group.tolist() for cell, group in enumerate(values)}
+        result = against_best(groups, "0", fit_noise(groups))
+        alone += all(c.told_apart and c.difference > 0 for c in result.values())
     assert alone >= 30
     values = rng.normal(10, 0.1, (6, 3)) - 0.4 * (np.arange(6) == 2)[:, np.newaxis]
-    found = studied(tmp_path, values)
-    assert found.verdict.kind == "clear" and found.verdict.headline == "lr 3"
-    assert told(found, "separated").startswith(
+    result = studied(tmp_path, values)
+    assert result.verdict.kind == "clear" and result.verdict.headline == "lr 3"
+    assert finding_text(result, "separated").startswith(
         "Every other cell compared is worse beyond the noise between seeds. The closest,"
     )
 
@@ -83,10 +83,10 @@ def test_differences_on_shared_seeds_pay_for_all_the_pairs_among_which_the_best_
     for _ in range(40):
         values = rng.normal(0, 1, (12, 3))
         best = int(values.mean(axis=1).argmin())
-        cells = {str(i): dict(enumerate(own)) for i, own in enumerate(values.tolist())}
-        own = cells.pop(str(best))
-        found = paired_with(cells, own, 12 * 11 // 2)
-        wrong += any(one.p is not None and one.p <= 0.05 for one in found.values())
+        cells = {str(i): dict(enumerate(row)) for i, row in enumerate(values.tolist())}
+        best_values = cells.pop(str(best))
+        comparisons = paired_with(cells, best_values, 12 * 11 // 2)
+        wrong += any(c.p is not None and c.p <= 0.05 for c in comparisons.values())
     assert wrong <= 6
 
 
@@ -94,8 +94,8 @@ def test_intervals_that_two_seeds_cannot_give_are_warned_of(tmp_path: Path):
     """Each run ends near one of two values: two seeds often end at the same one."""
     rng = np.random.default_rng(18)
     values = 5.0 + rng.choice([-1.0, 1.0], (12, 2)) + rng.normal(0, 0.1, (12, 2))
-    text = told(studied(tmp_path, values), "split_noise")
+    text = finding_text(studied(tmp_path, values), "split_noise")
     assert "as if some seeds had gone another way. Intervals" in text
     even = 5.0 + rng.normal(0, 1, (12, 2))
-    found = studied(tmp_path / "even", even)
-    assert "split_noise" not in {finding.kind for finding in found.findings}
+    result = studied(tmp_path / "even", even)
+    assert "split_noise" not in {finding.kind for finding in result.findings}

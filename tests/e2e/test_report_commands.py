@@ -93,22 +93,22 @@ def there_and_here(tmp_path: Path, grid: str, root: str) -> None:
     elsewhere.mkdir()
     sweeper(folder, "launch", "grids/demo.yaml", "--root", root, "--wait", "rate=[0.1, 0.3]")
     whole = root if "://" in root else str(folder / root)
-    said = sweeper(elsewhere, "analyze", "demo", "--root", whole)
-    next_ = re.search(r"^  next: (.*)$", said, re.MULTILINE)
-    assert next_ is not None, said
+    output = sweeper(elsewhere, "analyze", "demo", "--root", whole)
+    next_ = re.search(r"^  next: (.*)$", output, re.MULTILINE)
+    assert next_ is not None, output
     for place in (elsewhere, folder) if whole != root else (elsewhere,):
         typed(waiting(next_[1]), place)
         fresh = Registry(whole).sweep("demo-confirm").runs
         assert len(fresh) >= 6 and {run.state.value for run in fresh} == {"succeeded"}
         assert {run.config["warm"] for run in fresh} == {1}
     # And what the report says makes the same sweep and the same report.
-    where = re.search(r"^report: (.*)html$", said, re.MULTILINE)
+    where = re.search(r"^report: (.*)html$", output, re.MULTILINE)
     assert where is not None
     if "://" not in root:
         text = Path(f"{where[1]}md").read_text()
         launch, analyze = text.split("## How to reproduce")[1].split("```")[1].splitlines()[1:]
         typed(waiting(launch), elsewhere)
-        assert typed(analyze, elsewhere) == said
+        assert typed(analyze, elsewhere) == output
 
 
 def test_what_a_report_says_can_be_pasted_anywhere(tmp_path: Path):

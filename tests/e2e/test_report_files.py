@@ -48,15 +48,15 @@ def test_markdown_with_pictures_beside_it(tmp_path: Path, sweep: str):
 
 def test_the_same_bytes_from_another_process(tmp_path: Path):
     written.hostile_rollouts(tmp_path / "sweeps")
-    found: list[dict[str, bytes]] = []
+    reports: list[dict[str, bytes]] = []
     out = tmp_path / "out"
     for seed in ("1", "2"):  # of Python's hashes: the order of sets
         command = ["analyze", "--root", str(tmp_path / "sweeps"), "hostile-rl", "--out", str(out)]
         environment = os.environ | {"PYTHONHASHSEED": seed, "XDG_CACHE_HOME": str(tmp_path / seed)}
         environment.pop("SWEEPER_HOME", None)
         subprocess.run([sys.executable, "-m", "sweeper", *command], env=environment, check=True)
-        found.append({path.name: path.read_bytes() for path in out.iterdir() if path.is_file()})
-    assert found[0] == found[1] and "report.html" in found[0]
+        reports.append({path.name: path.read_bytes() for path in out.iterdir() if path.is_file()})
+    assert reports[0] == reports[1] and "report.html" in reports[0]
 
 
 def test_matplotlib_says_nothing_and_where_it_does_not_load_the_error_says_why(tmp_path: Path):
@@ -76,20 +76,20 @@ def test_matplotlib_says_nothing_and_where_it_does_not_load_the_error_says_why(t
 
 
 def test_every_kind_of_sweep_has_a_report(tmp_path: Path):
-    def one(name: str, *runs: tuple[int, str, float | None]) -> None:
+    def write_sweep(name: str, *runs: tuple[int, str, float | None]) -> None:
         sweep = written.Written(tmp_path, name, axes={"lr": [1, 2]})
         for number, (lr, state, end) in enumerate(runs):
             rows = [] if end is None else [{"step": s, "test/nll": end} for s in range(3)]
             sweep.run({"lr": lr}, number, rows, state)
         sweep.save()
 
-    one("nothing")
-    one("single", (1, "succeeded", 0.5))
-    one("failed", (1, "failed", None), (2, "failed", None))
-    one("equal", *((lr, "succeeded", 0.5) for lr in (1, 1, 2, 2)))
-    one("diverged", *((lr, "succeeded", NAN) for lr in (1, 1, 2, 2)))
-    one("running", (1, "running", 0.4), (1, "succeeded", 0.5), (2, "planned", None))
-    one("missing", (1, "succeeded", 0.4), (1, "succeeded", 0.5), (2, "cancelled", None))
+    write_sweep("nothing")
+    write_sweep("single", (1, "succeeded", 0.5))
+    write_sweep("failed", (1, "failed", None), (2, "failed", None))
+    write_sweep("equal", *((lr, "succeeded", 0.5) for lr in (1, 1, 2, 2)))
+    write_sweep("diverged", *((lr, "succeeded", NAN) for lr in (1, 1, 2, 2)))
+    write_sweep("running", (1, "running", 0.4), (1, "succeeded", 0.5), (2, "planned", None))
+    write_sweep("missing", (1, "succeeded", 0.4), (1, "succeeded", 0.5), (2, "cancelled", None))
     for name in ("nothing", "single", "failed", "equal", "diverged", "running", "missing"):
         report = analysis.analyze(str(tmp_path), name)
         texts = [Path(path).read_text() for n, path in report.files.items() if n[-3:] != "png"]
@@ -127,7 +127,7 @@ def test_odd_values_anywhere_end_in_a_report(tmp_path: Path, seed: int):
     declared = {axis: list(ODD_SETTINGS) for axis in axes}
     sweep = written.Written(tmp_path, axes=declared, metric=metric, grid=grid)
     for number in range(rng.randint(0, 7)):
-        own = {axis: rng.choice(ODD_SETTINGS) for axis in axes if rng.random() < 0.9}
+        settings = {axis: rng.choice(ODD_SETTINGS) for axis in axes if rng.random() < 0.9}
         for replicate in range(rng.randint(1, 4)):
             pool = rng.choice((ODD_VALUES, (0.1, 0.11, 0.12), (1, 2, 3), (0.5,)))
             rows = [
@@ -135,7 +135,7 @@ def test_odd_values_anywhere_end_in_a_report(tmp_path: Path, seed: int):
                 for i in range(rng.choice((0, 1, 2, 5, 300)))
             ]
             state = rng.choice(("succeeded",) * 6 + ("failed", "running", "planned", "lost"))
-            run = sweep.run(own, replicate, rows, state, cell=f"c{number}")
+            run = sweep.run(settings, replicate, rows, state, cell=f"c{number}")
             if rows and state != "planned":
                 rewards = [
                     [rng.choice((0, 1, 0.5, NAN, 1e308)) for _ in range(3)] for _ in range(2)
@@ -161,15 +161,15 @@ def test_the_verbs(tmp_path: Path):
         means = {(1e-4, 8): 0.9 + shift, (1e-3, 8): 0.2 + shift, (1e-2, 8): 1.1 + shift}
         written.grid_of_means(tmp_path / "sweeps", means, name=name)
     root, out = ("--root", tmp_path / "sweeps"), ("--out", tmp_path / "out", "--no-pictures")
-    said = sweeper("analyze", *root, "one", *out)
-    assert "clear winner" in said and "a run takes 81 steps" in said  # 0 to 80
+    output = sweeper("analyze", *root, "one", *out)
+    assert "clear winner" in output and "a run takes 81 steps" in output  # 0 to 80
     both = json.loads(sweeper("analyze", *root, "one", "two", *out, "--json"))
     assert both["sweep"] == "one + two" and len(both["cells"]) == 6
     folder = sweeper("analyze", tmp_path / "sweeps" / "two", *out)
     assert folder.startswith("two: ")
     assert "A better" in sweeper("compare", *root, "one", "two")
-    found = json.loads(sweeper("compare", *root, "one/lr=0.0001", "one/lr=0.01", "--json"))
-    assert found["cells"][0]["difference"] == pytest.approx(0.2)
+    document = json.loads(sweeper("compare", *root, "one/lr=0.0001", "one/lr=0.01", "--json"))
+    assert document["cells"][0]["difference"] == pytest.approx(0.2)
 
 
 def test_a_report_of_many_runs_stays_small(tmp_path: Path):
@@ -208,14 +208,14 @@ def test_runs_lead_to_wandb_and_alarms_are_listed(tmp_path: Path, app: str):
         assert "[The best run in W&B](<https://wandb.ai/us/a%20b/runs/" in markdown
     assert "javascript:" not in text + markdown
     assert "&lt;b&gt;nll&lt;/b&gt; is NaN" in text and "&lt;b&gt;nll&lt;/b&gt; is NaN" in markdown
-    (found,) = [f for f in report.document["findings"] if f["kind"] == "alarms"]
-    assert found["text"] == "1 alarm went off in 1 run: nan (1)." and found["cells"] == ["lr=2"]
+    (finding,) = [f for f in report.document["findings"] if f["kind"] == "alarms"]
+    assert finding["text"] == "1 alarm went off in 1 run: nan (1)." and finding["cells"] == ["lr=2"]
     assert "1 alarm went off" not in report.verdict  # it is none of the best's
 
 
 def test_a_sweep_may_be_given_by_its_address(tmp_path: Path):
     written.grid_of_means(tmp_path / "sweeps", {(1e-3, 8): 0.2, (1e-2, 8): 1.1})
     address = f"file://{tmp_path}/sweeps/demo/"
-    said = sweeper("analyze", address, "--no-pictures", "--root", tmp_path / "elsewhere")
-    assert said.startswith("demo: learning_rate 0.001  [clear winner]")
+    output = sweeper("analyze", address, "--no-pictures", "--root", tmp_path / "elsewhere")
+    assert output.startswith("demo: learning_rate 0.001  [clear winner]")
     assert (tmp_path / "sweeps" / "demo" / "report" / "report.html").is_file()

@@ -94,6 +94,6 @@ def test_many_cells_are_a_strip_and_what_is_asked_for(tmp_path: Path, browser: A
             event = {"type": kind, "x": x + dx, "y": y, "button": "left", "buttons": 1}
             page.call("Input.dispatchMouseEvent", **event, clickCount=1)
         page.wait("document.querySelector('#cells-table').classList.contains('all')")
-        said = "document.querySelector('[data-filter=cells-table]').closest('.filter').innerText"
-        assert page.evaluate(SHOWN) == 8 and "8 of 184" in page.evaluate(said)
+        script = "document.querySelector('[data-filter=cells-table]').closest('.filter').innerText"
+        assert page.evaluate(SHOWN) == 8 and "8 of 184" in page.evaluate(script)
         assert page.errors == []

@@ -29,24 +29,26 @@ def close(expected: object) -> object:
 
 def test_the_interval_of_a_cell():
     for values in GROUPS.values():
-        found = summarise(values)
-        assert (found.low, found.high) == close(weightstats.DescrStatsW(values).tconfint_mean())
+        interval = summarise(values)
+        assert (interval.low, interval.high) == close(
+            weightstats.DescrStatsW(values).tconfint_mean()
+        )
 
 
 def test_comparisons_with_the_best_take_welchs_or_the_common_noise():
     """The statistic of each pair, and where there are but two its p value and bounds."""
     two = {name: GROUPS[name] for name in ("a", "b")}
-    for asked, usevar in (("own", "unequal"), ("pooled", "pooled")):
-        noise = fit_noise(two, asked)
-        found = against_best(two, "a", noise)["b"]
+    for kind, usevar in (("own", "unequal"), ("pooled", "pooled")):
+        noise = fit_noise(two, kind)
+        comparison = against_best(two, "a", noise)["b"]
         means = weightstats.CompareMeans.from_data(two["b"], two["a"])
         statistic, p, df = means.ttest_ind(usevar=usevar)
-        assert found.difference / found.error == close(statistic)
-        if found.df == close(df):
-            assert found.p == close(p)
-            assert found.interval() == close(means.tconfint_diff(usevar=usevar))
+        assert comparison.difference / comparison.error == close(statistic)
+        if comparison.df == close(df):
+            assert comparison.p == close(p)
+            assert comparison.interval() == close(means.tconfint_diff(usevar=usevar))
         else:
-            assert asked == "own" and found.df < df
+            assert kind == "own" and comparison.df < df
         contrast = noise.contrast([("b", two["b"]), ("a", two["a"])], [1, -1])
         assert (contrast.p, contrast.df) == close((p, df))
 
@@ -54,19 +56,19 @@ def test_comparisons_with_the_best_take_welchs_or_the_common_noise():
 def test_differences():
     means = weightstats.CompareMeans.from_data(GROUPS["a"], GROUPS["b"])
     _, p, df = means.ttest_ind(usevar="unequal")
-    found = contrast([GROUPS["a"], GROUPS["b"]], [1, -1])
-    assert (found.p, found.df) == close((p, df))
-    assert (found.low, found.high) == close(means.tconfint_diff(usevar="unequal"))
+    interval = contrast([GROUPS["a"], GROUPS["b"]], [1, -1])
+    assert (interval.p, interval.df) == close((p, df))
+    assert (interval.low, interval.high) == close(means.tconfint_diff(usevar="unequal"))
 
 
 def test_paired_differences():
-    own, other = GROUPS["b"], GROUPS["c"]
-    described = weightstats.DescrStatsW(np.subtract(own, other))
+    ours, other = GROUPS["b"], GROUPS["c"]
+    described = weightstats.DescrStatsW(np.subtract(ours, other))
     _, p, df = described.ttest_mean(0)
-    found = paired(dict(enumerate(own)), dict(enumerate(other)))
-    assert found is not None
-    assert (found.p, found.df, found.error) == close((p, df, described.std_mean))
-    assert (found.low, found.high) == close(described.tconfint_mean())
+    interval = paired(dict(enumerate(ours)), dict(enumerate(other)))
+    assert interval is not None
+    assert (interval.p, interval.df, interval.error) == close((p, df, described.std_mean))
+    assert (interval.low, interval.high) == close(described.tconfint_mean())
 
 
 @pytest.mark.parametrize(("count", "trials"), [(0, 10), (3, 10), (10, 10), (1, 1), (17, 96)])
@@ -84,6 +86,6 @@ def test_errors_clustered_by_item_are_statsmodels():
     rng = np.random.default_rng(8)
     clusters = [i // 4 for i in range(40)]
     scores = rng.normal(0, 1, 40) + rng.normal(0, 1, 10)[clusters]
-    found = level(scores[np.newaxis], None, clusters)
+    interval = level(scores[np.newaxis], None, clusters)
     fitted = linear.OLS(scores, np.ones(40)).fit(cov_type="cluster", cov_kwds={"groups": clusters})
-    assert found.items == pytest.approx(float(fitted.bse[0]) ** 2, abs=1e-9)
+    assert interval.items == pytest.approx(float(fitted.bse[0]) ** 2, abs=1e-9)

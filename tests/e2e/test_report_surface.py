@@ -30,10 +30,10 @@ def searched(root: Path, points: int = 60) -> None:
     for _ in range(points):
         rate, warmup = noise.uniform(-5, -2), noise.uniform(0, 1)
         kind = noise.choice("abc")
-        own: dict[str, Any] = {"lr": 10**rate, "warmup": warmup, "kind": kind}
-        own |= {key: noise.uniform(1, 2) for key in NULL}
+        settings: dict[str, Any] = {"lr": 10**rate, "warmup": warmup, "kind": kind}
+        settings |= {key: noise.uniform(1, 2) for key in NULL}
         level = 5 + (rate + 3.5) ** 2 + 1.5 * warmup + (kind == "a")
-        cells.append((own, [level + noise.gauss(0, 0.3)]))
+        cells.append((settings, [level + noise.gauss(0, 0.3)]))
     written.measured(root, cells, axes=tuple(cells[0][0]))
 
 
@@ -41,27 +41,27 @@ def studied(root: Path) -> Study:
     return study(load(Registry(str(root)), "demo", None, None))
 
 
-def told(found: Study, kind: str) -> list[Any]:
-    return [finding for finding in found.findings if finding.kind == kind]
+def findings_of(result: Study, kind: str) -> list[Any]:
+    return [finding for finding in result.findings if finding.kind == kind]
 
 
 def test_a_random_search_tells_the_axes_that_matter_and_no_others(tmp_path: Path):
     searched(tmp_path)
-    found = studied(tmp_path)
-    assert found.surface is not None and found.surface.cells == 60
-    assert {axis.key for axis in found.surface.axes if axis.told} == {"lr", "warmup", "kind"}
-    assert found.surface.axes[0].key == "lr"
-    rate = found.surface.of("lr")
+    result = studied(tmp_path)
+    assert result.surface is not None and result.surface.cells == 60
+    assert {axis.key for axis in result.surface.axes if axis.told} == {"lr", "warmup", "kind"}
+    assert result.surface.axes[0].key == "lr"
+    rate = result.surface.of("lr")
     assert rate is not None and rate.log and rate.side == ""
-    for axis in found.surface.axes:
+    for axis in result.surface.axes:
         assert (axis.importance.low > 0) == axis.told
-    (trend,) = told(found, "trend")
+    (trend,) = findings_of(result, "trend")
     assert trend.evidence["axis"] == "warmup" and trend.evidence["side"] == "smallest"
-    place = told(found, "optimum")[0]
+    place = findings_of(result, "optimum")[0]
     assert place.evidence["axis"] == "lr" and place.text.startswith("lr: the best 9 of 60 cells")
     assert place.evidence["low"] <= 10**-3.5 <= place.evidence["high"]
-    assert set(told(found, "no_effect")[0].evidence["axes"]) == set(NULL)
-    assert not told(found, "interaction") and not told(found, "edge")
+    assert set(findings_of(result, "no_effect")[0].evidence["axes"]) == set(NULL)
+    assert not findings_of(result, "interaction") and not findings_of(result, "edge")
 
 
 def test_the_curve_of_a_loss_that_breaks_off_has_a_kink(tmp_path: Path):
@@ -74,8 +74,8 @@ def test_the_curve_of_a_loss_that_breaks_off_has_a_kink(tmp_path: Path):
         level = 5 - (rate + 2.8) + 10 * max(rate + 2.8, 0) + 3 * warmup
         cells.append(({"lr": 10**rate, "warmup": warmup}, [level + noise.gauss(0, 0.3)]))
     written.measured(tmp_path, cells, axes=("lr", "warmup"))
-    found = studied(tmp_path)
-    rate = found.surface.of("lr") if found.surface is not None else None
+    result = studied(tmp_path)
+    rate = result.surface.of("lr") if result.surface is not None else None
     assert rate is not None
     xs = np.log10(np.array(rate.xs, dtype=float))
     middle = float(np.mean([settings["warmup"] for settings, _ in cells]))
@@ -86,9 +86,9 @@ def test_the_curve_of_a_loss_that_breaks_off_has_a_kink(tmp_path: Path):
 
 def test_every_axis_of_a_random_search_is_drawn_or_named(tmp_path: Path):
     searched(tmp_path, points=26)
-    found = studied(tmp_path)
-    assert found.pairs == ()  # 26 values by 26 are no table
-    panels = {panel.name for panel in gallery(found) if panel.section == "axes"}
+    result = studied(tmp_path)
+    assert result.pairs == ()  # 26 values by 26 are no table
+    panels = {panel.name for panel in gallery(result) if panel.section == "axes"}
     assert panels == {"lr", "warmup", "kind", *NULL}
     report = analysis.analyze(str(tmp_path), "demo")
     page = Path(report.html_path).read_text()
@@ -102,40 +102,40 @@ def test_axes_that_are_not_modelled_are_named_with_the_reason(tmp_path: Path):
     noise = random.Random(2)
     cells = [({"lr": noise.random(), "prompt": f"text {i}"}, [noise.random()]) for i in range(30)]
     written.measured(tmp_path, cells, axes=("lr", "prompt"))
-    (finding,) = told(studied(tmp_path), "not_modelled")
+    (finding,) = findings_of(studied(tmp_path), "not_modelled")
     assert "prompt (it has 30 values that are not numbers)" in finding.text
 
 
 def test_few_cells_make_no_model(tmp_path: Path):
     searched(tmp_path, points=8)
-    (finding,) = told(studied(tmp_path), "not_modelled")
+    (finding,) = findings_of(studied(tmp_path), "not_modelled")
     assert "8 cells are too few" in finding.text
 
 
 def made(rng: np.random.Generator, count: int) -> list[Column]:
     numbers = [rng.uniform(0, 1, count).tolist(), (10 ** rng.uniform(-5, -2, count)).tolist()]
     texts = rng.choice(["a", "b", "c"], count).tolist()
-    found = [column("x", numbers[0], []), column("lr", numbers[1], []), column("t", [], texts)]
-    return [own for own in found if isinstance(own, Column)]
+    columns = [column("x", numbers[0], []), column("lr", numbers[1], []), column("t", [], texts)]
+    return [made_column for made_column in columns if isinstance(made_column, Column)]
 
 
 def test_the_model_is_least_squares_as_statsmodels_has_it():
     rng = np.random.default_rng(3)
     columns = made(rng, 40)
     y = rng.normal(0, 1, 40) + columns[0].at
-    found = fit(columns, y)
-    assert found is not None
-    theirs = sm.OLS(y, found.design).fit()
-    assert found.weights == pytest.approx(theirs.params, abs=1e-9)
-    assert found.spread == pytest.approx(theirs.cov_params(), abs=1e-9)
-    squares, terms = found.squares(1)
-    restriction = np.eye(found.design.shape[1])[3:5]
+    model = fit(columns, y)
+    assert model is not None
+    theirs = sm.OLS(y, model.design).fit()
+    assert model.weights == pytest.approx(theirs.params, abs=1e-9)
+    assert model.spread == pytest.approx(theirs.cov_params(), abs=1e-9)
+    squares, terms = model.squares(1)
+    restriction = np.eye(model.design.shape[1])[3:5]
     test = theirs.f_test(restriction)
-    assert squares / terms / found.variance == pytest.approx(float(test.fvalue), rel=1e-9)
+    assert squares / terms / model.variance == pytest.approx(float(test.fvalue), rel=1e-9)
     influence = theirs.get_influence()
-    assert found.leverage == pytest.approx(influence.hat_matrix_diag, abs=1e-9)
-    means, errors = found.part(0, np.array([0.5]))
-    row = np.zeros(found.design.shape[1])
+    assert model.leverage == pytest.approx(influence.hat_matrix_diag, abs=1e-9)
+    means, errors = model.part(0, np.array([0.5]))
+    row = np.zeros(model.design.shape[1])
     row[0], row[1:3] = 1, columns[0].terms(np.array([0.5]))[0]
     theirs_at = theirs.get_prediction(row)
     assert means[0] == pytest.approx(theirs_at.predicted_mean[0], abs=1e-9)
@@ -146,11 +146,11 @@ def test_a_p_by_dealing_is_that_of_the_f_test_for_normal_noise():
     rng = np.random.default_rng(5)
     columns = made(rng, 60)
     y = rng.normal(0, 1, 60) + 0.3 * columns[1].at
-    found = fit(columns, y)
-    assert found is not None
-    squares, terms = found.squares(1)
-    exact = float(stats.f.sf(squares / terms / found.variance, terms, found.df))
-    assert found.dealt(1, 4999) == pytest.approx(exact, abs=0.02)
+    model = fit(columns, y)
+    assert model is not None
+    squares, terms = model.squares(1)
+    exact = float(stats.f.sf(squares / terms / model.variance, terms, model.df))
+    assert model.dealt(1, 4999) == pytest.approx(exact, abs=0.02)
 
 
 @pytest.mark.parametrize("statistic", [1.5, 8.0, 60.0])
@@ -167,14 +167,14 @@ def test_two_axes_that_depend_on_each_other_are_told(tmp_path: Path):
     noise = random.Random(7)
     cells: list[tuple[dict[str, Any], list[float]]] = []
     for _ in range(50):
-        own = {key: noise.uniform(-1, 1) for key in "xyz"}
-        cells.append((own, [own["x"] * own["y"] + noise.gauss(0, 0.2)]))
+        settings = {key: noise.uniform(-1, 1) for key in "xyz"}
+        cells.append((settings, [settings["x"] * settings["y"] + noise.gauss(0, 0.2)]))
     written.measured(tmp_path, cells, axes=("x", "y", "z"))
-    found = studied(tmp_path)
-    (finding,) = told(found, "interaction")
+    result = studied(tmp_path)
+    (finding,) = findings_of(result, "interaction")
     assert {finding.evidence["x"], finding.evidence["y"]} == {"x", "y"}
-    assert found.surface is not None and found.surface.pairs[0].told
-    corners = np.array(found.surface.pairs[0].means)[[0, 0, -1, -1], [0, -1, 0, -1]]
+    assert result.surface is not None and result.surface.pairs[0].told
+    corners = np.array(result.surface.pairs[0].means)[[0, 0, -1, -1], [0, -1, 0, -1]]
     assert corners == pytest.approx([1, -1, -1, 1], abs=0.35)
 
 

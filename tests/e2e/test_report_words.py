@@ -39,11 +39,11 @@ def test_both_files_say_the_same_of_shared_seeds_and_why_they_are_less_certain(t
 def test_a_report_of_two_sweeps_leaves_the_reports_of_each_alone(tmp_path: Path):
     for name in ("one", "two"):
         written.measured(tmp_path, [({"lr": 1}, [0.5, 0.6]), ({"lr": 2}, [0.9, 1.0])], name=name)
-    own = Path(analysis.analyze(str(tmp_path), "one", pictures=False).json_path)
+    page = Path(analysis.analyze(str(tmp_path), "one", pictures=False).json_path)
     joint = Path(analysis.analyze(str(tmp_path), ["one", "two"], pictures=False).json_path)
-    assert json.loads(own.read_text())["sweep"] == "one"
+    assert json.loads(page.read_text())["sweep"] == "one"
     assert json.loads(joint.read_text())["sweep"] == "one + two"
-    assert joint == own.parent / "with-two" / "report.json"
+    assert joint == page.parent / "with-two" / "report.json"
 
 
 def test_a_joint_report_of_folders_has_its_own_place_too(tmp_path: Path):

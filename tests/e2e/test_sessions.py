@@ -66,17 +66,17 @@ async def begin(servers: Any, engine: int) -> None:
                 )
             first = await agents.ask(client, "train_grpo_step", session=SESSION, steps=3)
             assert (first["step"], len(first["rows"])) == (3, 3)
-            asked = {"session": SESSION, "prompts": ["reverse ab"], "count": 3}
-            sampled = await agents.ask(client, "sample", **asked)
+            request = {"session": SESSION, "prompts": ["reverse ab"], "count": 3}
+            sampled = await agents.ask(client, "sample", **request)
             assert "do not follow instructions" in sampled["notice"]
             assert len(sampled["samples"][0]) == 3
             os.kill(engine, signal.SIGSTOP)  # the order is not done before it is found at work
             try:
                 order = {"session": SESSION, "steps": 7, "seconds": 0}
                 assert not (await agents.ask(client, "train_grpo_step", **order))["done"]
-                told = await agents.ask(client, "session", session=SESSION)
-                while told["progress"]["doing"] != "train":
-                    told = await agents.ask(client, "session", session=SESSION)
+                answer = await agents.ask(client, "session", session=SESSION)
+                while answer["progress"]["doing"] != "train":
+                    answer = await agents.ask(client, "session", session=SESSION)
                 refused = await client.call_tool(
                     "save", {"session": SESSION, "name": "mine", "busy_seconds": 0}
                 )
@@ -85,44 +85,47 @@ async def begin(servers: Any, engine: int) -> None:
             assert refused.is_error and "is busy: train" in refused.content[0].text  # type: ignore[union-attr]
             beside = await agents.ask(client, "train_grpo_step", session=OTHER, steps=1)
             assert beside["step"] == 1
-            told = await agents.ask(client, "session", session=SESSION)
-            while told["progress"]["step"] < 6:
-                told = await agents.ask(client, "session", session=SESSION)
+            answer = await agents.ask(client, "session", session=SESSION)
+            while answer["progress"]["step"] < 6:
+                answer = await agents.ask(client, "session", session=SESSION)
             run = Registry(str(servers.folder / "root")).run(SESSION)
             beat = servers.folder / "root" / run.sweep_folder.heartbeat(run.id, 1)
             launcher = psutil.Process(json.loads(beat.read_text())["pid"]).parent()
             assert launcher is not None and "sweeper.launcher.launching" in launcher.cmdline()
             launcher.kill()
-            os.kill(told["progress"]["pid"], signal.SIGKILL)
+            os.kill(answer["progress"]["pid"], signal.SIGKILL)
             servers.kill()
             await asyncio.wait_for(agents.ask(client, "session", session=SESSION), 10)
 
 
 async def go_on(url: str) -> None:
     """Another server, which has seen nothing of it before, and two clients of that."""
-    async with agents.connected(url) as one, agents.connected(url) as other:
+    async with agents.connected(url) as client, agents.connected(url) as other:
         both = await asyncio.gather(
-            *(agents.ask(c, "session", session=SESSION, order=3, seconds=120) for c in (one, other))
+            *(
+                agents.ask(c, "session", session=SESSION, order=3, seconds=120)
+                for c in (client, other)
+            )
         )
-        for told in both:
-            assert told["result"]["done"] and told["result"]["step"] == 10, told
+        for answer in both:
+            assert answer["result"]["done"] and answer["result"]["step"] == 10, answer
         # What is done is not done again, and a step on data of the agent's own is one like others.
-        last = await agents.ask(one, "train_grpo_step", session=SESSION, steps=2)
+        last = await agents.ask(client, "train_grpo_step", session=SESSION, steps=2)
         assert last["step"] == 12
-        beyond = await one.call_tool("train_grpo_step", {"session": SESSION})
+        beyond = await client.call_tool("train_grpo_step", {"session": SESSION})
         assert beyond.is_error and "leaves 0 steps" in beyond.content[0].text  # type: ignore[union-attr]
         assert (await agents.ask(other, "finish", session=SESSION))["finished"]
-        own = [{"prompt": "reverse ab", "answer": "ba"}]
-        given = await agents.ask(one, "train_grpo_step", session=OTHER, steps=2, data=own)
+        examples = [{"prompt": "reverse ab", "answer": "ba"}]
+        given = await agents.ask(client, "train_grpo_step", session=OTHER, steps=2, data=examples)
         assert given["metrics"]["num_groups"] == 1
-        kept = await agents.ask(one, "save", session=OTHER, name="kept")
-        assert (await agents.ask(one, "load", session=OTHER, checkpoint="kept"))["step"] == 3
-        assert kept["state_path"].startswith("tinker://")
-        assert (await agents.ask(one, "train_grpo_step", session=OTHER))["step"] == 4
+        saved = await agents.ask(client, "save", session=OTHER, name="kept")
+        assert (await agents.ask(client, "load", session=OTHER, checkpoint="kept"))["step"] == 3
+        assert saved["state_path"].startswith("tinker://")
+        assert (await agents.ask(client, "train_grpo_step", session=OTHER))["step"] == 4
         await agents.ask(other, "finish", session=OTHER)
-        verdict = await agents.ask(one, "verdict", sweep="agent-study")
+        verdict = await agents.ask(client, "verdict", sweep="agent-study")
         assert "test/reward" in verdict["text"] and verdict["best"] == "base"
-        read = await agents.ask(one, "rollouts", run=SESSION, order="best")
+        read = await agents.ask(client, "rollouts", run=SESSION, order="best")
         assert read["total"] and read["rollouts"][0]["said"]
 
 
@@ -168,4 +171,4 @@ def rows_of(run: Any) -> list[dict[str, Any]]:
 
 def texts(path: Path) -> list[tuple[str, float]]:
     records = [json.loads(line) for line in path.read_text().splitlines()]
-    return [(one["steps"][0]["logs"]["response"], one["total_reward"]) for one in records]
+    return [(record["steps"][0]["logs"]["response"], record["total_reward"]) for record in records]

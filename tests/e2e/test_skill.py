@@ -42,15 +42,15 @@ def test_each_command_works(tmp_path: Path, engine: lifecycle.EngineInfo) -> Non
         return done.stdout
 
     verbs: list[str] = []
-    said: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     for name, verb, *rest in commands():
         assert name == "sweeper"
         verbs.append(verb)
-        said[verb] = run(verb, *rest, *(QUICK if verb == "launch" else []))
+        outputs[verb] = run(verb, *rest, *(QUICK if verb == "launch" else []))
     assert verbs[:4] == ["doctor", "init", "plan", "launch"]
     assert {"alarms", "logs", "ls", "sql", "analyze", "note"} <= {*verbs}
-    assert "notes: " in said["analyze"] and (tmp_path / "notes" / "sft.md").is_file()
-    assert "too short to compare" in said["note"]
+    assert "notes: " in outputs["analyze"] and (tmp_path / "notes" / "sft.md").is_file()
+    assert "too short to compare" in outputs["note"]
     for name, verb, *rest in commands("sweeper-debug"):
         assert name == "sweeper"
         run(verb, *rest)

@@ -88,14 +88,14 @@ class Sweep:
         assert verdict.good, verdict
 
     def states(self) -> dict[str, dict[str, Any]]:
-        found = json.loads(self.end_any(self.start("status", "toys", "--json")))
-        return {run["id"]: run for run in found["runs"]}
+        document = json.loads(self.end_any(self.start("status", "toys", "--json")))
+        return {run["id"]: run for run in document["runs"]}
 
     @staticmethod
     def end_any(process: subprocess.Popen[str]) -> str:
         return process.communicate(timeout=60)[0]
 
-    def told(self) -> str:
+    def launcher_output(self) -> str:
         """What the launcher publishes of a backend that it waits for."""
         path = self.folder / "sweeps" / "toys" / "launcher" / "observations.json"
         return str(json.loads(path.read_text())["unreachable"]) if path.exists() else ""
@@ -131,10 +131,10 @@ def test_a_sweep_on_four_nodes_to_its_end(sweep: Sweep) -> None:
     assert hosts <= {f"n{number}" for number in range(4)} and len(hosts) > 0
     # It is not on any disk any more, in no job script and in no state of Slurm's.
     for place in (sweep.folder / "sweeps", sweep.folder / "home", sweep.cluster.top):
-        found = subprocess.run(
+        matches = subprocess.run(
             ["grep", "-rl", "canary-value-of-a-secret", place], capture_output=True, check=False
         )
-        assert found.stdout == b"", found.stdout
+        assert matches.stdout == b"", matches.stdout
 
 
 def _wrapper(folder: Path, name: str, text: str) -> str:
@@ -163,9 +163,9 @@ def test_a_partition_that_takes_nothing_for_now(sweep: Sweep) -> None:
         assert "inactive or drain" in sweep.run(*look, code=6)
     finally:
         sweep.cluster.run("scontrol", "update", "partitionname=urgent", "state=up")
-    found = sweep.run(*look)
-    assert "it would accept a job with partition, time" in found
-    assert "main* (of 4 nodes 0 busy, 4 idle; limit infinite)" in found
+    output = sweep.run(*look)
+    assert "it would accept a job with partition, time" in output
+    assert "main* (of 4 nodes 0 busy, 4 idle; limit infinite)" in output
 
 
 def test_a_configuration_file_with_a_mistake(sweep: Sweep) -> None:
@@ -243,7 +243,7 @@ def test_a_limit_on_submitted_jobs(sweep: Sweep) -> None:
     full = sweep.folder / "sbatch.once"
     full.touch()
     launcher = sweep.start("launch", "grid.yaml", "--wait", path=path)
-    _until(lambda: limit in sweep.told())
+    _until(lambda: limit in sweep.launcher_output())
     time.sleep(3)  # of many steps, in which sbatch is left alone
     launcher.kill()
     assert launcher.communicate()[0].count(limit) == 1
@@ -270,7 +270,7 @@ def test_squeue_down_for_longer_than_a_lease(sweep: Sweep) -> None:
         process.suspend()
     sweep.go_on()
     _until(lambda: len(sweep.done()) == 17)
-    _until(lambda: "Unable to contact" in sweep.told())
+    _until(lambda: "Unable to contact" in sweep.launcher_output())
     time.sleep(18)
     assert {run["state"] for run in sweep.states().values()} == {"running", "succeeded"}
     for process in still:
@@ -433,6 +433,6 @@ def test_out_of_memory_and_out_of_time(enforcing: Any, tmp_path: Path) -> None:
 
     _until(is_timed_out)
     sweep.end(launcher, code=3)
-    found = {run["config"]["megabytes"]: run for run in sweep.states().values()}
-    assert {run["state"] for run in found.values()} == {"failed"}
-    assert [found[megabytes]["reason"] for megabytes in (1, 400)] == ["timeout", "oom"]
+    runs = {run["config"]["megabytes"]: run for run in sweep.states().values()}
+    assert {run["state"] for run in runs.values()} == {"failed"}
+    assert [runs[megabytes]["reason"] for megabytes in (1, 400)] == ["timeout", "oom"]

@@ -38,9 +38,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "sweep"
 
 
-def _job(folder: Path, token: str, code: int, **asked: object) -> JobSpec:
+def _job(folder: Path, token: str, code: int, **options: object) -> JobSpec:
     argv = [sys.executable, "-c", f"raise SystemExit({code})", str(folder), token]
-    return JobSpec(token, "a title", argv, str(folder), asked)
+    return JobSpec(token, "a title", argv, str(folder), options)
 
 
 def _forgotten(cluster: Any) -> None:
@@ -58,10 +58,10 @@ def test_jobs_that_slurmctld_has_forgotten(accounted: Any, folder: Path) -> None
     tokens = ["aaaaaaaaaaaa-a1", "bbbbbbbbbbbb-a1", "cccccccccccc-a1"]
     _forgotten(accounted)
     other = open_backend("slurm", "sweep", str(folder))
-    found = other.poll([*tokens, "dddddddddddd-a1"])
-    assert [found[token].state for token in tokens] == [JobState.ENDED] * 3
-    assert [found[token].code for token in tokens] == [3, 0, 5]
-    assert found["dddddddddddd-a1"].state is JobState.ABSENT
+    observed = other.poll([*tokens, "dddddddddddd-a1"])
+    assert [observed[token].state for token in tokens] == [JobState.ENDED] * 3
+    assert [observed[token].code for token in tokens] == [3, 0, 5]
+    assert observed["dddddddddddd-a1"].state is JobState.ABSENT
     assert set(other.find(tokens)) == set(tokens)
     # Where it does not answer nobody knows, and what slurmctld has is not for that token.
     accounted.kill("slurmdbd")
@@ -101,8 +101,8 @@ def test_as_many_jobs_as_a_user_may_have(accounted: Any, folder: Path) -> None:
     backend = open_backend("slurm", "sweep", str(folder))
     with pytest.raises(Full, match="AssocMaxSubmitJobLimit"):
         backend.submit(jobs)
-    found = backend.find([job.token for job in jobs])
-    assert len(found) == 3 and len(list(folder.glob("slurm/*.json"))) == 2
+    jobs_found = backend.find([job.token for job in jobs])
+    assert len(jobs_found) == 3 and len(list(folder.glob("slurm/*.json"))) == 2
     backend.preflight([{"account": "lab"}])
     accounted.run("scancel", "--me")
     with pytest.raises(Full):

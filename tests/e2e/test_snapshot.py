@@ -53,20 +53,20 @@ def _make(root: Path, **options: Any) -> tuple[LocalStore, snapshot.CodeCopy]:
     return store, snapshot.make(SweepFolder(store, "s"), str(root), **options)
 
 
-def _has_changed(store: LocalStore, kept: snapshot.Snapshot) -> bool:
-    now = snapshot.look(store, kept)
-    return now is None or now.kept != kept
+def _has_changed(store: LocalStore, copy: snapshot.Snapshot) -> bool:
+    now = snapshot.look(store, copy)
+    return now is None or now.kept != copy
 
 
 def test_the_copy_has_the_code_and_links_to_the_rest(checkout: Path, tmp_path: Path) -> None:
     (checkout / "package" / "code.py").write_text("version = 2\n")
     index = (checkout / ".git" / "index").read_bytes()
     store, made = _make(checkout)
-    kept = made.kept
-    assert kept is not None
-    assert (kept.root, kept.cwd) == (str(checkout), ".")
+    copy = made.kept
+    assert copy is not None
+    assert (copy.root, copy.cwd) == (str(checkout), ".")
     (checkout / "package" / "code.py").write_text("version = 3\n")
-    top = Path(snapshot.extract(store, kept, str(tmp_path / "home")))
+    top = Path(snapshot.extract(store, copy, str(tmp_path / "home")))
     assert (top / "package" / "code.py").read_text() == "version = 2\n"
     assert (top / "new.py").read_text() == "untracked = True\n"
     assert os.access(top / "run.sh", os.X_OK)
@@ -90,22 +90,22 @@ def test_the_copy_has_the_code_and_links_to_the_rest(checkout: Path, tmp_path: P
 
 
 def test_the_same_tree_has_the_same_hash(checkout: Path) -> None:
-    store, one = _make(checkout)
+    store, snapshot_made = _make(checkout)
     os.utime(checkout / "package" / "code.py", (1, 1))
     (checkout / "package" / "__pycache__").mkdir()
     (checkout / "package" / "__pycache__" / "code.pyc").write_text("x")
     (checkout / "sweeps" / "s" / "sweep.json").write_text("{}")
     (checkout / "data" / "more.bin").write_text("x")
     _, two = _make(checkout)
-    assert one == two
+    assert snapshot_made == two
     assert len(list((checkout / "sweeps" / "s" / "code").iterdir())) == 1
-    assert one.kept is not None
-    assert not _has_changed(store, one.kept)
+    assert snapshot_made.kept is not None
+    assert not _has_changed(store, snapshot_made.kept)
     (checkout / "run.sh").chmod(0o644)
-    assert _has_changed(store, one.kept)
+    assert _has_changed(store, snapshot_made.kept)
     _, three = _make(checkout)
     assert three.kept is not None
-    assert three.kept.hash != one.kept.hash
+    assert three.kept.hash != snapshot_made.kept.hash
 
 
 def test_secrets_large_and_deleted_files_are_not_kept(checkout: Path, tmp_path: Path) -> None:
@@ -220,9 +220,9 @@ def test_what_git_does_not_say_in_time_does_not_pass_for_nothing(
     _, unlisted = _make(checkout)
     assert unlisted == snapshot.CodeCopy(None, f"git does not list the files of {checkout}")
     assert _has_changed(store, made.kept)
-    _, found = _collect(checkout)
-    assert found["commit"]
-    assert (found["dirty"], found["diff"], found["untracked"]) == (None, None, [])
+    _, recorded = _collect(checkout)
+    assert recorded["commit"]
+    assert (recorded["dirty"], recorded["diff"], recorded["untracked"]) == (None, None, [])
 
 
 def test_the_same_code_committed_and_launched_from_a_hook(
@@ -245,14 +245,14 @@ def test_the_same_code_committed_and_launched_from_a_hook(
 
 def test_many_extract_at_once(checkout: Path, tmp_path: Path) -> None:
     store, made = _make(checkout)
-    kept: Any = made.kept
-    assert kept is not None
-    folder = Path(snapshot.extract(store, kept, str(tmp_path / "home")))
+    copy: Any = made.kept
+    assert copy is not None
+    folder = Path(snapshot.extract(store, copy, str(tmp_path / "home")))
     folder.rename(f"{folder}.part")  # killed
     seen: list[str] = []
     threads = [
         threading.Thread(
-            target=lambda: seen.append(snapshot.extract(store, kept, str(tmp_path / "home")))
+            target=lambda: seen.append(snapshot.extract(store, copy, str(tmp_path / "home")))
         )
         for _ in range(8)
     ]
@@ -307,44 +307,44 @@ def test_imports_move_to_the_copy(
 
 def _collect(root: Path) -> tuple[LocalStore, dict[str, Any]]:
     store = LocalStore(str(root / "sweeps"))
-    found = provenance.collect(
+    recorded = provenance.collect(
         SweepFolder(store, "s"),
         cwd=str(root),
         python=sys.executable,
         secrets=["MY_SECRET"],
         code={"code": "h"},
     )
-    return store, found
+    return store, recorded
 
 
 def test_provenance(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SECRET", "canary-0815")
     monkeypatch.setattr(sys, "argv", ["/bin/sweeper", "launch", "--api-key=1", "x=canary-0815"])
     (checkout / "package" / "code.py").write_text("key = 'canary-0815'\n")
-    store, found = _collect(checkout)
-    assert found["command"] == ["sweeper", "launch", "--api-key=***", "x=***"]
-    assert found["commit"] == _git(checkout, "rev-parse", "HEAD").decode().strip()
-    assert found["dirty"]
-    assert found["untracked"] == ["new.py (17 bytes)"]
-    diff = store.read(found["diff"]["path"]).decode()
-    assert diff.startswith(f"commit {found['commit']}\n\ndiff --git a/package/code.py")
+    store, recorded = _collect(checkout)
+    assert recorded["command"] == ["sweeper", "launch", "--api-key=***", "x=***"]
+    assert recorded["commit"] == _git(checkout, "rev-parse", "HEAD").decode().strip()
+    assert recorded["dirty"]
+    assert recorded["untracked"] == ["new.py (17 bytes)"]
+    diff = store.read(recorded["diff"]["path"]).decode()
+    assert diff.startswith(f"commit {recorded['commit']}\n\ndiff --git a/package/code.py")
     assert "+key = '***'" in diff
-    assert found["packages"]["chz"]
-    assert f"chz=={found['packages']['chz']}\n" in store.read(found["all_packages"]).decode()
-    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert recorded["packages"]["chz"]
+    assert f"chz=={recorded['packages']['chz']}\n" in store.read(recorded["all_packages"]).decode()
+    assert recorded["python"] == ".".join(map(str, sys.version_info[:3]))
     (checkout / "package" / "code.py").write_text("x = 1\n" * 200_000)
-    store, found = _collect(checkout)
-    assert not found["diff"]["whole"]
-    assert "bytes more" in store.read(found["diff"]["path"]).decode()
+    store, recorded = _collect(checkout)
+    assert not recorded["diff"]["whole"]
+    assert "bytes more" in store.read(recorded["diff"]["path"]).decode()
 
 
 def test_provenance_outside_a_checkout(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path / "sweeps"))
-    found = provenance.collect(
+    recorded = provenance.collect(
         SweepFolder(store, "s"), cwd=str(tmp_path), python="/no/python", secrets=[], code={}
     )
-    assert (found["commit"], found["dirty"], found["python"]) == (None, None, None)
-    assert found["packages"] == {}
+    assert (recorded["commit"], recorded["dirty"], recorded["python"]) == (None, None, None)
+    assert recorded["packages"] == {}
 
 
 def test_command_lines_are_redacted_by_name_and_value() -> None:

@@ -122,7 +122,7 @@ class Canaries:
         path.chmod(0o755)
         return str(path)
 
-    def found(self) -> list[object]:
+    def touched(self) -> list[object]:
         """What was executed, and what was sent."""
         return [*sorted(os.listdir(self.folder)), *self.heard]
 
@@ -283,7 +283,7 @@ def test_no_verb_executes_it_or_gives_it_a_secret(
     with ThreadPoolExecutor(2) as pool:
         lines = _arguments(verb)
         printed = list(pool.map(attempt, range(len(lines)), lines))
-    assert canaries.found() == [], "\n".join(printed)
+    assert canaries.touched() == [], "\n".join(printed)
 
 
 def test_the_canaries_sing_once_the_user_agrees(
@@ -292,9 +292,9 @@ def test_the_canaries_sing_once_the_user_agrees(
     environment = _environment(tmp_path, template, canaries)
     code, printed = _run(["doctor", "notify", NAME], template, environment)
     assert code == 2 and "add --trust" in printed.splitlines()[-1]
-    assert canaries.found() == []
+    assert canaries.touched() == []
     _run(["doctor", "notify", NAME, "--test", "--trust"], template, environment)
-    assert "notify" in canaries.found()
+    assert "notify" in canaries.touched()
     assert any(b"POST /hook" in heard for heard in canaries.heard)
 
 
@@ -345,4 +345,4 @@ def test_no_tool_of_agents_executes_it_or_gives_it_a_secret(
     text = "\n".join(str(answer) for answer in answers)
     assert "add --trust" in text  # a launch and a retry come so far
     assert not [secret for secret in SECRETS.values() if secret in text]
-    assert canaries.found() == []
+    assert canaries.touched() == []

@@ -72,7 +72,7 @@ def test_killed_launchers_and_a_lost_connection_cost_nothing(shell: Any, ssh_hos
     assert second.returncode == 0, output + errors
     assert set(steps(shell).values()) == {1} and set(attempts(shell).values()) == {1}
     shown = json.loads(shell.run("show", "toys/x=1", "--json"))
-    assert [one["events"][-1] for one in shown["attempts"]] == ["succeeded"]
+    assert [attempt["events"][-1] for attempt in shown["attempts"]] == ["succeeded"]
 
 
 def test_a_host_that_is_switched_off_loses_and_doubles_no_run(shell: Any, ssh_hosts: Any) -> None:
@@ -123,8 +123,8 @@ def test_records_of_finished_jobs_are_removed_here_and_on_their_hosts(
     for host in ("a", "b"):
         assert listed.count(f"record of a job on {host}, of a run that succeeded") == 3
     with ssh_hosts.unplugged("a"):
-        told = shell.run(*gc, "--delete")
-    assert "ssh a: " in told and "3 records of it kept" in told
+        output = shell.run(*gc, "--delete")
+    assert "ssh a: " in output and "3 records of it kept" in output
     assert left() == (3, 3)
     assert "record of a job on" in shell.run(*gc, "--delete")
     assert left() == (0, 0)
@@ -170,8 +170,8 @@ def test_mistakes_cost_one_line(shell: Any, ssh_hosts: Any) -> None:
     def typed(options: Any, *arguments: str, code: int) -> str:
         text = grid.replace(json.dumps(ssh_hosts.options(3)), json.dumps(options))
         (shell.folder / "grid.yaml").write_text(text)
-        said: str = shell.run(*arguments, "grid.yaml", code=code)
-        return said
+        output: str = shell.run(*arguments, "grid.yaml", code=code)
+        return output
 
     assert "launch.ssh.hosts is missing" in typed({"shared": True}, "plan", code=2)
     assert "launch.ssh.hosts[1]: a is given twice" in typed({"hosts": ["a", "a"]}, "plan", code=2)

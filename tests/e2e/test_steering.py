@@ -38,15 +38,15 @@ def test_cancel(shell: Shell, killed: bool) -> None:
     if killed:
         launcher.kill()
         launcher.communicate()
-    said = shell.run("cancel", "toys", "lr=0.1*")
-    assert "toys: 3 cancelled" in said
+    output = shell.run("cancel", "toys", "lr=0.1*")
+    assert "toys: 3 cancelled" in output
     states = shell.states()
     assert states["cancelled"] == 3
     if killed:
         assert states == {"cancelled": 3, "planned": 3}
     assert "toys: 6 cancelled" in shell.run("cancel", "toys")
-    said = json.loads(shell.run("cancel", "toys", "--json"))
-    assert {run["state"] for run in said["runs"]} == {"cancelled"}
+    document = json.loads(shell.run("cancel", "toys", "--json"))
+    assert {run["state"] for run in document["runs"]} == {"cancelled"}
     assert shell.states() == {"cancelled": 6}
     assert "none of its 6 runs" in shell.run("cancel", "toys", "--state", "running")
     if not killed:
@@ -66,12 +66,12 @@ def test_retry_what_was_cancelled_and_what_failed(local: Shell) -> None:
     shell.run("launch", "grid.yaml", f"flag={shell.folder}/flag", "--wait", code=4)
     assert shell.states()["failed"] >= 3
     (shell.folder / "flag").write_text("mended")
-    said = shell.run("retry", "toys", "--wait")
-    assert "6/6 succeeded" in said
+    output = shell.run("retry", "toys", "--wait")
+    assert "6/6 succeeded" in output
     assert not _left(shell)
     assert "0 runs to start again" in shell.run("retry", "toys")
-    said = shell.run("retry", "toys", "lr=0.1,seed=0", code=2)
-    assert "lr=0.1,seed=0 of toys has succeeded: add --state succeeded" in said
+    output = shell.run("retry", "toys", "lr=0.1,seed=0", code=2)
+    assert "lr=0.1,seed=0 of toys has succeeded: add --state succeeded" in output
 
 
 def test_a_retry_is_taken_up_by_the_launcher_at_work(local: Shell) -> None:
@@ -80,8 +80,8 @@ def test_a_retry_is_taken_up_by_the_launcher_at_work(local: Shell) -> None:
     launcher = shell.start("launch", "grid.yaml", "--wait")
     shell.until(lambda: len(shell.executed()) >= 2)
     shell.run("cancel", "toys", "lr=0.3,seed=2")
-    said = shell.run("retry", "toys", "lr=0.3,seed=2")
-    assert "the running launcher of the sweep takes them up" in said
+    printed = shell.run("retry", "toys", "lr=0.3,seed=2")
+    assert "the running launcher of the sweep takes them up" in printed
     shell.hold.unlink()
     output, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, output + errors
@@ -99,8 +99,8 @@ def test_without_waiting_a_retry_goes_on_by_itself(local: Shell) -> None:
 
 def test_smoke(tmp_path: Path, tmux_socket: str) -> None:
     shell = shells.Shell(tmp_path, "local")
-    said = shell.run("launch", "grid.yaml", "fail=true", "--smoke", "--wait", code=4)
-    assert "the first run, lr=0.1,seed=0, is failed" in said
+    output = shell.run("launch", "grid.yaml", "fail=true", "--smoke", "--wait", code=4)
+    assert "the first run, lr=0.1,seed=0, is failed" in output
     assert len({run for run, _, _ in shell.executed()}) == 1
     shell.run("launch", "grid.yaml", "--smoke", "--wait")
     assert len({run for run, _, _ in shell.executed()}) == 7
@@ -129,14 +129,14 @@ def test_what_runs_is_the_code_as_it_was_at_launch(local: Shell) -> None:
     assert launcher.returncode == 0, output + errors
     assert "old True" in shell.run("logs", "toys/lr=0.3,seed=2")
     toy.write_text(old.replace('"old"', '"new"'))
-    said = shell.run(
+    printed = shell.run(
         "launch", "grid.yaml", "seconds=1", "learning_rate=[0.1,0.9]", "--wait", "--drop"
     )
-    assert "the code has changed (toy.py): attempts from now on use the new code" in said
+    assert "the code has changed (toy.py): attempts from now on use the new code" in printed
     assert "new True" in shell.run("logs", "toys/lr=0.9,seed=0")
-    kept = list((shell.folder / "sweeps" / "toys" / "runs").glob("*/code.diff"))
-    assert len(kept) == 9
-    assert any('+VERSION = "new"' in path.read_text() for path in kept)
+    diffs = list((shell.folder / "sweeps" / "toys" / "runs").glob("*/code.diff"))
+    assert len(diffs) == 9
+    assert any('+VERSION = "new"' in path.read_text() for path in diffs)
     toy.write_text(old.replace('"old"', '"live"'))
     shell.run("launch", "grid.yaml", "learning_rate=[0.7,0.8]", "--wait", "--live", "--drop")
     assert "live True" in shell.run("logs", "toys/lr=0.7,seed=0")
@@ -152,8 +152,8 @@ def test_a_retry_tells_that_the_code_has_changed(tmp_path: Path, tmux_socket: st
     (tmp_path / "notes.md").write_text("no run executes this\n")
     assert "has changed" not in shell.run("retry", "toys", "lr=0.1,seed=1", "--wait", code=3)
     (tmp_path / "toy.py").write_text("raise SystemExit('changed')\n")
-    said = shell.run("retry", "toys", "--wait")
-    assert "the code has changed since the launch" in said
+    output = shell.run("retry", "toys", "--wait")
+    assert "the code has changed since the launch" in output
     assert shell.states() == {"succeeded": 6}
 
 
@@ -162,9 +162,9 @@ def test_a_secret_in_the_grid_is_refused(tmp_path: Path, tmux_socket: str) -> No
     grid = (tmp_path / "grid.yaml").read_text()
     (tmp_path / "grid.yaml").write_text(grid + "secrets: [MY_KEY]\n")
     shell.environment["MY_KEY"] = "canary-0815"
-    said = shell.run("launch", "grid.yaml", "ledger=canary-0815", code=2)
-    assert "the value of the secret MY_KEY is in the grid" in said
-    assert "canary" not in said
+    output = shell.run("launch", "grid.yaml", "ledger=canary-0815", code=2)
+    assert "the value of the secret MY_KEY is in the grid" in output
+    assert "canary" not in output
     assert not any(
         b"canary" in path.read_bytes()
         for path in tmp_path.rglob("*")

@@ -77,13 +77,13 @@ def _sweeper(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _told(found: list[dict[str, Any]]) -> dict[str, Any]:
-    (run,) = (record["run"] for record in found if record["type"] == "run")
+def _run_record(records: list[dict[str, Any]]) -> dict[str, Any]:
+    (run,) = (record["run"] for record in records if record["type"] == "run")
     return run
 
 
-def _steps(found: list[dict[str, Any]]) -> dict[int, float]:
-    rows = [record["history"]["item"] for record in found if record["type"] == "history"]
+def _steps(records: list[dict[str, Any]]) -> dict[int, float]:
+    rows = [record["history"]["item"] for record in records if record["type"] == "history"]
     return {row["_step"]: row["loss"] for row in rows}
 
 
@@ -101,17 +101,21 @@ def test_both_attempts_of_a_run_are_one_run_there(tmp_path: Path, wandb_records:
     for run in runs:
         for attempt in (1, 2):
             folder = tmp_path / "sweeps" / "tracked" / "runs" / f"{run.id}.{attempt}"
-            (kept,) = (folder / "wandb").glob("offline-run-*")
-            found = wandb_records(kept)
-            told = _told(found)
-            assert (told["entity"], told["project"], told["run_group"]) == ("us", "demo", "tracked")
-            assert (told["run_id"], told["resume"]) == (run_id(plan, run.id), True)
-            assert (told["display_name"], told["tags"]) == (run.name, ["tiny", "two words"])
-            config = told["config"]["update"]
+            (folder_kept,) = (folder / "wandb").glob("offline-run-*")
+            records = wandb_records(folder_kept)
+            record = _run_record(records)
+            assert (record["entity"], record["project"], record["run_group"]) == (
+                "us",
+                "demo",
+                "tracked",
+            )
+            assert (record["run_id"], record["resume"]) == (run_id(plan, run.id), True)
+            assert (record["display_name"], record["tags"]) == (run.name, ["tiny", "two words"])
+            config = record["config"]["update"]
             assert config["lr"] == run.config["lr"]
             ours = {"sweep": "tracked", "run": run.id, "cell": run.cell, "seed": 0}
             assert config["sweeper"] == ours
-            assert sorted(_steps(found)) == [3 * attempt - 3, 3 * attempt - 2, 3 * attempt - 1]
+            assert sorted(_steps(records)) == [3 * attempt - 3, 3 * attempt - 2, 3 * attempt - 1]
     # What is recorded offline has no address yet, and the key is on record nowhere.
     shown = json.loads(_sweeper(tmp_path, "show", f"tracked/{runs[0].name}", "--json").stdout)
     assert shown["wandb"] is None

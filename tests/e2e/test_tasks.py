@@ -208,10 +208,10 @@ def write(folder, files, name=""):
 
 @pytest.mark.parametrize("wrong", BROKEN)
 def test_each_mistake_is_one_line_with_its_place(tmp_path, wrong):
-    changed, told = BROKEN[wrong]
+    changed, message = BROKEN[wrong]
     folder = write(tmp_path / "task", changed)
     mistakes = check_tasks(str(folder), None).mistakes
-    assert [line for line in mistakes if line.startswith(f"{folder}/{told}")], mistakes
+    assert [line for line in mistakes if line.startswith(f"{folder}/{message}")], mistakes
     several = {"a step's folder": 4, "a step's value": 2}
     assert len(mistakes) == several.get(wrong, 1), mistakes
 
@@ -239,12 +239,12 @@ def test_tasks_are_tried(tmp_path):
     write(tmp_path / "good", {}, "good")
     for number, (changed, _) in enumerate(FAILING.values()):
         write(tmp_path / f"task{number}", changed, f"n{number}")
-    found = check_tasks(str(tmp_path), "bubblewrap")
-    for number, (_, told) in enumerate(FAILING.values()):
-        line = f"{tmp_path}/task{number}/{told}"
-        assert line in found.mistakes
-    assert len(found.mistakes) == len(FAILING)
-    good = next(one for one in found.tried if one.task.name == "ours/good")
+    report = check_tasks(str(tmp_path), "bubblewrap")
+    for number, (_, message) in enumerate(FAILING.values()):
+        line = f"{tmp_path}/task{number}/{message}"
+        assert line in report.mistakes
+    assert len(report.mistakes) == len(FAILING)
+    good = next(trial for trial in report.tried if trial.task.name == "ours/good")
     assert (good.solved, good.empty) == (1.0, 0.0)
 
 
@@ -263,18 +263,18 @@ def test_a_task_of_several_steps(tmp_path):
         }
     files |= {"steps/two/workdir/setup.sh": "#!/bin/bash\ntest -e one\n"}
     files |= dict.fromkeys(("instruction.md", "solution/solve.sh", "tests/test.sh"))
-    found = check_tasks(str(write(tmp_path / "task", files)), "bubblewrap")
+    report = check_tasks(str(write(tmp_path / "task", files)), "bubblewrap")
     # Nothing done: 0.5 of the first step is enough for the second to come, whose setup fails then.
-    assert found.mistakes == (f"{tmp_path}/task/steps/two/workdir: fails (exit code 1)",)
-    assert found.tried[0].solved == 1.0
+    assert report.mistakes == (f"{tmp_path}/task/steps/two/workdir: fails (exit code 1)",)
+    assert report.tried[0].solved == 1.0
 
 
 @needs_bubblewrap
 @pytest.mark.parametrize(("folder", "count"), [("terminal", 3), ("terminal_harder", 10)])
 def test_the_tasks_that_come_with_it_can_be_done(folder, count):
-    found = check_tasks(str(Path(__file__).parents[2] / "grids" / folder), "bubblewrap")
-    assert found.mistakes == ()
-    assert [(one.solved, one.empty) for one in found.tried] == [(1.0, 0.0)] * count
+    report = check_tasks(str(Path(__file__).parents[2] / "grids" / folder), "bubblewrap")
+    assert report.mistakes == ()
+    assert [(trial.solved, trial.empty) for trial in report.tried] == [(1.0, 0.0)] * count
 
 
 def test_a_plan_says_what_this_machine_lacks(tmp_path, monkeypatch):
@@ -370,11 +370,11 @@ def test_tasks_by_a_registry(tmp_path):
         ("g", "a registry's task_id_subset must be a list of names, not two"),
         ("e", f"{tmp_path}: no commit {'f' * 40} in it"),
     ):
-        (told,) = names_of(tmp_path, dataset=dataset)
-        assert told.startswith(why)
+        (listed,) = names_of(tmp_path, dataset=dataset)
+        assert listed.startswith(why)
     (tmp_path / "sets" / "a" / "one" / "instruction.md").write_text("Something else.")
-    (told,) = names_of(tmp_path, dataset="a@1.0")
-    assert told == (
+    (listed,) = names_of(tmp_path, dataset="a@1.0")
+    assert listed == (
         f"{tmp_path}: its tasks are not those of commit {commit}: "
         f"git -C {tmp_path} checkout {commit}"
     )
@@ -413,9 +413,9 @@ def test_a_task_in_the_older_format(tmp_path, kind):
         "slow": ("task.yaml", "instruction: Go.\nmax_agent_timeout_sec: soon\n"),
         "outside": ("docker-compose.yaml", "services: {client: {build: ../older}}\n"),
     }
-    found = check_tasks(str(tmp_path), kind, unsafe=True)
-    assert found.mistakes == ()
-    ((task, solved, empty),) = found.tried
+    report = check_tasks(str(tmp_path), kind, unsafe=True)
+    assert report.mistakes == ()
+    ((task, solved, empty),) = report.tried
     assert (task.name, solved, empty) == ("older", 1.0, 0.0)
     assert (task.steps[0].timeout_sec, task.steps[0].verifier.timeout_sec) == (90.0, 20.0)
     assert task.metadata["difficulty"] == "easy"
@@ -439,9 +439,9 @@ def test_the_command_line(tmp_path):
     write(tmp_path / "good", {})
     write(tmp_path / "bad", BROKEN["negative"][0])
     command = [sys.executable, "-m", "sweeper", "tasks", "check", "--read-only", "--json"]
-    told = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert told.returncode == 2
-    document = json.loads(told.stdout)
+    process = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    document = json.loads(process.stdout)
     assert [task["name"] for task in document["tasks"]] == ["ours/greeting"]
     assert len(document["problems"]) == 1
     missing = subprocess.run([*command, os.devnull], capture_output=True, text=True, check=False)

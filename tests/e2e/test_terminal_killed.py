@@ -77,32 +77,32 @@ def at_work(recipes, tmp_path):
 
 def jobs(folder):
     """The workers of the sweep, their guards and their recipes."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             words = process.cmdline()
             if "launch" not in words and any(str(folder / "sweeps") in word for word in words):
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def daemons(folder):
     """What episodes have left at work in their environments."""
-    found = []
-    for pid in {pid for one in jobs(folder) for pid in below(one.pid)}:
+    pids = []
+    for pid in {pid for job in jobs(folder) for pid in below(job.pid)}:
         with suppress(psutil.Error):
             if psutil.Process(pid).cmdline() == ["sleep", "1000"]:
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 def victim(who, launcher, folder):
     """The process that is to be killed."""
-    found = {"launcher": launcher.pid}
+    victims = {"launcher": launcher.pid}
     for process in jobs(folder):
         if "run" in process.cmdline():
-            found |= {"recipe": process.pid, "worker": process.ppid()}
-    return found[who]
+            victims |= {"recipe": process.pid, "worker": process.ppid()}
+    return victims[who]
 
 
 def mounts():
@@ -124,10 +124,10 @@ def test_nothing_of_an_environment_stays(at_work, tmp_path, who, environment):
     before = mounts()
     # What is killed has far from ended by then, however late that is.
     launcher = at_work(environment, steps=4 if who == "launcher" else 200)
-    own = {pid for one in jobs(tmp_path) for pid in (one.pid, *below(one.pid))}
+    pids = {pid for job in jobs(tmp_path) for pid in (job.pid, *below(job.pid))}
     inside = daemons(tmp_path)
     os.kill(victim(who, launcher, tmp_path), signal.SIGKILL)
-    shells.Shell.until(lambda: not any(map(began, [*own, *inside])))
+    shells.Shell.until(lambda: not any(map(began, [*pids, *inside])))
     shells.Shell.until(lambda: not jobs(tmp_path))
     # An environment that was begun since is not among those: it is tidied up as well.
     shells.Shell.until(lambda: not list((tmp_path / "tmp").glob("sweeper-task-*")))

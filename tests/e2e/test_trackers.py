@@ -57,19 +57,19 @@ def curves(rows: list[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
     return {key: [(row["step"], row[key]) for row in rows if key in row] for key in keys - {"step"}}
 
 
-def check(found: dict[str, Any], metrics: list[dict[str, Any]], last: int) -> None:
+def check(read: dict[str, Any], metrics: list[dict[str, Any]], last: int) -> None:
     """Both readers must show the curves of the metrics file."""
     wanted = curves(metrics)
     assert [step for step, _ in wanted["test/nll"]][-1] == last
-    assert curves(found["trackio"]).keys() >= wanted.keys()
-    shown = {key: [tuple(point) for point in line] for key, line in found["tensorboard"].items()}
+    assert curves(read["trackio"]).keys() >= wanted.keys()
+    shown = {key: [tuple(point) for point in line] for key, line in read["tensorboard"].items()}
     for key, points in wanted.items():
         steps = [step for step, _ in points]
-        assert [step for step, _ in curves(found["trackio"])[key]] == steps
+        assert [step for step, _ in curves(read["trackio"])[key]] == steps
         line = shown[re.sub(r"[^-/\w.]", "_", key)]  # TensorBoard's form of the name
         assert [step for step, _ in line] == steps
         if not key.startswith("time/"):
-            assert curves(found["trackio"])[key] == points
+            assert curves(read["trackio"])[key] == points
             assert [value for _, value in line] == pytest.approx([v for _, v in points])
 
 
@@ -89,13 +89,13 @@ def test_the_curves_of_the_quickstart_are_in_both(
         f"base: {{max_steps: 20}}\nseeds: 1\nlaunch: {{backend: local, python: {PYTHON}}}\n"
     )
     shell.run("launch", str(grid), "learning_rate=[2e-3,8e-3]", "lora_rank=4", "--wait")
-    told = json.loads(shell.run("ls", "tracked", "--json"))["runs"]
-    assert len(told) == 2
-    for run in told:
+    runs = json.loads(shell.run("ls", "tracked", "--json"))["runs"]
+    assert len(runs) == 2
+    for run in runs:
         log_path = tmp_path / "sweeps" / "tracked" / "runs" / f"{run['id']}.1"
-        found = read_back(database, "tracked", run["name"], log_path)
-        check(found, recipes.read(log_path / "metrics.jsonl"), last=20)
-        assert found["config"]["learning_rate"] == run["config"]["learning_rate"]
+        read = read_back(database, "tracked", run["name"], log_path)
+        check(read, recipes.read(log_path / "metrics.jsonl"), last=20)
+        assert read["config"]["learning_rate"] == run["config"]["learning_rate"]
 
 
 def test_a_run_that_was_killed_continues_its_curves(recipes: Any, tmp_path: Path) -> None:
@@ -114,5 +114,5 @@ def test_a_run_that_was_killed_continues_its_curves(recipes: Any, tmp_path: Path
         command, env=recipes.environment(env), capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    found = read_back(tmp_path / "db", "p", "run", log_path)
-    check(found, recipes.read(log_path / "metrics.jsonl"), last=30)
+    read = read_back(tmp_path / "db", "p", "run", log_path)
+    check(read, recipes.read(log_path / "metrics.jsonl"), last=30)

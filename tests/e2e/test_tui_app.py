@@ -21,9 +21,9 @@ SPOKEN = (("user", "2+2?"), ("assistant", "5 [/bold]"))
 LOG = tuple(f"line {number}" for number in range(100))
 
 
-def run(lr: str, seed: int, state: str = "succeeded", **known: Any) -> RunView:
+def run(lr: str, seed: int, state: str = "succeeded", **fields: Any) -> RunView:
     cell, config = f"lr={lr}", {"learning_rate": float(lr), "seed": seed}
-    return RunView(f"{lr}-{seed}", f"{cell},seed={seed}", cell, seed, config, state, 1, **known)
+    return RunView(f"{lr}-{seed}", f"{cell},seed={seed}", cell, seed, config, state, 1, **fields)
 
 
 RUNS = (
@@ -112,10 +112,10 @@ def drive(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WatchApp]:
 
 
 def test_the_list_by_its_keys(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+    requests: list[Any] = []
     for kind in ("cancel", "retry"):
         monkeypatch.setattr(
-            app_module, kind, lambda _, runs, kind=kind: asked.append((kind, runs)) or "ok"
+            app_module, kind, lambda _, runs, kind=kind: requests.append((kind, runs)) or "ok"
         )
 
     async def script(on: Driven) -> None:
@@ -154,7 +154,7 @@ def test_the_list_by_its_keys(drive: Any, monkeypatch: pytest.MonkeyPatch) -> No
         await on.press("enter", "down", "enter", "l", "3", "escape", "q")
 
     assert drive(script).return_value is None
-    assert asked == [("cancel", ("1e-3-1",))]
+    assert requests == [("cancel", ("1e-3-1",))]
 
 
 def test_a_page_shows_its_panels(drive: Any) -> None:
@@ -205,8 +205,8 @@ def test_ctrl_c_interrupts_whatever_has_the_keys(drive: Any, before: list[str]) 
 def test_the_palette_opens_a_run_and_sorts(drive: Any) -> None:
     def offered(lines: list[str], wanted: str, others: str) -> bool:
         """First, and not beside what fits the first letters alone: enter takes what is there."""
-        found = [line for line in lines if wanted[:8] in line]
-        return found != [] and wanted in found[0] and others not in "".join(found)
+        matches = [line for line in lines if wanted[:8] in line]
+        return matches != [] and wanted in matches[0] and others not in "".join(matches)
 
     async def script(on: Driven) -> None:
         await on.until(

@@ -139,15 +139,15 @@ def test_a_table_that_is_drawn_again_stays_on_its_screen(
     terminal = open_terminal(60, 16)
     terminal.type("sweeper status demo --follow")
     terminal.wait("demo: ", "alarm: ", seconds=TIME)
-    kept = "#{history_size}"
-    before, screens = terminal.tmux("display-message", "-p", kept), {terminal.screen()}
+    history = "#{history_size}"
+    before, screens = terminal.tmux("display-message", "-p", history), {terminal.screen()}
 
     def drawn_again() -> bool:
         screens.add(terminal.screen())
         return len(screens) > 4
 
     support.wait_until(drawn_again, terminal.screen, TIME)
-    assert terminal.tmux("display-message", "-p", kept) == before
+    assert terminal.tmux("display-message", "-p", history) == before
     terminal.press("C-c")
 
 

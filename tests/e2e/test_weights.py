@@ -131,14 +131,14 @@ def _ask(client: httpx.Client, endpoint: str) -> None:
     [model] = client.get(f"{endpoint}/models").json()["data"]
     assert model["id"] == "taught/lr=1e-2"
     parts = [{"type": "text", "text": "b a"}, {"type": "text", "text": " c"}]
-    asked = {"model": model["id"], "messages": [{"role": "user", "content": parts}], "n": 2}
-    whole = client.post(f"{endpoint}/chat/completions", json=asked | {"temperature": 0}).json()
+    request = {"model": model["id"], "messages": [{"role": "user", "content": parts}], "n": 2}
+    whole = client.post(f"{endpoint}/chat/completions", json=request | {"temperature": 0}).json()
     assert whole["object"] == "chat.completion"
     first, second = (choice["message"]["content"] for choice in whole["choices"])
     assert first == second
     assert {choice["finish_reason"] for choice in whole["choices"]} <= {"stop", "length"}
     assert 0 < whole["usage"]["completion_tokens"] <= 12
-    streamed = asked | {"temperature": 0, "n": 1, "stream": True}
+    streamed = request | {"temperature": 0, "n": 1, "stream": True}
     lines = client.post(f"{endpoint}/chat/completions", json=streamed).text.splitlines()
     events = [line.removeprefix("data: ") for line in lines if line]
     assert events[-1] == "[DONE]"

@@ -82,8 +82,8 @@ def shell(tmp_path: Path, tmux_socket: str) -> Iterator[Shell]:
 
 def _ended_panes(window: str, listed: Iterable[str]) -> list[int]:
     """The pids that the dead panes of a window had."""
-    found = (re.fullmatch(rf"{window} (\d+) 1", line) for line in listed)
-    return [int(match[1]) for match in found if match]
+    matches = (re.fullmatch(rf"{window} (\d+) 1", line) for line in listed)
+    return [int(match[1]) for match in matches if match]
 
 
 ALL = sorted(f"{x} {y}" for x in (0, 3) for y in (1, 2, 3))
@@ -146,8 +146,8 @@ def test_a_launch_while_the_launcher_before_is_still_leaving(shell: Shell) -> No
     folder = str(shell.folder / "sweeps" / "s")
     TmuxServer().ensure_window("s", folder, "launcher", ["sleep", "3"])
     launch = shell.start("launch", "grid.yaml", "x=0", "y=1")
-    said, _ = launch.communicate(timeout=120)
-    assert launch.returncode == 0, said
+    output, _ = launch.communicate(timeout=120)
+    assert launch.returncode == 0, output
     until((shell.folder / "ledger").exists)
 
 

@@ -45,9 +45,9 @@ def test_a_run_that_succeeds(bench: Bench) -> None:
 
 def test_what_the_recipe_gets(bench: Bench) -> None:
     outcome = bench.run(SAY)
-    said = json.loads((bench.path() / "said").read_text())
-    assert said["argv"] == [str(bench.path()), "1", "$(touch pwned)"]
-    environment = said["env"]
+    recorded = json.loads((bench.path() / "said").read_text())
+    assert recorded["argv"] == [str(bench.path()), "1", "$(touch pwned)"]
+    environment = recorded["env"]
     assert environment["GRID_SAYS"] == "hello"
     assert environment["SWEEPER_RUN"] == bench.id
     assert environment["SWEEPER_ATTEMPT"] == "1"
@@ -84,8 +84,8 @@ def test_secrets_come_by_a_private_file_and_are_never_shown(bench: Bench, tmp_pa
     assert "it is ***.\n" in bench.log()
     assert 'xxx***{"key": "***"}\nbad key ***\n' in bench.log()
     assert "canary" not in shown
-    kept = [p.read_bytes() for p in Path(bench.store.root).rglob("*") if p.is_file()]
-    assert not any(b"canary-47" in data for data in kept)
+    contents = [p.read_bytes() for p in Path(bench.store.root).rglob("*") if p.is_file()]
+    assert not any(b"canary-47" in data for data in contents)
 
 
 def test_a_secret_that_is_missing_is_a_reason(bench: Bench) -> None:
@@ -254,11 +254,11 @@ def test_a_worker_that_is_killed_takes_its_recipe_with_it(bench: Bench) -> None:
     worker = bench.start()
     bench.wait_for(bench.path() / "pids")
     deadline = time.monotonic() + 90
-    while len(found := (bench.path() / "pids").read_text().split()) < 2:
+    while len(pids := (bench.path() / "pids").read_text().split()) < 2:
         assert time.monotonic() < deadline
-    assert all(began(int(pid)) for pid in found)
+    assert all(began(int(pid)) for pid in pids)
     worker.kill()
-    while any(began(int(pid)) for pid in found):
+    while any(began(int(pid)) for pid in pids):
         assert time.monotonic() < deadline, "the recipe goes on without its worker"
         time.sleep(0.02)
 

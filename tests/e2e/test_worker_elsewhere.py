@@ -97,11 +97,11 @@ def test_a_file_that_the_store_refuses_ends_no_later_than_it_must(
     bench: Bench, start: Any, trouble: Path, tmp_path: Path
 ) -> None:
     trouble.write_text("plot.png")
-    code, said = bench.finish(start(PLOT, refused_s=0.5))
+    code, output = bench.finish(start(PLOT, refused_s=0.5))
     outcome = bench.outcome()
     assert (code, outcome["state"]) == (0, State.SUCCEEDED)
     assert outcome["unsynced"].endswith("plot.png: not allowed")
-    assert "not in the store, but stored on this machine" in said
+    assert "not in the store, but stored on this machine" in output
     assert _spooled(tmp_path) == [f"{bench.id}.1"]
     assert (bench.path() / "metrics.jsonl").exists()
 

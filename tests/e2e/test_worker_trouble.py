@@ -131,11 +131,11 @@ def test_a_recipe_in_an_environment_of_its_own(
     bench.prepare(program, env={"PYTHONPATH": "/mine"}, **installer)
     bench.finish(bench.start(env={**os.environ, "SWEEPER_SOURCE": "/source"}))
     assert bench.outcome()["state"] is State.SUCCEEDED, bench.outcome()
-    told = json.loads((bench.path() / "env").read_text())
+    environment = json.loads((bench.path() / "env").read_text())
     (made,) = (tmp_path / "home" / "built").glob("*/requirements.txt")
-    assert told["VIRTUAL_ENV"] == str(made.parent)
-    assert told["PATH"].split(":")[0] == str(made.parent / "bin")
-    assert told["PYTHONPATH"] == "/mine:/source"
+    assert environment["VIRTUAL_ENV"] == str(made.parent)
+    assert environment["PATH"].split(":")[0] == str(made.parent / "bin")
+    assert environment["PYTHONPATH"] == "/mine:/source"
 
 
 def test_a_secret_is_not_told_by_what_fails_before_the_recipe(
@@ -377,7 +377,7 @@ def test_a_guard_that_is_killed_costs_nothing(bench: Bench) -> None:
 def test_what_cannot_start_says_why(
     bench: Bench, recipe: list[str], cwd: str | None, message: str
 ) -> None:
-    found = {"cwd": "/", "kind": "command", "command": recipe}
-    outcome = bench.run("", recipe=found, cwd=cwd or bench.store.root)
+    recipe_found = {"cwd": "/", "kind": "command", "command": recipe}
+    outcome = bench.run("", recipe=recipe_found, cwd=cwd or bench.store.root)
     assert (outcome["state"], outcome["reason"]) == (State.FAILED, "start")
     assert message in outcome["detail"]
