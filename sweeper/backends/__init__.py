@@ -1,5 +1,5 @@
-"""Looks up backends by name and loads them on demand: the built-in ones, and entry points of the
-group `sweeper.backends`. Each leads to a `BackendType`."""
+"""Looks up backends by name and loads them on demand: built-in ones, and entry points of the group
+`sweeper.backends`."""
 
 import functools
 import importlib
@@ -72,8 +72,8 @@ def backend_type(name: str) -> BackendType:
     if target is None:
         from sweeper.fields.kinds import nearest
 
-        known = backend_names()
-        raise UsageError(f"no backend {name[:60]!r}: use {', '.join(known)}{nearest(name, known)}")
+        names = backend_names()
+        raise UsageError(f"no backend {name[:60]!r}: use {', '.join(names)}{nearest(name, names)}")
     module, _, attribute = target.partition(":")
     try:
         value = getattr(importlib.import_module(module), attribute)
@@ -112,7 +112,7 @@ def registered(kind: BackendType) -> Generator[None]:
 
 
 def options_of(launch: Launch, place: str) -> Mapping[str, object]:
-    """Return the options that a plan has for one of its places."""
+    """Return the options of a plan for one of its places (the backends that it may use)."""
     options = launch.options.get(place.replace("-", "_"), _NO_OPTIONS)
     if not launch.gpus:
         return options
@@ -124,8 +124,8 @@ def open_backend(
 ) -> Backend:
     """Open the backend called `name` for the sweep `sweep`, whose folder (or URL) is `folder`.
 
-    Raises `UsageError` for an unknown name and `EnvironmentFailure` if something it needs is
-    missing.
+    Raises `UsageError` for an unknown name and `EnvironmentFailure` if the backend cannot be used
+    here.
     """
     return backend_type(name).open(sweep, folder, options)
 
@@ -139,12 +139,12 @@ def open_places(
     quiet: bool = False,
     accept: Callable[[str, Backend], None] | None = None,
 ) -> dict[str, Backend]:
-    """Open the backends of a plan. Return them by the names of their places. Raises as
-    `open_backend` does.
+    """Open the backends of a plan and return them by the names of their places.
 
-    With `some`, and if the plan lists several places, a place that cannot be opened is returned as
-    `Away`. So is a place for which `accept` raises `EnvironmentFailure`. With `quiet`, this holds
-    only for places that do not answer, and `Unreachable` is raised if no place could be opened.
+    With `some`, a place that cannot be opened, or for which `accept` raises `EnvironmentFailure`,
+    is returned as `Away`, provided that the plan lists its places. With `quiet`, only places that
+    do not answer are returned as `Away`, and `Unreachable` is raised if no place answers. Otherwise
+    raises as `open_backend` does.
     """
     backends: dict[str, Backend] = {}
     for place in launch.places:
@@ -172,8 +172,8 @@ def open_places(
 
 
 class Away(Backend):
-    """A place that could not be opened, and why. A call opens it again if the last try was long
-    enough ago. Until it is open, every call raises `Unreachable`."""
+    """A place that could not be opened, with the reason. Calls try to open it again, at most once
+    per interval. Until that succeeds, every call raises `Unreachable`."""
 
     def __init__(
         self,
@@ -234,34 +234,34 @@ def capabilities_of(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> C
 
 
 def capabilities_at(launch: Launch, place: str) -> Capabilities:
-    """Return the capabilities of a plan's jobs at one place. Raises `UsageError`."""
+    """Return the capabilities of a plan's jobs at one place."""
     return capabilities_of(place, options_of(launch, place))
 
 
 def capabilities_together(launch: Launch) -> Capabilities:
-    """Return the capabilities that a plan's jobs have at every one of its places. `restarts` is
-    that of the first place that has one. Raises `UsageError`."""
+    """Return the capabilities that a plan's jobs have at all of its places. `restarts` is taken
+    from the first place that has a value."""
     capabilities = [capabilities_at(launch, place) for place in launch.places]
     if len(capabilities) == 1:
         return capabilities[0]
-    secrets = (one.secrets for one in capabilities)
+    secrets = (place.secrets for place in capabilities)
     return Capabilities(
-        here=all(one.here for one in capabilities),
-        files=all(one.files for one in capabilities),
+        here=all(place.here for place in capabilities),
+        files=all(place.files for place in capabilities),
         secrets=frozenset[str].intersection(*secrets),
-        restarts=next((one.restarts for one in capabilities if one.restarts is not None), None),
-        credentials=tuple(dict.fromkeys(name for one in capabilities for name in one.credentials)),
+        restarts=next((at.restarts for at in capabilities if at.restarts is not None), None),
+        credentials=tuple(dict.fromkeys(name for at in capabilities for name in at.credentials)),
     )
 
 
 def may_restart(launch: Launch) -> bool:
-    """Return whether a backend may start jobs of a plan with this `launch` again by itself, without
-    the launcher. True if a backend is unknown here."""
+    """Return whether a backend may restart jobs of a plan with this `launch` without the launcher.
+    True if a backend is unknown here."""
     return any(restarts_at(launch, place) for place in launch.places)
 
 
 def restarts_at(launch: Launch, place: str) -> bool:
-    """Return whether the backend of this place may start jobs again by itself. True if it is
+    """Return whether the backend of this place may restart jobs by itself. True if it is
     unknown."""
     try:
         return capabilities_at(launch, place).restarts is not None

@@ -1,5 +1,5 @@
-"""Defines what a backend is (`Backend`, open for one sweep) and how it describes itself
-(`BackendType`). A backend holds no state: it finds its jobs by their tokens."""
+"""The interface of backends: `Backend` runs the jobs of one sweep, and `BackendType` describes it.
+A backend stores no state: it finds its jobs by their tokens."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -26,16 +26,15 @@ __all__ = [
 ]
 
 Options = Mapping[str, object]
-"""A plan's options for a backend: its section of `launch`, as in the document."""
+"""A plan's options for a backend, as read from its section of `launch`."""
 _NOTHING = Section()
 
 
 class JobSpec(NamedTuple):
     """A job to start. `argv` is executed directly, never by a shell; its last element is the token.
-    `title` is for people. `resources` are requests to a scheduler (unused by local and tmux). Jobs
-    with the same `window` are shown together, at most `window_panes` of them, by backends that show
-    jobs. When the job is stopped,
-    the recipe has `grace_s` seconds to save."""
+    `title` is for people. `resources` are requests to a scheduler (local and tmux ignore them).
+    Backends that show jobs put those with the same `window` together, at most `window_panes` of
+    them. A job that is stopped gives its recipe `grace_s` seconds to save."""
 
     token: str
     title: str
@@ -52,9 +51,9 @@ class JobState(Enum):
 
     PENDING = "pending"
     RUNNING = "running"
-    STOPPING = "stopping"  # was asked to end; it may still have processes
+    STOPPING = "stopping"  # It was asked to end, but may still have processes.
     ENDED = "ended"
-    ABSENT = "absent"  # the backend answered that it does not know the job
+    ABSENT = "absent"  # The backend answered that it does not know the job.
 
 
 GONE = (JobState.ENDED, JobState.ABSENT)
@@ -62,10 +61,10 @@ GONE = (JobState.ENDED, JobState.ABSENT)
 
 
 class JobStatus(NamedTuple):
-    """The status of a job. `code` and `reason` are given only if the backend itself knows them
-    (tmux never does). `preempted`: the job ended because its machine was taken away or failed, not
-    because of the run. `node` is the job's current or last machine. `since` is when it began to
-    wait or to stop, in UTC (`2026-01-31T12:01:03Z`), if it waits or stops."""
+    """The status of a job. `code` (exit code) and `reason` are set only if the backend knows them;
+    tmux never does. `preempted`: the job ended because its machine was taken away or failed. `node`
+    is the job's current or last machine. `since` is when it began to wait or to stop, in UTC
+    (`2026-01-31T12:01:03Z`)."""
 
     state: JobState
     code: int | None = None
@@ -76,24 +75,25 @@ class JobStatus(NamedTuple):
 
 
 class Backend(ABC):
-    """The interface through which the jobs of a sweep are executed.
+    """The interface that runs the jobs of a sweep.
 
-    Every method raises `sweeper.errors.Unreachable` if the backend does not answer, which must
-    never be taken for ABSENT. The first five methods are required; a backend implements those of
-    the others that make sense for it.
+    Every method raises `sweeper.errors.Unreachable` if the backend does not answer. Callers must
+    never read that as ABSENT. The first five methods are required. A backend implements the others
+    where they make sense.
     """
 
     name: str
     shows = False
-    """Whether people watch its jobs, so that `show` is worth calling."""
+    """Whether people watch the jobs, so that `show` is useful."""
 
     @abstractmethod
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        """Start the jobs. Not idempotent: call `find` first when in doubt."""
+        """Start the jobs. A repeated call may start them twice, so call `find` first when in
+        doubt."""
 
     @abstractmethod
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        """Return token -> the backend's own id, for those of `tokens` that it once accepted and
+        """Return token -> the backend's own id, for those of `tokens` that it has accepted and
         still remembers."""
 
     @abstractmethod
@@ -104,37 +104,36 @@ class Backend(ABC):
     def cancel(self, tokens: Sequence[str]) -> Collection[str] | None:
         """Ask the jobs to stop: send SIGTERM to the workers of running jobs and withdraw waiting
         jobs. Ignore unknown tokens. Return the tokens of jobs that cannot be stopped yet
-        (suspended, about to begin), or None. The caller repeats the call for these tokens."""
+        (suspended, about to start), for which the caller repeats the call, or None."""
 
     @abstractmethod
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the lines that the backend itself stores of a job, if any."""
+        """Yield the lines of a job's output that the backend itself stores, if any."""
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Check that the backend would accept jobs with these resources, before anything is
-        recorded. Raises `EnvironmentFailure` if it never will."""
+        """Check, before anything is recorded, that the backend would accept jobs with these
+        resources. Raises `EnvironmentFailure` if it never will."""
         del resources
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """Remove the records of those of these jobs that have ended, if the backend can. They will
-        not be queried again."""
+        """Remove the backend's records of those of these jobs that have ended. They are not queried
+        again."""
         del tokens
 
     def room(self, resources: Mapping[str, object] | None = None) -> int | None:
-        """Return how many more jobs can start now; None if jobs may wait at the backend instead.
-        Jobs beyond it are not submitted, and stay planned. With `resources` only jobs that request
-        these count."""
+        """Return how many more jobs can start now, or None if the backend has a queue. The launcher
+        submits no more than that. With `resources`, count only jobs that request these."""
         del resources
         return None
 
     def location(self) -> Mapping[str, str]:
-        """Return the fields that distinguish the place where jobs wait from others of its kind
-        (`{"cluster": "a"}`). They never change."""
+        """Return fields that distinguish this queue from others of the same backend, such as
+        `{"cluster": "a"}`. They never change."""
         return {}
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
-        """Show one line on the state of the sweep and a label for jobs, by token: a state,
-        `stale`, `paused: <why>`. Called after changes, with only the labels that changed."""
+        """Show one line about the sweep, and labels of jobs by token: a state, `stale`, `paused:
+        <why>`. Called after changes, with only the labels that changed."""
         del status, words
 
 
@@ -149,13 +148,14 @@ class Counter(NamedTuple):
 class Capabilities(NamedTuple):
     """The capabilities of a backend's jobs. By default they run on this machine, as this user.
 
-    `here`: they run on this machine, so they reach the engine over loopback. `files`: they see the
-    folders of this machine, so they can use a root, a checkout and the private file with the runs'
-    environment. `python`: the interpreter for the worker and the recipe (None: the one used here).
-    `secrets`: the names of the secrets that the backend itself passes to its jobs. `restarts`: the
-    variable that counts how often the backend has restarted a job by itself (None: it never does;
-    see `sweeper/worker/claim.py`). `credentials`: the variables that the launcher needs to reach
-    the backend. Runs do not get one of them unless their grid names it in `secrets:`.
+    `here`: they run on this machine, so they reach the engine (the local model service) over
+    loopback. `files`: they see the folders of this machine, so they can use a root, a checkout and
+    the private file with the runs' environment. `python`: the interpreter for the worker and the
+    recipe (None: the current one). `secrets`: the names of the secrets that the backend itself
+    passes to its jobs. `restarts`: the variable that counts how often the backend has restarted a
+    job by itself (None: it never does; see `sweeper/worker/claim.py`). `credentials`: the variables
+    with which the launcher logs in to the backend. Runs get them only if their grid names them in
+    `secrets:`.
     """
 
     here: bool = True
@@ -168,7 +168,7 @@ class Capabilities(NamedTuple):
 
 class Check(NamedTuple):
     """A check of `doctor`. `look` returns its result, or raises `SweeperError` or `LookupError`
-    with the problem. `needed`: a launch requires it."""
+    with the problem. `needed`: a launch requires the check to pass."""
 
     name: str
     needed: bool
@@ -176,8 +176,8 @@ class Check(NamedTuple):
 
 
 def require(checks: Iterable[Check], backend: str) -> None:
-    """Run the checks that a launch requires. Raises `EnvironmentFailure` at the first that fails;
-    the backend's name precedes the problem."""
+    """Run the checks that a launch requires. Raises `EnvironmentFailure` for the first that
+    fails."""
     for check in checks:
         if check.needed:
             try:
@@ -187,9 +187,9 @@ def require(checks: Iterable[Check], backend: str) -> None:
 
 
 class Leftover(NamedTuple):
-    """Files that belong together and are no longer needed, and why. Those of a sweep on a remote
-    store are addresses. `release` is called with the paths to be removed, before they are; if it
-    raises `EnvironmentFailure`, they stay."""
+    """Files that belong together and are no longer needed, with the reason. On a remote store they
+    are addresses. `release` is called with the paths before they are removed; if it raises
+    `EnvironmentFailure`, they stay."""
 
     paths: Sequence[str]
     why: str
@@ -201,9 +201,9 @@ Batches = Sequence[Sequence[JobSpec]]
 
 
 class Manifest(NamedTuple):
-    """The request for a job, or for several that are submitted together, in the backend's own
-    format: a document, or a text that is complete by itself. `about` names the jobs in one line.
-    It contains no secret's value."""
+    """What a backend would send for a job, or for several that are submitted together: a document
+    or a text in its own format. `about` names the jobs in one line. It contains no secret's value.
+    """
 
     about: str
     content: Mapping[str, object] | str
@@ -229,22 +229,21 @@ def _over(defaults: Options, given: Options) -> dict[str, object]:
 
 
 class BackendType(NamedTuple):
-    """A backend's description of itself. Loading it must be cheap, so its functions import what is
-    needed to run jobs.
+    """The description of a backend. It must load quickly, so its functions import the backend's
+    code when they are called.
 
     `open` takes the sweep's name, its folder (or URL) and the options. It raises
-    `EnvironmentFailure` if something it needs is missing. `section` declares the options, which are
-    in a grid's `launch.<name>` and in a table of the user's configuration file. `doc` describes the
-    backend in one line. `by_run`: options may have `overrides` for runs with some values.
-    `pins_gpus`: its options may have the `gpus` and `per_gpu` of `launch`, and its jobs get such
-    devices.
-    `records_defaults`: defaults from the configuration file are recorded with the plan, by `merge`;
-    otherwise the backend reads them when it is opened (`configuration.defaults_of`). `capabilities`
-    and `checks` take the options as a plan has them; `capabilities` raises `UsageError` if they are
-    incomplete. `leftovers` takes a sweep's folder, the ids of its runs that are over, and the ids
-    of those that succeeded. `manifests` returns the requests that submitting jobs would send,
-    without querying the backend. It takes the arguments of `open` and the jobs, grouped by
-    submission. None: its jobs have no format of their own.
+    `EnvironmentFailure` if the backend cannot be used. `section` declares the options, which are in
+    a grid's `launch.<name>` and in a table of the user's configuration file. `doc` describes the
+    backend in one line. `by_run`: options may have `overrides` for some runs. `pins_gpus`: options
+    may have `gpus` and `per_gpu` of `launch`, and jobs get such devices. `records_defaults`:
+    defaults from the configuration file are recorded with the plan, by `merge`; otherwise the
+    backend reads them when it is opened (`configuration.defaults_of`). `capabilities` and `checks`
+    take the options of a plan; `capabilities` raises `UsageError` if they are incomplete.
+    `leftovers` takes a sweep's folder, the ids of its runs that are over, and the ids of those that
+    succeeded. `manifests` takes the arguments of `open` and the jobs, grouped by submission, and
+    returns what submitting them would send; it does not query the backend. None: jobs have no
+    format of their own.
     """
 
     name: str
@@ -262,11 +261,11 @@ class BackendType(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The name of its section in `launch` and in the configuration file."""
+        """The key of the backend's section in `launch` and in the configuration file."""
         return self.name.replace("-", "_")
 
     def field(self) -> Field | None:
-        """Return its section as a field of `launch`, or None if it has no options."""
+        """Return the backend's section as a field of `launch`, or None if it has no options."""
         if not (self.section.fields or self.by_run):
             return None
         return Field(self.key, Nested(self.section), self.doc)

@@ -9,13 +9,14 @@ from sweeper.fields.nodes import Place, Problems
 
 
 def defaults_of(kind: BackendType, problems: Problems) -> dict[str, object]:
-    """Return a backend's table in the form of a plan's options; empty if there is none. Mistakes
-    in it or in the file are added to `problems`, each with its place."""
+    """Return a backend's table of the configuration file in the form of a plan's options; empty if
+    there is none. Mistakes in the file are added to `problems`, each with its place."""
     path, document = config_file.file(), config_file.read_tables(problems)
     others = document.keys() - {kind.key}
     tables = [name.replace("-", "_") for name in backend_names()] if others else []
     tables += config_file.TABLES
-    for key in sorted(others - set(tables)):  # it may belong to a backend not installed here
+    # The table may belong to a backend that is not installed here.
+    for key in sorted(others - set(tables)):
         if meant := nearest(key, tables):
             problems.add(Place(path), f"unknown table [{key[:60]}]{meant}")
     if (table := document.get(kind.key)) is None:
@@ -25,8 +26,8 @@ def defaults_of(kind: BackendType, problems: Problems) -> dict[str, object]:
 
 
 def configured(kind: BackendType) -> dict[str, object]:
-    """Return the default options of a backend that is being opened. Raises `EnvironmentFailure`
-    if the table cannot be used."""
+    """Return the default options of a backend that is being opened. Raises `EnvironmentFailure` if
+    its table has mistakes."""
     problems = Problems()
     values = defaults_of(kind, problems)
     config_file.refuse(problems)

@@ -33,7 +33,8 @@ def image_option(doc: str) -> Option:
 
 
 def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100) -> Texts:
-    """Return a list of strings that match `pattern`. Messages read "is not a" and then `called`."""
+    """Return a kind of list whose strings match `pattern`. Messages say that a text "is not a"
+    `called`."""
 
     def wrong_with(text: str) -> str | None:
         return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is not a {called}"
@@ -42,7 +43,7 @@ def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100
 
 
 def check_same_for_all_runs(reading: Reading, keys: Sequence[str]) -> None:
-    """Add a problem for each of `keys` that an override sets."""
+    """Report a problem for each of `keys` that an override sets."""
     for key in keys if "if" in reading.entries else ():
         if key in reading.entries:
             reading.problem(key, (f"{reading.path(key)} must be the same for all runs of a sweep"))
@@ -55,8 +56,8 @@ def options_with_image(
     example: str = "IMAGE",
     other_key: str = "",
 ) -> T:
-    """Return the options as `options`. `other_key` may name the image instead of `image`. Raises
-    `UsageError` if no image is named."""
+    """Read the options as a value of `options`. The image is in `image` or in `other_key`. Raises
+    `UsageError` if there is none."""
     if given.get("image") is None and given.get(other_key) is None:
         other = f" (or {other_key})" if other_key else ""
         raise UsageError(
@@ -80,7 +81,7 @@ def capabilities(options: _Options, *credentials: str) -> Capabilities:
 
 
 def require_digest(image: str) -> str:
-    """Return the image's address. Raises `LookupError` if it has no digest."""
+    """Return the image's address if it has a digest. Raises `LookupError` otherwise."""
     if _DIGEST not in image:
         raise LookupError(
             f"{image} may change while a sweep runs: name it by its digest, NAME{_DIGEST}..."
@@ -89,17 +90,17 @@ def require_digest(image: str) -> str:
 
 
 def process_exit_code(code: int) -> int:
-    """Convert a container's exit code to Python's: 137 (signal 9) becomes -9. A code beyond all
-    signals (255) is the program's own."""
+    """Convert a container's exit code to Python's: 137 (signal 9) becomes -9. Codes above those of
+    signals, such as 255, are the program's own."""
     return 128 - code if code in _SIGNALS else code
 
 
 def line_of(message: object) -> str:
-    """Return a platform's failure message as one line of at most 300 characters."""
+    """Shorten a platform's message about a failure to one line of at most 300 characters."""
     return " ".join(str(message).split())[:300]
 
 
 def reason_of(message: object) -> str | None:
-    """Return why a job waits or ended, as one line of at most 200 characters; None for an empty
-    message."""
+    """Shorten the reason why a job waits or ended to one line of at most 200 characters; None if it
+    is empty."""
     return " ".join(str(message or "").split()).removesuffix(":")[:200] or None

@@ -9,13 +9,13 @@ from sweeper.common.gpus import Gpus
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 _STARTING_SECONDS = 5.0
-"""How long a worker may take until it has locked its devices."""
+"""Seconds that a worker may take until it has locked its devices."""
 
 
 class GpuRoom:
-    """How many jobs can get GPUs now. `options` are those of a backend, for all its jobs;
-    `resources` are those of a stage's jobs. Without `gpus` there is no limit. A job that was just
-    submitted counts as one that has its devices."""
+    """Counts how many jobs can get GPUs now. `options` are those of a backend, for all its jobs;
+    `resources` are those of one stage's jobs. There is no limit without `gpus`. A job that was just
+    submitted counts as if it had its devices."""
 
     def __init__(self, options: Mapping[str, object], backend: str) -> None:
         self._backend, self._options = backend, options
@@ -23,20 +23,21 @@ class GpuRoom:
         self._submitted: list[float] = []
 
     def _of(self, options: Mapping[str, object]) -> Gpus | None:
-        """Return the GPUs for jobs with these options, which remember what the machine said."""
+        """Return the GPUs for jobs with these options. Cached, since listing the machine's devices
+        is slow."""
         key = options.get("gpus"), options.get("per_gpu")
         if key not in self._known:
             self._known[key] = gpus_of(options)
         return self._known[key]
 
     def submitted(self, jobs: Sequence[JobSpec]) -> None:
-        """Count jobs that were submitted now, if they get GPUs."""
+        """Count these jobs as submitted now, if they get GPUs."""
         with_gpus = [job for job in jobs if self._of(self._options) or self._of(job.resources)]
         self._submitted += [time.monotonic()] * len(with_gpus)
 
     def look(self, resources: Mapping[str, object] | None = None) -> int | None:
-        """Return how many more jobs can start, of those with these resources; None without a limit.
-        Raises `Unreachable` if the devices cannot be listed now."""
+        """Return how many more jobs with these resources can start; None without a limit. Raises
+        `Unreachable` if the devices cannot be listed now."""
         gpus = self._of(self._options if resources is None else resources)
         if gpus is None:
             return None
@@ -73,6 +74,6 @@ def checks(options: Mapping[str, object]) -> Iterable[Check]:
 
     def look() -> str:
         devices = gpus.check()
-        return f"{len(devices)}, with room for {gpus.free()} runs now"
+        return f"{len(devices)} GPUs, with room for {gpus.free()} more runs now"
 
     return [Check("GPUs", True, look)]

@@ -1,4 +1,4 @@
-"""Runs a platform's client in a separate process, for clients that load slowly or may end their
+"""Runs a platform's client in a separate process, because some clients load slowly or end their
 process. Requests and answers are lines of JSON."""
 
 import json
@@ -13,26 +13,26 @@ from sweeper.common.backoff import Backoff
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 _SECONDS = 20.0
-"""Timeout of an answer."""
+"""Seconds to wait for an answer."""
 _AGAIN_SECONDS = 2.0, 30.0
-"""Backoff before starting another process after one gave no answer: first and longest wait."""
+"""Backoff before starting a new process after a missing answer: first and longest wait."""
 
 
 class Helper:
-    """The process that executes `module`. The first request starts it; a missing answer ends it.
-    `what` is the platform's name, `opening` the content of the first request. `seconds` is the
-    timeout of an answer."""
+    """A process that executes `module`. It starts at the first request and is ended if an answer is
+    missing. `platform` is the platform's name, `opening` the content of the first request, and
+    `seconds` the timeout of an answer."""
 
     def __init__(
         self,
-        what: str,
+        platform: str,
         module: str,
         opening: Mapping[str, object],
         environment: Mapping[str, str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.seconds = _SECONDS
-        self._what, self._opening = what, {"do": "open", **opening}
+        self._platform, self._opening = platform, {"do": "open", **opening}
         self._argv = [sys.executable, "-P", "-m", module]
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
@@ -40,7 +40,7 @@ class Helper:
         self._rest = b""
 
     def ask(self, do: str, **about: object) -> object:
-        """Return the answer, as decoded from JSON. Raises `Unreachable` if there is none, and
+        """Return the answer, decoded from JSON. Raises `Unreachable` if there is none, and
         `EnvironmentFailure` for a permanent refusal."""
         if self._process is None:
             self._backoff.check()
@@ -61,15 +61,15 @@ class Helper:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the launcher only
+            start_new_session=True,  # Ctrl-C must reach only the launcher.
         )
         try:
             self._ask(self._opening)
         except (EnvironmentFailure, Unreachable) as error:
             self.end()
-            where = str(self._opening.get("address", self._what))
-            message = str(error).removeprefix(f"{self._what}: ")
-            failure = Unreachable(f"{self._what}: {where} does not answer: {message}")
+            where = str(self._opening.get("address", self._platform))
+            message = str(error).removeprefix(f"{self._platform}: ")
+            failure = Unreachable(f"{self._platform}: {where} does not answer: {message}")
             self._backoff.failed(failure)
             raise failure from error
 
@@ -80,15 +80,15 @@ class Helper:
             )
         except (OSError, ValueError) as error:
             self.end()
-            failure = Unreachable(f"{self._what}: {error}")
+            failure = Unreachable(f"{self._platform}: {error}")
             self._backoff.failed(failure)
             raise failure from error
         if "answer" in answer:
             self._backoff.succeeded()
             return answer["answer"]
         if "refused" in answer:
-            raise EnvironmentFailure(f"{self._what}: {answer['refused']}")
-        raise Unreachable(f"{self._what}: {answer['silent']}")
+            raise EnvironmentFailure(f"{self._platform}: {answer['refused']}")
+        raise Unreachable(f"{self._platform}: {answer['silent']}")
 
     def _exchange(self, line: bytes) -> bytes:
         """Send a request and return the answer. Raises `OSError`."""
@@ -104,17 +104,17 @@ class Helper:
                     raise TimeoutError(f"no answer within {self.seconds:g} s")
                 chunk = os.read(process.stdout.fileno(), 1 << 20)
                 if not chunk:
-                    raise ConnectionError("its client was disconnected and has ended")
+                    raise ConnectionError("its client lost the connection and has ended")
                 self._rest += chunk
         answer, _, self._rest = self._rest.partition(b"\n")
         return answer
 
 
 def serve(opened: Callable[..., object]) -> None:
-    """Run as the process: `opened` makes the object whose methods the requests call. Never
-    returns: the process exits at the end of its input."""
+    """Serve requests on standard input until it ends, then exit the process. `opened` makes the
+    object whose methods the requests call."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # output that the client prints must not mix with the answers
+    os.dup2(2, 1)  # Output of the client must not mix with the answers.
     at_work: object = None
     for line in sys.stdin:
         answer: dict[str, object]
@@ -131,7 +131,7 @@ def serve(opened: Callable[..., object]) -> None:
         except Exception as error:  # noqa: BLE001 - of the client's, whose kinds change
             answer = {"silent": _line(error)}
         print(json.dumps(answer), file=answers, flush=True)
-    os._exit(0)  # even if threads of the client still run
+    os._exit(0)  # Exit even if threads of the client still run.
 
 
 def _line(error: Exception) -> str:

@@ -1,17 +1,17 @@
 """Identifies the sweep in a folder. A platform remembers jobs long after their sweep was removed,
-and the folder alone does not distinguish them from jobs of the next sweep launched there."""
+and their folder may belong to another sweep by then."""
 
 import hashlib
 
 from sweeper.sweep.folder import SweepFolder
 
 NOT_YET = "made-at-launch"
-"""Stands in a manifest for values that are made at submission."""
+"""Replaces values in a manifest that are made at submission."""
 
 
 class Identity:
-    """The identity of the sweep in `folder`. It is recorded before the first job is submitted.
-    `mark` stands for the folder in job names. The methods raise `StoreError`."""
+    """The identity of the sweep in `folder`, recorded before its first job is submitted. `mark` is
+    a hash of the folder that is used in job names. The methods raise `StoreError`."""
 
     def __init__(self, folder: str) -> None:
         self.mark = hashlib.sha256(folder.encode()).hexdigest()[:12]
@@ -19,16 +19,15 @@ class Identity:
         self._known = ""
 
     def current(self) -> str:
-        """Return the identity; empty if nothing of the sweep was submitted yet."""
+        """Return the identity; empty before the first submission."""
         self._known = self._known or self._folder.read_identity() or ""
         return self._known
 
     def preview(self) -> None:
-        """Use `NOT_YET` as the identity from now on if nothing was submitted yet, to show what a
-        submission would send."""
+        """Use `NOT_YET` as the identity if nothing was submitted yet, to preview a submission."""
         self._known = self.current() or NOT_YET
 
     def ensure(self) -> str:
-        """Return the identity; create it if there is none."""
+        """Return the identity; create it before the first submission."""
         self._known = self._known or self._folder.ensure_identity()
         return self._known

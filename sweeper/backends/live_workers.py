@@ -1,5 +1,5 @@
-"""Finds the live workers of one sweep on this machine, by their command lines and locks, for any
-user, launcher and path. Backends check this before they report that a job does not exist."""
+"""Finds the live workers of a sweep on this machine by their command lines and locks, whichever
+user or launcher started them. Backends check this before they report that a job does not exist."""
 
 import os
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ class Workers:
         return SweepFolder.at_address(self._folder)
 
     def _look(self, wanted: set[str]) -> dict[str, psutil.Process]:
-        """Search the process table."""
+        """Search the process table for the workers of `wanted`."""
         ours = _identity(self._folder)
         processes: dict[int, tuple[str, psutil.Process]] = {}
         try:
@@ -68,7 +68,7 @@ class Workers:
         workers: dict[str, psutil.Process] = {}
         for token, process in processes.values():
             with suppress(psutil.Error):
-                # A worker's fork has the same command line, but is not the job.
+                # A child that a worker has forked has the same command line, but is not the job.
                 if process.ppid() not in processes and _lives(process):
                     workers[token] = process
         return workers
@@ -94,11 +94,11 @@ def _identity(path: str) -> _Identity | None:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Return whether the process lives. psutil also compares the start time, so a reused pid is
-    not mistaken for ours."""
+    """Return whether the process lives. psutil also compares the start time, so a process that
+    reuses the pid is not mistaken for it."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
     except psutil.Error:
-        return True  # it exists, but we may not inspect it
+        return True  # It exists, but this user may not inspect it.

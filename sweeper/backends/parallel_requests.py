@@ -13,9 +13,9 @@ T = TypeVar("T")
 def for_each(
     things: Sequence[T], deed: Callable[[T], None], of_one: type[EnvironmentFailure]
 ) -> None:
-    """Apply `deed` to each of `things`, several at a time. Start no more after a failure that is
-    not a `of_one`, the class of failures that concern a single thing. Raises one of the
-    failures, permanent ones first."""
+    """Apply `deed` to each of `things`, several at a time. After a failure that is not an `of_one`,
+    the class of failures that concern a single thing, start no more. Raises one of the failures,
+    permanent ones first."""
     failures: list[EnvironmentFailure] = []
 
     def attempt(thing: T) -> None:

@@ -1,6 +1,5 @@
-"""References to secrets for jobs that do not inherit the launcher's environment.
-`launch.<backend>.secrets` maps variables to the places where the platform itself keeps their
-values."""
+"""References to secrets, for jobs that do not inherit the launcher's environment.
+`launch.<backend>.secrets` maps variables to the places where the platform keeps their values."""
 
 from sweeper.backends.base import BackendType
 from sweeper.common.json_values import table_of
@@ -9,14 +8,14 @@ from sweeper.fields.options import Option
 
 _FIELD = "secrets"
 NO_VALUE = r"(?!tml-|sk-|hf_|eyJ|gh[pousr]_|github_|AKIA|xox)"
-"""A pattern that rejects text beginning like a token of a well-known service. For platforms where
-a secret's name can look like any value."""
+"""A pattern that rejects text that begins like a token of a well-known service. For platforms where
+the name of a secret can look like a value."""
 
 
 def secrets_option(doc: str, reference: Matching, example: str) -> Option:
     """Return the option `secrets` of a backend. `reference` matches the platform's references to
-    secrets. Other text may be a secret's value, so it is never repeated. `example` is a
-    reference."""
+    secrets; `example` is one of them. Messages do not repeat other text, since it may be a secret's
+    value."""
     return Option(
         Names(
             "a mapping of variables to references, never to values",
@@ -29,7 +28,7 @@ def secrets_option(doc: str, reference: Matching, example: str) -> Option:
 
 
 def where_to_say(backend: BackendType, name: str) -> str:
-    """Return how a grid says where a job finds the secret `name`; "" for a backend without
+    """Return where a grid names the source of the secret `name` for jobs; "" if the backend has no
     references."""
     field = backend.section.fields.get(_FIELD)
     if field is None or not field.examples:

@@ -39,7 +39,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"budget": "lab/closed"}, {}, "the budget lab/closed is no longer in use"),
     ({}, {"workspace_budget": ""}, "has no budget: set launch.beaker.budget"),
     ({"image": "lab/sweper"}, {}, "the image lab/sweper: it does not exist"),
-    ({"image": "lab/half"}, {}, "the upload of the image lab/half was never completed"),
+    ({"image": "lab/half"}, {}, "image lab/half is not committed: its upload was never completed"),
     ({"clusters": ["lab/cpus"]}, {}, "the cluster lab/cpus: it does not exist"),
     ({**ONE, "gpus": 1}, SMALL, "the nodes of lab/cpu have 0 GPUs, but a job asks for 1"),
     ({**ONE, "cpus": 16.0}, SMALL, "have 8 CPUs, but a job asks for 16"),
@@ -51,7 +51,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"datasets": {"/data": "lab/half"}},
         {},
-        "the upload of the dataset lab/half was never completed",
+        "dataset lab/half is not committed: its upload was never completed",
     ),
     ({"secrets": {"A": CANARY}}, {}, "has the name that .* gives for A"),
     ({}, {"silent": True}, "http://127.0.0.1:[0-9]+ does not answer"),
@@ -307,7 +307,7 @@ def test_the_name_of_another_workspace(beaker: Any, tmp_path: Path) -> None:
     backend.submit([a_job(1, "true")])
     (there,) = backend.find([a_job(1).token]).values()
     beaker.experiments[there].message.experiment.workspace_id = "another"
-    with pytest.raises(EnvironmentFailure, match="another workspace than lab/sweeps has an exp"):
+    with pytest.raises(EnvironmentFailure, match="a workspace other than lab/sweeps already has an exp"):
         _open(beaker, tmp_path).submit([a_job(1, "true")])
 
 

@@ -76,7 +76,7 @@ def test_the_doctor(batch: Any, tmp_path: Path) -> None:
     )
     checks = _checks(tmp_path, *root, code=6)
     wrong = {name: check["found"] for name, check in checks.items() if not check["good"]}
-    assert wrong["job queue"] == "no queue nope in us-east-1"
+    assert wrong["job queue"] == "there is no queue nope in us-east-1"
     assert wrong["image"] == f"{image}: no such image"
     assert "does not trust ecs-tasks.amazonaws.com" in wrong["job role"]
     assert wrong["secret TINKER_API_KEY"] == f"{nothing} does not exist"

@@ -224,7 +224,7 @@ def test_doctor(sweeper: Sweeper) -> None:
     sweeper.write("true")
     output = sweeper.run(*look, code=None)
     assert sweeper.options["address"] in output and "2, 32 CPU" in output
-    assert "given by the environment" in output
+    assert "a token in the environment" in output
     sweeper.write("true", {"ray": {"num_gpus": 1}})
     assert "a job asks for GPU 1, the largest node has 0" in sweeper.run(*look, code=6)
     sweeper.write("true", {"ray": {"address": "127.0.0.1:1"}})

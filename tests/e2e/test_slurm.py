@@ -164,7 +164,7 @@ def test_a_partition_that_takes_nothing_for_now(sweep: Sweep) -> None:
     finally:
         sweep.cluster.run("scontrol", "update", "partitionname=urgent", "state=up")
     output = sweep.run(*look)
-    assert "it would accept a job with partition, time" in output
+    assert "Slurm would accept a job with partition, time" in output
     assert "main* (of 4 nodes 0 busy, 4 idle; limit infinite)" in output
 
 

@@ -123,7 +123,7 @@ def test_what_may_have_been_accepted_is_looked_for_until_a_listing_must_have_it(
     with pytest.raises(Unreachable, match="ServerException at submit_job"):
         backend.submit([stubbed.job()])
     stubbed.listed(backend)
-    with pytest.raises(Unreachable, match="unknown yet whether the last jobs were accepted"):
+    with pytest.raises(Unreachable, match="not known yet whether the last jobs were accepted"):
         backend.find([token])
     stubbed.listed(backend, ("5", token))
     assert backend.find([token]) == {token: "5"}
@@ -145,7 +145,7 @@ def test_so_is_what_an_earlier_launcher_may_have_submitted(stubbed: Any) -> None
     for seconds in (0, 14.9):
         stubbed.now = seconds
         stubbed.listed(backend, ("5", token))
-        with pytest.raises(Unreachable, match="unknown yet whether the last jobs were accepted"):
+        with pytest.raises(Unreachable, match="not known yet whether the last jobs were accepted"):
             backend.find([token, lost])
     stubbed.now = 15
     stubbed.listed(backend, ("5", token))

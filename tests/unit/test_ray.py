@@ -215,7 +215,7 @@ def test_a_driver_that_is_silent_is_ended_and_left_alone(
         driven.ask("submit")
     with pytest.raises(Unreachable, match="ray: who knows"):
         driven.ask("cancel")
-    with pytest.raises(Unreachable, match="disconnected"):
+    with pytest.raises(Unreachable, match="lost the connection"):
         driven.ask("find")
 
 

@@ -1,5 +1,5 @@
-"""Types of AWS's answers, with the fields that sweeper reads. AWS may leave out fields that are not
-required here."""
+"""Types of AWS's answers, with the fields that sweeper reads. Fields marked as not required may be
+missing. A plural such as `JobQueues` is the answer of the operation `DescribeJobQueues`."""
 
 from collections.abc import Mapping
 from typing import NotRequired, TypedDict
@@ -15,8 +15,6 @@ class EnvironmentOrder(TypedDict):
 
 
 class JobQueue(TypedDict):
-    """A job queue."""
-
     jobQueueName: str
     jobQueueArn: str
     state: NotRequired[str]
@@ -25,8 +23,6 @@ class JobQueue(TypedDict):
 
 
 class JobQueues(TypedDict):
-    """DescribeJobQueues."""
-
     jobQueues: list[JobQueue]
 
 
@@ -38,8 +34,6 @@ class ComputeResources(TypedDict, total=False):
 
 
 class ComputeEnvironment(TypedDict):
-    """A compute environment."""
-
     computeEnvironmentName: str
     type: NotRequired[str]
     state: NotRequired[str]
@@ -48,13 +42,11 @@ class ComputeEnvironment(TypedDict):
 
 
 class ComputeEnvironments(TypedDict):
-    """DescribeComputeEnvironments."""
-
     computeEnvironments: list[ComputeEnvironment]
 
 
 class Secret(TypedDict):
-    """A variable of a container that holds a secret."""
+    """A variable of a container whose value is a secret."""
 
     name: str
 
@@ -127,8 +119,6 @@ class Job(TypedDict):
 
 
 class DescribedJobs(TypedDict):
-    """DescribeJobs."""
-
     jobs: list[Job]
 
 
@@ -139,8 +129,6 @@ class LogEvent(TypedDict):
 
 
 class LogEvents(TypedDict):
-    """GetLogEvents."""
-
     events: list[LogEvent]
     nextForwardToken: NotRequired[str]
 
@@ -152,8 +140,6 @@ class Image(TypedDict, total=False):
 
 
 class Images(TypedDict):
-    """DescribeImages."""
-
     imageDetails: list[Image]
 
 
@@ -165,7 +151,7 @@ class Role(TypedDict):
 
 
 class FoundRole(TypedDict):
-    """GetRole."""
+    """The answer of GetRole."""
 
     Role: Role
 
@@ -177,18 +163,12 @@ class Parameter(TypedDict):
 
 
 class Parameters(TypedDict):
-    """DescribeParameters."""
-
     Parameters: list[Parameter]
 
 
 class Quota(TypedDict):
-    """A quota."""
-
     Value: float
 
 
 class ServiceQuota(TypedDict):
-    """GetServiceQuota."""
-
     Quota: Quota

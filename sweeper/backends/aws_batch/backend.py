@@ -1,5 +1,5 @@
-"""Runs jobs at AWS Batch: see docs/aws-batch.md. A job is identified by its name, jobs that are
-submitted together become one array, and a restart by Batch counts as a new attempt."""
+"""Runs jobs at AWS Batch: see docs/aws-batch.md. A job is identified by its name. Jobs that are
+submitted together become one array. A restart by Batch counts as a new attempt."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,15 +20,15 @@ from sweeper.sweep.folder import SweepFolder
 _LOG_GROUP = "/aws/batch/job"
 _REASON = "cancelled by sweeper"
 _PASSING = ("CREATING", "UPDATING")
-"""Statuses that a job queue has for some seconds."""
+"""Statuses that a job queue has only for some seconds."""
 _TERMINATE_AGAIN_SECONDS = 30.0, 300.0
 """Backoff after a job could not be terminated for lack of permission: first and longest wait."""
 _OTHER_SWEEP_SECONDS = 5.0, 60.0
-"""Backoff of a submission while another sweep's job is at work: first and longest wait."""
+"""Backoff of a submission while a job of another sweep is running: first and longest wait."""
 _DOUBT_SECONDS = 15.0
-"""How long a listing may lack an accepted job whose reply was lost: Batch does not promise that
-jobs are listed at once. Also applies at the start, since an earlier launcher may have been killed
-before it got a reply."""
+"""How long a listing may lack a job that Batch accepted without its reply reaching us. Batch does
+not promise that new jobs are listed at once. The time also counts from our start, since an earlier
+launcher may have been killed before it got a reply."""
 
 
 class _Closed(EnvironmentFailure):
@@ -36,7 +36,7 @@ class _Closed(EnvironmentFailure):
 
 
 class _Changing(_Closed, Unreachable):
-    """The queue does not accept jobs yet."""
+    """The queue is changing and does not accept jobs yet."""
 
 
 def open_backend(
@@ -77,7 +77,7 @@ class AwsBatchBackend(Backend):
         self._queue_arn = ""  # until `check`
 
     def location(self) -> dict[str, str]:
-        # The ARN names the region and the account, whatever profile or name led there.
+        # The ARN contains the region and the account, whichever profile or name was used.
         return {"queue": self._queue_arn or self._options.queue}
 
     def check(self) -> None:
@@ -96,10 +96,10 @@ class AwsBatchBackend(Backend):
         return queues[0]
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Check that the queue accepts jobs, and that the job definition exists or can be made,
-        with the secrets that runs need, before anything is recorded. A queue may be closed while
-        jobs of the sweep run there, since those are adopted. Raises `EnvironmentFailure`, and as
-        `definition` does."""
+        """Check, before anything is recorded, that the queue accepts jobs and that the job
+        definition exists or can be made, with the secrets that runs need. A closed queue is
+        accepted while jobs of the sweep run there. Raises `EnvironmentFailure`, and as `definition`
+        does."""
         del resources
         try:
             self._prepare()
@@ -151,7 +151,7 @@ class AwsBatchBackend(Backend):
         identities = self.jobs.ids(tokens)
         if not identities.keys() >= set(tokens) and self._clock() < self._doubted_until:
             raise Unreachable(
-                "aws-batch: unknown yet whether the last jobs were accepted: checking again"
+                "aws-batch: it is not known yet whether the last jobs were accepted; checking again"
             )
         return identities
 
@@ -160,25 +160,25 @@ class AwsBatchBackend(Backend):
         return self.jobs.statuses(tokens)
 
     def cancel(self, tokens: Sequence[str]) -> None:
-        # TerminateJob ends a job in any state. CancelJob would ignore a job that is just starting.
+        # TerminateJob ends a job in any state. CancelJob would ignore a job that is about to start.
         if self.jobs.unknown(tokens):
             self.jobs.refresh()
         refused: Refused | None = None
         for job in self.jobs.to_terminate(tokens):
             if job in self._terminated:
-                continue  # a cancellation that was throttled continues from there
+                continue  # The next call continues after a throttled cancellation.
             try:
                 self._terminate(job)
             except Refused as error:
                 if not error.for_good:
                     raise
-                refused = refused or error  # concerns only this job; others may be stopped
+                refused = refused or error  # This concerns only one job; others may be stopped.
         if refused is not None:
             raise refused
 
     def _terminate(self, job: str) -> None:
-        """Terminate a job. Raises `Refused` if that is not permitted, and then for a while again
-        without a request."""
+        """Terminate a job. Raises `Refused` if that is not permitted, without a new request until
+        the backoff has passed."""
         backoff = self._refused.setdefault(job, Backoff(*_TERMINATE_AGAIN_SECONDS, self._clock))
         backoff.check()
         try:
@@ -186,8 +186,8 @@ class AwsBatchBackend(Backend):
         except Refused as error:
             if not error.for_good:
                 raise
-            # Batch answers ClientException both if there is no such job, so nothing is left to
-            # stop, and if one may not stop it.
+            # Batch answers ClientException if there is no such job, so that nothing is left to
+            # stop, and also if terminating it is not permitted.
             if error.code != "ClientException" or self.jobs.goes_on(job):
                 backoff.failed(error)
                 raise
@@ -195,21 +195,22 @@ class AwsBatchBackend(Backend):
         del self._refused[job]
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the current output of every attempt of the job, from CloudWatch, page by page as
-        it is iterated."""
+        """Yield the current output of every attempt of the job from CloudWatch. Pages are fetched
+        while iterating."""
         if self.jobs.unknown([token]):
             self.jobs.refresh()
         for job in self.jobs.described([token]):
             container = job.get("container", {})
             about = container.get("logConfiguration", {}).get("options", {})
             group = about.get("awslogs-group") or _LOG_GROUP
-            ended = [one.get("container", {}) for one in job.get("attempts", ())]
-            streams = [one.get("logStreamName") for one in [*ended, container]]
+            ended = [attempt.get("container", {}) for attempt in job.get("attempts", ())]
+            streams = [each.get("logStreamName") for each in [*ended, container]]
             for stream in dict.fromkeys(filter(None, streams)):
                 yield from self._stream(group, stream)
 
     def _stream(self, group: str, stream: str) -> Iterator[str]:
-        """Yield the lines of a log stream. A page that repeats its token is the last for now."""
+        """Yield the lines of a log stream. The last page repeats the token of the page before
+        it."""
         token: dict[str, str] = {}
         while True:
             answer = self.aws.call(
@@ -228,7 +229,7 @@ class AwsBatchBackend(Backend):
             token = {"nextToken": following}
 
     def _submit(self, jobs: Sequence[JobSpec], by: str) -> None:
-        """Make one submission with the job definition `by`: an array or a single job."""
+        """Submit jobs with the job definition `by`, as an array or a single job."""
         tokens = [job.token for job in jobs]
         if len(jobs) > 1:
             self.names.keep(tokens)

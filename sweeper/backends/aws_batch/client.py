@@ -1,4 +1,4 @@
-"""Calls AWS with botocore, and interprets its errors. Calls are written `call(<service>,
+"""Calls AWS with botocore and interprets its errors. Calls are written `call(<service>,
 <operation>, ...)`, so that a test can compare them with docs/aws-batch-policy.json."""
 
 import time
@@ -15,8 +15,8 @@ from sweeper.common.json_values import is_table, list_of, table_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 _TRIES = 4
-"""Tries of a repeatable call; after these the launcher repeats it. botocore also lowers its rate of
-requests after throttling ("adaptive")."""
+"""Tries of a request that may be repeated; after these the launcher repeats it. botocore also sends
+fewer requests after throttling ("adaptive")."""
 _THROTTLED_TRIES = 8
 _MOST_SECONDS = 20.0
 _EXPIRED = {
@@ -26,7 +26,7 @@ _EXPIRED = {
     *("RequestTimeTooSkewed", "RequestInTheFuture"),
 }
 _UNDECIDED = {"RequestTimeout", "RequestTimeoutException", "IDPCommunicationError"}
-"""Errors that leave the outcome open, though their HTTP status is that of a refusal."""
+"""Errors after which the outcome is unknown, though their HTTP status is that of a refusal."""
 _DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
 _THROTTLED = {
     *("TooManyRequestsException", "Throttling", "ThrottlingException", "RequestLimitExceeded"),
@@ -42,8 +42,6 @@ _CONFIGURED = "~/.aws/config, ~/.aws/credentials and the variables AWS_*"
 
 
 class _Meta(Protocol):
-    """A client's metadata."""
-
     region_name: str
 
 
@@ -54,8 +52,6 @@ class _Client(Protocol):
 
 
 class _Session(Protocol):
-    """A factory of clients."""
-
     def create_client(
         self, service_name: str, *, region_name: str | None, config: object
     ) -> _Client: ...
@@ -66,8 +62,9 @@ class Throttled(Unreachable):
 
 
 class Refused(Unreachable):
-    """AWS answered with a refusal. `code` is AWS's error code. `for_good`: the request itself was
-    refused, so repeating it is useless. Otherwise the credentials were, which may be renewed."""
+    """AWS refused a request. `code` is AWS's error code. `for_good`: the request itself was
+    refused, so repeating it is useless. Otherwise the credentials were refused, and may be renewed.
+    """
 
     def __init__(self, message: str, code: str, *, for_good: bool) -> None:
         super().__init__(message)
@@ -144,14 +141,15 @@ class Aws:
     def call(self, service: str, operation: str, **parameters: object) -> Answer: ...
 
     def call(self, service: str, operation: str, **parameters: object) -> Answer:
-        """Return the answer to one request. botocore repeats it after temporary failures. Raises
+        """Return the answer to a request. botocore repeats it after temporary failures. Raises
         `Unreachable` or a subclass."""
         return self._send(service, operation, True, parameters)
 
     def submit(self, service: str, operation: str, **parameters: object) -> Answer:
-        """Return the answer to a request that creates something. It is repeated only if AWS
-        throttled it and so did not execute it. Raises `EnvironmentFailure` if AWS will never accept
-        it, `Refused` or `Throttled` if AWS has not, and another `Unreachable` if AWS may have."""
+        """Return the answer to a request that creates something. Repeat it only if AWS throttled
+        it, since AWS then did not execute it. Raises `EnvironmentFailure` if AWS will never accept
+        it, and `Refused` or `Throttled` if AWS did not accept it this time. Another `Unreachable`
+        means that AWS may have accepted it."""
         waits = spread(delays(0.5, _MOST_SECONDS, times=_THROTTLED_TRIES - 1))
         try:
             return retried(
@@ -241,7 +239,7 @@ def _unreachable(error: Exception, service: str, operation: str) -> Unreachable:
             return Refused(lacking, kind, for_good=False)
         if operation:
             return Unreachable(f"{where} does not answer: {line_of(error)}")
-        # The client could not be created, and nothing was sent.
+        # The client could not be created, so nothing was sent.
         why = line_of(error).rstrip(".")
         advice = f"AWS: its configuration cannot be used: {why}: see {_CONFIGURED}"
     return Refused(advice, kind, for_good=True)
@@ -253,7 +251,7 @@ def _refused(answer: Answer, where: str, operation: str) -> Unreachable:
     code, message = str(about.get("Code", "error")), line_of(about.get("Message", ""))
     status = table_of(answer.get("ResponseMetadata")).get("HTTPStatusCode")
     if code in _THROTTLED or status == 429:
-        return Throttled(f"{where}: too many requests ({operation}): waits, then continues")
+        return Throttled(f"{where}: too many requests ({operation}); will be repeated")
     if (isinstance(status, int) and status >= 500) or code in _UNDECIDED:
         return Unreachable(f"{where}: {code} at {operation}: {message}")
     reason = f"{where}: {operation}: {message}"

@@ -1,5 +1,6 @@
-"""Finds or makes the job definition of jobs: the named one, or one made from an image. The latter's
-name is a hash of its content, so every launch with the same content finds it."""
+"""Finds or makes the job definition: the one that the options name, or one made from an image. A
+made definition is named by a hash of its content, so that later launches with the same content find
+it."""
 
 import hashlib
 import json
@@ -12,7 +13,8 @@ from sweeper.backends.aws_batch.options import INDEX, Options
 from sweeper.errors import EnvironmentFailure, UsageError
 
 INTERRUPTIONS = ("Host EC2*", "Your Spot Task was interrupted*")
-"""Batch's status reasons for a job whose machine was taken away or failed: EC2, and Fargate."""
+"""Status reasons with which Batch says that a job's machine was taken away or failed (EC2,
+Fargate)."""
 _VCPUS, _MEMORY = 1.0, 2048
 _LEAST_TIMEOUT = 60
 
@@ -26,16 +28,17 @@ class Overrides(TypedDict):
 
 
 def definition(aws: Aws, options: Options) -> str:
-    """Return the name and revision of the job definition, and make it if needed. Raises
-    `Unreachable`, `EnvironmentFailure` if AWS does not accept it, and `UsageError` if a named one
-    does not exist or lacks a secret that runs need."""
+    """Return the name and revision of the job definition; make it if needed. Raises `Unreachable`,
+    `EnvironmentFailure` if AWS does not accept it, and `UsageError` if the definition named in the
+    options does not exist or lacks a secret that runs need."""
     existing = find_definition(aws, options)
     if existing is not None:
         return f"{existing['jobDefinitionName']}:{existing['revision']}"
     if options.job_definition is not None:
         raise UsageError(f"aws-batch: no active job definition {options.job_definition}")
     try:
-        # It may be made twice: the name determines the content, and the newest revision is used.
+        # Two launches may make it twice. That is harmless: the name determines the content, and the
+        # newest revision is used.
         made = aws.call("batch", "register_job_definition", **registration(options))
     except Refused as error:
         if not error.for_good:
@@ -56,8 +59,8 @@ def registration(options: Options) -> dict[str, object]:
 
 
 def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
-    """Return the newest active revision of the definition; None if there is none. Raises
-    `UsageError` if a named one lacks a secret."""
+    """Return the newest active revision of the definition, or None. Raises `UsageError` if the
+    definition named in the options lacks a secret."""
     named = options.job_definition
     if named is None:
         query: dict[str, object] = {"jobDefinitionName": called(options), "status": "ACTIVE"}
@@ -66,8 +69,8 @@ def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
     else:
         query = {"jobDefinitionName": named, "status": "ACTIVE"}
     definitions = aws.pages("batch", "describe_job_definitions", "jobDefinitions", **query)
-    active = [one for one in definitions if one.get("status", "ACTIVE") == "ACTIVE"]
-    newest = max(active, key=lambda one: one["revision"], default=None)
+    active = [item for item in definitions if item.get("status", "ACTIVE") == "ACTIVE"]
+    newest = max(active, key=lambda item: item["revision"], default=None)
     if newest is not None and named is not None:
         container = newest.get("containerProperties", {})
         has = {secret["name"] for secret in container.get("secrets", ())}
@@ -80,7 +83,7 @@ def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
 
 
 def called(options: Options) -> str:
-    """Return the name of the definition that is named or would be made."""
+    """Return the name of the definition: the one in the options, or the one that would be made."""
     if options.job_definition is not None:
         return options.job_definition
     text = json.dumps(_container(options), sort_keys=True)
@@ -88,7 +91,7 @@ def called(options: Options) -> str:
 
 
 def _container(options: Options) -> dict[str, object]:
-    """Return the container that all jobs of a definition share. It contains no secret's value."""
+    """Return the container settings of a definition. They contain no secret's value."""
     container: dict[str, object] = {
         "image": options.image,
         "resourceRequirements": _resources(
@@ -115,8 +118,7 @@ def _resources(vcpus: float | None, memory: int | None, gpus: int | None) -> lis
 
 
 def overrides(options: Options, command: list[str], region: str) -> Overrides:
-    """Return a job's own settings: its command, its region, variables, and the resources that
-    the options set."""
+    """Return the settings in which a job differs from its definition."""
     overridden: Overrides = {
         "command": command,
         "environment": [
@@ -132,8 +134,7 @@ def overrides(options: Options, command: list[str], region: str) -> Overrides:
 
 def retry_strategy(options: Options) -> dict[str, object]:
     """Return the retry strategy: Batch restarts a job only if its machine was taken away. Without
-    the final EXIT rule, unmatched failures would be retried. The worker reads the number of the
-    attempt from its environment."""
+    the final EXIT rule, Batch would also retry other failures."""
     if not options.retries_on_interruption:
         return {"attempts": 1}
     again = [{"onStatusReason": text, "action": "RETRY"} for text in INTERRUPTIONS]

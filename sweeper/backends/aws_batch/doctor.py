@@ -1,6 +1,6 @@
 """Checks an AWS account before the first job: the identity, the queue and its machines, the job
-definition, the image, the roles, the secrets, the quota. It only reads. Missing permissions for
-optional checks do not prevent a launch."""
+definition, the image, the roles, the secrets, the quota. Sends only reading requests. A missing
+permission for an optional check does not prevent a launch."""
 
 import re
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class _Account(NamedTuple):
 
 
 def checks(given: Mapping[str, object]) -> list[Check]:
-    """Return the checks of `sweeper doctor --backend aws-batch`. `given` are a plan's options."""
+    """Return the checks of `sweeper doctor --backend aws-batch`, for the options of a plan."""
     aws = Aws(*codec.read(_Account, dict(given), PLACE))
     identity = Check("AWS identity", True, lambda: _identity(aws))
     try:
@@ -53,9 +53,9 @@ def checks(given: Mapping[str, object]) -> list[Check]:
     ]
     if options.image is not None:
         steps.append(Check("image", True, lambda: _image(aws, options.image or "")))
-    for what, role in (("job role", options.role), ("execution role", options.execution_role)):
+    for label, role in (("job role", options.role), ("execution role", options.execution_role)):
         if role is not None:
-            steps.append(Check(what, True, lambda role=role: _role(aws, role)))
+            steps.append(Check(label, True, lambda role=role: _role(aws, role)))
     for name, arn in options.secrets.items():
         steps.append(Check(f"secret {name}", True, lambda arn=arn: _secret(aws, arn)))
     steps.append(Check("quota", False, lambda: _quota(aws, options)))
@@ -77,42 +77,45 @@ def _queue(aws: Aws, options: Options) -> str:
 def _described_queue(aws: Aws, options: Options) -> JobQueue:
     queues = aws.call("batch", "describe_job_queues", jobQueues=[options.queue])["jobQueues"]
     if not queues:
-        raise LookupError(f"no queue {options.queue} in {aws.region}")
+        raise LookupError(f"there is no queue {options.queue} in {aws.region}")
     return queues[0]
 
 
 def _described_environments(aws: Aws, options: Options) -> list[ComputeEnvironment]:
     order = _described_queue(aws, options)["computeEnvironmentOrder"]
-    names = [one["computeEnvironment"] for one in order]
+    names = [item["computeEnvironment"] for item in order]
     answer = aws.call("batch", "describe_compute_environments", computeEnvironments=names)
     return answer["computeEnvironments"]
 
 
 def environments_of(aws: Aws, options: Options) -> str:
-    """Check the queue's environments. One suitable environment is enough, since Batch tries them
-    in turn."""
+    """Check the queue's compute environments. One suitable environment is enough, since Batch tries
+    them in turn."""
     sentences: list[str] = []
     wrong: list[str] = []
-    for one in _described_environments(aws, options):
-        resources = one.get("computeResources", {})
-        kind = resources.get("type") or one.get("type")
+    for environment in _described_environments(aws, options):
+        resources = environment.get("computeResources", {})
+        kind = resources.get("type") or environment.get("type")
         most = resources.get("maxvCpus")
         size = f", up to {most} vCPUs" if most is not None else ""
         sentences.append(
-            f"{one['computeEnvironmentName']} ({kind}{size}, {one.get('state')}, "
-            f"{one.get('status')})"
+            f"{environment['computeEnvironmentName']} ({kind}{size}, {environment.get('state')}, "
+            f"{environment.get('status')})"
         )
-        why = _unusable(one, options)
+        why = _unusable(environment, options)
         wrong += [f"{sentences[-1]}: {why}"] if why else []
     if len(wrong) == len(sentences):
-        raise LookupError(f"none accepts such a job: {'; '.join(wrong) or 'the queue has none'}")
+        raise LookupError(
+            "no compute environment of the queue accepts such a job: "
+            + ("; ".join(wrong) or "there is none")
+        )
     return ", ".join(sentences)
 
 
 def _unusable(environment: ComputeEnvironment, options: Options) -> str | None:
-    """Return why no job with these options can run there; None if one can."""
+    """Return why a job with these options cannot run in the compute environment; None if it can."""
     if environment.get("state") != "ENABLED" or environment.get("status") != "VALID":
-        return "it is not both enabled and valid"
+        return "it is disabled or invalid"
     resources = environment.get("computeResources", {})
     if str(resources.get("type")).startswith("FARGATE") and options.image is not None:
         return "Fargate cannot run jobs by `image`: name a job_definition of your own"
@@ -125,14 +128,14 @@ def _definition(aws: Aws, options: Options) -> str:
     if existing is not None:
         return f"{existing['jobDefinitionName']}:{existing['revision']}"
     if options.job_definition is not None:
-        raise LookupError(f"no active job definition {options.job_definition}")
+        raise LookupError(f"there is no active job definition {options.job_definition}")
     return "made from the image at the first launch"
 
 
 def _image(aws: Aws, image: str) -> str:
     match = _ECR.match(image)
     if match is None:
-        return f"{image}: not in ECR, not checked"
+        return f"{image}: not checked, since it is not in ECR"
     registry, repository, tag, digest = match.groups()
     wanted = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
     try:
@@ -186,15 +189,15 @@ def _secret(aws: Aws, arn: str) -> str:
 
 def _quota(aws: Aws, options: Options) -> str:
     kinds = [
-        str(one.get("computeResources", {}).get("type"))
-        for one in _described_environments(aws, options)
+        str(environment.get("computeResources", {}).get("type"))
+        for environment in _described_environments(aws, options)
     ]
     sentences: list[str] = []
     for kind in dict.fromkeys(kinds):
         if kind in _QUOTAS:
-            service, code, what = _QUOTAS[kind]
+            service, code, unit = _QUOTAS[kind]
             quotas = aws.call(
                 "service-quotas", "get_service_quota", ServiceCode=service, QuotaCode=code
             )
-            sentences.append(f"{quotas['Quota']['Value']:g} {what}")
+            sentences.append(f"{quotas['Quota']['Value']:g} {unit}")
     return ", ".join(sentences) or "runs on your own machines: no quota to check"

@@ -22,20 +22,21 @@ _MOST_CHILDREN = 10_000
 
 
 class Submissions:
-    """The submissions of the sweep in `folder`, whose jobs get their names from `names`."""
+    """The submissions of the sweep in `folder`; `names` gives its jobs their names."""
 
     def __init__(self, options: Options, sweep: str, folder: str, names: Names) -> None:
         self._options, self._sweep, self._names = options, sweep, names
         self._root = os.path.dirname(folder)
 
     def together(self, jobs: Sequence[JobSpec]) -> Iterator[list[JobSpec]]:
-        """Yield the jobs of each submission: those of an array, or a single one."""
+        """Group jobs into submissions: an array, or a single job."""
         alike: dict[tuple[str, ...], list[JobSpec]] = {}
         for job in jobs:
             alike.setdefault(tuple(job.argv[:-1]), []).append(job)
         least = max(2, self._options.array)
         for argv, group in alike.items():
-            # A child finds its token by sweeper's own code, so it needs a Python interpreter.
+            # A task of an array finds its token by sweeper's own code, so it needs a Python
+            # interpreter.
             python = os.path.basename(argv[0] if argv else "").startswith("python")
             for start in range(0, len(group), _MOST_CHILDREN):
                 some = group[start : start + _MOST_CHILDREN]
@@ -73,7 +74,7 @@ def manifests(
     sweep: str, folder: str, given: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
     """Yield the parameters of RegisterJobDefinition, if a definition is made from an image, and
-    those of SubmitJob, without the definition's revision."""
+    those of each SubmitJob, without the definition's revision."""
     options = read_options(given)
     region = Aws(options.region, options.profile).region
     names = Names(SweepFolder.at_address(folder))

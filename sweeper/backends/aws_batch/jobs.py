@@ -1,8 +1,9 @@
-"""Tracks the jobs of a sweep at AWS Batch with few calls: at most 20 per poll, of 100 jobs each."""
+"""Tracks the jobs of a sweep at AWS Batch with few calls: at most 20 per poll, for up to 100 jobs
+each."""
 
-# Jobs beyond that limit keep their last known status. It may be outdated but not wrong, since it
-# only says that they had not ended. An array needs only its parent's description while the numbers
-# of children in each state are unchanged.
+# Jobs beyond that limit keep the status of the last query. It may be outdated, but only by
+# reporting a job as unfinished that has ended. An array needs only its parent's description while
+# the numbers of its children in each state are unchanged.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,9 +21,10 @@ from sweeper.sweep.folder import attempt_of
 A_CALL = 100
 MOST_CALLS = 20
 _LIST_SECONDS = 10.0
-"""Interval of new listings while tokens are polled that no listing had."""
+"""Interval between new listings while tokens are polled that were in no listing."""
 _RESTART_SECONDS = 120.0
-"""The same interval if each of them may be a restart of a live job; restarts are not listed."""
+"""The interval if each of those tokens may be a restart of a live job, since restarts are not
+listed."""
 _WAITING = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING")
 _OVER = ("SUCCEEDED", "FAILED")
 _RANK = {
@@ -51,7 +53,7 @@ def status_of(job: Job) -> JobStatus:
     if word == "SUCCEEDED":
         return JobStatus(JobState.ENDED, 0 if code is None else code)
     reason, inside = job.get("statusReason", ""), container.get("reason", "")
-    # "Essential container in task exited" adds nothing to the code.
+    # "Essential container in task exited" says no more than the exit code.
     terminated = reason_of(inside or ("" if reason.startswith("Essential container") else reason))
     preempted = any(fnmatchcase(reason, text) for text in INTERRUPTIONS)
     if preempted:
@@ -64,50 +66,51 @@ def status_of(job: Job) -> JobStatus:
 
 
 def _utc(milliseconds: int | None) -> str | None:
-    """Convert a time of Batch, in milliseconds since 1970."""
+    """Convert a time of Batch, in milliseconds since 1970, to text."""
     if milliseconds is None:
         return None
     return timestamp(milliseconds / 1000)
 
 
 class Jobs:
-    """The jobs of one sweep, by Batch's ids; the id of an array's child is `<parent>:<index>`.
-    `clock` gives monotonic seconds."""
+    """The jobs of one sweep, by Batch's ids. A child of an array has the id `<parent>:<index>`.
+    `clock` returns monotonic seconds."""
 
     def __init__(
         self, aws: Aws, names: Names, queue: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._aws, self._names, self._queue, self._clock = aws, names, queue, clock
         self.listed_at = -_RESTART_SECONDS
-        self._ids: dict[str, list[str]] = {}  # by token, the newest first
+        self._ids: dict[str, list[str]] = {}  # by token, newest first
         self._newest: dict[str, list[int]] = {}  # by run: the attempts that have a job
         self._others: dict[str, str] = {}  # by token: jobs of another sweep
-        self._sizes: dict[str, int] = {}  # of arrays
+        self._sizes: dict[str, int] = {}  # number of children, by array
         self._seen: dict[str, JobStatus] = {}
         self._restarts: dict[str, int] = {}
-        self._counts: dict[str, dict[str, int]] = {}  # of arrays, at the last description
+        # numbers of children by state, at an array's last description
+        self._counts: dict[str, dict[str, int]] = {}
         self._due: dict[str, None] = {}  # ids to describe, in order
 
     def add(self, job: str, tokens: Sequence[str], *, array: bool) -> None:
-        """Add a job: of one token, or an array with its children's tokens by index."""
+        """Add a job for one token, or an array whose children are numbered like the tokens."""
         if array:
             self._sizes[job] = len(tokens)
         for index, token in enumerate(tokens):
             identity = f"{job}:{index}" if array else job
-            known = self._ids.setdefault(token, [])
-            if identity not in known:
-                known.append(identity)
+            ids = self._ids.setdefault(token, [])
+            if identity not in ids:
+                ids.append(identity)
                 run, attempt = attempt_of(token)
                 if attempt not in self._newest.setdefault(run, []):
                     self._newest[run].append(attempt)
 
     def unknown(self, tokens: Iterable[str]) -> bool:
-        """Return whether a token has no known job."""
+        """Return whether one of the tokens has no job here."""
         return any(token not in self._ids for token in tokens)
 
     def refresh(self) -> int:
-        """List the sweep's jobs in every state, a hundred per call. Return how many have not
-        ended, counting an array as one."""
+        """List the sweep's jobs in every state, a hundred per call. Return how many have not ended;
+        an array counts once."""
         listed = self._aws.pages(
             "batch",
             "list_jobs",
@@ -129,15 +132,15 @@ class Jobs:
             array |= self._names.is_array(name)
             try:
                 self.add(summary["jobId"], self._names.tokens(name), array=array)
-            except ValueError:  # a name that only resembles ours
+            except ValueError:  # a name that only resembles those of our jobs
                 continue
         self.listed_at = self._clock()
         return going
 
     def others(self, tokens: Iterable[str]) -> dict[str, str]:
-        """Return those of these tokens for which a job of an earlier sweep in the same folder is
-        running, with its id, as of the last listing. The tokens of such a sweep's array are not
-        known, so it stands for all tokens."""
+        """Return the id of a running job of an earlier sweep in the same folder, for each of these
+        tokens that it blocks. An array of such a sweep blocks all tokens, since its tokens are not
+        known. Uses the last listing."""
         if self.listed_at < 0:
             self.refresh()
         array = self._others.get("")
@@ -145,7 +148,7 @@ class Jobs:
         return {token: job for token, job in others.items() if job is not None}
 
     def refresh_for(self, tokens: Sequence[str]) -> None:
-        """List the jobs again if a token was in no listing, unless a listing was just made."""
+        """List the jobs again if a token was in no listing and the last listing is old enough."""
         missing = [token for token in tokens if token not in self._ids]
         restarts = all(map(self._restarted, missing))
         wait = _RESTART_SECONDS if restarts else _LIST_SECONDS
@@ -156,7 +159,7 @@ class Jobs:
         return any(not _ended(self._seen.get(job)) for job in self._older(token))
 
     def ids(self, tokens: Sequence[str]) -> dict[str, str]:
-        """Return token -> id, for tokens that have a job or stand for a restart of a live one."""
+        """Return token -> id, for tokens that have a job or may be a restart of a live job."""
         older = {token: self._older(token) for token in tokens if token not in self._ids}
         self._look([job for jobs in older.values() for job in jobs])
         ids = {token: self._ids[token][0] for token in tokens if token in self._ids}
@@ -174,8 +177,8 @@ class Jobs:
         return {token: self._merged(token, jobs) for token, jobs in wanted.items()}
 
     def to_terminate(self, tokens: Sequence[str]) -> list[str]:
-        """Return the jobs of these tokens that are not known to have ended. An array's own id
-        replaces its children if it includes all that have not ended."""
+        """Return the ids of jobs to terminate for these tokens, without those known to have ended.
+        An array's id replaces its children if all of its unfinished children are included."""
         jobs = [job for t in tokens for job in (*self._ids.get(t, ()), *self._older(t))]
         chosen = dict.fromkeys(job for job in jobs if not _ended(self._seen.get(job)))
         for array, size in self._sizes.items():
@@ -188,37 +191,36 @@ class Jobs:
         return list(chosen)
 
     def goes_on(self, job: str) -> bool:
-        """Return whether Batch has the job and it has not ended, by a query. A child that does not
-        exist yet has the state of its array."""
-        for one in dict.fromkeys((job, _array_of(job))):
-            for described in self._describe([one]):
+        """Query whether Batch has the job and it has not ended. A child that does not exist yet has
+        the state of its array."""
+        for identity in dict.fromkeys((job, _array_of(job))):
+            for described in self._describe([identity]):
                 return described["status"] not in _OVER
         return False
 
     def described(self, tokens: Sequence[str]) -> list[Job]:
-        """Return Batch's descriptions of the jobs of these tokens, oldest first. For a token
-        without a job, the job that it may be a restart of is described."""
+        """Return Batch's descriptions of the jobs of these tokens, oldest first. A token without a
+        job may be a restart of an earlier job; then that job is described."""
         jobs = [job for t in tokens for job in self._ids.get(t) or self._older(t)]
         return self._describe(list(dict.fromkeys(reversed(jobs))))
 
     def _older(self, token: str) -> list[str]:
-        """Return the jobs of the run's last earlier attempt that has any. The token may stand for
-        a restart of one of them."""
+        """Return the jobs of the run's latest earlier attempt that has jobs. The token may be a
+        restart of one of them."""
         run, attempt = attempt_of(token)
         before = [number for number in self._newest.get(run, ()) if number < attempt]
         return self._ids[f"{run}-a{max(before)}"] if before else []
 
     def _merged(self, token: str, jobs: Sequence[str]) -> JobStatus:
-        """Merge the jobs of a token: one that has not ended counts, the others were copies
-        of it."""
-        own = set(self._ids.get(token, ()))
+        """Merge the jobs of a token. An unfinished job counts; the others were copies of it."""
+        submitted_ids = set(self._ids.get(token, ()))
         statuses: list[JobStatus] = []
         for job in jobs:
             status = self._seen.get(job)
             if status is None or status.state is JobState.ABSENT:
                 continue
             # An ended job of an earlier attempt counts only if its restarts reached this attempt.
-            if job not in own and status.state is JobState.ENDED:
+            if job not in submitted_ids and status.state is JobState.ENDED:
                 _, attempt = attempt_of(token)
                 numbers = self._newest[attempt_of(token)[0]]
                 submitted = max(number for number in numbers if number < attempt)
@@ -242,14 +244,14 @@ class Jobs:
         parents = {parent["jobId"]: parent for parent in self._describe(list(children))}
         for array, members in children.items():
             parent = parents.get(array)
-            if parent is None:  # Batch forgot the array and its children
+            if parent is None:  # Batch has forgotten the array and its children.
                 self._seen |= dict.fromkeys(members, JobStatus(JobState.ABSENT))
                 self._counts.pop(array, None)
             else:
                 self._look_at_array(array, members, parent)
         first = [job for job in pending if job not in self._seen and job in self._due]
-        # If nobody asked for an array's children, their parents were not described, and a missing
-        # answer would not mean that they are gone.
+        # A child is described only if its parent was. Otherwise a missing answer would not mean
+        # that the child is gone.
         alone_or_asked = (job for job in self._due if ":" not in job or _array_of(job) in parents)
         later = [job for job in alone_or_asked if job in self._seen]
         turn = [*first, *later[: max(0, MOST_CALLS * A_CALL - len(first))]]
@@ -279,7 +281,8 @@ class Jobs:
             everyone = (f"{array}:{index}" for index in range(size))
             watched = [job for job in everyone if job in self._seen] if changed else []
             for job in [*members, *watched]:
-                # Also those that were asked for earlier: the next comparison is with these counts.
+                # Include children that were queried earlier, since the next comparison is with
+                # these counts.
                 if job not in self._seen or (changed and not _ended(self._seen[job])):
                     self._due.setdefault(job)
         self._counts[array] = counts
@@ -291,11 +294,11 @@ class Jobs:
         elif parent is None:
             self._seen[job] = JobStatus(JobState.ABSENT)
         else:
-            # A child is created some time after its array, and never if the array ended before.
+            # A child is created some time after its array, or never if the array ends before.
             self._seen[job] = status_of(parent)
 
     def _count_restarts(self, jobs: Iterable[str]) -> None:
-        """Find out how often the ended ones of the jobs were restarted."""
+        """Look up how often those of the jobs that have ended were restarted."""
         ended = (job for job in dict.fromkeys(jobs) if _ended(self._seen.get(job)))
         uncounted = [job for job in ended if job not in self._restarts]
         restarts = {job["jobId"]: _restarts(job) for job in self._describe(uncounted)}
@@ -318,5 +321,4 @@ def _array_of(job: str) -> str:
 
 
 def _restarts(job: Job) -> int:
-    """Return how often a job was restarted, from its description."""
     return max(0, len(job.get("attempts", ())) - 1)

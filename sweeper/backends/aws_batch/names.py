@@ -18,7 +18,6 @@ _NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9 +\-=._:/@]")
 
 
 def as_tag(text: str) -> str:
-    """Convert a text to a valid tag value."""
     return _NOT_IN_A_TAG.sub("_", text)[:256]
 
 
@@ -37,12 +36,13 @@ class Names:
 
     def single(self, token: str) -> str:
         """Return the name of a single job."""
-        return self._own() + token
+        return self._sweep_prefix() + token
 
     def array(self, tokens: Sequence[str]) -> tuple[str, str]:
-        """Return the name of an array job for `tokens`, and the path of their table."""
+        """Return the name of an array job for `tokens`, and the path of the table with its
+        tokens."""
         digest = _digest(tokens)
-        return f"{self._own()}array-{digest}", self._path(digest)
+        return f"{self._sweep_prefix()}array-{digest}", self._path(digest)
 
     def keep(self, tokens: Sequence[str]) -> None:
         """Write the table of `tokens` to the store. Raises `StoreError`."""
@@ -52,10 +52,10 @@ class Names:
         self._tables[digest] = list(tokens)
 
     def tokens(self, name: str) -> list[str]:
-        """Return the tokens of the job called `name`; those of an array by their index. Empty if
-        the name is not ours or the table is gone. Raises `StoreError`."""
-        whose, rest = self._parts(name)
-        if whose is None or whose not in ("", self.identity.current()):
+        """Return the tokens of the job called `name`, in order of their index if it is an array.
+        Empty if it is not a job of this sweep or its table is gone. Raises `StoreError`."""
+        identity, rest = self._parts(name)
+        if identity is None or identity not in ("", self.identity.current()):
             return []
         kind, _, digest = rest.partition("-")
         if kind != "array":
@@ -68,25 +68,25 @@ class Names:
         return self._tables[digest]
 
     def is_array(self, name: str) -> bool:
-        """Return whether a job of this name is an array."""
         return self._parts(name)[1].startswith("array-")
 
     def anothers(self, name: str) -> str | None:
-        """Return the token of a job of an earlier sweep in the same folder; empty for an array,
-        whose table has gone with that sweep. None for any other job. Raises `StoreError`."""
-        whose, rest = self._parts(name)
-        if not whose or whose == self.identity.current():
+        """Return the token of a job of an earlier sweep in the same folder. Return an empty text
+        for an array, whose table was removed with that sweep, and None for any other job."""
+        identity, rest = self._parts(name)
+        if not identity or identity == self.identity.current():
             return None
         return "" if rest.startswith("array-") else rest
 
-    def _own(self) -> str:
-        """Return the prefix of the sweep's job names, with its identity if it has one."""
-        known = self.identity.current()
-        return f"{self.prefix}{known}-" if known else self.prefix
+    def _sweep_prefix(self) -> str:
+        """Return the prefix of the names of the sweep's jobs, with the sweep's identity if it has
+        one."""
+        identity = self.identity.current()
+        return f"{self.prefix}{identity}-" if identity else self.prefix
 
     def _parts(self, name: str) -> tuple[str | None, str]:
-        """Split a job's name into its sweep's identity and the rest. The identity is empty in
-        names of an older version, and None for a name that is not ours."""
+        """Split a job's name into the identity of its sweep and the rest. The identity is empty in
+        names of older versions, and None if the job is not of this folder."""
         if not name.startswith(self.prefix):
             return None, ""
         rest = name.removeprefix(self.prefix)

@@ -13,16 +13,16 @@ from sweeper.fields.options import Option, section_of
 from sweeper.fields.sections import Reading
 
 PLACE = "launch.aws_batch"
-"""The place of the options in a plan."""
+"""The name of the section, for messages about a plan's options."""
 
 RESTARTS = "AWS_BATCH_JOB_ATTEMPT"
-"""Variable with the number of the job's start, from 1."""
+"""Name of the variable with the number of the job's start, counted from 1."""
 
 INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"
-"""Variable with the index of an array job's child, from 0."""
+"""Name of the variable with the index of a child in its array job, counted from 0."""
 
 OF_AN_IMAGE = ("role", "execution_role")
-_MOST_TAGS = 40  # Batch allows 50, some of which are sweeper's
+_MOST_TAGS = 40  # Batch allows 50 tags, some of which sweeper sets.
 _RESOURCE = r"[A-Za-z0-9][A-Za-z0-9_:/-]{0,255}"
 _ROLE = Text(r"[A-Za-z0-9+=,.@_:/-]{1,512}", "{} is not a role's name or ARN")
 _TAG = r"[A-Za-z0-9 +\-=._:/@]"
@@ -59,12 +59,11 @@ _NONE: Mapping[str, Never] = MappingProxyType({})
 
 
 class Options(NamedTuple):
-    """Where and how jobs run. `memory` is in MiB, `timeout_s` in seconds. A job definition is
-    either named or made from `image` and other options: `role` is the job's role, and
-    `execution_role` the one that fetches its image and secrets and writes its logs. `secrets`
-    maps a variable to the ARN of a secret or parameter. `array`: the least number of jobs that
-    are submitted as an array job; 0: never. `python`: the interpreter in the image that has
-    sweeper."""
+    """Where and how jobs run. `memory` is in MiB, `timeout_s` in seconds. Either `job_definition`
+    names a job definition, or one is made from `image` and other options. `role` is the role of the
+    jobs. `execution_role` fetches their image and secrets and writes their logs. `secrets` maps a
+    variable to the ARN of a secret or parameter. `array` is the least number of jobs that become an
+    array job (0: never). `python` is the interpreter in the image that has sweeper."""
 
     queue: Annotated[str, Option(_QUEUE, "The job queue, by name or ARN.", "my-queue")]
     job_definition: Annotated[
@@ -102,7 +101,7 @@ def _check(reading: Reading) -> None:
         if key in reading.values:
             reading.problems.add(
                 reading.entries[key][0],
-                f"{reading.name}: a named job definition has its own {key}: remove one of the two",
+                f"{reading.name}: job_definition excludes {key}: remove one of the two",
             )
 
 
@@ -120,9 +119,9 @@ SECTION = section_of(
 
 
 def read_options(given: Mapping[str, object]) -> Options:
-    """Return the options. Missing options are left to the job definition or to AWS. Raises
-    `UsageError` without a queue or without exactly one of job definition and image, and
-    `Damaged` for an option of another type."""
+    """Return the options. Those that are missing are left to the job definition or to AWS. Raises
+    `UsageError` unless there are a queue and either a job definition or an image, and `Damaged` for
+    an option of another type."""
     if given.get("queue") is None:
         raise UsageError(
             "aws-batch: no queue is given: write `launch: "

@@ -36,7 +36,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yield an experiment per job. Its spec does not have its name, so `about` does."""
+    """Yield the spec of one experiment per job. The spec lacks its name, so `about` has it."""
     from sweeper.backends.beaker.spec import Names, spec
 
     names, given = Names(sweep, folder), _whole(options)

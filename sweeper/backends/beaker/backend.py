@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from beaker.beaker_pb2 import Job, Workload
 
 _WHY_SECONDS = 10.0
-"""Interval of queries for what jobs wait for."""
+"""Interval between queries for the reasons why jobs wait."""
 _MOST = 100
-"""The most jobs whose details are queried at a time."""
+"""The most jobs whose details are queried at once."""
 _ROOM_SECONDS = 5.0, 60.0
 """Backoff of a submission for which there was no room: first and longest wait."""
 _ALONE = 20
-"""The most experiments that are queried by name; more are queried by a listing of all."""
+"""The most experiments that are queried by name. More are found by listing all."""
 _NEWEST: Mapping[str, object] = {"sort_order": "SORT_ORDER_DESCENDING", "created": {}}
 
 
 class Detail(NamedTuple):
-    """An experiment's newest job (None: it has none) as of the time `at`, when the experiment's
-    status was `said`."""
+    """The newest job of an experiment (None: it has no job yet), queried at the monotonic time
+    `at`, when the experiment's status was `status`."""
 
-    said: str
+    status: str
     at: float
     job: "Job | None"
 
@@ -54,7 +54,7 @@ class BeakerBackend(Backend):
     def __init__(self, service: Service, options: Options, sweep: str, folder: str) -> None:
         self._service, self._options = service, options
         self._names = Names(sweep, folder)
-        # by token, as of the last listing; None: it does not exist
+        # By token, at the last listing. None: the experiment does not exist.
         self._there: dict[str, Workload | None] = {}
         self._details: dict[str, Detail] = {}
         self._nodes: dict[str, str] = {}
@@ -70,8 +70,8 @@ class BeakerBackend(Backend):
         """Check everything that jobs with these resources name, as `doctor` does."""
         from sweeper.backends.beaker.doctor import checks
 
-        for one in resources:
-            require(checks(over(self._options, one, merged), self._service), self.name)
+        for needs in resources:
+            require(checks(over(self._options, needs, merged), self._service), self.name)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
@@ -94,7 +94,7 @@ class BeakerBackend(Backend):
     def cancel(self, tokens: Sequence[str]) -> None:
         self._look(tokens)
         workloads = [self._there.get(token) for token in tokens if token not in self._over]
-        going = [one.experiment.id for one in workloads if one and word(one, "status") not in ENDS]
+        going = [w.experiment.id for w in workloads if w and word(w, "status") not in ENDS]
         if going:
             self._freshness.end()
             self._service.ask("CancelWorkloads", workload_ids=going)
@@ -102,13 +102,13 @@ class BeakerBackend(Backend):
     def forget(self, tokens: Sequence[str]) -> None:
         self._look(tokens, anew=True)
         workloads = [self._there.get(token) for token in tokens]
-        over = [one.experiment.id for one in workloads if one and word(one, "status") in ENDS]
+        over = [w.experiment.id for w in workloads if w and word(w, "status") in ENDS]
         if over:
             self._freshness.end()
             self._service.ask("DeleteWorkloads", workload_ids=over)
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the job's current output; nothing if it never began."""
+        """Yield the job's current output; nothing if it never started."""
         workload = self._listed(token).get(token)
         for job in self._jobs([workload] if workload else []):
             for line in self._service.lines(job.id) if job else ():
@@ -127,15 +127,15 @@ class BeakerBackend(Backend):
                 self._service.create(name, made)
 
     def _is_in_the_way(self, token: str) -> bool:
-        """Return whether the experiment with this name has ended and belongs to an earlier sweep
-        in the same folder. It has then been renamed. Return False for an unfinished one of
-        ours; the caller of `submit` has called `find` before a resubmission. Raises
-        `EnvironmentFailure` if the experiment is in another workspace, and `Refused` if it
-        belongs to an earlier sweep and has not ended."""
+        """Return whether an ended experiment of an earlier sweep in the same folder had this name.
+        It is then renamed, so that the name is free. Return False if the experiment is ours: `find`
+        is called before a resubmission, so it has not ended. Raises `EnvironmentFailure` if the
+        experiment is in another workspace, and `Refused` if it belongs to an earlier sweep and has
+        not ended."""
         there = self._listed(token, anyones=True).get(token)
         if there is None:
             reason = (
-                f"another workspace than {self._service.workspace} has an experiment of the name"
+                f"a workspace other than {self._service.workspace} already has an experiment named"
             )
             raise EnvironmentFailure(f"beaker: {reason} {self._names.name(token)}")
         identity = there.experiment.id
@@ -152,12 +152,12 @@ class BeakerBackend(Backend):
         return True
 
     def _status(self, token: str) -> JobStatus:
-        workload, known = self._there.get(token), self._details.get(token)
+        workload, detail = self._there.get(token), self._details.get(token)
         if token in self._over or workload is None:
             return self._over.get(token, JobStatus(JobState.ABSENT))
-        state, job = word(workload, "status"), known.job if known else None
-        if state in ENDS and state != "STATUS_SUCCEEDED" and (not known or known.said != state):
-            return JobStatus(JobState.STOPPING)  # how it ended was not queried yet
+        state, job = word(workload, "status"), detail.job if detail else None
+        if state in ENDS and state != "STATUS_SUCCEEDED" and (not detail or detail.status != state):
+            return JobStatus(JobState.STOPPING)  # The reason for its end was not queried yet.
         node = self._nodes.get(job.assignment_details.node_id) if job else None
         status = status_of(state, job, node)
         if status.state is JobState.ENDED:
@@ -165,8 +165,8 @@ class BeakerBackend(Backend):
         return status
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """List the sweep's experiments that have not ended, and query those of `wanted` that are
-        not among them."""
+        """List the sweep's unfinished experiments, and query those of `wanted` that are not
+        listed."""
         if anew or self._freshness.is_over():
             going = [*WAITS, "STATUS_RUNNING", "STATUS_STOPPING", "STATUS_UPLOADING_RESULTS"]
             with self._freshness.renewed():
@@ -177,54 +177,56 @@ class BeakerBackend(Backend):
             self._there |= {token: everything.get(token) for token in missing}
         else:
             self._there |= {token: self._listed(token).get(token) for token in missing}
-        self._ids |= {t: one.experiment.id for t, one in self._there.items() if one}
+        self._ids |= {t: workload.experiment.id for t, workload in self._there.items() if workload}
 
     def _listed(
         self, token: str = "", *, anyones: bool = False, **more: object
     ) -> "dict[str, Workload]":
-        """Return the sweep's experiments by token: all, or those whose token begins with `token`.
-        `anyones`: also those of earlier sweeps in the same folder."""
+        """Return the sweep's experiments by token, limited to tokens that begin with `token`.
+        `anyones`: include those of earlier sweeps in the same folder."""
         begins, listed = self._names.name(token), dict[str, "Workload"]()
         where = {
             "workspace_id": self._service.workspace_id,
             "name_or_description_substring": begins,
         }
         for page in self._service.pages("ListWorkloads", **where, **more):
-            for one in page.workloads:  # the name or description contains `begins` anywhere
-                about = one.experiment
+            # The filter matches anywhere in the name or description.
+            for workload in page.workloads:
+                about = workload.experiment
                 ours = anyones or self._names.is_ours(about.description)
                 if about.name.startswith(begins) and ours:
-                    listed[about.name.removeprefix(self._names.prefix)] = one
+                    listed[about.name.removeprefix(self._names.prefix)] = workload
         return listed
 
     def _ask_more(self, tokens: Iterable[str]) -> None:
-        """Query the jobs of experiments that are due."""
+        """Query the jobs of experiments whose details are due."""
         now = time.monotonic()
         due = sorted((at, token) for token in tokens if (at := self._due(token, now)) is not None)
-        requests = [(token, one) for _, token in due[:_MOST] if (one := self._there[token])]
-        jobs = self._jobs([one for _, one in requests])
-        for (token, one), job in zip(requests, jobs, strict=True):
-            self._details[token] = Detail(word(one, "status"), now, job)
+        requests = [(token, item) for _, token in due[:_MOST] if (item := self._there[token])]
+        jobs = self._jobs([item for _, item in requests])
+        for (token, workload), job in zip(requests, jobs, strict=True):
+            self._details[token] = Detail(word(workload, "status"), now, job)
             node = job.assignment_details.node_id if job else ""
             if node and node not in self._nodes:
                 self._nodes[node] = self._node(node)
 
     def _due(self, token: str, now: float) -> float | None:
-        """Return when its details were last queried (0: never), if they are due; else None."""
-        workload, known = self._there.get(token), self._details.get(token)
+        """Return when the experiment's details were last queried (0: never) if they are due, else
+        None."""
+        workload, detail = self._there.get(token), self._details.get(token)
         if workload is None or token in self._over:
             return None
         state = word(workload, "status")
-        if known is None or known.said != state:
+        if detail is None or detail.status != state:
             return None if state == "STATUS_SUCCEEDED" else 0.0
-        waits = state in WAITS and now - known.at > _WHY_SECONDS
-        return known.at if waits or (state in ENDS and not is_over(known.job)) else None
+        waits = state in WAITS and now - detail.at > _WHY_SECONDS
+        return detail.at if waits or (state in ENDS and not is_over(detail.job)) else None
 
     def _jobs(self, workloads: "Sequence[Workload]") -> "list[Job | None]":
-        """Return the newest job of each workload; None if it has none."""
+        """Return the newest job of each workload, or None for a workload without a job."""
         newest: dict[str, object] = {"sort_clause": _NEWEST, "page_size": 1}
         newest |= self._service.organization
-        tasks = [one.experiment.tasks[0].id for one in workloads]
+        tasks = [workload.experiment.tasks[0].id for workload in workloads]
         requests = [{"options": {"task_id": task, **newest}} for task in tasks]
         answers = self._service.ask_each("ListJobs", requests)
         return [answer.jobs[0] if answer.jobs else None for answer in answers]
@@ -232,5 +234,5 @@ class BeakerBackend(Backend):
     def _node(self, identity: str) -> str:
         try:
             return self._service.ask("GetNode", node_id=identity).node.hostname
-        except Refused:  # the node no longer exists
+        except Refused:  # The node no longer exists.
             return identity

@@ -1,5 +1,5 @@
-"""Calls Beaker by its official client, and turns its errors into one-line messages. gRPC calls go
-to its stubs directly, with a timeout, since the client waits without limit."""
+"""Calls Beaker by its official client, and turns errors into one-line messages. gRPC calls go to
+the client's stubs directly, with a timeout, since the client itself waits without limit."""
 
 import functools
 import os
@@ -39,21 +39,19 @@ _HTTP = {
 
 
 class _How(TypedDict):
-    """Arguments of every call of a stub besides its message."""
+    """Arguments of every call of a stub, besides its message."""
 
     timeout: float
     metadata: list[tuple[str, str]]
 
 
 class _Streams(Protocol):
-    """The streaming calls of the service. The generated class has no types."""
+    """The streaming calls of the service, which have no types in the generated class."""
 
     StreamJobLogs: Callable[..., "Iterator[pb2.JobLog]"]
 
 
 class _Status(Protocol):
-    """gRPC's status of a call."""
-
     name: str
 
 
@@ -67,21 +65,21 @@ class _Ended(Protocol):
 
 
 class Refused(Unreachable):
-    """The service answered with a refusal. `status` is gRPC's status."""
+    """The service refused a request. `status` is gRPC's status."""
 
     def __init__(self, message: str, status: str) -> None:
         super().__init__(message)
         self.status = status
 
     def settled(self) -> EnvironmentFailure:
-        """Return the exception for a failed creation: permanent, unless credentials can be renewed
-        or there may be room later."""
+        """Return the exception for a failed creation. It is permanent, unless credentials can be
+        renewed or room may become free."""
         return self if self.status in _PASSING else EnvironmentFailure(str(self))
 
 
 class Service:
-    """The service of the user's configuration, and one workspace. Raises `EnvironmentFailure` if
-    either is missing."""
+    """A connection to the service in the user's configuration, for one workspace. Raises
+    `EnvironmentFailure` if either is missing."""
 
     def __init__(self, workspace: str | None = None) -> None:
         self._backoff = Backoff(*_AGAIN_SECONDS)
@@ -112,8 +110,8 @@ class Service:
         return {"organization_id": answer.organization_id}
 
     def identity(self, kind: str, name: str) -> str:
-        """Return the id of the Workspace, Budget, Image, ... with this name, which is `owner/name`
-        or already an id. Raises `Refused`."""
+        """Return the id of the Workspace, Budget, Image, ... with this name (`owner/name`, or
+        already an id). Raises `Refused`."""
         owner, slash, rest = name.partition("/")
         if not slash:
             return name
@@ -151,7 +149,7 @@ class Service:
     def ask(self, method: str, /, **fields: object) -> "Message": ...
 
     def ask(self, method: str, /, **fields: object) -> "Message":
-        """Return the answer to one request. Raises `Unreachable`, or `Refused`."""
+        """Return the answer to a request. Raises `Unreachable` or `Refused`."""
         (answer,) = self.ask_each(method, [fields])
         return answer
 
@@ -168,8 +166,8 @@ class Service:
     def ask_each(
         self, method: str, requests: Sequence[Mapping[str, object]]
     ) -> "Sequence[Message]":
-        """Return the answers to many requests, several at a time. Requests that fail for a
-        temporary reason are repeated, so only repeatable requests may be made here."""
+        """Return the answers to many requests, sent several at a time. Requests are repeated after
+        temporary failures, so they must be repeatable."""
         self._backoff.check()
         kind = getattr(self._messages, f"{method}Request")
         messages = [kind(**fields) for fields in requests]
@@ -213,8 +211,8 @@ class Service:
             query = {"next_page_token": again} if again else {}
 
     def create(self, name: str, experiment: Mapping[str, object]) -> None:
-        """Create an experiment, by a single request. Raises `Unreachable`, or `Refused` with the
-        status ALREADY_EXISTS if there is one of that name."""
+        """Create an experiment by a single request. Raises `Unreachable`, or `Refused` with the
+        status ALREADY_EXISTS if the name is taken."""
         self._backoff.check()
         path, data = f"workspaces/{self.workspace_id}/experiments", dict(experiment)
         client = self._client
@@ -250,7 +248,7 @@ class Service:
         return {"timeout": _SECONDS, "metadata": [("authorization", token)]}
 
     def _unreachable(self, status: str, message: str, client: "Beaker") -> Unreachable:
-        """Return the exception with a one-line message for an error that `client` met."""
+        """Return the exception, with a one-line message, for an error of `client`."""
         line = line_of(message.replace(str(self._config.user_token), "***"))
         if status == "UNAUTHENTICATED":
             reason = (
@@ -261,21 +259,22 @@ class Service:
             return Refused(f"beaker: {line}", status)
         with self._renewing:
             # A new connection is tried at once, the old one only after a while. Other threads may
-            # use the old one; it closes itself when nothing refers to it any more.
+            # still use the old one; it closes itself when it is no longer referenced.
             if self._client is client:
                 self._client = self._made()
         return Unreachable(f"beaker: {self.host} does not answer: {line}")
 
     def _left_alone(self, failure: Unreachable) -> Unreachable:
-        """Start the backoff unless the failure is a refusal, and return the failure."""
+        """Start the backoff unless the failure is a refusal. Return the failure."""
         if not isinstance(failure, Refused):
             self._backoff.failed(failure)
         return failure
 
 
 def _client() -> "tuple[Callable[[], Beaker], ModuleType, tuple[type[Exception], ...]]":
-    """Return a factory of official clients, their message types, and the errors of their stubs."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # we report its errors ourselves
+    """Return a factory of official clients, their message types, and the errors that stubs
+    raise."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # sweeper reports errors itself
     try:
         import beaker.beaker_pb2 as messages
         import grpc
@@ -286,19 +285,20 @@ def _client() -> "tuple[Callable[[], Beaker], ModuleType, tuple[type[Exception],
         ) from error
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of keys written by a newer client
+            warnings.simplefilter("ignore")  # for keys written by a newer client
             config = import_module("beaker.config").Config.from_env()
-    except Exception as error:  # of YAML, of files, of its own
+    except Exception as error:  # errors of YAML, of files, and of the client
         raise EnvironmentFailure(
             f"beaker: no login ({line_of(error)}): set BEAKER_TOKEN, or run `beaker account login`"
         ) from error
 
     def made() -> Beaker:
         client = Beaker(config, check_for_upgrades=False)
-        vars(client)["MAX_RETRIES"] = 1  # only of this client: the class declares it
+        vars(client)["MAX_RETRIES"] = 1  # Set for this client only, although the class declares it.
         return client
 
-    return made, messages, (grpc.RpcError, ValueError)  # ValueError: the channel is closed
+    # ValueError means that the channel is closed.
+    return made, messages, (grpc.RpcError, ValueError)
 
 
 def _streams(client: "Beaker") -> _Streams:
@@ -313,8 +313,8 @@ def _of_grpc(error: Exception) -> tuple[str, str]:
 
 
 def _of_http(error: Exception) -> tuple[str, str]:
-    """Return the gRPC status and the message of an HTTP request's error. The client is loaded
-    late, so its errors are recognized by name."""
+    """Return the gRPC status and the message for an error of an HTTP request. Its class is
+    recognized by name, since the client is imported late."""
     if type(error).__name__ == "BeakerPermissionsError":
         return "PERMISSION_DENIED", str(error)
     code = re.match(r"\[code=(\d{3})\] ?(.*)", str(error), re.DOTALL)

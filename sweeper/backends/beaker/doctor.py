@@ -1,6 +1,6 @@
 """Checks Beaker before the first job: the account, the workspace and its budget, the image, the
-clusters and their nodes, datasets, secrets. It only reads. Missing permissions for optional
-checks do not prevent a launch."""
+clusters and their nodes, datasets, secrets. Sends only reading requests. A missing permission for
+an optional check does not prevent a launch."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ _LEVELS = ("low", "normal", "high", "urgent", "immediate")
 
 
 def checks(options: Options, service: Service | None = None) -> list[Check]:
-    """Return the checks of `sweeper doctor --backend beaker`, which a launch runs too. `options`
-    are complete."""
+    """Return the checks of `sweeper doctor --backend beaker`, which a launch also runs. `options`
+    must be complete."""
 
     @functools.cache
     def connected() -> Service:
@@ -33,8 +33,8 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
     def check(look: Callable[[Service, Options], str]) -> Callable[[], str]:
         return lambda: look(connected(), options)
 
-    def of(what: Callable[[Service, Options, str], str], name: str) -> Callable[[], str]:
-        return check(lambda service, options: what(service, options, name))
+    def of(look: Callable[[Service, Options, str], str], name: str) -> Callable[[], str]:
+        return check(lambda service, options: look(service, options, name))
 
     steps = [
         Check("Beaker", True, check(_account)),
@@ -79,13 +79,13 @@ def _permission(service: Service, options: Options) -> str:
         answer = service.ask("GetWorkspacePermissions", workspace_id=service.workspace_id)
     except Refused as error:
         return f"cannot be read: {_reason(error)}"
-    own = [word(entry, "permission") for entry in answer.permissions if entry.user.id == me]
-    if own and all(role in _MAY_NOT for role in own):
+    permissions = [word(entry, "permission") for entry in answer.permissions if entry.user.id == me]
+    if permissions and all(role in _MAY_NOT for role in permissions):
         raise LookupError(
             f"you have only read access to the workspace {service.workspace}: ask its owner "
             "for write permission"
         )
-    return "to run jobs"
+    return "may run jobs"
 
 
 def _budget(service: Service, options: Options) -> str:
@@ -98,7 +98,7 @@ def _budget(service: Service, options: Options) -> str:
             raise LookupError(
                 f"the workspace {service.workspace} has no budget: set launch.beaker.budget"
             )
-        return "the workspace's"
+        return "the workspace's budget"
     budget = _there(service, "Budget", name)
     if budget is not None and budget.HasField("deprecated"):
         raise LookupError(f"the budget {name} is no longer in use")
@@ -137,10 +137,10 @@ def _cluster(service: Service, options: Options, name: str) -> str:
         ("CPUs", options.cpus, shape.cpu_count),
         ("bytes of memory", round(float(amount) * _UNITS[unit]), shape.memory_bytes),
     )
-    for what, wanted_count, has in wanted if shape.cpu_count else ():
+    for kind, wanted_count, has in wanted if shape.cpu_count else ():
         if wanted_count > has:
             raise LookupError(
-                f"the nodes of {name} have {has} {what}, but a job asks for {wanted_count}"
+                f"the nodes of {name} have {has} {kind}, but a job asks for {wanted_count}"
             )
     most = cluster.max_task_timeout.ToSeconds()
     if most and (options.timeout_s or 0) > most:
@@ -151,8 +151,8 @@ def _cluster(service: Service, options: Options, name: str) -> str:
 def _nodes(hostnames: Sequence[str], service: Service, options: Options) -> str:
     del options
     pages = service.pages("ListNodes")
-    known = {node.hostname for page in pages for node in page.nodes}
-    missing = [name for name in hostnames if name not in known]
+    listed = {node.hostname for page in pages for node in page.nodes}
+    missing = [name for name in hostnames if name not in listed]
     if missing:
         raise LookupError(f"no node {', '.join(missing)}")
     return ", ".join(hostnames)
@@ -167,13 +167,14 @@ def _committed(service: Service, kind: str, name: str) -> str:
     exists = _there(service, kind, name)
     if exists is not None and not exists.HasField("committed"):
         raise LookupError(
-            f"the upload of the {kind.lower()} {name} was never completed (committed)"
+            f"the {kind.lower()} {name} is not committed: its upload was never completed"
         )
     return name
 
 
 def _secret(variable: str, name: str, service: Service, options: Options) -> str:
-    """Check the secrets. An unknown name may be a secret's value, so it is not repeated."""
+    """Check that the secrets exist. An unknown name is not repeated, since it may be a secret's
+    value."""
     del options
     try:
         service.ask("GetSecret", workspace_id=service.workspace_id, secret_name=name)
@@ -196,7 +197,7 @@ def _there(service: Service, kind: str, name: str) -> "Message | None": ...
 
 
 def _there(service: Service, kind: str, name: str) -> "Message | None":
-    """Return the object with this name; None without permission to read it."""
+    """Return the object with this name; None if there is no permission to read it."""
     key = kind.lower()
     try:
         answer = service.ask(f"Get{kind}", **{f"{key}_id": service.identity(kind, name)})

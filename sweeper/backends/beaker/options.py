@@ -12,7 +12,7 @@ from sweeper.fields.options import Option, section_of
 from sweeper.fields.sections import Reading
 
 APART = ("image", "docker_image"), ("min_runtime", "preemptible")
-"""Pairs of fields that exclude each other."""
+"""Pairs of options that exclude each other."""
 
 _OF_ALL = ("workspace", "python", "secrets")
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
@@ -20,7 +20,7 @@ _OWNED = rf"({_WORD}/)?{_WORD}"
 _NEVER_VALUES = "the name of a secret of the workspace, never the value"
 _TIMEOUT_DOC = "Beaker's time limit for a job, at least 60s; launch.timeout is the worker's."
 _PREEMPTIBLE_DOC = (
-    "Whether others may take a job's place; the launcher then restarts it. Default: true."
+    "Whether jobs may be preempted by others. The launcher then restarts them. Default: true."
 )
 
 
@@ -38,13 +38,13 @@ _LEVELS = kinds.Choice("low", "normal", "high", "urgent", "immediate")
 _SECRET = Matching(NO_VALUE + _WORD, _NEVER_VALUES)
 _DATASETS, _WEKA = _mounts(_OWNED, "the datasets"), _mounts(_WORD, "Weka's buckets")
 _MINUTE = kinds.Duration(60)
-_SECRETS_DOC = "Variables, and the secrets that hold them."
+_SECRETS_DOC = "Variables, and the secrets with their values."
 _NONE: Mapping[str, Never] = MappingProxyType({})
 
 
 class Options(NamedTuple):
-    """`secrets` maps variables to the names of secrets. `datasets` and `weka` map paths in the
-    container to their content."""
+    """Options of Beaker jobs. `secrets` maps variables to names of secrets. `datasets` and `weka`
+    map paths in the container to what is mounted there."""
 
     image: Annotated[
         str | None, Option(_OWN, "An image in Beaker that contains sweeper.", "lab/sweeper")
@@ -56,7 +56,8 @@ class Options(NamedTuple):
         Mapping[str, str], secrets_option(_SECRETS_DOC, _SECRET, "TINKER_API_KEY")
     ] = _NONE
     workspace: Annotated[
-        str | None, Option(_OWN, "Default: that of your Beaker configuration.", "lab/sweeps")
+        str | None,
+        Option(_OWN, "The workspace. Default: that of your Beaker configuration.", "lab/sweeps"),
     ] = None
     budget: Annotated[
         str | None, Option(_OWN, "The budget that pays. Default: the workspace's.", "lab/training")
@@ -65,20 +66,23 @@ class Options(NamedTuple):
         tuple[str, ...], Option(_CLUSTERS, "Where jobs may run.", ["lab/a100"])
     ] = ()
     hostnames: Annotated[
-        tuple[str, ...], Option(_HOSTS, "The nodes, if it matters which.", ["node-3.lab.org"])
+        tuple[str, ...],
+        Option(
+            _HOSTS, "Nodes where jobs may run. Default: all of the clusters.", ["node-3.lab.org"]
+        ),
     ] = ()
     priority: Annotated[str | None, Option(_LEVELS, "The priority of the jobs.", "normal")] = None
     preemptible: Annotated[bool | None, Option(kinds.Flag(), _PREEMPTIBLE_DOC, True)] = None
     min_runtime_s: Annotated[
-        float | None, Option(_MINUTE, "How long others may not preempt a job.", "1h")
+        float | None, Option(_MINUTE, "How long a job is protected from preemption.", "1h")
     ] = None
     python: Annotated[str, container_jobs.PYTHON] = "python"
     cpus: Annotated[float, Option(kinds.Number(0, 1024, above=True), "CPUs of a job.")] = 1
     memory: Annotated[str, Option(_SIZE, "Memory of a job.")] = "2GiB"
     gpus: Annotated[int | None, Option(kinds.Integer(1, 64), "GPUs of a job.", 1)] = None
-    shared_memory: Annotated[str | None, Option(_SIZE, "Its shared memory, /dev/shm.", "10GiB")] = (
-        None
-    )
+    shared_memory: Annotated[
+        str | None, Option(_SIZE, "Shared memory of a job (/dev/shm).", "10GiB")
+    ] = None
     datasets: Annotated[
         Mapping[str, str],
         Option(_DATASETS, "Beaker datasets, by path in the container.", {"/data": "lab/prompts"}),
@@ -92,10 +96,10 @@ class Options(NamedTuple):
 
 def _check(reading: Reading) -> None:
     container_jobs.check_same_for_all_runs(reading, _OF_ALL)
-    for one, other in APART:
-        if reading.given(one) and reading.given(other):
-            message = f"{reading.path(one)} and {other} exclude each other: remove one"
-            reading.problem(one, message)
+    for key, other in APART:
+        if reading.given(key) and reading.given(other):
+            message = f"{reading.path(key)} and {other} exclude each other: remove one"
+            reading.problem(key, message)
 
 
 def _both(keys: tuple[str, str]) -> dict[str, object]:
@@ -109,7 +113,8 @@ SECTION = section_of(
 
 
 def merged(before: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
-    """Merge `given` over other options. A given field also removes those that it excludes."""
+    """Merge `given` into `before`. An option of `given` also removes the options that it
+    excludes."""
     keys = {key.removesuffix("_s") for key in given}
     gone = {key for pair in APART if not keys.isdisjoint(pair) for key in pair}
     return {k: v for k, v in before.items() if k.removesuffix("_s") not in gone} | dict(given)

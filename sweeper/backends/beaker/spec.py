@@ -1,5 +1,5 @@
-"""Describes a job as a Beaker experiment. Its name is made of the sweep's folder and the token, so
-Beaker refuses to create it twice; Beaker must not restart it."""
+"""Describes a job as a Beaker experiment. Its name consists of the sweep's folder and the token, so
+Beaker refuses to create it twice. Beaker must not restart it: the launcher does."""
 
 import re
 
@@ -11,29 +11,28 @@ _SWEEP = re.compile(r"sweeper ([0-9a-f]{16}): ")
 
 
 class Names:
-    """The names and descriptions of the experiments of the sweep in `folder`."""
+    """Names and descriptions of the experiments of the sweep in `folder`."""
 
     def __init__(self, sweep: str, folder: str) -> None:
         self.sweep, self.identity = sweep, Identity(folder)
         self.prefix = f"sweeper-{self.identity.mark}-"
 
     def name(self, token: str) -> str:
-        """Return the name of the experiment with this token."""
         return self.prefix + token
 
     def description(self, title: str) -> str:
-        """Return the description of the experiment of a run, for people and for `is_ours`."""
+        """Return the description of a run's experiment, which people and `is_ours` read."""
         return f"sweeper {self.identity.current()}: {self.sweep}: {title}"[:500]
 
     def is_ours(self, description: str) -> bool:
-        """Return whether the experiment does not belong to an earlier sweep in the folder. One
-        whose description was changed by a user may be ours."""
+        """Return False if the experiment belongs to an earlier sweep in the folder. An experiment
+        whose description a user has changed counts as ours."""
         match = _SWEEP.match(description)
         return match is None or match[1] == self.identity.current()
 
 
 def spec(job: JobSpec, options: Options, names: Names) -> dict[str, object]:
-    """Return the experiment. `options` are those of this run."""
+    """Return the experiment of a job. `options` are those of this run."""
     secrets, timeout = sorted(options.secrets.items()), options.timeout_s
     task = {
         "name": "run",
@@ -69,7 +68,7 @@ def _mounts(options: Options) -> list[dict[str, object]]:
 
 
 def _preemption(options: Options) -> dict[str, object]:
-    """Return the settings of preemption. Beaker accepts either `preemptible` or the others."""
+    """Return the settings of preemption. Beaker accepts `preemptible` or the others, not both."""
     if options.preemptible is False:
         return {"preemptible": False}
     return {"minRuntime": _nanoseconds(options.min_runtime_s or 0), "autoResume": False}

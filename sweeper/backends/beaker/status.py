@@ -22,8 +22,8 @@ _ENDED = JobStatus(JobState.ENDED)
 
 
 def word(message: "Message", field: str) -> str:
-    """Return Beaker's name of a field's value (`STATUS_RUNNING`), or the number of a value that
-    only a newer Beaker knows."""
+    """Return Beaker's name of a field's value (`STATUS_RUNNING`), or its number if only newer
+    clients know the value."""
     value, kind = getattr(message, field), message.DESCRIPTOR.fields_by_name[field].enum_type
     if kind is None or value not in kind.values_by_number:
         return str(value)
@@ -31,14 +31,13 @@ def word(message: "Message", field: str) -> str:
 
 
 def is_over(job: "Job | None") -> bool:
-    """Return whether a job has no processes any more. None stands for a job that was never
-    created."""
+    """Return whether a job has no processes any more. None is a job that was never created."""
     return job is None or job.status.HasField("finalized") or job.status.HasField("exited")
 
 
 def status_of(state: str, job: "Job | None", node: str | None) -> JobStatus:
-    """Return the status of an experiment with the status `said`. `job` is its newest job (None:
-    there is none yet), `node` the job's machine."""
+    """Return the status of an experiment with the status `state`. `job` is its newest job (None: it
+    has no job yet), `node` the job's machine."""
     if state in WAITS:
         return JobStatus(JobState.PENDING, None, _why(state, job), False, node, _at(job, "created"))
     if state == "STATUS_SUCCEEDED":
@@ -68,12 +67,12 @@ def _ended(status: "Told") -> JobStatus:
 
 
 def _why(state: str, job: "Job | None") -> str | None:
-    """Return what a job waits for."""
+    """Return why a job waits."""
     message = "" if job is None else job.status.failed_scheduling_message or job.status.message
     return reason_of(message) or ("initializing" if state == "STATUS_INITIALIZING" else None)
 
 
-def _at(job: "Job | None", what: str) -> str | None:
-    if job is None or not job.status.HasField(what):
+def _at(job: "Job | None", field: str) -> str | None:
+    if job is None or not job.status.HasField(field):
         return None
-    return f"{getattr(job.status, what).ToDatetime():%Y-%m-%dT%H:%M:%SZ}"
+    return f"{getattr(job.status, field).ToDatetime():%Y-%m-%dT%H:%M:%SZ}"

@@ -36,7 +36,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yield a Job per job."""
+    """Yield a Kubernetes Job for each job."""
     from sweeper.backends.identity import NOT_YET
     from sweeper.backends.kubernetes.manifest import Names, manifest
 

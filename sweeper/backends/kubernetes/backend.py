@@ -1,5 +1,5 @@
 """Runs jobs on a Kubernetes cluster: see docs/kubernetes.md. Each attempt is a Job of its own,
-identified by its name. Two listings return the sweep's Jobs and pods."""
+identified by its name. One listing returns the sweep's Jobs, another its pods."""
 
 import time
 from calendar import timegm
@@ -31,7 +31,7 @@ from sweeper.fields.options import over
 from sweeper.sweep.folder import attempt_of
 
 _LOST_SECONDS = 60.0
-"""How long a pod may outlive its deadline for deletion before its node counts as unreachable."""
+"""Seconds past a pod's deadline for deletion after which its node counts as unreachable."""
 _STARTING = (None, "ContainerCreating", "PodInitializing")
 _PLAIN = (None, "Error", "Completed")
 _ENDED = JobStatus(JobState.ENDED)
@@ -48,7 +48,7 @@ def status_of(
     job: Job, pods: Sequence[Pod], now: float, whys: Mapping[str, str] = _NO_WHYS
 ) -> JobStatus:
     """Return the status of a Job with these pods. `now` is the server's time. `whys` maps names of
-    Jobs without a pod to what they wait for."""
+    Jobs without a pod to the reason why they wait."""
     pod = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
     status = _ended(job, pod, now) or _stopping(job, pod) or _waiting(job, pod, whys)
     status = status or JobStatus(JobState.RUNNING)
@@ -65,14 +65,14 @@ def _ended(job: Job, pod: Pod | None, now: float) -> JobStatus | None:
     gone = pod["metadata"].get("deletionTimestamp") if pod else None
     if gone and now > _seconds(gone) + _LOST_SECONDS:
         return _ENDED._replace(reason="its node does not answer", preempted=True)
-    # Each change of a Job is a generation: the queue admitted it and then suspended it again.
+    # The generation counts changes of a Job: the queue has admitted it and then suspended it again.
     if job["spec"].get("suspend") and not pod and job["metadata"].get("generation", 1) > 1:
         return _ENDED._replace(reason="suspended by its queue", preempted=True)
     return None
 
 
 def _failed(condition: Condition | None, pod: Pod | None) -> JobStatus:
-    """Return the status of a Job that failed with the condition `told`, or whose pod failed."""
+    """Return the status of a Job that failed with `condition`, or whose pod failed."""
     failure, why = (
         (condition.get("reason"), condition.get("message")) if condition else (None, None)
     )
@@ -104,8 +104,8 @@ def _stopping(job: Job, pod: Pod | None) -> JobStatus | None:
 
 
 def _waiting(job: Job, pod: Pod | None, whys: Mapping[str, str]) -> JobStatus | None:
-    """Return the status of a Job that waits: for a refused pod, a queue, a node, an image or a
-    secret."""
+    """Return the status of a Job that waits, with the reason: a refused pod, a queue, a node, an
+    image or a secret."""
     meta, reason = job["metadata"], None
     if not pod:
         queue = (meta.get("labels") or {}).get("kueue.x-k8s.io/queue-name")
@@ -127,7 +127,6 @@ def _waiting(job: Job, pod: Pod | None, whys: Mapping[str, str]) -> JobStatus | 
 
 
 def _pod_status(pod: Pod | None) -> PodStatus:
-    """Return the status of a pod, empty if there is none."""
     return (pod.get("status") if pod else None) or {}
 
 
@@ -135,11 +134,13 @@ def _conditions(thing: Job | Pod | None) -> dict[str, Condition]:
     """Return the conditions that hold, by type."""
     status = thing.get("status") if thing else None
     conditions = (status.get("conditions") if status else None) or ()
-    return {one["type"]: one for one in conditions if one["status"] == "True"}
+    return {
+        condition["type"]: condition for condition in conditions if condition["status"] == "True"
+    }
 
 
 def _container(pod: Pod | None) -> ContainerState:
-    """Return the state of the pod's one container, empty if it is not known."""
+    """Return the state of the pod's only container; empty if it is unknown."""
     containers = _pod_status(pod).get("containerStatuses") or ()
     return (containers[0].get("state") if containers else None) or {}
 
@@ -149,11 +150,11 @@ def _seconds(stamp: str) -> float:
 
 
 _WHY_SECONDS = 10.0
-"""Interval of queries for why jobs have no pod."""
+"""Interval between queries for the reasons why jobs have no pod."""
 _ROOM_SECONDS = 5.0, 60.0
 """Backoff of a submission that exceeded a quota: first and longest wait."""
 _ALONE = 20
-"""The most jobs that are queried by name; more are queried by a listing of all."""
+"""The most jobs that are queried by name. More are found by listing all."""
 _EVENTS = Kind[Event]("/api/v1/namespaces/{}/events")
 _WORKLOADS = "/apis/kueue.x-k8s.io/{}/namespaces/{{}}/workloads"
 T = TypeVar("T", Job, Pod)
@@ -161,7 +162,8 @@ _TRIAL = JobSpec("000000000000-a1", "trial", ["true"], "/", {})
 
 
 def open_backend(sweep: str, folder: str, options: Options) -> "KubernetesBackend":
-    """Open the backend for one sweep. Raises `EnvironmentFailure` if no cluster answers."""
+    """Open the backend for one sweep. Raises `EnvironmentFailure` if the cluster does not
+    answer."""
     cluster = Cluster(options.context, options.namespace)
     backend = KubernetesBackend(cluster, options, sweep, folder)
     backend.find([])
@@ -177,7 +179,7 @@ class KubernetesBackend(Backend):
     def __init__(self, cluster: Cluster, options: Options, sweep: str, folder: str) -> None:
         self._cluster, self._options = cluster, options
         self._names = Names(sweep, folder)
-        self._jobs: dict[str, Job | None] = {}  # by token, as of the last listing
+        self._jobs: dict[str, Job | None] = {}  # by token, at the last listing
         self._pods: dict[str, list[Pod]] = {}
         self._over: dict[str, JobStatus] = {}
         self._withdrawn: set[str] = set()
@@ -190,12 +192,12 @@ class KubernetesBackend(Backend):
         return {"server": self._cluster.host, "namespace": self._cluster.namespace}
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Let the server test a Job and its pod without creating them, and check everything that
-        they name, as `doctor` does."""
+        """Let the server check a Job and its pod without creating them. Check everything that they
+        name, as `doctor` does."""
         from sweeper.backends.kubernetes.doctor import checks
 
-        for one in resources:
-            options = over(self._options, one)
+        for needs in resources:
+            options = over(self._options, needs)
             self._try(options)
             require(checks(options, self._cluster), self.name)
 
@@ -211,8 +213,7 @@ class KubernetesBackend(Backend):
             try:
                 self._cluster.call("POST", path, body, dryRun="All")
             except Refused as error:
-                # A full quota is temporary, and the user may launch without permission to create
-                # pods.
+                # A quota frees up again, and the user may not be allowed to create pods directly.
                 if "exceeded quota" not in str(error) and not (
                     path is PODS.path and "cannot create resource" in str(error)
                 ):
@@ -223,9 +224,10 @@ class KubernetesBackend(Backend):
         attempts = dict(attempt_of(job.token) for job in jobs)
         if any(attempt > 1 for attempt in attempts.values()):
             self._look(anew=True)
-            known = ((token, *attempt_of(token)) for token in self._jobs)
-            earlier = [token for token, run, attempt in known if attempt < attempts.get(run, 0)]
-            self.cancel(earlier)  # Jobs that a queue suspended and might admit again
+            listed = ((token, *attempt_of(token)) for token in self._jobs)
+            earlier = [token for token, run, attempt in listed if attempt < attempts.get(run, 0)]
+            # A queue may have suspended these Jobs, and would admit them again.
+            self.cancel(earlier)
         submission = uuid4().hex
         self._names.identity.ensure()
         self._freshness.end()
@@ -251,7 +253,7 @@ class KubernetesBackend(Backend):
         self._look(tokens)
         jobs = [(t, job) for t in tokens if (job := self._jobs.get(t)) and not is_over(job)]
         self._freshness.end()
-        for_each(jobs, lambda one: self._withdraw(*one), Refused)
+        for_each(jobs, lambda item: self._withdraw(*item), Refused)
 
     def forget(self, tokens: Sequence[str]) -> None:
         self._look(tokens, anew=True)
@@ -263,7 +265,8 @@ class KubernetesBackend(Backend):
         """Yield the pod's current output; nothing if the pod is gone."""
         ours = f"{self._names.selector},{TOKEN}={token}"
         for pod in self._cluster.items(PODS, labelSelector=ours):
-            with suppress(Refused):  # it has not begun, or its node is unreachable
+            # The container has not started, or the pod's node is unreachable.
+            with suppress(Refused):
                 log = f"{PODS.path}/{pod['metadata']['name']}/log"
                 yield from self._cluster.text(log).splitlines()
 
@@ -277,19 +280,18 @@ class KubernetesBackend(Backend):
         except Refused as error:
             if error.reason != "AlreadyExists":
                 raise error.settled() from None
-            if self._is_in_the_way(self._names.name(job.token), submission):
+            if self._make_way(self._names.name(job.token), submission):
                 self._cluster.call("POST", JOBS.path, made)
 
-    def _is_in_the_way(self, name: str, submission: str) -> bool:
-        """Return True if the Job with this name is gone, or had ended and is deleted now, so that
-        it can be created. Return False if it is our own. Raises `Unreachable` while it is being
-        deleted, and `Refused` if it belongs to an earlier sweep in the same folder and has not
-        ended."""
+    def _make_way(self, name: str, submission: str) -> bool:
+        """Free the name for a new Job. Return False if our own Job has the name. Delete an ended
+        Job of this name. Raises `Unreachable` while it is being deleted, and `Refused` if it
+        belongs to an earlier sweep in the same folder and has not ended."""
         there = self._get(name)
         if there is None:
             return True
         if there["metadata"].get("annotations", {}).get(SUBMISSION) == submission:
-            return False  # the answer was lost
+            return False  # Our request created it, but the answer was lost.
         if not is_over(there):
             if "deletionTimestamp" in there["metadata"]:
                 raise Unreachable(
@@ -313,7 +315,7 @@ class KubernetesBackend(Backend):
         try:
             self._cluster.call("DELETE", f"{JOBS.path}/{job['metadata']['name']}", how)
         except Refused as error:
-            if error.status not in (404, 409):  # 409: another Job has its name now
+            if error.status not in (404, 409):  # 409: another Job has taken its name
                 raise
 
     def _status(self, token: str) -> JobStatus:
@@ -331,8 +333,7 @@ class KubernetesBackend(Backend):
         return status
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """List the sweep's Jobs and pods, and query those of `wanted` that are not among
-        them."""
+        """List the sweep's Jobs and pods, and query those of `wanted` that are not listed."""
         if anew or self._freshness.is_over():
             ours = self._names.selector
             with self._freshness.renewed():
@@ -347,8 +348,8 @@ class KubernetesBackend(Backend):
                     self._pods.setdefault(token, []).append(pod)
         missing = [t for t in wanted if t not in self._jobs and t not in self._over]
         if len(missing) > _ALONE:
-            known = self._cluster.items(JOBS, labelSelector=self._names.selector)
-            everything = dict(_by_token(known))
+            listed = self._cluster.items(JOBS, labelSelector=self._names.selector)
+            everything = dict(_by_token(listed))
             self._jobs |= {token: everything.get(token) for token in missing}
         else:
             self._jobs |= {token: self._ours(token) for token in missing}
@@ -366,8 +367,8 @@ class KubernetesBackend(Backend):
             return None
 
     def _ask_why(self) -> None:
-        """Query, at most once per interval, why Jobs have no pod: a refusal (a quota), or
-        Kueue."""
+        """Query, at most once per interval, why Jobs have no pod: the pod was refused (a quota), or
+        they wait for Kueue."""
         if time.monotonic() - self._asked_why < _WHY_SECONDS:
             return
         self._asked_why, self._whys = time.monotonic(), {}
@@ -377,9 +378,9 @@ class KubernetesBackend(Backend):
                 self._whys[event["involvedObject"]["name"]] = reason_of(event["message"]) or ""
         for version in KUEUES if self._options.queue else ():
             with suppress(Refused):
-                for one in self._cluster.items(Kind[Workload](_WORKLOADS.format(version))):
-                    for owner in one["metadata"].get("ownerReferences", ()):
-                        for condition in one.get("status", {}).get("conditions", ()):
+                for workload in self._cluster.items(Kind[Workload](_WORKLOADS.format(version))):
+                    for owner in workload["metadata"].get("ownerReferences", ()):
+                        for condition in workload.get("status", {}).get("conditions", ()):
                             if (
                                 condition["type"] == "QuotaReserved"
                                 and condition["status"] != "True"

@@ -1,5 +1,5 @@
 """Calls the API server by the official client, which finds the address and the credentials. Objects
-are plain mappings, and errors become one-line messages."""
+are plain mappings. Errors become one-line messages."""
 
 import json
 import os
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Kind(NamedTuple, Generic[T]):
-    """A kind of objects and its path, in which `{}` stands for the namespace."""
+    """A kind of objects and its path, where `{}` stands for the namespace."""
 
     path: str
 
@@ -27,35 +27,33 @@ class Kind(NamedTuple, Generic[T]):
 JOBS = Kind[Job]("/apis/batch/v1/namespaces/{}/jobs")
 PODS = Kind[Pod]("/api/v1/namespaces/{}/pods")
 KUEUES = ("v1beta2", "v1beta1")
-"""Versions of Kueue's objects, the newest first."""
+"""Versions of Kueue's objects, newest first."""
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""Content type that returns an object's metadata only. Used where its content must not be read."""
+"""Content type of answers without an object's content, used where the content must not be read."""
 _JSON = "application/json"
 _TRIES = 4
 _MOST_SECONDS = 8.0
 _PAGE = 500
 _EXPIRED, _NOT_NOW = 401, (408, 425, 429, 500, 502, 503, 504)
 _SECONDS = 5.0, 30.0
-"""Timeouts: to connect, and between two bytes of an answer."""
+"""Seconds to connect, and between two bytes of an answer."""
 
 
 class Refused(Unreachable):
-    """The server answered with a refusal. `status` is HTTP's, `reason` is Kubernetes' own."""
+    """The server refused a request. `status` is HTTP's, `reason` is Kubernetes'."""
 
     def __init__(self, message: str, status: int, reason: str) -> None:
         super().__init__(message)
         self.status, self.reason = status, reason
 
     def settled(self) -> EnvironmentFailure:
-        """Return the exception for a failed creation: permanent, unless credentials can be renewed
-        or a quota may have room later."""
+        """Return the exception for a failed creation. It is permanent, unless credentials can be
+        renewed or a quota may have room later."""
         passing = self.status == _EXPIRED or "exceeded quota" in str(self)
         return self if passing else EnvironmentFailure(str(self))
 
 
 class _Configuration(Protocol):
-    """The client's settings."""
-
     host: str
 
 
@@ -68,7 +66,7 @@ class _Response(Protocol):
 
 
 class _Request(TypedDict):
-    """Arguments of the official client's request. The timeouts are to connect and to read."""
+    """Arguments of a request of the official client. Timeouts are in seconds."""
 
     query_params: list[tuple[str, object]]
     header_params: dict[str, str]
@@ -79,7 +77,7 @@ class _Request(TypedDict):
 
 
 class _Client(Protocol):
-    """The official client, which has no types."""
+    """The methods of the official client that sweeper uses. The client has no types."""
 
     configuration: _Configuration
 
@@ -89,8 +87,9 @@ class _Client(Protocol):
 
 
 class Cluster:
-    """One context of the kubeconfig, or the service account of the pod that we run in, and a
-    namespace. Raises `EnvironmentFailure` if there is neither. `sleep` waits; tests pass theirs."""
+    """One context of the kubeconfig, or the service account of the pod that this process runs
+    in, and a namespace. Raises `EnvironmentFailure` if there is neither. `sleep` waits between
+    tries."""
 
     def __init__(
         self,
@@ -112,13 +111,12 @@ class Cluster:
         accept: str = _JSON,
         **query: object,
     ) -> dict[str, object]:
-        """Return the answer, an object, to a request at `path`, in which `{}` stands for the
-        namespace. Temporary failures are retried with growing waits, so only repeatable
-        requests may be made here. Raises `Unreachable` or a subclass."""
+        """Send a request and return the answer, an object. `{}` in `path` stands for the namespace.
+        Temporary failures are retried with growing waits, so the request must be repeatable. Raises
+        `Unreachable` or a subclass."""
         return json.loads(self._answered(method, path, body, accept, query))
 
     def get(self, kind: Kind[T], name: str) -> T:
-        """Return the object with this name. Raises as `call` does."""
         return json.loads(self._answered("GET", f"{kind.path}/{name}", None, _JSON, {}))
 
     def text(self, path: str, **query: object) -> str:
@@ -126,7 +124,7 @@ class Cluster:
         return self._answered("GET", path, None, "*/*", query).decode(errors="replace")
 
     def items(self, kind: Kind[T], **query: object) -> Iterator[T]:
-        """Return the items of all pages of a listing. Starts again if the server forgot it."""
+        """Yield the items of all pages of a listing. Start again if the server has forgotten it."""
         pages: list[list[T]] = []
         again = ""
         while True:
@@ -180,13 +178,13 @@ class Cluster:
 
 
 def _status(error: Exception) -> int:
-    """Return the HTTP status of an answer that is an error; 0 without an answer."""
+    """Return the HTTP status of an error; 0 if there was no answer."""
     return int(getattr(error, "status", None) or 0)
 
 
 def _asked_wait(error: Exception) -> float:
     """Return the seconds that the server asks to wait, plus up to half of that so that launchers
-    spread out; 0 if it asks for none."""
+    spread out; 0 if it does not ask."""
     headers: Mapping[str, str] = getattr(error, "headers", None) or {}
     seconds = headers.get("Retry-After", "")
     return next(spread([min(_MOST_SECONDS, float(seconds)) * 1.5])) if seconds.isdecimal() else 0.0
@@ -202,8 +200,9 @@ def _client(context: str | None) -> tuple[_Client, str]:
             f"kubernetes: its client is not installed: `{add_extra('kubernetes')}`"
         ) from error
     made = client.Configuration()
-    made.retries = False  # this module decides which requests to repeat
-    file = os.environ.get("KUBECONFIG") or None  # the client only read it when it was imported
+    made.retries = False  # This module decides which requests to repeat.
+    # The client read this value only when it was imported.
+    file = os.environ.get("KUBECONFIG") or None
     try:
         config.load_kube_config(file, context=context, client_configuration=made)
         contexts, current = config.list_kube_config_contexts(file)
@@ -228,14 +227,15 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 def _unreachable(error: Exception, host: str) -> Unreachable:
-    """Return the exception with a one-line message. The client's errors are loaded late."""
+    """Return the exception with a one-line message. The client's error classes are imported
+    late."""
     status = _status(error)
     if not status:
         return Unreachable(f"kubernetes: {host} does not answer: {line_of(error)}")
     try:
         answer = json.loads(getattr(error, "body", None) or "")
         message, reason = str(answer["message"]), str(answer.get("reason", ""))
-    except (ValueError, KeyError, TypeError):  # perhaps from a proxy
+    except (ValueError, KeyError, TypeError):  # The body may come from a proxy.
         message, reason = str(getattr(error, "reason", "")), ""
     if status == _EXPIRED:
         advice = (

@@ -1,6 +1,6 @@
 """Checks a cluster before the first job: the account and its permissions, the image's address, the
-secrets, the service account, the priority class, the queue, the nodes. It only reads. Missing
-permissions for optional checks do not prevent a launch."""
+secrets, the service account, the priority class, the queue, the nodes. Sends only reading requests.
+A missing permission for an optional check does not prevent a launch."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -17,25 +17,25 @@ NEEDED = (
 )
 """Permissions that a launcher requires: verb, group, resource."""
 OF_USE = (
-    (("get", "", "pods/log"), "`logs` shows nothing of a job that never began"),
-    (("create", "", "pods"), "why a pod is refused is known only once a job has none"),
+    (("get", "", "pods/log"), "`logs` shows nothing for a job that never started"),
+    (("create", "", "pods"), "it is unknown why a pod is refused until a job lacks its pod"),
     (("get", "", "secrets"), "a missing secret is noticed only when a job waits for it"),
-    (("list", "", "events"), "the reason why a job has no pod is unknown"),
+    (("list", "", "events"), "it is unknown why a job has no pod"),
 )
-_KUEUE = ("list", "kueue.x-k8s.io", "workloads"), "the reason why Kueue waits is unknown"
+_KUEUE = ("list", "kueue.x-k8s.io", "workloads"), "it is unknown why Kueue does not admit a job"
 _KUEUE_API, _QUEUES = "/apis/kueue.x-k8s.io", "namespaces/{}/localqueues"
 _NODES = Kind[object]("/api/v1/nodes")
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-def checks(options: Options, known: Cluster | None = None) -> list[Check]:
-    """Return the checks of `sweeper doctor --backend kubernetes`, which a launch runs too.
-    `options` are complete."""
+def checks(options: Options, connected: Cluster | None = None) -> list[Check]:
+    """Return the checks of `sweeper doctor --backend kubernetes`, which a launch also runs.
+    `options` must be complete."""
 
     @functools.cache
     def cluster() -> Cluster:
-        if known is not None:
-            return known
+        if connected is not None:
+            return connected
         return Cluster(options.context, options.namespace)
 
     def check(look: Callable[[Cluster, Options], str]) -> Callable[[], str]:
@@ -50,13 +50,13 @@ def checks(options: Options, known: Cluster | None = None) -> list[Check]:
     ]
     if options.queue:
         steps.append(Check("Kueue's queue", True, check(_queue)))
-    for what, key, path in _named(options):
-        steps.append(Check(what, True, lambda p=path, k=key: _there(cluster(), p, k)))
+    for label, key, path in _named(options):
+        steps.append(Check(label, True, lambda p=path, k=key: _there(cluster(), p, k)))
     return steps
 
 
 def _named(options: Options) -> Iterator[tuple[str, str, str]]:
-    """Yield the objects that jobs name: a label, the option that names it, and its path."""
+    """Yield the objects that jobs refer to: a label, the option that names it, and its path."""
     namespace = "/api/v1/namespaces/{}"
     if options.service_account is not None:
         account = f"{namespace}/serviceaccounts/{options.service_account}"
@@ -77,8 +77,8 @@ def _server(cluster: Cluster, options: Options) -> str:
     return f"{cluster.host}, {version}, namespace {cluster.namespace}"
 
 
-def _allowed(cluster: Cluster, what: tuple[str, str, str]) -> bool:
-    verb, group, resource = what
+def _allowed(cluster: Cluster, permission: tuple[str, str, str]) -> bool:
+    verb, group, resource = permission
     resource, _, below = resource.partition("/")
     attributes = {
         "namespace": cluster.namespace,
@@ -97,7 +97,8 @@ def _allowed(cluster: Cluster, what: tuple[str, str, str]) -> bool:
     except Refused as error:
         if error.status != 403:
             raise
-        return True  # without permission to ask, a missing permission shows only when it is needed
+        # Without permission to check it, a missing permission shows only when it is needed.
+        return True
 
 
 def _permissions(cluster: Cluster, options: Options) -> str:
@@ -108,7 +109,8 @@ def _permissions(cluster: Cluster, options: Options) -> str:
             f"not allowed in namespace {cluster.namespace}: {', '.join(lacking)}: see the "
             "role in docs/kubernetes.md"
         )
-    next(cluster.items(JOBS, labelSelector="sweeper/sweep=none"), None)  # the server answers indeed
+    # The server answers: the checks after this one show problems.
+    next(cluster.items(JOBS, labelSelector="sweeper/sweep=none"), None)
     return ", ".join(f"{verb} {resource}" for verb, _, resource in NEEDED)
 
 
@@ -141,7 +143,7 @@ def _nodes(cluster: Cluster, options: Options) -> str:
 
 
 def _queue(cluster: Cluster, options: Options) -> str:
-    """Check the queue. Without it a job would stay suspended forever."""
+    """Check Kueue's queue. A job in a queue that does not exist would stay suspended forever."""
     name = options.queue
     for version in KUEUES:
         try:
@@ -155,7 +157,8 @@ def _queue(cluster: Cluster, options: Options) -> str:
 
 
 def _there(cluster: Cluster, path: str, key: str) -> str:
-    """Return the name of the object at `path`, which the option `key` names."""
+    """Return the name of the object at `path`, which the option `key` names. Raises `LookupError`
+    if it does not exist."""
     name = path.rpartition("/")[2]
     try:
         cluster.call("GET", path, accept=METADATA)

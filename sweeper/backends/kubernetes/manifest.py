@@ -1,5 +1,5 @@
-"""Describes a job as a Job of Kubernetes, whose name is made of the sweep's folder and the token.
-Its one pod is never restarted; the launcher submits the next attempt."""
+"""Describes a job as a Job of Kubernetes. Its name consists of the sweep's folder and the token.
+Its only pod is never restarted; the launcher submits the next attempt."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ from sweeper.backends.kubernetes.options import Options
 SWEEP, TOKEN, SUBMISSION = "sweeper/sweep", "sweeper/token", "sweeper/submission"
 IDENTITY = "sweeper/identity"
 _MARGIN_SECONDS = 20
-"""Added to the recipe's grace, so that the worker can record how it ended and its last metrics."""
+"""Seconds added to the recipe's grace, in which the worker records how the recipe ended and its
+last metrics."""
 _GPU = "nvidia.com/gpu"
 
 
@@ -26,7 +27,7 @@ class Names:
 
     @property
     def selector(self) -> str:
-        """The label selector of the sweep's Jobs. It excludes those of earlier sweeps in the
+        """The label selector of the sweep's Jobs, which excludes those of earlier sweeps in the
         folder."""
         return f"{SWEEP}={self.mark},{IDENTITY}={self.identity.current()}"
 
@@ -35,12 +36,11 @@ class Names:
         return job["metadata"]["labels"].get(IDENTITY) == self.identity.current()
 
     def name(self, token: str) -> str:
-        """Return the name of the Job with this token."""
         return f"sweeper-{self.mark}-{token}"
 
 
 def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> dict[str, object]:
-    """Return the Job. `options` are those of this run; `submission` identifies this try."""
+    """Return the Job. `options` are those of this run. `submission` identifies this try."""
     ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.mark, TOKEN: job.token}
     labels = {**options.labels, **ours, IDENTITY: names.identity.current()}
     queue = options.queue
@@ -63,7 +63,7 @@ def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> d
     if timeout := options.timeout_s:
         spec["activeDeadlineSeconds"] = math.ceil(timeout)
     if queue:
-        spec["suspend"] = True  # until Kueue admits it
+        spec["suspend"] = True  # Kueue admits it later.
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -81,7 +81,6 @@ def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> d
 
 
 def pod_spec(job: JobSpec, options: Options) -> dict[str, object]:
-    """Return the spec of the Job's pod."""
     more = dict(options.pod)
     of_container = cast(Mapping[str, object] | None, more.pop("container", None))
     container: dict[str, object] = {
@@ -111,13 +110,13 @@ def pod_spec(job: JobSpec, options: Options) -> dict[str, object]:
 
 
 def _secret(variable: str, reference: str) -> dict[str, object]:
-    """Return a variable whose value Kubernetes fills in from a secret."""
+    """Return a variable whose value Kubernetes takes from a secret."""
     name, _, key = reference.partition("/")
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
 
 
 def _resources(options: Options) -> dict[str, object]:
-    """Return requests and limits. CPUs have no limit: a job may use idle ones."""
+    """Return requests and limits. CPUs have no limit, so that a job can use idle ones."""
     limits = {"memory": options.memory, **options.resources}
     if gpus := options.gpus:
         limits[_GPU] = str(gpus)

@@ -1,5 +1,5 @@
-"""Types of Kubernetes objects, with the fields that sweeper reads. The API server may leave out
-fields that are not required here."""
+"""Types of Kubernetes objects, with the fields that sweeper reads. Fields marked as not required
+may be missing."""
 
 from typing import Generic, NotRequired, Required, TypedDict, TypeVar
 
@@ -13,7 +13,7 @@ class Owner(TypedDict):
 
 
 class Metadata(TypedDict, total=False):
-    """The metadata of every object; times as `2026-01-31T12:01:03Z`."""
+    """Metadata of every object. Times are written `2026-01-31T12:01:03Z`."""
 
     name: Required[str]
     uid: Required[str]
@@ -35,20 +35,14 @@ class Condition(TypedDict):
 
 
 class JobSpec(TypedDict, total=False):
-    """The specification of a Job."""
-
     suspend: bool
 
 
 class JobStatus(TypedDict, total=False):
-    """The status of a Job."""
-
     conditions: list[Condition]
 
 
 class Job(TypedDict):
-    """A Job."""
-
     metadata: Metadata
     spec: JobSpec
     status: NotRequired[JobStatus]
@@ -70,21 +64,17 @@ class Terminated(TypedDict, total=False):
 
 
 class ContainerState(TypedDict, total=False):
-    """The state of a container: it waits, runs or has ended."""
+    """The state of a container. Only one of the fields is set."""
 
     waiting: Waiting
     terminated: Terminated
 
 
 class ContainerStatus(TypedDict, total=False):
-    """The status of a container."""
-
     state: ContainerState
 
 
 class PodStatus(TypedDict, total=False):
-    """The status of a pod."""
-
     phase: str
     message: str
     conditions: list[Condition]
@@ -92,14 +82,10 @@ class PodStatus(TypedDict, total=False):
 
 
 class PodSpec(TypedDict, total=False):
-    """The specification of a pod."""
-
     nodeName: str
 
 
 class Pod(TypedDict):
-    """A pod."""
-
     metadata: Metadata
     spec: NotRequired[PodSpec]
     status: NotRequired[PodStatus]
@@ -113,7 +99,7 @@ class Event(TypedDict):
 
 
 class QueueCondition(TypedDict):
-    """A condition of Kueue, always with a message."""
+    """A condition of a workload in Kueue, which always has a message."""
 
     type: str
     status: str
@@ -121,8 +107,6 @@ class QueueCondition(TypedDict):
 
 
 class WorkloadStatus(TypedDict, total=False):
-    """The status of a workload in its queue."""
-
     conditions: list[QueueCondition]
 
 
@@ -134,11 +118,9 @@ class Workload(TypedDict):
 
 
 PageMetadata = TypedDict("PageMetadata", {"continue": NotRequired[str]})
-"""Metadata of a page: the token of the next page, unless it is the last."""
+"""Metadata of a page: the token of the next page, if there is one."""
 
 
 class Page(TypedDict, Generic[T]):
-    """A page of a listing."""
-
     items: list[T]
     metadata: PageMetadata

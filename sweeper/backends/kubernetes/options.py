@@ -22,9 +22,11 @@ _KEY = r"([a-z0-9][a-z0-9.-]{0,252}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9
 _VALUE = r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
 _QUANTITY = r"[0-9]{1,15}(\.[0-9]{1,9})?(m|k|[KMGTPE]i?)?"
 _TAINT = rf"{_KEY}(={_VALUE})?(:(NoSchedule|PreferNoSchedule|NoExecute))?"
-_SECRETS_DOC = "Variables, and the secrets that hold them."
+_SECRETS_DOC = "Variables, and the secrets with their values."
 _TAINTS = "taint: key, key=value, key:NoSchedule, key=value:NoExecute"
-_POD_DOC = "More fields of a pod's spec, as in Kubernetes; under container, those of its container."
+_POD_DOC = (
+    "More fields of a pod's spec, as in Kubernetes; fields of its container go below `container`."
+)
 _TIMEOUT_DOC = "Kubernetes' time limit for a job, at least 60s; launch.timeout is the worker's."
 _NOT_OURS = {"type": "object", "propertyNames": {"not": {"enum": sorted(_OURS)}}}
 _CONTAINER_DOC = "More fields of its container."
@@ -35,8 +37,8 @@ _POD_SCHEMA = {
 
 
 def _pod(node: Node, where: str, problems: Problems) -> dict[str, object] | None:
-    """Read further fields of a pod's spec. The API server checks them; only sweeper's own fields
-    are refused here."""
+    """Read more fields of a pod's spec. Only fields that sweeper sets are refused here; the API
+    server checks the others."""
     values, inside = plain(node), node.entries
     if inside is None:
         wrong(node, where, "a mapping, as the spec of a pod in Kubernetes", problems)
@@ -71,7 +73,8 @@ _NONE: Mapping[str, Never] = MappingProxyType({})
 
 
 class Options(NamedTuple):
-    """`secrets` maps variables to `secret/key`. `pod` has further fields of a pod's spec."""
+    """Options of Kubernetes jobs. `secrets` maps variables to `secret/key`. `pod` has more fields
+    of a pod's spec."""
 
     image: Annotated[
         str | None,

@@ -1,5 +1,5 @@
-"""The description of the backend for plain processes on this machine. Its code is loaded when a
-sweep is launched."""
+"""Describes the backend for plain processes on this machine. Its code is loaded when a sweep is
+launched."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,7 +11,7 @@ __all__ = ["BACKEND"]
 def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.local.backend import LocalBackend
 
-    del sweep  # the folder suffices
+    del sweep  # The folder identifies the sweep.
     return LocalBackend(folder, options)
 
 

@@ -1,6 +1,6 @@
-"""Runs jobs as plain processes on this machine, each in a session of its own so that it outlives
-the launcher. Jobs of another launcher are found in the process table, or by the lock that their
-worker holds; see `backends/live_workers.py`."""
+"""Runs jobs as plain processes on this machine, each in its own session so that it outlives the
+launcher. Jobs of another launcher are found in the process table, or by their worker's lock
+(`backends/live_workers.py`)."""
 
 import os
 import signal
@@ -21,8 +21,8 @@ from sweeper.errors import NoRoom, Unreachable
 class LocalBackend(Backend):
     """A backend (see `sweeper.backends.base.Backend`).
 
-    Every call first reaps the children that have ended. The exit code of a child is stored as long
-    as `poll` is called for it.
+    Every call first reaps children that have ended. A child's exit code is stored while `poll` is
+    called for its token.
     """
 
     name = "local"
@@ -38,7 +38,7 @@ class LocalBackend(Backend):
         environment = dict(os.environ)
         if (
             "SLURM_JOB_ID" in environment
-        ):  # in an allocation; at its end every process gets a signal
+        ):  # In a Slurm allocation, every process gets a signal at the end.
             environment["SWEEPER_SIGNALS"] = "everybody"
         for job in jobs:
             try:
@@ -47,7 +47,7 @@ class LocalBackend(Backend):
                     cwd=job.cwd,
                     env=environment,
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,  # the worker writes the log
+                    stdout=subprocess.DEVNULL,  # The worker writes the log.
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,
                 )
@@ -71,19 +71,22 @@ class LocalBackend(Backend):
         for token in self._children.keys() - set(tokens):
             if self._children[token].returncode is not None:
                 del self._children[token]
-        own = {t: child for t in tokens if (child := self._children.get(t)) is not None}
-        ended = {t: child.returncode for t, child in own.items() if child.returncode is not None}
-        alive = own.keys() - ended.keys()
-        # A job that was started twice may have one ended process, and unknown jobs may be running.
+        children = {t: child for t in tokens if (child := self._children.get(t)) is not None}
+        ended = {
+            t: child.returncode for t, child in children.items() if child.returncode is not None
+        }
+        alive = children.keys() - ended.keys()
+        # A job that was started twice may have one ended process and one that runs elsewhere.
         alive |= self._workers.holding(set(tokens) - alive)
         return {token: _status(token in alive, ended, token) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> None:
         self._reap()
         others = self._workers.find(set(tokens) - self._children.keys())
-        own = [child for t in tokens if (child := self._children.get(t)) is not None]
-        # Both kinds first check that the process still runs, so a reused pid is not signalled.
-        for process in (*own, *others.values()):
+        children = [child for t in tokens if (child := self._children.get(t)) is not None]
+        # `send_signal` of both kinds checks that the process still runs, so a reused pid gets no
+        # signal.
+        for process in (*children, *others.values()):
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM)
 

@@ -38,7 +38,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yield the arguments of `modal.Sandbox.create` per job."""
+    """Yield the arguments of `modal.Sandbox.create` for each job."""
     from sweeper.backends.modal.spec import Names, spec
 
     names, given = Names(sweep, folder), _whole(options)

@@ -35,7 +35,8 @@ _SAYS = {
     "INIT_FAILURE": _ENDED._replace(reason="Modal could not start it"),
     "IDLE_TIMEOUT": _ENDED._replace(reason="Modal stopped it because it was idle"),
 }
-"""By the name of Modal's status; with any other status the exit code decides."""
+"""Status, reason and whether the machine was lost, by the name of Modal's status. For other
+statuses the exit code decides."""
 _PREFIX = "GENERIC_STATUS_"
 
 
@@ -50,7 +51,7 @@ class Sandbox(Protocol):
 
 
 async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
-    """Return how this sandbox ended, by the client `modal`; None if it has not."""
+    """Return how a sandbox ended, or None if it has not."""
     code = await sandbox.poll.aio()
     if code is None:
         return None
@@ -70,8 +71,8 @@ async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
 
 
 def _result(sandbox: Any) -> tuple[str, str]:
-    """Return the name of its status and Modal's message as one line. The client has no public
-    names for them. If they cannot be found, the exit code must suffice."""
+    """Return the name of the sandbox's status and Modal's message as one line. The client has no
+    public names for them, so both may be missing; then the exit code decides."""
     with suppress(AttributeError, ValueError):
         inner = sandbox._sync_synchronizer._translate_in(sandbox)
         result = inner._impl.result if hasattr(inner, "_impl") else inner._result
@@ -87,9 +88,9 @@ if TYPE_CHECKING:
 _ROOM_SECONDS = 5.0, 60.0
 """Backoff of a submission for which there was no room: first and longest wait."""
 _TELLING_SECONDS = 2.0
-"""The most time that a call spends on stopping sandboxes; the rest follow in later calls."""
+"""The most seconds that a call spends on stopping sandboxes. The rest follow in later calls."""
 _LINES = 10_000
-"""The number of last output lines of a job that are shown."""
+"""How many of the last output lines of a job are shown."""
 _STOP = inspect.getsource(stop)
 _RUNS, _ABSENT = JobStatus(JobState.RUNNING), JobStatus(JobState.ABSENT)
 
@@ -114,10 +115,10 @@ class ModalBackend(Backend):
         self._modal = official()
         self._image: Image | None = None
         self._app_id = ""
-        self._going: set[str] = set()  # ids of running sandboxes, as of the last listing
-        self._ids: dict[str, str | None] = {}  # by token; None: there was none at that time
+        self._going: set[str] = set()  # ids of running sandboxes, at the last listing
+        self._ids: dict[str, str | None] = {}  # by token; None if there was none
         self._over: dict[str, JobStatus] = {}
-        self._untold: set[str] = set()  # tokens that the last try failed to signal
+        self._untold: set[str] = set()  # tokens whose last signal failed
         self._freshness = Freshness()
         self._room = Backoff(*_ROOM_SECONDS)
 
@@ -129,8 +130,8 @@ class ModalBackend(Backend):
         """Check everything that jobs with these resources name, as `doctor` does."""
         from sweeper.backends.modal.doctor import checks
 
-        for one in resources:
-            require(checks(over(self._options, one), self._service), self.name)
+        for needs in resources:
+            require(checks(over(self._options, needs), self._service), self.name)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
@@ -154,8 +155,9 @@ class ModalBackend(Backend):
         return {token: self._status(token) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> list[str]:
-        """Ask the jobs to stop. Return those that got no signal: the worker has not started yet,
-        or time was up. The listing may lag, so jobs are signalled even if they are not on it."""
+        """Ask the jobs to stop. Return those that got no signal, because the worker has not
+        started yet or time was up. Unlisted jobs also get a signal, since the listing may be out
+        of date."""
         self._look(tokens)
         running = [t for t in tokens if t not in self._over and self._ids.get(t)]
         # Jobs that got no signal last time come last, so that they do not delay the others.
@@ -191,7 +193,7 @@ class ModalBackend(Backend):
         yield from "".join(self._service.ask(read)).splitlines()
 
     def _had_image(self) -> "Image":
-        """Return the image of the jobs, which the launch has checked."""
+        """Return the image of the jobs. The launch has checked that Modal has it."""
         try:
             return self._service.image(self._options.image or "")
         except Refused as error:
@@ -221,7 +223,8 @@ class ModalBackend(Backend):
             if error.kind != "AlreadyExistsError":
                 raise error.settled() from None
             self._ask_id(job.token)
-            if self._ids[job.token] is None:  # otherwise the answer was lost
+            # If it exists, our request created it, but the answer was lost.
+            if self._ids[job.token] is None:
                 reason = "the sandbox"
                 how = "of an earlier sweep in this folder is still running"
                 name = self._names.name(job.token)
@@ -234,7 +237,7 @@ class ModalBackend(Backend):
         return self._over.get(token, _RUNS)
 
     def _ask_how(self, token: str) -> None:
-        """Query how an unlisted sandbox ended. It may have begun since the listing."""
+        """Query how an unlisted sandbox ended. It may also have started after the listing."""
         identity = self._ids[token]
 
         async def ask(client: "Client", app: "App") -> JobStatus | None:
@@ -253,15 +256,15 @@ class ModalBackend(Backend):
             self._over[token] = how
 
     def _signal(self, token: str, seconds: float) -> bool:
-        """Send SIGTERM to the worker in a sandbox. Return whether the job got it or has ended;
-        False if not within `seconds`. It uses a process in the sandbox, since Modal's own
-        termination kills everything at once."""
+        """Send SIGTERM to the worker in a sandbox. Return whether it got the signal within
+        `seconds`, or the sandbox has ended. The signal comes from a process in the sandbox, since
+        Modal's own termination kills everything at once."""
         identity, python = self._ids[token], self._options.python
         argv = [python, "-P", "-c", _STOP, token, self._folder]
 
         async def tell(client: "Client", app: "App") -> int | None:
             del app
-            with suppress(TimeoutError):  # the sandbox is still starting
+            with suppress(TimeoutError):  # The sandbox is still starting.
                 async with asyncio.timeout(seconds):
                     sandbox = await self._modal.Sandbox.from_id.aio(identity, client=client)
                     process = await sandbox.exec.aio(*argv, timeout=30)
@@ -273,12 +276,12 @@ class ModalBackend(Backend):
         except Refused as error:
             if error.kind not in ("NotFoundError", "ConflictError"):
                 raise
-        self._ask_how(token)  # it may have ended, or not have started yet
+        self._ask_how(token)  # The sandbox has ended, or has not started yet.
         return token in self._over or self._ids[token] is None
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
         """List the sweep's running sandboxes, and query by name those of `wanted` whose ids are
-        not known."""
+        unknown."""
         if anew or self._freshness.is_over():
             with self._freshness.renewed():
                 self._app_id, self._going = self._listed()
@@ -291,13 +294,13 @@ class ModalBackend(Backend):
 
         async def ask(client: "Client", app: "App") -> tuple[str, set[str]]:
             listed = self._modal.Sandbox.list.aio(app_id=app.app_id, tags=tags, client=client)
-            return str(app.app_id), {str(one.object_id) async for one in listed}
+            return str(app.app_id), {str(sandbox.object_id) async for sandbox in listed}
 
         return self._service.ask(ask)
 
     def _ask_id(self, token: str) -> None:
-        """Query the id of a sandbox of the sweep, running or ended; None if there is none, or it
-        belongs to an earlier sweep in the same folder."""
+        """Query the id of a sandbox of the sweep, running or ended. It is None if there is no such
+        sandbox, or if it belongs to an earlier sweep in the same folder."""
 
         async def ask(client: "Client", app: "App") -> tuple[str, dict[str, str]]:
             del app

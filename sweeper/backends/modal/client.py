@@ -1,5 +1,5 @@
-"""Calls Modal by its official client, and turns its errors into one-line messages. Calls run on an
-event loop in a thread, so that they can be abandoned."""
+"""Calls Modal by its official client, and turns errors into one-line messages. Calls run on an
+event loop in a thread, so that a call can be abandoned."""
 
 import asyncio
 import atexit
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Question = Callable[["Client", "App"], Awaitable[T]]
-"""A function that makes a call with the client and an app."""
+"""A function that calls Modal with the client and an app."""
 _SECONDS = 20.0
 _AGAIN_SECONDS = 1.0, 15.0
 """Backoff after Modal did not answer: first and longest wait."""
@@ -33,9 +33,9 @@ _REFUSALS = (
     *("ConflictError", "InvalidError", "ResourceExhaustedError", "ImageBuildError"),
     *("RemoteError", "ExecutionError", "VersionError", "UnimplementedError"),
 )
-"""Errors of the client for answers of Modal. All others may pass."""
+"""Errors of the client for answers of Modal. All other errors may be temporary."""
 _THEIRS = ("modal.", "grpclib.", "h2.", "asyncio.", "concurrent.")
-"""Modules of errors in the connection to Modal."""
+"""Modules of the client's connection errors."""
 _PASSING = ("AuthError", "ResourceExhaustedError")
 _UNKNOWN = (
     "the token is missing or not valid: `modal token new`, and restart the launcher, which "
@@ -44,27 +44,27 @@ _UNKNOWN = (
 
 
 class Method(Protocol[T_co]):
-    """A method of a client's object, for those whose return type the client does not declare."""
+    """A method of the client. Used for methods whose return type the client does not declare."""
 
     def aio(self) -> Awaitable[T_co]: ...
 
 
 class Refused(Unreachable):
-    """Modal answered with a refusal. `kind` is the name of the client's error."""
+    """Modal refused a request. `kind` is the name of the client's error class."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
         self.kind = kind
 
     def settled(self) -> EnvironmentFailure:
-        """Return the exception for a failed creation: permanent, unless credentials can be renewed
-        or there may be room later."""
+        """Return the exception for a failed creation. It is permanent, unless credentials can be
+        renewed or room may become free."""
         return self if self.kind in _PASSING else EnvironmentFailure(str(self))
 
 
 class Service:
-    """Modal with the user's configuration, and one app of an environment (None: the default one).
-    Raises `EnvironmentFailure` if the client is not installed."""
+    """A connection to Modal with the user's configuration, for one app of an environment (None: the
+    default environment). Raises `EnvironmentFailure` if the client is not installed."""
 
     def __init__(self, app: str, environment: str | None) -> None:
         self._modal = official()
@@ -80,8 +80,8 @@ class Service:
         return str(self._modal.config.config["server_url"])
 
     def ask(self, question: "Question[T]", seconds: float = 0.0) -> T:
-        """Return the answer to a question, which gets the client and the app. Raises `Unreachable`
-        without an answer in `seconds` (0: the default), or `Refused`."""
+        """Return the answer to `question`, a function that gets the client and the app. Raises
+        `Unreachable` without an answer in `seconds` (0: the default), or `Refused`."""
         self._backoff.check()
         seconds = seconds or _SECONDS
         client = self._client
@@ -98,7 +98,7 @@ class Service:
         return answer
 
     def image(self, address: str, seconds: float = 0.0) -> "Image":
-        """Return an image of a registry, after Modal has fetched it. Raises as `ask` does."""
+        """Return an image of a registry after Modal has fetched it. Raises as `ask` does."""
         made = self._modal.Image.from_registry(address)
 
         async def build(client: "Client", app: "App") -> "Image":
@@ -120,8 +120,9 @@ class Service:
             return await question(client, app)
 
     async def _connected(self) -> "Client":
-        """Return a client of our own if the configuration has a token, since other users of a
-        shared client may close it. Else the process's client, which reports what is missing."""
+        """Return a new client if the configuration has a token. Other users of the process's client
+        may close it. Without a token, return the process's client, whose error says what is
+        missing."""
         given = self._modal.config.config
         token = given["token_id"], given["token_secret"]
         if all(token):
@@ -129,7 +130,8 @@ class Service:
         return await self._modal.Client.from_env.aio()
 
     def _unreachable(self, error: Exception, client: "Client | None") -> Unreachable:
-        """Return the exception with a one-line message. Re-raises errors unrelated to Modal."""
+        """Return the exception with a one-line message. Errors that do not come from Modal are
+        raised again."""
         names = [kind.__name__ for kind in type(error).__mro__]
         kind = next((name for name in names if name in _REFUSALS), None)
         line = line_of(error)
@@ -146,15 +148,16 @@ class Service:
         return Unreachable(f"modal: {self.server} does not answer: {reason}")
 
     def _left_alone(self, failure: Unreachable, client: "Client | None") -> Unreachable:
-        """Start the backoff and drop the connection, and return the failure."""
+        """Start the backoff and drop the connection. Return the failure."""
         with self._renewing:
             self._forget(client)
         self._backoff.failed(failure)
         return failure
 
     def _forget(self, client: "Client | None") -> None:
-        """Make the next question create a new client. Another thread may already have done so."""
-        if client is None:  # it was created for the question that failed
+        """Make the next question use a new client, unless another thread has replaced it
+        already."""
+        if client is None:  # It was created for the question that failed.
             client = self._client
         if client is None or self._client is not client:
             return
@@ -170,15 +173,15 @@ class Service:
 
 def official() -> ModuleType:
     """Return the official client's module. Raises `EnvironmentFailure` if it is not installed or
-    sweeper cannot use its configuration."""
+    its configuration does not work with sweeper."""
     try:
-        with redirect_stdout(io.StringIO()):  # it prints a box if it cannot be imported
+        with redirect_stdout(io.StringIO()):  # The client prints a box if it cannot be imported.
             module = import_module("modal")
     except ImportError as error:
         raise EnvironmentFailure(
             f"modal: its client is not installed: `{add_extra('modal')}`"
         ) from error
-    except Exception as error:  # it reads its configuration as it is imported
+    except Exception as error:  # The client reads its configuration when it is imported.
         line = line_of(error)
         raise EnvironmentFailure(f"modal: its configuration cannot be read: {line}") from error
     if not module.config.config["sandbox_v2"]:
@@ -191,8 +194,8 @@ def official() -> ModuleType:
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
-    """Return whether a log line of asyncio does not concern an error of the client. Errors of
-    abandoned questions would be logged with a traceback, long after they were reported."""
+    """Return whether a log line of asyncio concerns something other than the client. Errors of
+    abandoned questions were reported before; asyncio would log them again with a traceback."""
     error = record.exc_info[1] if record.exc_info else None
     return not type(error).__module__.startswith("modal.")
 
@@ -202,8 +205,8 @@ def _loop() -> asyncio.AbstractEventLoop:
     """Return the event loop of this process, which runs until the process ends."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="modal", daemon=True).start()
-    # This runs before the client ends its own loop, as the client was imported earlier. A call that
-    # still used it then, such as closing a connection, would print a complaint to the user.
+    # This runs before the client ends its own loop, since the client was imported earlier. Calls
+    # that still use our loop then would print errors to the user.
     atexit.register(_end, loop)
     return loop
 

@@ -1,5 +1,5 @@
-"""Describes a job as a Modal sandbox: a command in an image, executed once. Its name is made of the
-sweep's folder and the token; tags distinguish sweeps that used the folder."""
+"""Describes a job as a Modal sandbox: a command in an image, executed once. Its name consists of
+the sweep's folder and the token. Tags distinguish the sweeps that used the folder."""
 
 from collections.abc import Mapping
 from typing import Required, TypedDict, cast
@@ -12,7 +12,7 @@ _IDENTITY = "sweeper-identity"
 
 
 class Sandbox(TypedDict, total=False):
-    """Arguments of `modal.Sandbox.create`, with image and secrets by name."""
+    """Arguments of `modal.Sandbox.create`, with names for image and secrets."""
 
     args: Required[list[str]]
     name: Required[str]
@@ -27,7 +27,7 @@ class Sandbox(TypedDict, total=False):
 
 
 class Names:
-    """The names and tags of the sandboxes of the sweep in `folder`."""
+    """Names and tags of the sandboxes of the sweep in `folder`."""
 
     def __init__(self, sweep: str, folder: str) -> None:
         self.sweep, self.identity = sweep, Identity(folder)
@@ -35,18 +35,17 @@ class Names:
     @property
     def tags(self) -> dict[str, str]:
         """The tags of the sweep's sandboxes, which exclude those of earlier sweeps in the folder.
-        Before the first submission there is no identity, and only the mark is given, since a
-        tag must have a value."""
-        known = self.identity.current()
-        return {"sweeper": self.identity.mark, **({_IDENTITY: known} if known else {})}
+        Without an identity, before the first submission, the tag for it is left out, since a tag
+        must have a value."""
+        identity = self.identity.current()
+        return {"sweeper": self.identity.mark, **({_IDENTITY: identity} if identity else {})}
 
     def is_ours(self, tags: Mapping[str, str]) -> bool:
-        """Return whether a sandbox has the sweep's identity. One whose tags were removed may be
-        ours."""
+        """Return False if the sandbox belongs to another sweep. A sandbox whose tags were removed
+        counts as ours."""
         return tags.get(_IDENTITY, "") in ("", self.identity.current())
 
     def name(self, token: str) -> str:
-        """Return the name of the sandbox with this token."""
         return f"sweeper-{self.identity.mark}-{token}"
 
 

@@ -1,6 +1,6 @@
-"""Runs inside a sandbox, by `python -c TEXT TOKEN FOLDER` with this text, and sends SIGTERM to the
-worker of a job, because a sandbox can only be killed from outside. The text is passed along
-because the image may lack sweeper. Imports only the standard library."""
+"""Runs inside a sandbox, as `python -c TEXT TOKEN FOLDER` with this file as TEXT, and sends SIGTERM
+to the worker of a job. From outside, a sandbox can only be killed. The text is sent because the
+image may lack sweeper. Imports only the standard library."""
 
 import os
 import signal
@@ -8,12 +8,12 @@ import sys
 from contextlib import suppress
 
 NOBODY = 3
-"""The exit code if there is no such worker, not yet or no longer."""
+"""The exit code if there is no such worker yet or any more."""
 
 
 def main(token: str, folder: str) -> int:
-    """Signal the worker and none of the processes below it. A worker's command line ends in its
-    folder and its token; so do those of its forks."""
+    """Send the worker SIGTERM, but not the processes that it has started. The command line of a
+    worker ends in its folder and its token; so does that of a process that it has forked."""
     arguments = [os.fsencode(folder), os.fsencode(token)]
     processes = {
         int(n) for n in os.listdir("/proc") if n.isdecimal() and _words(n)[-2:] == arguments
@@ -38,7 +38,7 @@ def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
-    except OSError:  # the process has ended meanwhile
+    except OSError:  # The process has ended meanwhile.
         return b""
 
 

@@ -1,6 +1,5 @@
-"""The description of the Ray backend and its section of a grid. The other code is loaded when a
-sweep is launched there. Ray itself is loaded only by the driver, a separate process, and on the
-nodes."""
+"""Describes the Ray backend and its section of a grid. Its code is loaded when a sweep is launched
+there. Ray itself is loaded only by the driver, a separate process, and on the nodes."""
 
 from collections.abc import Iterable, Mapping
 
@@ -19,12 +18,12 @@ _OF_ALL = ("address", "python", "files", "secrets", "wait_for_nodes")
 def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.ray.backend import open_backend
 
-    del sweep  # the folder suffices
+    del sweep  # The folder identifies the sweep.
     return open_backend(folder, options)
 
 
 def _capabilities(given: Mapping[str, object]) -> Capabilities:
-    """Return the capabilities: jobs run on other machines, with or without this machine's folders.
+    """Return the capabilities: jobs run on other machines, which may share this machine's folders.
     Raises `UsageError`."""
     for override in map(table_of, list_of(given.get("overrides"))):
         for key in _OF_ALL:

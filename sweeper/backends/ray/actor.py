@@ -14,7 +14,7 @@ from contextlib import suppress
 from importlib import import_module
 
 ENDS = b"sweeper"
-"""The namespace of ends in the key-value store."""
+"""The namespace of stored ends in Ray's key-value store."""
 _LINES = 50
 _GIVEN = (
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
@@ -23,7 +23,8 @@ _GIVEN = (
 """Variables that Ray sets for a job and that its recipe gets."""
 _TIED = (
     "import ctypes, os, sys\n"
-    "getattr(ctypes.CDLL(None), 'prctl', lambda *_: 0)(1, 9)\n"  # die with who started you
+    # Make the kernel kill the worker when the actor ends.
+    "getattr(ctypes.CDLL(None), 'prctl', lambda *_: 0)(1, 9)\n"
     "os.getppid() == int(sys.argv[1]) or os._exit(1)\n"
     "try:\n    os.execvp(sys.argv[2], sys.argv[2:])\n"
     "except OSError as error:\n"
@@ -32,7 +33,8 @@ _TIED = (
 
 
 class Job:
-    """The actor of one job, which Ray knows by its name. Its end is stored under `key`."""
+    """The actor of one job. Its name is the job's name in Ray. The end of the worker is stored
+    under `key`."""
 
     def __init__(self, key: str, argv: Sequence[str], cwd: str, secrets: Mapping[str, str]) -> None:
         ray = import_module("ray")
@@ -40,7 +42,8 @@ class Job:
         self._me = ray.get_runtime_context().current_actor
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._process: subprocess.Popen[str] | None = None
-        with suppress(Exception):  # removes the end of another actor, if it was submitted twice
+        # This removes the end of an earlier actor, if the job was submitted twice.
+        with suppress(Exception):
             import_module("ray.experimental.internal_kv")._internal_kv_del(
                 self._key, namespace=ENDS
             )
@@ -61,7 +64,6 @@ class Job:
         threading.Thread(target=self._attend, daemon=True).start()
 
     def stop(self) -> None:
-        """Send SIGTERM to the worker."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
 
@@ -70,7 +72,7 @@ class Job:
         return list(self._lines)
 
     def leave(self) -> None:
-        """End this process and release the job's resources on the node."""
+        """End this process, which releases the job's resources on the node."""
         import_module("ray.actor").exit_actor()
 
     def _read(self) -> None:
@@ -83,10 +85,10 @@ class Job:
             reading = threading.Thread(target=self._read, daemon=True)
             reading.start()
             code = self._process.wait()
-            reading.join(1.0)  # processes that it left behind may hold its output open
+            reading.join(1.0)  # Processes that the worker left behind may hold its output open.
         end = json.dumps({"code": code, "tail": list(self._lines)}).encode()
         store = import_module("ray.experimental.internal_kv")
-        while True:  # the head may be unreachable
+        while True:  # The head may be unreachable.
             with suppress(Exception):
                 store._internal_kv_put(self._key, end, namespace=ENDS)
                 break
@@ -98,7 +100,7 @@ class Job:
 
 
 def _environment(secrets: Mapping[str, str]) -> dict[str, str]:
-    """Return the worker's environment: the node's own variables except Ray's, and the secrets."""
+    """Return the worker's environment: the node's variables except Ray's, and the secrets."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {name: resolved(name, where) for name, where in secrets.items()}
     given = [name for name in (*_GIVEN, *secrets) if name in environment]
@@ -106,8 +108,8 @@ def _environment(secrets: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolved(name: str, reference: str) -> str:
-    """Return a secret's value from `env:NAME` or `file:/path` of this machine. Raises
-    `LookupError`."""
+    """Return a secret's value, which the reference `env:NAME` or `file:/path` finds on this node.
+    Raises `LookupError`."""
     kind, _, where = reference.partition(":")
     if kind == "env":
         if where not in os.environ:

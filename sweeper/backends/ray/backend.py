@@ -1,6 +1,6 @@
-"""Runs jobs on a Ray cluster: one detached actor each, named by the sweep's folder and identity
-and the token. Ray's own table lists actors until long after their end. This module does not
-import Ray. It calls `driver.py`, a process that is restarted when it has lost the head."""
+"""Runs jobs on a Ray cluster, each as a detached actor that is named by the sweep's folder, the
+sweep's identity and the token. Ray lists actors until long after their end. This module does not
+import Ray: it calls `driver.py`, a process that is restarted when it has lost the head."""
 
 import importlib.util
 import os
@@ -35,7 +35,7 @@ def open_backend(folder: str, options: Mapping[str, object]) -> "RayBackend":
 
 
 class Driver(Helper):
-    """The process of `driver.py`, with the types of its answers."""
+    """The process of `driver.py`, with types for its answers."""
 
     @overload
     def ask(self, do: Literal["hello"]) -> dict[str, str]: ...
@@ -79,13 +79,13 @@ class RayBackend(Backend):
         return {"address": self.hello()["address"]}
 
     def hello(self) -> Mapping[str, str]:
-        """Return the head's `address` as its nodes know it, and its `version`."""
+        """Return the `address` of the head, as its nodes know it, and its `version`."""
         return self.driver.ask("hello")
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         nodes = self.driver.ask("nodes")
-        for one in resources:
-            why = lacking(one, nodes)
+        for needs in resources:
+            why = lacking(needs, nodes)
             if why is not None and not self._options.wait_for_nodes:
                 raise UsageError(
                     f"ray: {why}: no node can run such a job; if one will be added (by an "
@@ -111,11 +111,11 @@ class RayBackend(Backend):
             self.driver.ask("submit", jobs=described)
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        return {token: self._name(token) for token in self._known(tokens)}
+        return {token: self._name(token) for token in self._described(tokens)}
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        known = self._known(tokens)
-        return {t: status_of(known[t]) if t in known else _ABSENT for t in tokens}
+        actors = self._described(tokens)
+        return {t: status_of(actors[t]) if t in actors else _ABSENT for t in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> list[str]:
         names = {self._name(token): token for token in tokens}
@@ -128,7 +128,7 @@ class RayBackend(Backend):
     def logs(self, token: str) -> Iterator[str]:
         return iter(self.driver.ask("logs", name=self._name(token)))
 
-    def _known(self, tokens: Sequence[str]) -> dict[str, About]:
+    def _described(self, tokens: Sequence[str]) -> dict[str, About]:
         names = {self._name(token): token for token in tokens}
         actors = self.driver.ask("poll", names=list(names)) if names else {}
         return {names[name]: about for name, about in actors.items()}
@@ -155,7 +155,7 @@ def _options(resources: Mapping[str, object]) -> Asked:
 
 
 def lacking(resources: Mapping[str, object], nodes: Sequence[Node]) -> str | None:
-    """Return which amounts of a job exceed every node; None if one node has all of them."""
+    """Return which amounts of a job no node has; None if one node has all of them."""
     options = _options(resources)
     wanted: dict[str, float] = {"CPU": options["num_cpus"]}
     if "num_gpus" in options:
@@ -181,11 +181,12 @@ def status_of(about: About) -> JobStatus:
     end = about.get("end")
     death: Death = about.get("death") or {}
     gone = death.get("reason") == "NODE_DIED"
-    # A node that goes down kills the worker before the actor. The actor's end tells whether it did.
+    # If its node goes down, the worker is killed before the actor. The actor's end then tells
+    # whether the node went down.
     killed = end is not None and end["code"] == -signal.SIGKILL and (gone or state != "DEAD")
     if end is not None and not killed:
         tail = [line for line in end["tail"] if line.strip()]
-        # A worker reports how it ended. If it never began, the last line of output is the reason.
+        # A worker records how it ended. If it never started, the last line of output is the reason.
         began = any(line.startswith("sweeper: ") for line in tail)
         last_line = tail[-1][:200] if tail and end["code"] != 0 and not began else None
         return JobStatus(

@@ -1,5 +1,5 @@
-"""Checks a Ray cluster before the first job: the head, authentication, the nodes, and whether one
-can take such jobs. It submits nothing."""
+"""Checks a Ray cluster before the first job: the head, authentication, the nodes, and whether a
+node can run such jobs. Submits nothing."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from sweeper.paths import add_extra
 
 
 def checks(options: Mapping[str, object]) -> list[Check]:
-    """Return the checks of `sweeper doctor --backend ray`, with a grid's options. If the head does
+    """Return the checks of `sweeper doctor --backend ray`, for a grid's options. If the head does
     not answer, nothing else is queried."""
     met: list[RayBackend] = []
 
@@ -48,18 +48,18 @@ def _installed() -> str:
 
 def _token() -> str:
     if any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
-        return "given by the environment"
+        return "a token in the environment"
     if os.environ.get("RAY_AUTH_MODE") == "token":
-        return "that of ~/.ray/auth_token"
+        return "the token in ~/.ray/auth_token"
     raise LookupError(
-        "none: anybody who reaches such a head may run programs on its nodes; start the "
-        "cluster with RAY_AUTH_MODE=token (Ray 2.52 or later)"
+        "no token: anybody who can reach the head can run programs on its nodes. Start "
+        "the cluster with RAY_AUTH_MODE=token (Ray 2.52 or later)"
     )
 
 
 def _nodes(nodes: Sequence[Node]) -> str:
     if not nodes:
-        raise LookupError("none is alive")
+        raise LookupError("no node is alive")
     amounts = [(sum(node["has"].get(key, 0) for node in nodes), key) for key in ("CPU", "GPU")]
     return f"{len(nodes)}, " + ", ".join(f"{amount:g} {key}" for amount, key in amounts if amount)
 
@@ -67,7 +67,7 @@ def _nodes(nodes: Sequence[Node]) -> str:
 def _room(options: Mapping[str, object], nodes: Sequence[Node]) -> str:
     why = lacking(options, nodes)
     if why is None:
-        return "there is one"
+        return "yes"
     if options.get("wait_for_nodes"):
-        return f"not yet: {why}"
+        return f"not yet ({why})"
     raise LookupError(f"{why}; set launch.ray.wait_for_nodes if one will be added")

@@ -1,5 +1,5 @@
-"""The driver process, `python -m sweeper.backends.ray.driver`: the only process of a launcher that
-loads Ray (`backends/helper.py`), since Ray ends or blocks a process that has lost the head."""
+"""The driver process, `python -m sweeper.backends.ray.driver`. It is the only process of a launcher
+that loads Ray (`backends/helper.py`), since Ray ends or blocks a process that has lost the head."""
 
 import ipaddress
 import json
@@ -41,10 +41,11 @@ class Cluster:
 
     def __init__(self, address: str, namespace: str) -> None:
         host, _, port = address.rpartition(":")
-        if port.isdecimal():  # without this check Ray would try for a minute
+        if port.isdecimal():  # Without this check Ray would try to connect for a minute.
             with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS) as met:
                 if ipaddress.ip_address(met.getpeername()[0]).is_loopback:
-                    # Ray would use this machine's other address, where such a head does not listen.
+                    # Ray would replace the loopback address by another one, where the head may not
+                    # listen.
                     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         self._ray = import_module("ray")
         self._state = import_module("ray._private.state")
@@ -70,8 +71,8 @@ class Cluster:
         ]  # fmt: skip
 
     def submit(self, jobs: Sequence[Described]) -> None:
-        """Create an actor for each job, unless one of its name exists. Ray has recorded it on
-        return. Raises `RuntimeError` if an actor of an earlier sweep in the same folder is
+        """Create an actor for each job, unless one with its name exists. Ray has recorded it when
+        this returns. Raises `RuntimeError` if an actor of an earlier sweep in the same folder is
         running."""
         taken = self._at_work()
         waits = ""
@@ -111,7 +112,7 @@ class Cluster:
         return self._state.actors().values()
 
     def poll(self, names: Sequence[str]) -> dict[str, About]:
-        """Return the descriptions of the jobs that are known."""
+        """Return the descriptions of those jobs that Ray knows."""
         wanted = set(names)
         answers: dict[str, About] = {}
         for actor in self._actors():
@@ -128,17 +129,17 @@ class Cluster:
         return answers
 
     def cancel(self, names: Sequence[str]) -> list[str]:
-        """Withdraw waiting jobs and signal the others. Return those that got no signal."""
-        known = self.poll(names)
+        """Withdraw waiting jobs and signal the others. Return the jobs that got no signal."""
+        jobs = self.poll(names)
         calls: dict[object, str] = {}
         not_yet: list[str] = []
-        for name, about in known.items():
+        for name, about in jobs.items():
             if about["state"] == "DEAD" or "end" in about:
                 continue
             try:
                 actor = self._ray.get_actor(name, namespace=self._namespace)
             except ValueError:
-                not_yet.append(name)  # it is just being created, or has just ended
+                not_yet.append(name)  # The actor is being created, or has just ended.
                 continue
             if about["state"] in _PENDING:
                 self._ray.kill(actor)
@@ -150,16 +151,16 @@ class Cluster:
         return not_yet
 
     def forget(self, names: Sequence[str]) -> None:
-        """Remove the stored ends of jobs, after waiting for their actors to end. Ray's table keeps
+        """Wait for the actors of these jobs to end, and remove the stored ends. Ray's table keeps
         the actors until it is full."""
         until = time.monotonic() + _STOP_SECONDS
-        known = self.poll(names)
-        while any("end" in about and about["state"] != "DEAD" for about in known.values()):
+        jobs = self.poll(names)
+        while any("end" in about and about["state"] != "DEAD" for about in jobs.values()):
             if time.monotonic() > until:
                 break
             time.sleep(0.2)
-            known = self.poll(names)
-        for name, about in known.items():
+            jobs = self.poll(names)
+        for name, about in jobs.items():
             if "end" in about and about["state"] == "DEAD":
                 self._ends.internal_kv_del(name.encode(), False, ENDS)
 

@@ -5,7 +5,7 @@ from typing import NotRequired, Required, TypedDict
 
 
 class Asked(TypedDict, total=False):
-    """An actor's options in Ray's format; `memory` in bytes."""
+    """An actor's options in Ray's format. `memory` is in bytes."""
 
     num_cpus: Required[float]
     num_gpus: float
@@ -27,7 +27,7 @@ class Described(TypedDict):
 
 
 class Node(TypedDict):
-    """A live node; `has` are its total resources, memory in bytes."""
+    """A live node. `has` is its total resources, with memory in bytes."""
 
     name: str
     id: str

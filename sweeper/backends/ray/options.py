@@ -17,7 +17,8 @@ _ADDRESS = Text(
     "10.0.0.1:6379, or `auto` to launch on a node",
 )
 _ADDRESS_DOC = (
-    "The head, as `ray start --head` prints it. Default: $RAY_ADDRESS, else this machine's."
+    "Address of the head, as `ray start --head` prints it. Default: "
+    "$RAY_ADDRESS, else this machine's head."
 )
 _PYTHON = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not an interpreter on the nodes")
 _PYTHON_DOC = "The interpreter on the nodes that has sweeper. Default: the same path as here."
@@ -31,17 +32,18 @@ _LABELS = Names(
     ),
 )
 _LABELS_DOC = "Labels that a job's node must have."
-_SECRETS_DOC = "Variables, and where a node finds their values. Never values."
+_SECRETS_DOC = "Variables, and where a node finds their values. Never the values themselves."
 _REFERENCE = Matching(
     r"env:[A-Za-z_][A-Za-z0-9_]*|file:/[^\x00-\x1f\x7f]{1,1000}",
     "env:NAME or file:/path of the node, never the value",
 )
-_FILES_DOC = "Whether the nodes see this machine's folders."
+_FILES_DOC = "Whether the nodes see this machine's folders at the same paths."
 _WAIT_DOC = "Whether larger nodes may be added later, by an autoscaler."
 
 
 class Options(NamedTuple):
-    """`memory` is in MiB. `secrets` maps variables to `env:NAME` or `file:/path` of a node."""
+    """Options of Ray jobs. `memory` is in MiB. `secrets` maps variables to `env:NAME` or
+    `file:/path` of a node."""
 
     address: Annotated[str | None, Option(_ADDRESS, _ADDRESS_DOC, "10.0.0.1:6379")] = None
     python: Annotated[str | None, Option(_PYTHON, _PYTHON_DOC, "/opt/venv/bin/python")] = None

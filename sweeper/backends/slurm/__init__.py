@@ -21,7 +21,7 @@ __all__ = ["BACKEND"]
 def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.slurm.backend import open_backend
 
-    del options  # each job brings its own
+    del options  # The options of a run come with its job.
     return open_backend(sweep, folder, configured(BACKEND))
 
 
@@ -41,11 +41,11 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 
 
 def _leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterator[Leftover]:
-    """Yield the files handed to Slurm for runs that are over, except the output of failed runs."""
+    """Yield the files of jobs at Slurm whose runs are over, except the output of failed runs."""
     from sweeper.backends.slurm.tables import Tables
 
     for paths in Tables(folder).spent(over, well):
-        yield Leftover(paths, "handed to Slurm, for runs that are over")
+        yield Leftover(paths, "job files for Slurm of runs that are over")
 
 
 def _manifests(
@@ -53,7 +53,7 @@ def _manifests(
 ) -> Iterable[Manifest]:
     from sweeper.backends.slurm.submission import manifests
 
-    del options  # each job brings its own
+    del options  # The options of a run come with its job.
     return manifests(sweep, folder, configured(BACKEND), batches)
 
 

@@ -9,7 +9,7 @@ from sweeper.common.backoff import Backoff
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 _AGAIN_SECONDS = 60.0
-"""How long an answer of the database stays valid: it is only asked about ended jobs."""
+"""Seconds that an answer of the database stays valid. It is queried only about ended jobs."""
 _DAYS = 30
 
 
@@ -17,13 +17,16 @@ def forgets(slurm: Slurm) -> str | None:
     """Return why accounting cannot be used; None if it can."""
     configuration = slurm.configuration()
     if configuration.get("AccountingStorageType", "none").endswith(("none", "(null)")):
-        return "it is off"
+        return "accounting is off"
     flags = configuration.get("AccountingStoreFlags", "")
     if (
         "job_comment" not in flags
         and configuration.get("AccountingStoreJobComment", "").lower() != "yes"
     ):
-        return "it stores no comments, which identify jobs (AccountingStoreFlags=job_comment)"
+        return (
+            "the accounting database stores no job comments, which sweeper needs to "
+            "identify jobs (AccountingStoreFlags=job_comment)"
+        )
     return None
 
 
@@ -43,8 +46,8 @@ class Accounting:
 
     def over(self, missed: Set[str]) -> list[Job]:
         """Return the ended jobs in the database; none if there is no database. `missed` are tokens
-        missing from the queue. The database is queried if one of them was not missing at the last
-        query, or if that was long ago. Raises `Unreachable` if it does not answer."""
+        missing from the queue. The database is queried again if one of them is newly missing, or if
+        the last query was long ago. Raises `Unreachable` if it does not answer."""
         now = self._clock()
         if missed <= self._missed and now - self._queried <= _AGAIN_SECONDS:
             return self._jobs
@@ -57,15 +60,16 @@ class Accounting:
             self._backoff.failed(error)
             raise
         except EnvironmentFailure:
-            return []  # no sacct on this machine
+            return []  # There is no sacct on this machine.
         self._backoff.succeeded()
-        # If the database has a job as running and slurmctld does not know it, its end was missed.
+        # The database says that the job runs, but slurmctld does not know it: the end was not
+        # recorded.
         self._jobs = [job for job in jobs if status_of(job).state is JobState.ENDED]
         self._queried = now
         self._missed |= missed
         return self._jobs
 
     def there(self, tokens: Set[str]) -> None:
-        """Note that these tokens are in the queue or on their way there. When they go missing from
-        it, the database is queried again."""
+        """Note that these tokens are in the queue or were just submitted. The database is queried
+        again when they go missing."""
         self._missed.difference_update(tokens)

@@ -1,5 +1,5 @@
-"""Runs jobs on a Slurm cluster, by sbatch, squeue, scancel and scontrol. Jobs submitted together
-become an array; a job is identified by its comment (`tables.py`) and its token."""
+"""Runs jobs on a Slurm cluster, by sbatch, squeue, scancel and scontrol. Jobs that are submitted
+together become an array. A job is identified by its comment (`tables.py`) and its token."""
 
 import re
 import signal
@@ -21,19 +21,19 @@ from sweeper.sweep.folder import attempt_of
 _ROOM_SECONDS = 30.0, 300.0
 """Backoff of sbatch after it had no room or did not answer: first and longest wait."""
 _LATER = re.compile("nodes are busy|Required node not available|eservation")
-"""Refusals of a trial for reasons that only make a submitted job wait."""
+"""Objections of a test submission after which a real job would only wait."""
 _OWN = ("--signal=", "--requeue", "--no-requeue")
-"""Options that do not concern a job's resources."""
+"""Options that are not about a job's resources."""
 _OVER_MEMORY = re.compile("slurmstepd.*: error: .*memory limit")
-"""Output of a job without a control group that exceeded its memory. Its state is then FAILED
+"""Output of a job that exceeded its memory without a control group. Slurm then reports FAILED
 (OverMemoryKill)."""
 
 
 def open_backend(
     sweep: str, folder: str, defaults: Mapping[str, object] = MappingProxyType({})
 ) -> "SlurmBackend":
-    """Open the Slurm backend for one sweep. Each job brings its own options, which override
-    `defaults`. Raises `EnvironmentFailure` if there is no Slurm."""
+    """Open the Slurm backend for one sweep. The options of a job override `defaults`. Raises
+    `EnvironmentFailure` if Slurm is not installed."""
     slurm = Slurm()
     slurm.configuration()
     return SlurmBackend(slurm, sweep, folder, defaults)
@@ -62,16 +62,16 @@ class SlurmBackend(Backend):
         self._accounting = Accounting(slurm, self._tables.mark)
         self._backoff = Backoff(*_ROOM_SECONDS, clock)
         self._rooms: dict[str, Backoff] = {}  # by the jobs' resources
-        self._doubted: set[str] = set()  # tokens that sbatch accepted or not: no answer
+        self._doubted: set[str] = set()  # tokens that may have a job, since sbatch did not answer
 
     def location(self) -> dict[str, str]:
         return {"cluster": self._slurm.configuration().get("ClusterName", "")}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        """Submit jobs with the same resources as arrays. Skip tokens that already have a job: one
-        that Slurm restarted, or one that was accepted without an answer. Also raises
-        `Unreachable` if there is no room for some jobs, after the others were submitted. Those
-        jobs are then not tried again for a while; if sbatch does not answer, no jobs are."""
+        """Submit jobs with the same resources as arrays. Skip tokens that already have a job
+        because Slurm restarted one, or because sbatch accepted it without an answer. If there is no
+        room for some jobs, submit the others and raise `Unreachable`; the backoff then applies to
+        those jobs. If sbatch does not answer, the backoff applies to all jobs."""
         self._backoff.check()
         there = self._there([job.token for job in jobs])
         groups = alike(job for job in jobs if job.token not in there)
@@ -89,14 +89,14 @@ class SlurmBackend(Backend):
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Check that Slurm would accept jobs with these resources, now or later. Raises
-        `EnvironmentFailure` with Slurm's message if it would not, or does not answer."""
-        for one in resources:
+        `EnvironmentFailure` with Slurm's message if it would not, or if it does not answer."""
+        for needs in resources:
             try:
-                self.trial(one)
+                self.trial(needs)
             except Full:
-                pass  # there will be room
+                pass  # There will be room.
             except Closed:
-                partition = {**self._defaults, **one}.get("partition")
+                partition = {**self._defaults, **needs}.get("partition")
                 if not self._slurm.nodes_away(str(partition) if partition else None):
                     raise
             except EnvironmentFailure as error:
@@ -104,16 +104,16 @@ class SlurmBackend(Backend):
                     raise
 
     def trial(self, resources: Mapping[str, object]) -> None:
-        """Let Slurm test a job with these resources without submitting it. Raises
-        `EnvironmentFailure` for any objection, with the options of the test."""
+        """Let Slurm check a job with these resources without submitting it. Raises
+        `EnvironmentFailure` if it objects; the message has the options of the check."""
         given = arguments_of(asked_of(self._defaults, resources))
         try:
             self._slurm.submit(["--test-only", *given], script((), ""))
         except EnvironmentFailure as error:
             if isinstance(error, Unreachable) and not isinstance(error, Closed):
                 raise
-            theirs = " ".join(option for option in given if not option.startswith(_OWN))
-            message = f"{error}: a job asks for {theirs or 'nothing'} (launch.slurm)"
+            options = " ".join(option for option in given if not option.startswith(_OWN))
+            message = f"{error}: a job asks for {options or 'nothing'} (launch.slurm)"
             raise type(error)(message) from error
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
@@ -144,8 +144,8 @@ class SlurmBackend(Backend):
             self._hand_in(group[start : start + size], options, room)
 
     def _hand_in(self, jobs: Sequence[JobSpec], options: Options, room: Backoff) -> None:
-        """Submit in halves if there is no room for all at once, but not with a throttle, which
-        each half would have in full."""
+        """Submit the jobs, in halves if there is no room for all at once. An array with a throttle
+        is not split, since the throttle would apply to each half."""
         tokens = {job.token for job in jobs}
         try:
             self._submit(jobs, options)
@@ -174,7 +174,7 @@ class SlurmBackend(Backend):
             self._slurm.submit(given, text)
         except EnvironmentFailure as error:
             if isinstance(error, Closed) or not isinstance(error, Unreachable):
-                self._tables.discard(name)  # it may have been accepted
+                self._tables.discard(name)  # sbatch may have accepted it
             raise
 
     def _status(self, job: Job) -> JobStatus:
@@ -187,19 +187,19 @@ class SlurmBackend(Backend):
             return status._replace(reason="oom")
         if any(line.startswith(f"{self._tables.token(job)} on ") for line in lines):
             return status
-        # The script's path contains the job's number. Without it, runs with the same error report
-        # the same reason.
+        # The path of the script contains the job's number. It is cut off, so that runs with the
+        # same error have the same reason.
         message = lines[-1].rpartition("/slurm_script: ")[2][:200] if lines else "nothing printed"
         return status._replace(reason=f"start: its batch script ended before the worker: {message}")
 
     def _there(self, tokens: Sequence[str]) -> set[str]:
-        """Return those of `tokens` that need no submission: a restarted job for the token is
-        queued or running, or the last submission had no answer and a job is found."""
+        """Return those of `tokens` that need no submission: a job that Slurm restarted is queued or
+        running, or sbatch gave no answer and a job exists."""
         doubted = self._doubted & set(tokens)
         again = {token for token in tokens if attempt_of(token)[1] > 1}
         if not doubted and not again:
             return set()
-        self._queue = None  # an answer from before that submission would not show it
+        self._queue = None  # An answer of squeue from before the submission would not list the job.
         jobs = self._look()
         live = [job for job in jobs if status_of(job).state is not JobState.ENDED]
         there = self._pick(live, again).keys() | self._pick(jobs, doubted).keys()
@@ -217,7 +217,8 @@ class SlurmBackend(Backend):
         return self._pick(self._accounting.over(missing), missing) | jobs if missing else jobs
 
     def _pick(self, jobs: Iterable[Job], wanted: set[str]) -> dict[str, Job]:
-        """Pick the most advanced job that serves a token: running, then waiting, then ended."""
+        """Return the most advanced job for each token: a running one, else a waiting one, else an
+        ended one."""
         picked: dict[str, Job] = {}
         for job in jobs:
             for token in _served(self._tables.token(job), job.restarts):
@@ -226,7 +227,7 @@ class SlurmBackend(Backend):
         return picked
 
     def _look(self) -> list[Job]:
-        """Return the sweep's jobs in the queue, from a recent enough answer of squeue."""
+        """Return the sweep's jobs in the queue, at most as old as the interval of polls allows."""
         if self._queue is None or self._freshness.is_over():
             with self._freshness.renewed():
                 self._queue = self._slurm.queue(self._tables.mark)
@@ -234,7 +235,7 @@ class SlurmBackend(Backend):
 
 
 def _served(token: str | None, restarts: int) -> list[str]:
-    """Return the tokens of all attempts that a job has served or serves."""
+    """Return the tokens of all attempts that a job has run or runs."""
     if token is None:
         return []
     run, first = attempt_of(token)

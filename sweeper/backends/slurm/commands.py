@@ -1,6 +1,6 @@
 """Runs Slurm's commands and interprets their answers and refusals.
 
-It parses text with fields of our choice instead of `--json`, whose schema changes between releases.
+It parses text with chosen fields instead of `--json`, whose schema changes between releases.
 """
 
 import os
@@ -14,12 +14,12 @@ from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.store.documents import timestamp
 
 SECONDS = 60.0
-"""Timeout of a command, after which it counts as not answered."""
+"""Seconds after which a command counts as not answered."""
 _OVER = ("Invalid job id", "already complet", "exit code 229")
-"""Errors of scancel for jobs that have ended meanwhile. For some it prints nothing, and exits with
-the low byte of ESLURM_ALREADY_DONE (2021)."""
+"""Errors of scancel for jobs that have ended meanwhile. Sometimes scancel prints nothing and exits
+with the low byte of ESLURM_ALREADY_DONE (2021)."""
 
-# The reason comes last because it may contain anything.
+# The reason is the last field, because it may contain any character.
 _FIELDS = (
     "ArrayJobID,ArrayTaskID,JobID,State,exit_code,RestartCnt,Comment,NodeList,SubmitTime,Reason"
 )
@@ -27,28 +27,29 @@ _FORMAT = ",".join(f"{field}:|" for field in _FIELDS.split(","))
 _ACCOUNTED = "JobID,State,ExitCode,Comment"
 _COMMENT = re.compile(r"sweeper:([0-9a-f]{16}):([0-9a-f]{12}):([0-9a-f]+-a[0-9]+|array)")
 _KEPT = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
-"""Harmless defaults of a user. Others change what a command does or how it answers."""
+"""Variables with harmless defaults of the user. Others would change what a command does or how it
+answers."""
 _REACHING = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
-"""Variables that select the cluster. The others belong to the job that a launcher may run in, and
-its jobs would inherit them."""
+"""Variables that select the cluster. Others belong to the job in which a launcher may run, and its
+jobs would inherit them."""
 _DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_", "SINFO_")
 
 _LIMIT = re.compile(r"\b(?:Assoc|QOS)\w+")
-"""A limit such as `QOSMaxSubmitJobPerUserLimit`. A limit on the number of jobs passes; a limit on
-a job's resources is permanent."""
+"""A limit such as `QOSMaxSubmitJobPerUserLimit`. Limits on the number of jobs are temporary; limits
+on a job's resources are permanent."""
 _FULL = re.compile("submit limit|queue full|create job record|unable to accept")
 _PASSING = re.compile(
     r"unable to contact|connect failure|connection|timed? ?out|temporar|socket|slurmdbd|try again"
     r"|maximum|resource busy|communication|not respond|zero bytes"
     r"|munge|authenticat|in standby|draining|inactive or drain|failed to fetch config"
     r"|configuration source|configuration file"
-    # A controller that was just started says this of any job until its nodes have registered.
+    # A controller that was just started says this about any job until its nodes have registered.
     r"|configuration is not available",
     re.IGNORECASE,
 )
-"""Refusals that may pass."""
+"""Refusals that may be temporary."""
 _CLOSED = re.compile("inactive or drain|configuration is not available")
-"""Those among them that mean that slurmctld did not accept the job."""
+"""Temporary refusals after which slurmctld certainly has not accepted the job."""
 
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _HALTED = {"STOPPED", "SUSPENDED"}
@@ -67,18 +68,18 @@ _ENDED = {"COMPLETED", "FAILED", *_REASONS}
 
 
 class Closed(Unreachable):
-    """Slurm has refused a submission and accepted none of it, but may accept it later."""
+    """Slurm refused a submission and accepted none of it, but may accept it later."""
 
 
 class Full(Closed):
-    """Slurm has refused because the number of jobs is at its limit."""
+    """Slurm refused a submission because the number of jobs is at its limit."""
 
 
 class Job(NamedTuple):
-    """One of our jobs as Slurm reports it: its id for `scancel`, its array task (0 for a single
-    job), its state, its exit code (negative for a signal), its number of restarts, why it waits,
-    the table that lists its tasks, its first token if it is a single job, its nodes, and its time
-    of submission in UTC."""
+    """A job as Slurm reports it: its id for `scancel`, its array task (0 for a single job), its
+    state, its exit code (negative for a signal), how often it was restarted, why it waits, the
+    table that lists its tasks, its first token if it is a single job, its nodes, and when it was
+    submitted (UTC)."""
 
     id: str
     task: int
@@ -93,12 +94,12 @@ class Job(NamedTuple):
 
     @property
     def halted(self) -> bool:
-        """Whether it is suspended. It cannot be signalled until it is resumed."""
+        """Whether it is suspended, so that signals do not reach it until it is resumed."""
         return self.state in _HALTED
 
 
 def status_of(job: Job) -> JobStatus:
-    """Return a job's status. An unknown state does not count as an end."""
+    """Return a job's status. A state that is unknown here does not count as an end."""
     if job.state in _WAITING:
         return JobStatus(JobState.PENDING, None, _why(job.reason), since=job.queued)
     if job.state not in _ENDED:
@@ -110,19 +111,20 @@ def status_of(job: Job) -> JobStatus:
 
 
 def _why(reason: str) -> str | None:
-    """Return why a job waits (`JobArrayTaskLimit`), if Slurm gives a reason."""
+    """Return why a job waits (such as `JobArrayTaskLimit`), if Slurm gives a reason."""
     return None if reason in ("", "None", "(null)") else reason[:80]
 
 
 def _utc(text: str) -> str | None:
-    """Convert a time from seconds since 1970; None if it is not such a number."""
+    """Convert seconds since 1970 to text; None if `text` is not such a number."""
     if not text.isdecimal():
         return None
     return timestamp(int(text))
 
 
 def _code(text: str) -> int | None:
-    """Parse an exit code, negative for a signal, from `3:0` or a wait status (before Slurm 23)."""
+    """Parse an exit code from `3:0` or from a wait status (before Slurm 23). It is negative for a
+    signal."""
     first, _, second = text.partition(":")
     if not first.isdecimal() or (second and not second.isdecimal()):
         return None
@@ -133,8 +135,8 @@ def _code(text: str) -> int | None:
 
 
 def queue_of(text: str, mark: str) -> list[Job]:
-    """Parse the jobs of the sweep with this mark from output of squeue. Raises `Unreachable` if a
-    job cannot be parsed, since it must not count as absent."""
+    """Parse the jobs of the sweep with this mark from the output of squeue. Raises `Unreachable` if
+    a line cannot be parsed, since its job must not count as absent."""
     jobs: list[Job] = []
     for line in text.splitlines():
         if mark not in line:
@@ -147,7 +149,7 @@ def queue_of(text: str, mark: str) -> list[Job]:
             array, index, alone, state, code, restarts = fields[:6]
             name = f"{array}_{index}" if match[3] == "array" else alone
             if name.endswith("_N/A") and state in _ENDED:
-                continue  # tasks that had not begun when the array was cancelled
+                continue  # These tasks had not started when the array was cancelled.
             again = int(restarts) if restarts.isdecimal() else 0
             job = _job(name, match, state, code, again, fields[9].removesuffix("|"))
             jobs.append(job._replace(nodes=fields[7].strip() or None, queued=_utc(fields[8])))
@@ -155,7 +157,8 @@ def queue_of(text: str, mark: str) -> list[Job]:
 
 
 def accounted_of(text: str, mark: str) -> list[Job]:
-    """Parse output of sacct in the same way: one line for each start of a job, in order."""
+    """Parse the output of sacct in the same way. It has a line for each start of a job, in
+    order."""
     jobs: dict[str, Job] = {}
     for line in text.splitlines():
         fields = line.split("|", 3)
@@ -163,26 +166,26 @@ def accounted_of(text: str, mark: str) -> list[Job]:
         if match and match[1] == mark:
             name, state, code = fields[:3]
             if "[" in name:
-                continue  # tasks that have not begun are in squeue
+                continue  # Tasks that have not started are in the output of squeue.
             again = jobs[name].restarts + 1 if name in jobs else 0
-            state = state.split(" ")[0]  # CANCELLED by 1000
+            state = state.split(" ")[0]  # as in: CANCELLED by 1000
             jobs[name] = _job(name, match, state, code, again)
     return list(jobs.values())
 
 
 def _job(
-    name: str, known: re.Match[str], state: str, code: str, restarts: int, reason: str = ""
+    name: str, match: re.Match[str], state: str, code: str, restarts: int, reason: str = ""
 ) -> Job:
-    alone = None if known[3] == "array" else known[3]
+    alone = None if match[3] == "array" else match[3]
     index = "0" if alone else name.partition("_")[2]
     if not index.isdecimal():
         raise Unreachable(f"slurm: cannot parse the tasks in {name[:200]}")
-    return Job(name, int(index), state, _code(code), restarts, reason, known[2], alone)
+    return Job(name, int(index), state, _code(code), restarts, reason, match[2], alone)
 
 
 class Slurm:
     """Slurm's commands. Every method raises `Unreachable` if Slurm does not answer, and
-    `EnvironmentFailure` if it refuses permanently or is not installed."""
+    `EnvironmentFailure` if Slurm refuses permanently or is not installed."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
@@ -226,7 +229,7 @@ class Slurm:
         """Return the settings in `scontrol show config`, which is called once."""
         if self._configuration is None:
             file = os.environ.get("SLURM_CONF")
-            if file and not os.path.exists(file):  # Slurm would look for it for a minute
+            if file and not os.path.exists(file):  # Slurm would look for the file for a minute.
                 raise EnvironmentFailure(f"SLURM_CONF names {file}, which does not exist")
             lines = self.call("scontrol", "show", "config").splitlines()
             pairs = (line.partition("=") for line in lines)
@@ -234,8 +237,8 @@ class Slurm:
         return self._configuration
 
     def largest_array(self) -> int:
-        """Return the largest number of tasks of an array: indices are below MaxArraySize, and
-        `max_array_tasks` may set a lower limit. 1 if there are no arrays."""
+        """Return the largest number of tasks of an array, or 1 if there are no arrays. Indices are
+        below MaxArraySize, and `max_array_tasks` may set a lower limit."""
         size = self.configuration().get("MaxArraySize", "")
         scheduler = self.configuration().get("SchedulerParameters", "")
         fewer = re.search(r"\bmax_array_tasks=(\d+)", scheduler)
@@ -248,9 +251,9 @@ class Slurm:
         return answer.splitlines()[-1].partition(";")[0] if answer else ""
 
     def nodes_away(self, partition: str | None) -> bool:
-        """Return whether nodes of a job's partition are down or drained. They may have the
-        resources that the other nodes lack. Without `partition`, jobs go to the one in
-        $SBATCH_PARTITION or to the default partition. False if Slurm does not report it."""
+        """Return whether nodes of a job's partition are down or drained, since they may have the
+        resources that the other nodes lack. Without `partition`, use the one in $SBATCH_PARTITION
+        or the default partition. False if Slurm does not report nodes."""
         partition = partition or os.environ.get("SBATCH_PARTITION")
         chosen = ("-p", partition) if partition else ()
         try:
@@ -258,7 +261,7 @@ class Slurm:
         except EnvironmentFailure:
             return False
         rows = [line.split() for line in output.splitlines() if line.strip()]
-        # The default partition has a star.
+        # A star marks the default partition.
         counts = [row[-1] for row in rows if partition or row[0].endswith("*")]
         return any(count.isdecimal() and int(count) for count in counts)
 
@@ -274,9 +277,9 @@ class Slurm:
         return accounted_of(self.call("sacct", *options), mark)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Withdraw waiting jobs and send SIGTERM to the batch script of running ones, which
-        signals its children itself. Suspended jobs are left out, since scancel would wait for
-        them; their workers check for the stop request when they are resumed."""
+        """Withdraw waiting jobs, and send SIGTERM to the batch script of running ones, which
+        forwards it. Skip suspended jobs, since scancel would wait for them; their workers check for
+        the stop request when they are resumed."""
         awake = [job for job in jobs if not job.halted]
         waiting, working = ("--state=PENDING",), ("-b", "-s", "TERM")
         for state, options in ((JobState.PENDING, waiting), (JobState.RUNNING, working)):
@@ -289,15 +292,15 @@ class Slurm:
             self.call("scancel", *options, *ids)
         except Unreachable as error:
             if not any(words in str(error) for words in _OVER):
-                raise  # otherwise they ended by themselves
+                raise  # The others ended by themselves.
 
 
 def _failure(name: str, done: "subprocess.CompletedProcess[str]") -> EnvironmentFailure:
-    """Return the exception for a failed command. Only sbatch can refuse permanently: failures of
-    the others say nothing about a job."""
+    """Return the exception for a failed command. Only a refusal by sbatch can be permanent, since
+    failures of the others say nothing about a job."""
     message = _message(done.stderr).removeprefix(f"{name}: ") or f"exit code {done.returncode}"
     reason = f"slurm: {name}: {message}"
-    # A command that was killed or printed nothing did not refuse anything.
+    # A command that was killed or printed nothing has not refused anything.
     if name != "sbatch" or done.returncode < 0 or not done.stderr.strip():
         return Unreachable(reason)
     limit = _LIMIT.search(message)
@@ -309,9 +312,11 @@ def _failure(name: str, done: "subprocess.CompletedProcess[str]") -> Environment
 
 
 def _message(errors: str) -> str:
-    """Return the one line of a command's errors that gives the reason, and the limit's name."""
+    """Return the line of a command's errors that has the reason, and the name of the limit if there
+    is one."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith('Try "')] or lines  # sbatch --help
+    # the advice to run sbatch --help
+    lines = [line for line in lines if not line.startswith('Try "')] or lines
     messages = [line.partition("rror:")[2].strip() for line in lines if "rror:" in line] or lines
     limit = _LIMIT.search(errors)
     named = f" ({limit[0]})" if limit and limit[0] not in messages[-1] else ""
@@ -319,7 +324,7 @@ def _message(errors: str) -> str:
 
 
 def _compact(ids: Sequence[str]) -> list[str]:
-    """Compact `7_0 7_1 7_5` to `7_[0-1,5]`: one request per array instead of one per task."""
+    """Shorten `7_0 7_1 7_5` to `7_[0-1,5]`: one request per array instead of one per task."""
     arrays: dict[str, list[int]] = {}
     ranges: list[str] = []
     for name in ids:

@@ -1,5 +1,5 @@
-"""Checks a cluster before the first job: the controller, the partitions, whether Slurm would
-accept such jobs, and whether it records ended jobs. It submits nothing."""
+"""Checks a cluster before the first job: the controller, the partitions, whether Slurm would accept
+such jobs, and whether it records ended jobs. Submits nothing."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,15 +11,15 @@ from sweeper.errors import EnvironmentFailure
 from sweeper.sweep.labels import first_of
 
 _SECONDS = 20.0
-"""Timeout of a command here."""
+"""Seconds after which a command counts as not answered here."""
 
 
 def checks(
     options: Mapping[str, object], configured: Callable[[], dict[str, object]]
 ) -> list[Check]:
-    """Return the checks of `sweeper doctor --backend slurm`. `given` is a grid's `launch.slurm`,
-    if any; `configured` returns the defaults. If the controller does not answer, nothing else
-    is queried."""
+    """Return the checks of `sweeper doctor --backend slurm`. `options` are a grid's `launch.slurm`,
+    if any; `configured` returns the defaults. If the controller does not answer, nothing else is
+    queried."""
     slurm = Slurm(_SECONDS)
     failures: list[EnvironmentFailure] = []
 
@@ -33,7 +33,7 @@ def checks(
     def then(look: Callable[[], str]) -> Callable[[], str]:
         def looked() -> str:
             if failures:
-                raise LookupError("unknown: slurmctld did not answer")
+                raise LookupError("not checked: slurmctld did not answer")
             return look()
 
         return looked
@@ -41,7 +41,7 @@ def checks(
     return [
         Check("slurmctld", True, controller),
         Check("partitions", True, then(lambda: _partitions(slurm))),
-        Check("a trial of sbatch", True, then(lambda: _trial(slurm, options, configured()))),
+        Check("test submission", True, then(lambda: _trial(slurm, options, configured()))),
         Check("arrays", False, then(lambda: f"up to {slurm.largest_array()} tasks each")),
         Check("accounting", False, then(lambda: _accounting(slurm))),
     ]
@@ -61,7 +61,7 @@ def _partitions(slurm: Slurm) -> str:
             busy, idle, _, every = row[2].split("/")
             up.append(f"{row[0]} (of {every} nodes {busy} busy, {idle} idle; limit {row[3]})")
     if not up:
-        raise LookupError("none is up: `sinfo` shows more")
+        raise LookupError("no partition is up: see `sinfo`")
     return first_of(up, 6)
 
 
@@ -69,13 +69,13 @@ def _trial(slurm: Slurm, options: Mapping[str, object], defaults: Mapping[str, o
     given = {key: value for key, value in options.items() if key != "overrides"}
     SlurmBackend(slurm, "doctor", "/doctor", defaults).trial(given)
     shown = ", ".join(sorted(key.removesuffix("_s") for key in defaults.keys() | given.keys()))
-    return "it would accept a job" + (f" with {shown}" if shown else ", without options")
+    return "Slurm would accept a job" + (f" with {shown}" if shown else " without options")
 
 
 def _accounting(slurm: Slurm) -> str:
     why = forgets(slurm)
     if why:
         age = slurm.configuration().get("MinJobAge", "?")
-        raise LookupError(f"{why}: the result of an ended job is known for {age}")
+        raise LookupError(f"{why}: results of ended jobs are available for only {age}")
     slurm.call("sacct", "-X", "-n", "-S", "now")
     return slurm.configuration()["AccountingStorageType"].rpartition("/")[2]

@@ -1,5 +1,6 @@
-"""Runs inside a Slurm job: `python -E -s slurm/job.py TABLE`. Starts the task's command, forwards
-SIGTERM, and requeues the job if the attempt can be resumed. Standard library only."""
+"""Runs inside a Slurm job, as `python -E -s slurm/job.py TABLE`. Starts the task's command,
+forwards SIGTERM, and requeues the job if the attempt can be resumed. Imports only the standard
+library."""
 
 import base64
 import json
@@ -42,7 +43,7 @@ def main(path: str) -> int:
             env=environment(dict(os.environ)),
         )
     )
-    if stopped:  # SIGTERM came during the start
+    if stopped:  # SIGTERM arrived while the process started.
         child[0].send_signal(signal.SIGTERM)
     code = child[0].wait()
     if code == RESUMABLE and stopped and table["requeue"]:
@@ -51,9 +52,9 @@ def main(path: str) -> int:
 
 
 def environment(ours: dict[str, str]) -> dict[str, str]:
-    """Return the worker's environment: everything set here. The names in SWEEPER_KEEP override the
-    environment of `sweeper launch` for the recipe: variables that Slurm sets for a job, and those
-    that lines of `setup` have changed."""
+    """Return the worker's environment: the variables that are set in this job. The variables named
+    in SWEEPER_KEEP override the environment of `sweeper launch` for the recipe: those that Slurm
+    sets for a job, and those that lines of `setup` have changed."""
     given = {name for name in ours if name.startswith(_GIVEN)}
     before = ours.get("SWEEPER_BEFORE")
     if before is not None:
@@ -63,23 +64,24 @@ def environment(ours: dict[str, str]) -> dict[str, str]:
     made = {name: value for name, value in ours.items() if name != "SWEEPER_BEFORE"}
     made["SWEEPER_KEEP"] = "\n".join(sorted(given))
     made["SWEEPER_DROP"] = "SLURM_"
-    made["SWEEPER_SIGNALS"] = "everybody"  # Slurm signals every process of a job
+    made["SWEEPER_SIGNALS"] = "everybody"  # Slurm signals every process of a job.
     return made
 
 
 def requeue(folder: str, token: str) -> None:
-    """Requeue the job for the next attempt, unless a launcher has already opened that attempt. If
+    """Requeue the job for the next attempt, unless a launcher has already started that attempt. If
     Slurm refuses, a launcher resubmits."""
     run, _, first = token.rpartition("-a")
     attempt = int(first) + int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     if os.path.exists(os.path.join(folder, "state", run, f"{attempt + 1}.intent.json")):
         return
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    # Never name a task by SLURM_JOB_ID: one task has the array's id, which means the whole array.
+    # SLURM_JOB_ID must not name a task: one task has the array's id, which would mean the whole
+    # array.
     job = f"{array}_{task}" if array and task else os.environ["SLURM_JOB_ID"]
     shown = scontrol("show", "job", "--oneliner", job)
     if " JobState=RUNNING " not in shown.stdout:
-        return  # a user ran `scancel`, or Slurm has already requeued it
+        return  # A user ran `scancel`, or Slurm has already requeued the job.
     done = scontrol("requeue", job)
     if done.returncode:
         print(f"not requeued: {done.stderr.strip()}", flush=True)

@@ -1,5 +1,5 @@
-"""The options of Slurm (`launch.slurm`). Values are data and cannot become options of their own;
-only `setup` has lines of the user's own shell."""
+"""The options of Slurm (`launch.slurm`). A value cannot become an option of its own. Only `setup`
+has lines that run in the user's shell."""
 
 import re
 from typing import Annotated, NamedTuple
@@ -21,7 +21,7 @@ _KEYED = {name: name for name in (*TEXTS, "time")} | {"cpus-per-task": "cpus"}
 
 
 def _wrong_with_line(line: str) -> str | None:
-    problem = "contains a newline or a control character: write one line each"
+    problem = "contains a newline or a control character: write each line as its own item"
     return problem if _CONTROL.search(line) else None
 
 
@@ -35,7 +35,7 @@ def _wrong_with_flag(flag: str) -> str | None:
     if any(name.startswith(match[1]) for name in _OURS):
         return f"--{match[1]} is set by sweeper"
     if key := _KEYED.get(match[1]):
-        return f"instead of --{match[1]} use the key {key}"
+        return f"use the key {key} instead of --{match[1]}"
     return None
 
 
@@ -47,8 +47,8 @@ def _check(reading: Reading) -> None:
 
 _WORD = Text(r"[^\x00-\x20\x7f]{1,200}", "{} contains a blank or a control character", numbers=True)
 _TIME_DOC = (
-    "The time limit; a job that approaches it is asked to stop, and is restarted. With its unit,"
-    " at least 60s."
+    "The time limit, with a unit, at least 60s. Shortly before it, a job is "
+    "asked to stop; it is then restarted."
 )
 _EXTRA = Texts(
     Item(
@@ -61,19 +61,17 @@ _EXTRA = Texts(
 )
 _EXTRA_DOC = "Other options of sbatch, --name or --name=value each."
 _SETUP = Texts(Item({"pattern": r"^[^\x00-\x08\x0a-\x1f\x7f]*$"}, _wrong_with_line))
-_SETUP_DOC = "Lines of shell that the batch script begins with."
+_SETUP_DOC = "Shell commands at the beginning of the batch script."
 _REQUEUE_DOC = "Whether Slurm restarts a job that was preempted, lost its node or ran out of time."
 _SIGNAL_DOC = (
-    "How long before the time limit a job is asked to stop; at least 10s, at most half of the"
-    " limit."
+    "How long before the time limit a job is asked to stop: at least 10s, at "
+    "most half of the limit."
 )
-_MEM_DOC = "Memory of a node, as Slurm writes it: 4000, 32G."
+_MEM_DOC = "Memory on each node, in Slurm's notation: 4000, 32G."
 _ARRAY_DOC = "The most tasks of an array (default: what the cluster allows)."
 
 
 class Options(NamedTuple):
-    """The options of `launch.slurm`."""
-
     partition: Annotated[str | None, Option(_WORD, "The partition.", "gpu")] = None
     account: Annotated[str | None, Option(_WORD, "The account that is charged.", "lab")] = None
     qos: Annotated[str | None, Option(_WORD, "The quality of service.", "long")] = None
@@ -87,7 +85,7 @@ class Options(NamedTuple):
     extra: Annotated[tuple[str, ...], Option(_EXTRA, _EXTRA_DOC, ["--exclusive"])] = ()
     setup: Annotated[tuple[str, ...], Option(_SETUP, _SETUP_DOC, ["module load python"])] = ()
     requeue: Annotated[bool, Option(Flag(), _REQUEUE_DOC)] = True
-    # Slurm checks every half a minute, and may be up to a minute early.
+    # Slurm checks every half minute, so the signal may be up to a minute early.
     signal_s: Annotated[float, Option(Duration(10), _SIGNAL_DOC)] = 120.0
     throttle: Annotated[
         int | None, Option(Integer(1), "The most tasks of an array that run at once.", 16)

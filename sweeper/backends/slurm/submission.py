@@ -9,7 +9,7 @@ from sweeper.backends.slurm.sbatch import arguments_of, asked_of, script
 from sweeper.backends.slurm.tables import Tables
 
 _TABLE = "TABLE"
-"""Stands for the name of a table that is not written."""
+"""Replaces the name of a table that is not written."""
 _END = "END-OF-SCRIPT"
 
 
@@ -42,8 +42,8 @@ def arguments(
 def manifests(
     sweep: str, folder: str, defaults: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yield each call of sbatch as a shell command. The cluster's own limit on the size of an
-    array is not known here, so only `launch.slurm.array` counts."""
+    """Yield each call of sbatch as a shell command. The cluster's own limit on the size of arrays
+    is unknown here, so only `launch.slurm.array` counts."""
     tables = Tables(folder)
     for group in (group for jobs in batches for group in alike(jobs).values()):
         options = asked_of(defaults, group[0].resources)

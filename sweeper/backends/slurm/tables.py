@@ -1,7 +1,8 @@
-"""Records each submission's tasks in a file that the nodes share. A job's comment names its table
-and the sweep, so that a job can be found even if the answer to its submission was lost."""
+"""Records the tasks of each submission in a file that the nodes share. The comment of a job
+names its table and the sweep, so that the job can be found even if the answer to its submission
+was lost."""
 
-# <sweep>/slurm/<table>.json       written before the submission; tokens, argvs, folders
+# <sweep>/slurm/<table>.json       written before the submission: tokens, argvs, folders
 # <sweep>/slurm/<table>.out        the job's output; `.<index>.out` for a task of an array
 
 import contextlib
@@ -22,7 +23,7 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 
 
 class Tables:
-    """The tables of the sweep at `folder`. If that is remote (S3), they are in the user's
+    """The tables of the sweep at `folder`. For a remote folder (S3), they are in the user's
     SWEEPER_HOME, which the nodes must then share."""
 
     def __init__(self, folder: str) -> None:
@@ -54,11 +55,10 @@ class Tables:
 
     def discard(self, name: str) -> None:
         """Remove a table whose submission was refused."""
-        with contextlib.suppress(OSError):  # a file that remains does no harm
+        with contextlib.suppress(OSError):  # A file that remains does no harm.
             os.unlink(self.path(name))
 
     def path(self, name: str) -> str:
-        """Return the path of a table."""
         return os.path.join(self.place, f"{name}.json")
 
     def comment(self, name: str, jobs: Sequence[JobSpec]) -> str:
@@ -71,7 +71,7 @@ class Tables:
         return f"{os.path.join(self.place, name).replace('%', '%%')}{index}.out"
 
     def spent(self, over: Set[str], well: Set[str]) -> Iterator[list[str]]:
-        """Yield, for each table whose runs are all `over`, its file and the output files of the
+        """Yield, for each table whose runs are all `over`, its path and the output files of those
         runs that succeeded (`well`)."""
         there = set(os.listdir(self.place)) if os.path.isdir(self.place) else set[str]()
         for name in sorted(name for name in there if name.endswith(".json")):
@@ -79,7 +79,7 @@ class Tables:
             try:
                 runs = [attempt_of(token)[0] for token in self._tokens(table)]
             except _UNREADABLE:
-                continue  # it is unknown whose table it is
+                continue  # The table cannot be read, so its runs are unknown.
             if over >= set(runs):
                 outs = [f"{table}.{index}.out" for index in range(len(runs))]
                 pairs = zip([f"{table}.out"] if len(runs) == 1 else outs, runs, strict=True)
@@ -88,8 +88,8 @@ class Tables:
 
     def token(self, job: Job) -> str | None:
         """Return the token that a job was submitted for. Return None if the table is gone and the
-        job has ended or waits; a waiting job could not start without it. Raises `Unreachable` if
-        the table of any other job cannot be read."""
+        job has ended or waits: a waiting job could not start without its table. Raises
+        `Unreachable` if the table of any other job cannot be read."""
         if job.token is not None:
             return job.token
         try:

@@ -1,5 +1,5 @@
-"""The description of the backend for machines reached by SSH. Its code is loaded when a sweep is
-launched there."""
+"""Describes the backend for machines reached by SSH. Its code is loaded when a sweep is launched
+there."""
 
 from collections.abc import Iterable, Mapping, Set
 
@@ -22,14 +22,14 @@ def _read(options: Mapping[str, object]) -> Options:
 def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.ssh.backend import SshBackend
 
-    del sweep  # the folder suffices
+    del sweep  # The folder identifies the sweep.
     read = _read(options)
     capacity = {host.host: _capacity(host, options) for host in read.hosts}
     return SshBackend(folder, read, capacity, _python(read))
 
 
 def _capacity(host: Host, options: Mapping[str, object]) -> int:
-    """Return the most jobs at once on a host, by its slots and GPUs."""
+    """Return the most jobs at once on a host, limited by its slots and GPUs."""
     gpus, shared = options.get("gpus"), options.get("per_gpu", 1)
     if not isinstance(gpus, int) or not isinstance(shared, int) or host.gpus is None:
         return host.slots
@@ -50,8 +50,8 @@ def _capabilities(options: Mapping[str, object]) -> Capabilities:
 
 
 def _leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterable[Leftover]:
-    """Yield the records of where the jobs of runs that succeeded ran. Those of failed runs are
-    kept, as what their jobs printed is."""
+    """Yield the records of the hosts where the jobs of successful runs ran. Records of failed runs
+    stay, because the output of their jobs does."""
     from sweeper.backends.ssh.backend import leftovers
 
     del over

@@ -1,5 +1,6 @@
-"""Runs jobs on machines reached by SSH, each with some slots. A job's host is recorded in the
-sweep's folder before it starts. A host that does not answer says nothing about its jobs."""
+"""Runs jobs on machines reached by SSH, each with a number of slots. The host of a job is recorded
+in the sweep's folder before the job starts. If a host does not answer, the state of its jobs is
+unknown."""
 
 import os
 import time
@@ -26,21 +27,21 @@ from sweeper.sweep.folder import SweepFolder
 
 T = TypeVar("T")
 _BUSY_SECONDS = 2.0
-"""How long a host's count of its jobs counts."""
+"""Seconds that a host's number of jobs stays valid."""
 _ABREAST = 16
 _HOSTS = "launcher/hosts"
-"""The folder in a sweep's folder that has the host of each job."""
+"""The folder, in a sweep's folder, that records the host of each job."""
 
 
 class _Count(NamedTuple):
-    """How many jobs run on a host, as of a monotonic time."""
+    """The number of jobs on a host, at a monotonic time."""
 
     jobs: int
     at: float
 
 
 class SshBackend(Backend):
-    """A backend (see `sweeper.backends.base.Backend`). `capacity` are the most jobs at once, by
+    """A backend (see `sweeper.backends.base.Backend`). `capacity` is the most jobs at once on each
     host."""
 
     name = "ssh"
@@ -52,7 +53,7 @@ class SshBackend(Backend):
         self._options, self._capacity, self._python = options, capacity, python
         self._sweep = sha256(folder.encode()).hexdigest()[:24]
         self._connections: dict[str, Connection] = {}
-        self._hosts: dict[str, str] = {}  # by token, as recorded
+        self._hosts: dict[str, str] = {}  # by token
         self._busy: dict[str, _Count] = {}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
@@ -60,7 +61,7 @@ class SshBackend(Backend):
         left = {job.token: job for job in jobs}
         problems: list[EnvironmentFailure] = []
         placed = self._recorded(left)
-        for _ in range(2):  # hosts may have filled up meanwhile
+        for _ in range(2):  # Hosts may have filled up meanwhile.
             for token in left.keys() - placed.keys():
                 if (host := self._free_host(placed)) is not None:
                     placed[token] = host
@@ -83,7 +84,7 @@ class SshBackend(Backend):
         if problems:
             raise sorted(problems, key=lambda error: isinstance(error, Unreachable))[0]
         if left:
-            raise NoRoom(f"ssh: no free slot for {len(left)} jobs: they start when there is one")
+            raise NoRoom(f"ssh: no free slots for {len(left)} jobs; they start when there are")
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         places: dict[str, str] = {}
@@ -135,12 +136,12 @@ class SshBackend(Backend):
             self._each(dict.fromkeys(self._capacity, ()), self._count, every=True)
 
     def room(self, resources: Mapping[str, object] | None = None) -> int:
-        del resources  # all its jobs have the same
+        del resources  # All jobs need the same.
         counts = self._counts(age=_BUSY_SECONDS)
         return sum(max(0, self._capacity[host] - jobs) for host, jobs in counts.items())
 
     def check(self) -> str:
-        """Return the hosts, each with its Python and its slots. Raises
+        """Return the hosts, with their versions of Python and their slots, as text. Raises
         `EnvironmentFailure`."""
         answers = self._each(dict.fromkeys(self._capacity, ()), self._count, every=True)
         return ", ".join(
@@ -152,7 +153,7 @@ class SshBackend(Backend):
     def _start(
         self, host: str, jobs: Sequence[JobSpec], environment: Mapping[str, str]
     ) -> list[str]:
-        """Start jobs on a host. Return the tokens of those for which it has no slot."""
+        """Start jobs on a host. Return the tokens of those for which there was no slot."""
         makes = not self._options.shared
         described = [
             {
@@ -168,8 +169,8 @@ class SshBackend(Backend):
         return [str(token) for token in list_of(answer.get("left"))]
 
     def _look(self, tokens: Sequence[str], *, every: bool) -> dict[str, dict[str, object]]:
-        """Return the states of the tokens by host. Hosts that do not answer are left out, unless
-        all are to be asked (`every`), or none answers. Raises `Unreachable`."""
+        """Return the states of the tokens by host. With `every`, raise `Unreachable` if a host does
+        not answer. Otherwise leave such hosts out, and raise only if none answers."""
         answers = self._each(
             _by_host(self._recorded(tokens)),
             lambda host, mine: self._ask(host, "look", tokens=list(mine)),
@@ -184,7 +185,7 @@ class SshBackend(Backend):
         *,
         every: bool,
     ) -> dict[str, T]:
-        """Ask hosts at the same time. Raises as `_look` does."""
+        """Send requests to hosts in parallel. Raises as `_look` does."""
         if not hosts:
             return {}
         failures: list[EnvironmentFailure] = []
@@ -218,7 +219,7 @@ class SshBackend(Backend):
         return self._ask(host, "look", tokens=[])
 
     def _counts(self, age: float) -> dict[str, int]:
-        """Return how many jobs run on each host that answers, not older than that."""
+        """Return the number of jobs on each host that answers, at most `age` seconds old."""
         since = time.monotonic() - age
         old = [
             host for host in self._capacity if host not in self._busy or self._busy[host].at < since
@@ -231,7 +232,8 @@ class SshBackend(Backend):
         return {host: self._busy[host].jobs for host in self._capacity if host not in away}
 
     def _free_host(self, placed: Mapping[str, str]) -> str | None:
-        """Return the host with most free slots besides those `placed` now; None if all are full."""
+        """Return the host with the most free slots, counting `placed` as taken; None if all are
+        full."""
         counts = self._counts(age=_BUSY_SECONDS)
         taken = list(placed.values())
         free = {h: self._capacity[h] - jobs - taken.count(h) for h, jobs in counts.items()}
@@ -243,7 +245,7 @@ class SshBackend(Backend):
         self._hosts[token] = host
 
     def _recorded(self, tokens: Iterable[str]) -> dict[str, str]:
-        """Return the hosts of those tokens that were given one."""
+        """Return the recorded hosts of the tokens, for those that have one."""
         for token in tokens:
             if token not in self._hosts:
                 try:
@@ -259,10 +261,11 @@ class SshBackend(Backend):
 def leftovers(
     folder: str, well: Set[str], open_backend: Callable[[str, str, Mapping[str, object]], Backend]
 ) -> Iterator[Leftover]:
-    """Yield the records of jobs of these runs in the folder of a sweep. Before one is removed, its
-    host is made to forget the job; those of a host that does not answer stay."""
+    """Yield the records of the jobs of the runs `well` in a sweep's folder. When a record is
+    removed, its host first forgets the job. Records stay if the host does not answer."""
     root, _, name = folder.rpartition("/")
-    sweep = SweepFolder(open_shared(root), name)  # few sweeps have any: load no client for that
+    # Few sweeps have records, so no client is loaded to look.
+    sweep = SweepFolder(open_shared(root), name)
     tokens = _tokens(sweep.store.names(f"{sweep.name}/{_HOSTS}"))
     tokens = [token for token in tokens if token.rpartition("-a")[0] in well]
     if not tokens:
@@ -271,7 +274,7 @@ def leftovers(
         options = sweep.read_plan().launch.options.get("ssh", {})
         backend = open_backend(sweep.name, folder, options)
     except (NotFound, StoreError, UsageError):
-        return  # how to reach its hosts is unknown
+        return  # The hosts' addresses are unknown.
     releases: dict[str, Callable[[Sequence[str]], None]] = {}
     for token in tokens:
         inside = f"{_HOSTS}/{token}.json"
@@ -300,6 +303,6 @@ def _by_host(hosts: Mapping[str, str]) -> dict[str, list[str]]:
 def _status(state: object, host: str | None) -> JobStatus:
     if isinstance(state, int):
         return JobStatus(JobState.RUNNING, node=host)
-    if state == "lost":  # the machine was started again
+    if state == "lost":  # the machine was restarted
         return JobStatus(JobState.ENDED, reason="node", preempted=True, node=host)
     return JobStatus(JobState.ABSENT if state is None else JobState.ENDED, node=host)

@@ -1,5 +1,5 @@
-"""Talks to hosts by the system's OpenSSH. One connection to each host is kept open for a while, so
-that a request takes milliseconds."""
+"""Sends requests to hosts by the system's OpenSSH. One connection to each host stays open for a
+while, so that a request takes milliseconds."""
 
 import json
 import os
@@ -24,23 +24,24 @@ _SOCKETS = f"/tmp/sweeper-ssh-{os.getuid()}"  # noqa: S108 - a socket's path has
 
 class Connection:
     """The connection to `host`. `config` is a configuration file for ssh, `python` an interpreter
-    there, and `folder` where it records its jobs."""
+    on the host, and `folder` the place where the host records its jobs."""
 
     def __init__(self, host: str, python: str, config: str | None, folder: str, sweep: str) -> None:
         self.host = host
         self._python, self._config = python, config
-        # Homes may be shared by hosts, which are told apart by their names here.
+        # Hosts may share a home, so the folder contains the host's name.
         self._about = {"folder": f"{folder.rstrip('/')}/{_file(host)}", "sweep": sweep}
         self._backoff = Backoff(*_AGAIN_SECONDS, time.monotonic)
 
     def ask(self, do: str, **about: object) -> dict[str, object]:
-        """Return the host's answer. Raises `Unreachable` if there is none, and `EnvironmentFailure`
-        if it refuses."""
+        """Return the host's answer to a request. Raises `Unreachable` if there is none, and
+        `EnvironmentFailure` if the host refuses."""
         self._backoff.check()
         with open(_PROGRAM, encoding="utf-8") as file:
             program = file.read()
         request = json.dumps({"do": do, **self._about, **about})
-        # The request goes where no other user sees it: it may contain secrets.
+        # The request is sent on standard input, where no other user sees it: it may contain
+        # secrets.
         text = f"{program}\nmain({request!r})\n"
         try:
             done = subprocess.run(
@@ -53,7 +54,7 @@ class Connection:
         except FileNotFoundError as error:
             raise EnvironmentFailure("ssh is not installed: install OpenSSH's client") from error
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise self._silent(str(error)) from error
+            raise self._unreachable(str(error)) from error
         return self._answer(done)
 
     def _answer(self, done: "subprocess.CompletedProcess[bytes]") -> dict[str, object]:
@@ -68,15 +69,15 @@ class Connection:
                 return dict(answer)
             raise EnvironmentFailure(f"ssh {self.host}: {document.get('refused')}")
         errors = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        why = errors[-1][:300] if errors else f"exit code {done.returncode}, and no answer"
+        why = errors[-1][:300] if errors else f"exit code {done.returncode} and no answer"
         if done.returncode in _NOT_FOUND:
             raise EnvironmentFailure(
                 f"ssh {self.host}: {why}: set launch.ssh.python to a Python there"
             )
-        raise self._silent(why)
+        raise self._unreachable(why)
 
-    def _silent(self, why: str) -> Unreachable:
-        """Return the error of a host that has not answered, which is left alone for a moment."""
+    def _unreachable(self, why: str) -> Unreachable:
+        """Start the backoff for a host that has not answered. Return its error."""
         error = Unreachable(f"ssh {self.host}: {why}")
         self._backoff.failed(error)
         return error
@@ -110,7 +111,7 @@ def _file(host: str) -> str:
 
 
 def secret_values(names: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of secrets. Raises `EnvironmentFailure` if one is not set here."""
+    """Return the values of secrets. Raises `EnvironmentFailure` if a variable is not set here."""
     missing = [name for name in names if name not in environment]
     if missing:
         raise EnvironmentFailure(

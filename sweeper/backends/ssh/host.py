@@ -1,5 +1,6 @@
-"""Runs on a host: starts workers, each in a session of its own, and reports how they ended. The
-launcher sends this file over the connection, to any Python from 3.8. Standard library only."""
+"""Runs on a host: starts workers, each in its own session, and reports how they ended. The
+launcher sends this file over the connection, to any Python from 3.8 on. Imports only the
+standard library."""
 
 from __future__ import annotations
 
@@ -29,23 +30,24 @@ def _text(path: str) -> str:
 def _names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # it is a file, or was removed meanwhile
+    except OSError:  # It is a file, or was removed meanwhile.
         return []
 
 
 def _began(pid: int) -> str:
-    """Return when a process began, in ticks since the machine did; "" if it has ended."""
+    """Return when a process started, in clock ticks since the machine started; "" if it has
+    ended."""
     fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return "" if len(fields) < 20 or fields[0] in ("Z", "X") else fields[19]
 
 
 def _boot() -> str:
-    """Return what distinguishes the machine, or container, since it was last started."""
+    """Return an identity of this start of the machine or container."""
     return _text("/proc/sys/kernel/random/boot_id").strip() + " " + _began(1)
 
 
 class Host:
-    """The workers of one sweep on this host. `folder` has the records of all sweeps, `sweep` is the
+    """The workers of one sweep on this host. `folder` has the records of all sweeps. `sweep` is the
     name of this sweep's folder in it."""
 
     def __init__(self, folder: str, sweep: str) -> None:
@@ -55,7 +57,7 @@ class Host:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
 
     def state(self, path: str) -> int | str | None:
-        """Return the pid of a living worker, `ended` or `lost`; None without a record."""
+        """Return the pid of a live worker, `ended` or `lost`; None without a record."""
         try:
             record: dict[str, Any] | None = json.loads(_text(path) or "null")
             if record is None:
@@ -71,7 +73,7 @@ class Host:
         return os.path.join(self.folder, f"{token}.{kind}")
 
     def busy(self) -> int:
-        """Return how many workers live here, of all sweeps; forget records that are old."""
+        """Return how many workers of all sweeps run here. Remove old records."""
         count, old = 0, time.time() - _DAYS * 86400
         for sweep in os.listdir(self.top):
             folder = os.path.join(self.top, sweep)
@@ -89,8 +91,8 @@ class Host:
         return count
 
     def start(self, jobs: list[dict[str, Any]], slots: int) -> list[str]:
-        """Start jobs while there are slots, and return the tokens of the others. Two launchers
-        never start more than that together."""
+        """Start jobs while there are free slots, and return the tokens of the others. Two launchers
+        together never start more jobs than there are slots."""
         with open(os.path.join(self.top, "lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             os.makedirs(self.folder, mode=0o700, exist_ok=True)  # `forget` may have removed it
@@ -113,7 +115,8 @@ class Host:
         if first == 0:
             try:
                 os.setsid()
-                if os.fork():  # so that it is nobody's child, and never a zombie
+                # The worker gets init as its parent, so that it never becomes a zombie.
+                if os.fork():
                     os._exit(0)
                 self.become(job, writing)
             finally:
@@ -126,12 +129,12 @@ class Host:
             raise OSError(message)
 
     def become(self, job: dict[str, Any], failing: int) -> None:
-        """Become the worker. Its log keeps what it prints."""
-        what: str = job["cwd"]
+        """Turn this process into the worker, with its output in the log."""
+        path: str = job["cwd"]
         try:
             if job["makes"]:
-                os.makedirs(what, exist_ok=True)
-            os.chdir(what)
+                os.makedirs(path, exist_ok=True)
+            os.chdir(path)
             null = os.open(os.devnull, os.O_RDONLY)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             log = os.open(self.path(job["token"], "log"), flags, 0o600)
@@ -147,10 +150,10 @@ class Host:
                 file.flush()
                 os.fsync(file.fileno())
             os.rename(scratch, self.path(job["token"]))
-            what = job["argv"][0]
-            os.execvpe(what, job["argv"], {**os.environ, **job["env"]})
+            path = job["argv"][0]
+            os.execvpe(path, job["argv"], {**os.environ, **job["env"]})
         except OSError as error:
-            os.write(failing, f"{what[:200]}: {error.strerror}".encode())
+            os.write(failing, f"{path[:200]}: {error.strerror}".encode())
 
     def look(self, tokens: list[str]) -> dict[str, int | str]:
         """Return the state of each job that was started here."""
@@ -158,14 +161,13 @@ class Host:
         return {token: state for token, state in states.items() if state is not None}
 
     def cancel(self, tokens: list[str]) -> None:
-        """Ask workers to stop."""
         for pid in self.look(tokens).values():
             if isinstance(pid, int):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
 
     def log(self, token: str) -> str:
-        """Return the end of what a worker has printed."""
+        """Return the last output of a worker."""
         try:
             with open(self.path(token, "log"), "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
@@ -174,7 +176,7 @@ class Host:
             return ""
 
     def forget(self, tokens: list[str]) -> None:
-        """Remove the records of jobs that have ended, and the folder if none is left."""
+        """Remove the records of jobs that have ended, and the folder if it is empty then."""
         with open(os.path.join(self.top, "lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for token, state in self.look(tokens).items():
@@ -187,7 +189,7 @@ class Host:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Do what the launcher requests."""
+    """Execute a request of the launcher and return the answer."""
     host = Host(request["folder"], request["sweep"])
     do, tokens = request["do"], request.get("tokens", [])
     result: dict[str, Any] = {}
@@ -205,7 +207,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(text: str) -> None:
-    """Answer a request, a JSON text, with a line of JSON."""
+    """Execute a request in JSON and print the answer as a line of JSON."""
     document: dict[str, Any]
     try:
         document = {"answer": answer(json.loads(text))}

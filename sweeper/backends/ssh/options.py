@@ -12,14 +12,14 @@ _HOST = Text(_NAME, "{} is not a host: a name of your ssh configuration, or user
 _ENTRY = Section(
     Field("host", _HOST, "A name of your ssh configuration, or user@address."),
     Field("slots", Integer(1), "The most jobs at once, of all sweeps together."),
-    Field("gpus", Integer(1), "How many GPUs it has for `launch.gpus`."),
+    Field("gpus", Integer(1), "How many of its GPUs runs may use, for `launch.gpus`."),
 )
 _EXPECTED = "a list of hosts: NAME, or {host: NAME, slots: 4, gpus: 2}"
 
 
 class Host(NamedTuple):
-    """A machine, and the most jobs at once there. `gpus`: how many GPUs it has for runs (None: as
-    many as its slots need)."""
+    """A machine and the most jobs at once there. `gpus` is the number of GPUs that runs may use
+    (None: as many as its slots need)."""
 
     host: str
     slots: int = 1
@@ -27,7 +27,7 @@ class Host(NamedTuple):
 
 
 class _Hosts:
-    """Reads a list of distinct hosts."""
+    """Reader of a list of distinct hosts."""
 
     def read(self, node: Node, where: str, problems: Problems) -> list[dict[str, object]] | None:
         if not node.items:
@@ -56,7 +56,7 @@ class _Hosts:
         return list(hosts.values())
 
     def schema(self) -> dict[str, object]:
-        """Return the schema: names, or mappings with one."""
+        """Return the schema: a list of names, or of mappings with a name."""
         return {
             "type": "array",
             "minItems": 1,
@@ -70,16 +70,18 @@ def _wrong_with_variable(name: str) -> str | None:
 
 
 _VARIABLES = Texts(Item({"pattern": r"^[A-Za-z_][A-Za-z0-9_]*$"}, _wrong_with_variable))
-_HOSTS_DOC = "The machines: names, or {host: NAME, slots: JOBS AT ONCE, gpus: ITS GPUS}."
+_HOSTS_DOC = "The machines: names, or {host: NAME, slots: JOBS_AT_ONCE, gpus: GPUS}."
 _SHARED_DOC = "Whether the machines see this machine's folders at the same paths (NFS)."
-_PYTHON_DOC = "Python on the machines; with shared: true, that of the launcher if not given."
-_SECRETS_DOC = "Secrets that the launcher sends to jobs over the connection, if not shared."
+_PYTHON_DOC = "Python on the machines. Default with shared: true: the launcher's."
+_SECRETS_DOC = (
+    "Secrets that the launcher sends to jobs over the connection. Not needed with shared: true."
+)
 _CONFIG_DOC = "A configuration file for ssh, in place of ~/.ssh/config."
-_FOLDER_DOC = "Where the machines record their jobs."
+_FOLDER_DOC = "The folder where a machine records its jobs."
 
 
 class Options(NamedTuple):
-    """`python` is an interpreter on the hosts."""
+    """Options of machines. `python` is an interpreter on the hosts."""
 
     hosts: Annotated[tuple[Host, ...], Option(_Hosts(), _HOSTS_DOC, ["gpu1"])] = ()
     shared: Annotated[bool, Option(Flag(), _SHARED_DOC)] = False

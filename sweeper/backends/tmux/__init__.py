@@ -1,4 +1,4 @@
-"""The description of the tmux backend. Its code is loaded when a sweep is launched there."""
+"""Describes the tmux backend. Its code is loaded when a sweep is launched there."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,5 +1,5 @@
-"""Runs jobs as panes of sweeper's own tmux server, one session for each sweep. A job is identified
-by its token, the last argument of its program. tmux's exit codes are not used."""
+"""Runs jobs as panes of sweeper's own tmux server, with a session for each sweep. A job is
+identified by its token, the last argument of its program. tmux's exit codes are not used."""
 
 import hashlib
 import os
@@ -24,14 +24,15 @@ from sweeper.sweep.launch_settings import MOST_PANES
 from sweeper.sweep.states import State
 
 _LEAST_WIDTH, _LEAST_HEIGHT = 26, 5
-"""The least size of a useful pane, including its border: a window of 40 x 12 holds two panes, and
-the others get the next window."""
+"""The smallest size of a useful pane, including its border. A window of 40 x 12 characters holds
+two panes; the next panes get another window."""
 
 MOST_ENDED = 50
-"""The most panes of ended jobs that stay open; the output of the others is in the runs' logs."""
+"""The most panes of ended jobs that stay open. The output of the others is in the logs of their
+runs."""
 
 _OVER = re.compile("succeeded$|failed|cancelled$|preempted|lost|next attempt")
-"""Labels of panes whose job's end is recorded."""
+"""Labels of panes of ended jobs."""
 _TOKEN = re.compile(r"(?:^|\s)([0-9a-f]+-a[0-9]+)$")
 
 
@@ -45,8 +46,8 @@ def open_backend(
 
 
 def ensure_view(server: TmuxServer, sweep: str, folder: str) -> str:
-    """Ensure that a window shows the sweep, and return the session's id. It is the first window if
-    it is made before the others."""
+    """Ensure that a window shows the sweep, and return the session's id. Windows of jobs that are
+    opened later come after it."""
     command = self_command("watch", sweep, "--root", os.path.dirname(folder), "--until-ended")
     return server.ensure_window(sweep, folder, "sweep", command)
 
@@ -82,7 +83,8 @@ class TmuxBackend(Backend):
         try:
             self._server.source(lines)
         except Refusal:
-            # A window had no room or was closed meanwhile. Missing jobs get windows of their own.
+            # A window had no room or was closed meanwhile. The missing jobs get windows of their
+            # own.
             there = self._panes([job.token for job in jobs])
             missing = [job for job in jobs if job.token not in there]
             self._server.source([_own_window(session, job) for job in missing])
@@ -95,8 +97,7 @@ class TmuxBackend(Backend):
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         panes = self._panes(tokens)
         shown = {token for token, pane in panes.items() if not pane.dead}
-        # A window may be closed, and a server may end, while the worker lives; or the job belongs
-        # to another server.
+        # A worker may outlive its window and its tmux server, or belong to another server.
         alive = shown | self._workers.holding(set(tokens) - shown)
         return {token: _status(token in alive, panes.get(token)) for token in tokens}
 
@@ -105,7 +106,7 @@ class TmuxBackend(Backend):
         shown = {token: pane.pid for token, pane in panes.items() if not pane.dead and pane.pid}
         others = self._workers.find(set(tokens) - shown.keys())
         for pid in (*shown.values(), *(process.pid for process in others.values())):
-            with suppress(ProcessLookupError):  # it ended by itself
+            with suppress(ProcessLookupError):  # The worker ended by itself.
                 os.kill(pid, signal.SIGTERM)
 
     def logs(self, token: str) -> Iterator[str]:
@@ -132,8 +133,8 @@ class TmuxBackend(Backend):
             self._server.source(lines)
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
-        """See `sweeper.backends.base.Backend`. The texts are options of the session and its panes,
-        which tmux's own status line and borders display, so nothing has to poll."""
+        """Show the texts: see `sweeper.backends.base.Backend`. They become options of the session
+        and its panes, which tmux's own status line and borders display, so nothing has to poll."""
         session = self._server.session(self._folder)
         if session is None:
             return
@@ -143,7 +144,7 @@ class TmuxBackend(Backend):
             word = argument(as_shown(words[job]))
             lines.append(f"set-option -p -t {pane.id} @sweeper_state {word}")
         lines += _closing(self._server.panes(session), MOST_ENDED)
-        with suppress(Refusal):  # a user closed a pane meanwhile; the others are set
+        with suppress(Refusal):  # A user closed a pane meanwhile. The others have their labels.
             self._server.source(lines)
 
     def _panes(self, tokens: Sequence[str]) -> dict[str, Pane]:
@@ -156,15 +157,16 @@ class TmuxBackend(Backend):
             match = _TOKEN.search(pane.command)
             if match and match.group(1) in wanted:
                 before = panes.get(match.group(1))
-                if before is None or before.dead:  # e.g. of an earlier sweep in the same folder
+                # A session of an earlier sweep in the same folder, for example.
+                if before is None or before.dead:
                     panes[match.group(1)] = pane
         return panes
 
 
 def _closing(panes: Sequence[Pane], most: int) -> list[str]:
-    """Return the tmux commands that close panes of jobs whose end is recorded, beyond `most`, the
-    oldest successful ones first. Skip the session's current window, which a user may be
-    reading."""
+    """Return the tmux commands that close panes of ended jobs, until at most `most` are left. Panes
+    of successful jobs are closed first, oldest first. The window that the session shows is skipped,
+    since a user may be reading it."""
     over = [pane for pane in panes if pane.dead and _OVER.match(pane.word)]
     over.sort(key=lambda pane: (pane.word != State.SUCCEEDED.value, int(pane.id[1:])))
     surplus = over[: max(0, len(over) - most)]
@@ -188,8 +190,9 @@ def _program(job: JobSpec) -> str:
 
 
 def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> list[str]:
-    """Return the tmux commands that open a pane for each job in windows of its group: first in
-    windows with room, then in new ones. The jobs of a group want equally many panes a window."""
+    """Return the tmux commands that open a pane for each job in the windows of its group: first in
+    windows with room, then in new ones. All jobs of a group want the same number of panes per
+    window."""
     lines: list[str] = []
     groups: dict[str, list[JobSpec]] = {}
     for job in jobs:
@@ -221,13 +224,13 @@ def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> li
 
 
 def panes_in(width: int, height: int, wanted: int = MOST_PANES) -> int:
-    """Return the most panes for a window of this size in characters, at most `wanted`."""
+    """Return how many panes fit a window of this size (in characters), at most `wanted`."""
     return max(1, min(wanted, (width // _LEAST_WIDTH) * (height // _LEAST_HEIGHT)))
 
 
 def _new_group(session: str, mark: str, name: str, jobs: Sequence[JobSpec]) -> list[str]:
-    """Return the commands for a window with a pane for each job. The window is named by the first
-    token until it is complete, since tmux would misread a name with a dot or a colon."""
+    """Return the commands for a window with a pane for each job. The first token is the window's
+    name until it is complete, since tmux would misread a name with a dot or a colon."""
     target = f"{session}:={jobs[0].token}"
     lines = [
         _own_window(session, jobs[0], jobs[0].token),
@@ -241,9 +244,9 @@ def _new_group(session: str, mark: str, name: str, jobs: Sequence[JobSpec]) -> l
 
 
 def _split(target: str, job: JobSpec) -> list[str]:
-    """Return the command line for another pane of a window. The pane becomes the active one, which
-    is how it gets its title. All steps are on one line, so that tmux skips the rest if there is
-    no room for the pane."""
+    """Return the command line for another pane of a window. The new pane becomes the active one, so
+    that it gets its title. All steps are on one line, so that tmux skips the rest if there is no
+    room for the pane."""
     window = argument(target)
     steps = [
         f"split-window -t {window} {_program(job)}",

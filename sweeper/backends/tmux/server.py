@@ -1,5 +1,5 @@
-"""Controls sweeper's own tmux server. It has a private socket (`tmux -L sweeper`, or
-$SWEEPER_TMUX_SOCKET) and its own configuration, and also works from inside another tmux."""
+"""Controls sweeper's own tmux server, which has a private socket (`tmux -L sweeper`, or
+$SWEEPER_TMUX_SOCKET) and its own configuration. It also works from inside another tmux."""
 
 import hashlib
 import os
@@ -38,9 +38,9 @@ _REFUSED_FOLDER = (
     *("couldn't create directory", "couldn't read directory", "is not a directory"),
     *("has unsafe permissions", "no suitable socket path", "(Permission denied)"),
 )
-"""What tmux says about a folder in which it can have no socket."""
+"""Messages of tmux about a folder in which it cannot create a socket."""
 _ANSWER_SECONDS = 60.0
-"""Time limit for an answer. A busy machine needs seconds to open hundreds of windows."""
+"""Seconds to wait for an answer. A busy machine needs seconds to open hundreds of windows."""
 _REVIVAL_SECONDS = 30.0
 _SOCKET_SECONDS = 3.0
 
@@ -49,16 +49,17 @@ def socket_name() -> str:
     """Return the socket name of sweeper's tmux server, for `tmux -L`. Raises `EnvironmentFailure`
     for an impossible name."""
     name = os.environ.get("SWEEPER_TMUX_SOCKET") or "sweeper"
-    if "/" in name:  # tmux would look for a folder and never find a server there
+    if "/" in name:  # tmux would create no server, but look for a folder.
         raise EnvironmentFailure(f"$SWEEPER_TMUX_SOCKET is {name!r}: use a name without a slash")
     return name
 
 
 class Pane(NamedTuple):
-    """A pane of a session: tmux's ids of the pane and its window, whether its program has ended,
-    the program's pid, the group of jobs that the window shows (or empty), the title of a window of
-    sweeper's own (or empty), the window's width and height, whether the session shows this window,
-    the label of the pane (or empty), and the end of the command that it was opened with."""
+    """A pane of a session. `id` and `window` are tmux's ids. `dead`: its program has ended. `group`
+    is the group of jobs that its window shows, or empty. `own` is the title of a window that is not
+    a job's, or empty. `width` and `height` are the window's. `current`: the session shows this
+    window. `word` is the pane's label, or empty. `command` is the end of the command that it was
+    opened with."""
 
     id: str
     window: str
@@ -109,12 +110,13 @@ class TmuxServer:
             if _NO_FORK in message:
                 raise NoRoom(f"tmux: {message}: the next job is started when there is room")
             raise Refusal(message)
-        self._looked = -_REVIVAL_SECONDS  # it answers, so look at once at the next failure
+        # tmux answers, so the next failure is handled without a wait.
+        self._looked = -_REVIVAL_SECONDS
         return result.stdout
 
     def _answer(self, *arguments: str) -> tmux_cmd:
-        """Call tmux in a thread, because libtmux waits without a limit for a server that was
-        stopped (SIGSTOP). There is at most one such thread."""
+        """Call tmux in a thread, because libtmux waits without limit for a stopped server
+        (SIGSTOP). There is at most one such thread."""
         answer: list[tmux_cmd | Exception] = []
 
         def call() -> None:
@@ -148,8 +150,8 @@ class TmuxServer:
         return answer[0]
 
     def _revive(self, message: str) -> bool:
-        """Let a live server recreate its socket if something (a cleaner of /tmp, say) has removed
-        it. Return whether it did."""
+        """Let a live server create its socket again if something, such as a cleaner of /tmp, has
+        removed it. Return whether it did."""
         if time.monotonic() - self._looked < _REVIVAL_SECONDS:
             return False
         self._looked = time.monotonic()
@@ -158,7 +160,7 @@ class TmuxServer:
         servers: dict[int, psutil.Process] = {}
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                # The server keeps the arguments of the client that started it.
+                # The server has the arguments of the client that started it.
                 if process.name() != "tmux: server" or process.uids().real != os.getuid():
                     continue
                 if process.cmdline()[1:3] == ["-L", self._socket]:
@@ -166,22 +168,23 @@ class TmuxServer:
         revived = False
         for process in servers.values():
             with suppress(psutil.Error):
-                # A pane's process looks like its server until it executes its program, and the
-                # signal would kill it.
+                # A pane's process looks like its server until it executes its program. The signal
+                # would kill it.
                 if process.ppid() not in servers:
-                    process.send_signal(signal.SIGUSR1)  # makes it open its socket again
+                    # The signal makes the server open its socket again.
+                    process.send_signal(signal.SIGUSR1)
                     revived = True
         path = message.removeprefix("error connecting to ").removesuffix(f" {_NO_SOCKET}")
         while revived and time.monotonic() < self._looked + _SOCKET_SECONDS:
             there = os.path.exists(path)
-            time.sleep(0.02)  # the server listens a moment after it made the socket
+            time.sleep(0.02)  # The server listens shortly after it created the socket.
             if there:
                 return True
         return False
 
     def check(self) -> None:
-        """Raise `EnvironmentFailure` if there is no tmux, or its socket cannot be made in its
-        place. A running launcher that loses its socket waits for it instead."""
+        """Raise `EnvironmentFailure` if there is no tmux, or its socket cannot be created. A
+        running launcher that loses its socket waits for it instead."""
         try:
             self._listing("list-sessions")
         except Refusal as error:
@@ -206,8 +209,8 @@ class TmuxServer:
         return bool(path) and os.path.realpath(path[0]) == os.path.realpath(socket)
 
     def session(self, folder: str) -> str | None:
-        """Return the id of the session of the sweep at `folder`, None without one. It is found by
-        this path, or by another path of the same folder, if that is mounted twice."""
+        """Return the id of the session of the sweep at `folder`, or None. The session is found by
+        this path, or by another path of the same folder if it is mounted twice."""
         form = "#{session_id} #{@sweeper_folder} #{@sweeper_place}"
         name, place = _mark(folder), _place(folder)
         other = None
@@ -227,10 +230,10 @@ class TmuxServer:
         argv: Sequence[str],
         environment: Mapping[str, str] = _NO_MORE,
     ) -> str:
-        """Ensure that a window of sweeper's own runs in the session of `folder`, which is created
-        if needed, and return the session's id. A window whose program has ended is restarted.
-        The program gets our SWEEPER_HOME and `environment`: the server has the environment of
-        the user who started it, and users with several homes share the server."""
+        """Ensure that a window with this title runs `argv` in the session of `folder`, which is
+        created if needed. Return the session's id. A window whose program has ended is restarted.
+        The program gets SWEEPER_HOME of this process and `environment`, because the server has the
+        environment of the user who started it, and users with several homes share the server."""
         given = {"SWEEPER_HOME": home(), **environment}
         variables = (part for item in given.items() for part in ("-e", "=".join(item)))
         argv = (*variables, *argv)
@@ -240,7 +243,7 @@ class TmuxServer:
         for pane in self.panes(session):
             if pane.own == title:
                 if pane.dead:
-                    # Not closed and reopened: it may be the session's last window.
+                    # Closing and reopening could close the session's last window.
                     self._run("respawn-pane", "-k", "-t", pane.id, *argv)
                 return session
         form = ("-d", "-P", "-F", "#{window_id}")
@@ -249,7 +252,7 @@ class TmuxServer:
         return session
 
     def _new_session(self, name: str, folder: str, title: str, argv: Sequence[str]) -> str:
-        # tmux itself replaces these by underscores. A name taken by another folder gets a suffix.
+        # tmux replaces these by underscores. If another folder has the name, it gets a suffix.
         name = name.replace(".", "_").replace(":", "_")
         if name in self._listing("list-sessions", "-F", "#{session_name}"):
             name = f"{name}-{_mark(folder)[:4]}"
@@ -258,7 +261,8 @@ class TmuxServer:
         command = ["tmux", "-L", self._socket, "-f", _CONFIGURATION, "new-session", "-d"]
         command += [*named, *form, *map(_whole, argv)]
         # The server keeps the environment of the client that starts it and shows it to anyone who
-        # asks. So it gets only what programs need to run at all. Runs get theirs from a file.
+        # asks. So it gets only what programs need to run at all. Runs get their environment from a
+        # file.
         environment = {k: v for k, v in os.environ.items() if k in _INHERITED}
         try:
             result = subprocess.run(
@@ -274,7 +278,7 @@ class TmuxServer:
         if result.returncode:
             raise Refusal(result.stderr.strip())
         made = result.stdout.strip()
-        # Marked before anything else: only a marked session can be found again.
+        # The mark is set first: only a marked session can be found again.
         self._run("set-option", "-t", made, "@sweeper_folder", _mark(folder))
         self._run("set-option", "-t", made, "@sweeper_place", _place(folder))
         self._run("set-option", "-w", "-t", f"{made}:", "@sweeper_token", title)
@@ -295,14 +299,14 @@ class TmuxServer:
         return panes
 
     def source(self, commands: Sequence[str]) -> None:
-        """Run any number of tmux commands in one call. A failure does not stop the others;
-        raises `Refusal` if one has failed."""
+        """Run any number of tmux commands in one call. After a failure the others still run, and
+        `Refusal` is raised."""
         try:
             with tempfile.NamedTemporaryFile("w", suffix=".tmux", encoding="utf-8") as file:
                 file.writelines(f"{command}\n" for command in commands)
                 file.flush()
                 self._run("source-file", file.name)
-        except OSError as error:  # the disk with the temporary files is full
+        except OSError as error:  # The disk with the temporary files is full.
             raise _unreachable(error) from error
 
     def capture(self, pane: str) -> list[str]:
@@ -321,20 +325,19 @@ class TmuxServer:
 
 
 def _unreachable(error: Exception) -> Unreachable:
-    """Return the exception for a call that could not be made."""
     lack = lacking(error)
     return Unreachable(f"tmux: {error}") if lack is None else NoRoom(f"tmux: {lack}")
 
 
 def _mark(folder: str) -> str:
-    """Return the mark of a folder's session. It is a hash because tmux shows only the characters
-    of a path that its locale has."""
+    """Return the mark of a folder's session. It is a hash, because tmux shows only characters of
+    its locale."""
     return hashlib.sha256(folder.encode()).hexdigest()
 
 
 def _place(folder: str) -> str:
     """Return the identity of a folder, the same for every path to it; empty if it is not on this
-    machine. It includes the name, since the inode of a removed folder may soon be reused."""
+    machine. It includes the name, since the inode of a removed folder may be reused soon."""
     try:
         status = os.stat(folder)
     except OSError:
@@ -354,6 +357,6 @@ def as_shown(title: str) -> str:
 
 def argument(text: str) -> str:
     """Quote an argument for tmux's command parser. In single quotes only a newline is special:
-    after a backslash it continues the line, and it swallows the blanks that follow."""
+    after a backslash it continues the line, and the blanks that follow are dropped."""
     lines = ["'" + line.replace("'", "'\\''") + "'" for line in text.split("\n")]
     return '"\\n"'.join(lines)
