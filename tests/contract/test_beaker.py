@@ -307,7 +307,7 @@ def test_the_name_of_another_workspace(beaker: Any, tmp_path: Path) -> None:
     backend.submit([a_job(1, "true")])
     (there,) = backend.find([a_job(1).token]).values()
     beaker.experiments[there].message.experiment.workspace_id = "another"
-    with pytest.raises(EnvironmentFailure, match="a workspace other than lab/sweeps already has an exp"):
+    with pytest.raises(EnvironmentFailure, match="a workspace other than lab/sweeps already has"):
         _open(beaker, tmp_path).submit([a_job(1, "true")])
 
 
