@@ -2,15 +2,14 @@
 null counts as a missing key; unknown keys, of a newer version, are ignored."""
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property, partial
+from operator import ge, le
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast
+from typing import Annotated, Any, Literal, TypeVar, Union, cast
 from typing import get_args as args_of
 from typing import get_origin as origin_of
-from typing import get_type_hints as hints_of
 
 from sweeper.errors import Damaged
 
@@ -20,7 +19,8 @@ SCHEMA = 1
 LARGEST = 1e18
 """Bound of all numbers in documents (seconds, bytes, counters). NaN and infinity are refused."""
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_DIGITS = str.maketrans("123456789", "000000000")
+_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _LONGEST = 40
 """Characters of a text that messages show."""
 
@@ -28,48 +28,50 @@ T = TypeVar("T")
 Read = Callable[[Any], Any]
 
 
-class Check(NamedTuple):
+class Check:
     """A condition on a field's value, in `Annotated`. `expected` completes "should be"."""
 
-    accepts: Callable[[Any], object]
-    expected: str
+    def __init__(self, accepts: Callable[[Any], object], expected: str) -> None:
+        self.accepts, self.expected = accepts, expected
 
 
-class Parse(NamedTuple):
+class Parse:
     """A function that reads a field's value in place of its type, in `Annotated`. It raises
     `Wrong`."""
 
-    read: Read
+    def __init__(self, read: Read) -> None:
+        self.read = read
 
 
-class AtLeast(NamedTuple):
+class _Bound:
+    def __init__(self, bound: float) -> None:
+        self.bound = bound
+
+
+class AtLeast(_Bound):
     """The lower bound of a number, in `Annotated`."""
 
-    bound: float
 
-
-class AtMost(NamedTuple):
+class AtMost(_Bound):
     """The upper bound of a number, in `Annotated`."""
 
-    bound: float
 
-
-class Key(NamedTuple):
-    """The key of a field in documents if it is not the field's name, in `Annotated`."""
-
-    name: str
-
-
-class Default(NamedTuple):
-    """The value of a field whose key is missing, in `Annotated`, for fields that code must pass."""
-
-    value: object
-
-
-class Clamp(NamedTuple):
+class Clamp(_Bound):
     """The lower bound of a number, in `Annotated`: a lower number is read as the bound."""
 
-    bound: float
+
+class Key:
+    """The key of a field in documents if it is not the field's name, in `Annotated`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Default:
+    """The value of a field whose key is missing, in `Annotated`, for fields that code must pass."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
 
 
 _SPARSE, _REST, _WHOLE, _UNSTORED = object(), object(), object(), object()
@@ -88,12 +90,18 @@ Unstored = Annotated[T, _UNSTORED]
 
 
 def _is_time(text: str) -> bool:
-    from datetime import datetime  # workers rarely read a time
-
-    try:
-        return bool(_TIME.fullmatch(text) and datetime.fromisoformat(text))
-    except ValueError:
+    # Without `re` and `datetime`: loading these takes longer than reading many documents.
+    shape = text.translate(_DIGITS)
+    whole, point, fraction = shape.removesuffix("Z").partition(".")
+    if whole != "0000-00-00T00:00:00" or shape[-1] != "Z" or fraction.strip("0"):
         return False
+    year, month, day = int(text[:4]), int(text[5:7]), int(text[8:10])
+    hour, minute, second = int(text[11:13]), int(text[14:16]), int(text[17:19])
+    if not (year and 1 <= month <= 12 and hour < 24 and minute < 60 and second < 60):
+        return False
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    last = 29 if leap and month == 2 else _DAYS[month - 1]
+    return 1 <= day <= last and bool(fraction) == bool(point)
 
 
 Time = Annotated[str, Check(_is_time, "a time such as 2026-01-31T12:00:00Z")]
@@ -136,38 +144,59 @@ def written(value: tuple[Any, ...]) -> dict[str, Any]:
     return _write_fields(value)
 
 
-class _Field(NamedTuple):
-    """How a field is read and written. `special` is the mark of one without a key of its own,
-    `omitted` the value that is not written (`_REQUIRED`: none)."""
-
-    name: str
-    key: str
-    read: Read
-    write: Read | None
-    default: object
-    special: object
-    omitted: object
-
-
 _REQUIRED = object()
+
+
+class _Field:
+    """How a field is read and written. `special` is the mark of one without a key of its own,
+    `omitted` the value that is not written, `default` that of a missing key (`_REQUIRED`: none).
+    Values of the class `as_is` need no reading. `read` and `write` are made when they are first
+    used: a program uses few."""
+
+    def __init__(self, name: str, hint: Any, defaults: Mapping[str, object]) -> None:
+        marks: tuple[object, ...] = args_of(hint)[1:] if origin_of(hint) is Annotated else ()
+        self.key = next((mark.name for mark in marks if isinstance(mark, Key)), name)
+        default = defaults.get(name, None if _is_optional(hint) else _REQUIRED)
+        self.omitted = default if _SPARSE in marks else _REQUIRED
+        self.default = next((mark.value for mark in marks if isinstance(mark, Default)), default)
+        self.special = next((m for m in marks if m in (_REST, _WHOLE, _UNSTORED)), None)
+        self.as_is = None if self.special else _class_taken_as_is(hint)
+        self._hint = hint
+
+    @cached_property
+    def read(self) -> Read:
+        return _reader(self._hint)
+
+    @cached_property
+    def write(self) -> Read | None:
+        return _writer(self._hint)
 
 
 @cache
 def _fields(kind: type[Any]) -> tuple[_Field, ...]:
-    hints = hints_of(kind, include_extras=True)
-    return tuple(_field(name, hints[name], kind._field_defaults) for name in kind._fields)
+    # `get_type_hints` takes several times as long. It also resolves types that are written in
+    # quotes, which no document has.
+    hints: dict[str, Any] = kind.__annotations__
+    return tuple(_Field(name, hints[name], kind._field_defaults) for name in kind._fields)
 
 
-def _field(name: str, hint: Any, defaults: Mapping[str, object]) -> _Field:
-    marks: tuple[object, ...] = args_of(hint)[1:] if origin_of(hint) is Annotated else ()
-    key = next((mark.name for mark in marks if isinstance(mark, Key)), name)
-    default = defaults.get(name, None if _is_optional(hint) else _REQUIRED)
-    omitted = default if _SPARSE in marks else _REQUIRED
-    default = next((mark.value for mark in marks if isinstance(mark, Default)), default)
-    special = next((mark for mark in marks if mark in (_REST, _WHOLE, _UNSTORED)), None)
-    if special is not None and special is not _REST:
-        return _Field(name, key, _anything, None, default, special, omitted)
-    return _Field(name, key, _reader(hint), _writer(hint), default, special, omitted)
+def _class_taken_as_is(hint: Any) -> type | None:
+    """Return the class whose values are read without a check or a copy; None if there is none."""
+    origin, args = origin_of(hint), args_of(hint)
+    if origin is Annotated:
+        checked = any(isinstance(mark, Parse | Check | _Bound) for mark in args[1:])
+        return None if checked else _class_taken_as_is(args[0])
+    if origin in (Union, UnionType):
+        return _class_taken_as_is(_given(args))
+    if origin in (dict, Mapping) and args[1] is object:
+        return dict
+    return hint if hint in (str, bool) else None
+
+
+def _given(args: tuple[Any, ...]) -> Any:
+    """Return the type in a union with None."""
+    (given,) = (arg for arg in args if arg is not NoneType)
+    return given
 
 
 def _is_optional(hint: Any) -> bool:
@@ -183,13 +212,11 @@ def _reader(hint: Any) -> Read:  # noqa: PLR0911 (one for each kind of type)
         parse = next((mark.read for mark in args[1:] if isinstance(mark, Parse)), None)
         if parse is not None:
             return parse
-        checks = [mark for mark in args[1:] if isinstance(mark, Check | AtLeast | AtMost | Clamp)]
-        return _checked(_reader(args[0]), checks)
+        return _checked(_reader(args[0]), args[1:])
     if (plain := _PLAIN.get(hint)) is not None:
         return plain
     if origin in (Union, UnionType):
-        (given,) = (arg for arg in args if arg is not NoneType)
-        inner = _reader(given)
+        inner = _reader(_given(args))
         return lambda value: None if value is None else inner(value)
     if origin is Literal:
         return _one_of({word: word for word in args})
@@ -242,28 +269,34 @@ _PLAIN: dict[Any, Read] = {
 }
 
 
-def _checked(inner: Read, checks: list[Check | AtLeast | AtMost | Clamp]) -> Read:
+def _checked(inner: Read, marks: tuple[object, ...]) -> Read:
+    """Return a reader that also applies the conditions among `marks`."""
+    checks: list[tuple[Callable[[Any], object], str]] = []
+    for mark in marks:
+        if isinstance(mark, AtLeast):
+            checks.append((partial(le, mark.bound), f"{mark.bound:g} or more"))
+        elif isinstance(mark, AtMost):
+            checks.append((partial(ge, mark.bound), f"{mark.bound:g} or less"))
+        elif isinstance(mark, Check):
+            checks.append((mark.accepts, mark.expected))
+        elif isinstance(mark, Clamp):
+            inner = _clamped(inner, mark.bound)
     if not checks:
         return inner
 
     def read_checked(value: Any) -> Any:
         result = inner(value)
-        if result is None:
-            return None
-        for check in checks:
-            if isinstance(check, Clamp):
-                result = max(check.bound, result)
-            elif isinstance(check, AtLeast):
-                if result < check.bound:
-                    raise Wrong(f"{check.bound:g} or more", value)
-            elif isinstance(check, AtMost):
-                if result > check.bound:
-                    raise Wrong(f"{check.bound:g} or less", value)
-            elif not check.accepts(result):
-                raise Wrong(check.expected, value)
+        if result is not None:
+            for accepts, expected in checks:
+                if not accepts(result):
+                    raise Wrong(expected, value)
         return result
 
     return read_checked
+
+
+def _clamped(inner: Read, bound: float) -> Read:
+    return lambda value: max(bound, inner(value))
 
 
 def _one_of(words: Mapping[str, object]) -> Read:
@@ -286,9 +319,14 @@ def _many(make: Callable[[list[Any]], Any], args: tuple[Any, ...]) -> Read:
         if fixed is not None and len(items) != len(fixed):
             raise Wrong(f"a list of {len(fixed)} values", items)
         result: list[Any] = []
+        add = result.append
         try:
-            for item in items:
-                result.append((inner if fixed is None else fixed[len(result)])(item))
+            if fixed is None:
+                for item in items:
+                    add(inner(item))
+            else:
+                for item, read_item in zip(items, fixed, strict=True):
+                    add(read_item(item))
         except Wrong as error:
             raise error.within(f"[{len(result)}]") from None
         return make(result)
@@ -326,37 +364,39 @@ def _record(kind: type[Any]) -> Read:
     def read_record(value: Any) -> Any:
         document = _object(value)
         values: list[object] = []
+        add, get = values.append, document.get
         key = ""
         try:
-            for _, key, read_field, _, default, special, _ in _fields(kind):
-                item = document.get(key)
-                if special is not None:
-                    values.append(_special(special, kind, document, read_field, default))
+            for field in _fields(kind):
+                key = field.key
+                item = get(key)
+                if item.__class__ is field.as_is:
+                    add(item)
+                elif field.special is not None:
+                    add(_special(field, kind, document))
                 elif item is not None:
-                    values.append(read_field(item))
-                elif default is not _REQUIRED:
-                    values.append(default)
+                    add(field.read(item))
+                elif field.default is not _REQUIRED:
+                    add(field.default)
                 elif key in document:
-                    values.append(read_field(None))
+                    add(field.read(None))
                 else:
-                    values.append(_missing(read_field))
+                    add(_missing(field.read))
         except Wrong as error:
             raise error.within(key) from None
-        return kind(*values)
+        return kind._make(values)
 
     return read_record
 
 
-def _special(
-    mark: object, kind: type[Any], document: dict[str, Any], read_field: Read, default: object
-) -> object:
+def _special(field: _Field, kind: type[Any], document: dict[str, Any]) -> object:
     """Return the value of a field that has no key of its own."""
-    if mark is _WHOLE:
+    if field.special is _WHOLE:
         return document
-    if mark is _UNSTORED:
-        return default
-    known = {field.key for field in _fields(kind)}
-    return read_field({k: v for k, v in document.items() if k not in known and isinstance(v, dict)})
+    if field.special is _UNSTORED:
+        return field.default
+    known = {other.key for other in _fields(kind)}
+    return field.read({k: v for k, v in document.items() if k not in known and isinstance(v, dict)})
 
 
 def _missing(read_field: Read) -> object:
@@ -374,8 +414,7 @@ def _writer(hint: Any) -> Read | None:  # noqa: PLR0911
     if origin is Annotated:
         return _writer(args[0])
     if origin in (Union, UnionType):
-        (given,) = (arg for arg in args if arg is not NoneType)
-        inner = _writer(given)
+        inner = _writer(_given(args))
         return inner and (lambda value: None if value is None else inner(value))
     if origin in (tuple, list):
         item = _writer(args[0])
