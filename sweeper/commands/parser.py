@@ -15,7 +15,7 @@ _REPEATABLE = ("overrides", "runs", "sweeps")
 """Arguments that may be given any number of times."""
 _OPTIONAL = ("sweep", "text", "recipe")
 """Arguments that may be left out, in their order."""
-_UNKNOWN_VERB = re.compile(r"argument (VERB|\{.*?\}): invalid choice: '(.*?)'")
+_UNKNOWN_VERB = r"argument (VERB|\{.*?\}): invalid choice: '(.*?)'"
 _EPILOG = """\
 exit codes: 0 done, 1 a bug in sweeper, 2 usage or a bad grid, 3 some runs failed, 4 not finished
 (launch --wait and status), 5 not found, 6 the environment, 130 interrupted"""
@@ -162,7 +162,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         from sweeper.fields.kinds import nearest
 
-        verb = _UNKNOWN_VERB.match(message)
+        verb = re.match(_UNKNOWN_VERB, message)
         options = [word for action in self._actions for word in action.option_strings]
         if verb is not None:
             names = [name for name in VERBS if " " not in name]

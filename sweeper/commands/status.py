@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep
 
 _SECONDS, _REMOTE_SECONDS = 1.0, 3.0
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR = r"\x1b\[[0-9;]*m"
 _BELOW = 8
 """Lines of the terminal that are reserved for the text below the table."""
 
@@ -110,7 +110,7 @@ def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
     shown: list[str] = []
     end = 0
     for line in lines:
-        plain = _COLOUR.sub("", line)
+        plain = re.sub(_COLOUR, "", line)
         if not plain and not end:
             end = len(shown)
         parts = chop_cells(plain, width)

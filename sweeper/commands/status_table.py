@@ -11,11 +11,9 @@ from sweeper.errors import UsageError
 from sweeper.results.progress import Reached, reached
 from sweeper.results.selectors import pick
 from sweeper.results.status import NOBODY, Status, alarms_of
-from sweeper.sweep.heartbeats import SILENT, Heartbeat, read_heartbeat
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural
 from sweeper.sweep.race import sentence as race_sentence
-from sweeper.sweep.run_record import RunRecord
 from sweeper.sweep.states import OPEN, State
 from sweeper.terminal import duration, print_json, print_table, say, shortened
 
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from sweeper.alarms import Alarm
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
+    from sweeper.sweep.heartbeats import Heartbeat
+    from sweeper.sweep.run_record import RunRecord
 
 _SHOWN = 50
 _REASON = 80
@@ -111,7 +111,7 @@ def _print_table(
         beat = _beat(sweep, run)
         spent = duration(_seconds(record, beat))
         at = (run.backend,) if several else ()
-        at += (beat.gpus or run.outcome.gpus,) if gpus else ()
+        at += ((beat and beat.gpus) or run.outcome.gpus,) if gpus else ()
         row = (run.name, state, *at, run.attempts, step, spent)
         why = shortened(run.explained or "", _REASON)
         rows.append((*row, *((record["value"],) if metric else ()), why))
@@ -189,16 +189,18 @@ def _interest(run: "RecordedRun") -> int:
     return 2 if run.state is State.PLANNED else 3 if run.state is State.SUCCEEDED else 1
 
 
-def _beat(sweep: "Sweep", run: "RecordedRun") -> Heartbeat:
-    """Return the last heartbeat of a running run's worker; an empty one for other runs."""
+def _beat(sweep: "Sweep", run: "RecordedRun") -> "Heartbeat | None":
+    """Return the last heartbeat of a running run's worker; None for other runs."""
     if run.state is not State.RUNNING:
-        return SILENT
+        return None
+    from sweeper.sweep.heartbeats import read_heartbeat  # for runs at work
+
     return read_heartbeat(sweep.store, sweep.folder.heartbeat(run.id, run.attempts))
 
 
-def _seconds(record: RunRecord, beat: Heartbeat) -> float | None:
+def _seconds(record: "RunRecord", beat: "Heartbeat | None") -> float | None:
     """Return how long a run took, or had taken at its worker's last heartbeat. Measured by the
     workers' own monotonic clocks: the time of day differs between hosts, and is sometimes set."""
-    if beat.up_s is None:
+    if beat is None or beat.up_s is None:
         return record["wall_s"]
     return (record["wall_s"] or 0.0) + beat.up_s

@@ -11,7 +11,7 @@ each level, and Python allows some hundreds of nested calls."""
 
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _HALF = "[\ud800-\udfff]"
-_MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+_MAY_BE_HALF = rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]"
 
 
 def decode(data: bytes) -> object:
@@ -24,7 +24,10 @@ def decode(data: bytes) -> object:
     if is_deep(data) and _has_levels(value, MOST_LEVELS):
         raise ValueError(f"nested more than {MOST_LEVELS} levels deep")
     strange = b"\0" in data[:4] or data[:1] in b"\xfe\xff"  # UTF-16 and other encodings
-    return mended(value) if strange or _MAY_BE_HALF.search(data) else value
+    # A pattern with two beginnings is slow, and most texts have neither.
+    if strange or ((b"\\u" in data or b"\xed" in data) and re.search(_MAY_BE_HALF, data)):
+        return mended(value)
+    return value
 
 
 def is_deep(data: bytes) -> bool:

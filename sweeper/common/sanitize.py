@@ -34,7 +34,7 @@ def sanitize(text: str) -> str:
 
 def sanitize_lines(text: str) -> str:
     """Make a text harmless as `sanitize` does, but keep its line breaks."""
-    if text.isascii() and text.replace("\n", "").isprintable():
+    if text.replace("\n", "").isprintable():
         return text
     return re.sub(_CONTROL_IN_LINES, _written_out, re.sub(_ORDER, "", text))
 

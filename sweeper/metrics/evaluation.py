@@ -8,12 +8,9 @@ from typing import NamedTuple
 from sweeper.common.json_values import list_of, table_of
 from sweeper.metrics.rows import as_float
 
-EVALUATION = "metadata.json"
-"""The file with the facts. Its scores are read as one row of metrics, but it does not show that a
-folder holds metrics: other programs use the name."""
 BASE = "base"
 """The name of the model before training, in place of a checkpoint's."""
-_STEP = re.compile(r"(?:^|step|batch|[-_/])(\d+)$")
+_STEP = r"(?:^|step|batch|[-_/])(\d+)$"
 
 
 class Facts(NamedTuple):
@@ -51,5 +48,5 @@ def facts_of(document: Mapping[str, object]) -> Facts | None:
 def step_of_name(checkpoint: object) -> int | None:
     """Return the step in the name of a checkpoint, such as `000020` or `step20`; None if there is
     none."""
-    match = _STEP.search(checkpoint) if isinstance(checkpoint, str) else None
+    match = re.search(_STEP, checkpoint) if isinstance(checkpoint, str) else None
     return None if match is None else int(match[1])

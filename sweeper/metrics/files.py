@@ -9,7 +9,6 @@ from contextlib import suppress
 from sweeper.common.decoding import decode
 from sweeper.common.json_values import table_of
 from sweeper.errors import NotFound
-from sweeper.metrics.evaluation import EVALUATION
 from sweeper.metrics.rows import Parsed, Row, as_step, describe_malformed, parse, shorten
 from sweeper.metrics.sources import Files, Source, Stamp
 from sweeper.store.base import Store
@@ -17,6 +16,9 @@ from sweeper.store.base import Store
 METRICS = "metrics.jsonl"
 NAMES = (METRICS, "metrics.csv", "progress.csv")
 """Names of metrics files. If a folder holds several, the first of these is read."""
+EVALUATION = "metadata.json"
+"""The file with the facts of an evaluation (`evaluation.py`). Its scores are read as one row of
+metrics, but it does not show that a folder holds metrics: other programs use the name."""
 PLACES = frozenset({*NAMES, *(f"{name}.parts" for name in NAMES)})
 """Names of files and folders that show that a folder holds metrics."""
 

@@ -53,6 +53,16 @@ def stamp_of(path: str) -> Stamp | None:
     return Stamp.of(status)
 
 
+def _status(path: str) -> os.stat_result | None:
+    """Return the properties of a local file; None if it does not exist. Raises `StoreError`."""
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}") from error
+
+
 class Source(Protocol):
     """A file, or the parts of one."""
 
@@ -189,10 +199,12 @@ class Files:
     def stamp(self, path: str) -> Stamp | None:
         """Return the stamp of `source`."""
         if self.local is not None:
-            stamp = stamp_of(self._full(path))
-            if stamp is not None:
-                return stamp
-        source = self.source(path)
+            status = _status(self._full(path))
+            if status is not None:
+                return Stamp.of(status)
+            source = self._local_parts(path)
+        else:
+            source = self.source(path)
         return None if source is None else source.stamp
 
     def _full(self, path: str) -> str:
@@ -200,21 +212,17 @@ class Files:
 
     def _local(self, path: str) -> Source | None:
         full = self._full(path)
-        try:
-            status = os.stat(full)
-        except (FileNotFoundError, NotADirectoryError):
-            if not os.path.isdir(f"{full}.parts"):
-                return None
-            return self._local_parts(path, f"{full}.parts")
-        except OSError as error:
-            raise StoreError(f"{full}: {error.strerror or error}") from error
-        return _Local(path, full, Stamp.of(status))
+        status = _status(full)
+        return self._local_parts(path) if status is None else _Local(path, full, Stamp.of(status))
 
-    def _local_parts(self, path: str, folder: str) -> Source | None:
+    def _local_parts(self, path: str) -> Source | None:
         """Return the same as `_parts` for parts on this machine."""
+        folder = f"{self._full(path)}.parts"
         stamps: dict[str, Stamp] = {}
         try:
             names = os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except OSError as error:
             raise StoreError(f"{folder}: {error.strerror or error}") from error
         for name in names:

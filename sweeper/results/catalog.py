@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from sweeper.errors import NotFound, StoreError, UsageError
-from sweeper.metrics.cache_folder import Contents, Folder
+from sweeper.metrics.cache_folder import Folder
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import check_states, current, named, pick, split_root
@@ -63,6 +63,7 @@ class Catalog:
     def _snapshot(self, store: Store) -> Store:
         if not store.is_remote:
             return store
+        from sweeper.metrics.cached_contents import Contents
         from sweeper.store.base import FarStore
         from sweeper.store.snapshot import Snapshot
 

@@ -1,6 +1,7 @@
 """Find runs outside sweeps: folders at any depth with a metrics file, or with other files of
 tinker-cookbook's log directories."""
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -10,8 +11,8 @@ from sweeper.common.decoding import decode
 from sweeper.common.json_values import is_table
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.cache_folder import Folder, Index
-from sweeper.metrics.evaluation import EVALUATION, Facts, facts_of, step_of_name
-from sweeper.metrics.files import PLACES
+from sweeper.metrics.evaluation import Facts, facts_of, step_of_name
+from sweeper.metrics.files import EVALUATION, PLACES
 from sweeper.metrics.rows import ends_final
 from sweeper.metrics.sources import Files, Stamp
 from sweeper.results.runs import OnError, RecordedRun
@@ -158,19 +159,16 @@ class FolderRun(RecordedRun):
 
         super().__init__(SweepFolder(store, above or "."), files, index, on_error)
         self._folder = folder
-        self._config: dict[str, object] | None = None
         self.id = hashlib.sha256(folder.encode("utf-8", "surrogatepass")).hexdigest()[:12]
         self.name = self.cell = name or os.path.basename(store.root.rstrip("/")) or "."
         self._facts: Facts | None = None
         ended = self.readable(self._recall_finished, False)
         self.state = State.SUCCEEDED if ended else NoState.UNKNOWN
 
-    @property
+    @functools.cached_property
     def config(self) -> dict[str, object]:
         """The contents of `config.json`; of an evaluation the facts in its `metadata.json`."""
-        if self._config is None:
-            self._config = self.readable(self._recall_config, {}) or {}
-        return self._config
+        return self.readable(self._recall_config, {}) or {}
 
     def folders(self) -> list[str]:
         return [self._folder]

@@ -4,11 +4,10 @@ has the runs of sweeps, `folders.py` those outside any sweep. An `Index` caches 
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics.cache_folder import Index
-from sweeper.metrics.evaluation import Facts
 from sweeper.metrics.files import MetricsFile, metrics_stamp
 from sweeper.metrics.objective import Judged, judged, missing_in
 from sweeper.metrics.rows import (
@@ -26,9 +25,12 @@ from sweeper.metrics.sources import Files, Stamp
 from sweeper.results.origins import Origin
 from sweeper.sweep.event import NOTHING, Outcome
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.run_record import RunRecord, Times
 from sweeper.sweep.states import NoState, State
 from sweeper.sweep.usage import NO_USAGE, Usage, total
+
+if TYPE_CHECKING:
+    from sweeper.metrics.evaluation import Facts
+    from sweeper.sweep.run_record import RunRecord, Times
 
 T = TypeVar("T")
 OnError = Callable[[StoreError], None]
@@ -66,6 +68,11 @@ class RecordedRun(ABC):
     retired: bool = False
     stage: str | None = None
     parents: tuple[str, ...] = ()
+    metric: Mapping[str, str] | None = None
+    quick: "Callable[[RecordedRun, str, str, str], Judged | None] | None" = None
+    caution: Callable[[str], None] | None = None
+    """Is called with a warning about a value that `record` gives, if one should be read with
+    care."""
 
     def __init__(
         self,
@@ -81,24 +88,19 @@ class RecordedRun(ABC):
         self.sweep_folder = folder
         self.files = files
         self.index = index
-        self.metric: Mapping[str, str] | None = None
-        self.quick: Callable[[RecordedRun, str, str, str], Judged | None] | None = None
-        self.caution: Callable[[str], None] | None = None
-        """Is called with a warning about a value that `record` gives, if one should be read with
-        care."""
 
     @property
     def key(self) -> dict[str, str]:
         """The values that identify the run in every table: `RUN_KEY`."""
         return {"run": self.id, "sweep": self.sweep, "root": self.root}
 
-    @property
+    @functools.cached_property
     def config(self) -> dict[str, object]:
         """The explicitly given values of the configuration."""
         return {}
 
     @property
-    def evaluation(self) -> Facts | None:
+    def evaluation(self) -> "Facts | None":
         """The facts about the evaluation, if the run is one in tinker-cookbook's EvalStore."""
         return None
 
@@ -177,12 +179,12 @@ class RecordedRun(ABC):
         return ": ".join(filter(None, (self.reason, detail))) or None
 
     @property
-    def times(self) -> Times:
+    def times(self) -> "Times":
         """`started` of the first attempt and `ended` of the deciding one (UTC, ISO 8601), and
         `wall_s`, the total seconds of attempts with an outcome; None if unknown."""
         return {"started": None, "ended": None, "wall_s": None}
 
-    def record(self, *, values: bool = True) -> RunRecord:
+    def record(self, *, values: bool = True) -> "RunRecord":
         """Return the run as plain values, in the form of `--json`: `id sweep name cell seed state
         attempts reason retired started ended wall_s root code commit launched metric value
         config`; with stages also `stage parents`, and with several places `backend`.
@@ -222,7 +224,7 @@ class RecordedRun(ABC):
             record["metric"] = None if metric is None else metric["name"]
             record["value"] = None if point is None else point.value
         record["config"] = self.config
-        return cast(RunRecord, record)
+        return cast("RunRecord", record)
 
     def value(self, metric: Mapping[str, str]) -> Judged | None:
         """Return the run's value of `metric` (`name`, `goal`, `at`), if any."""

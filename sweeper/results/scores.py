@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from sweeper.common.decoding import decode
 from sweeper.common.json_values import is_number, is_table
 from sweeper.errors import NotFound
-from sweeper.metrics.evaluation import BASE, EVALUATION, Facts, facts_of, step_of_name
+from sweeper.metrics.evaluation import BASE, Facts, facts_of, step_of_name
+from sweeper.metrics.files import EVALUATION
 from sweeper.metrics.rows import as_float
 from sweeper.sweep.run_record import RUN_KEY
 

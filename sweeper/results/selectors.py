@@ -15,7 +15,7 @@ from sweeper.sweep.states import OPEN, NoState, State
 Run = TypeVar("Run", bound=RecordedRun)
 
 _ID_DIGITS = 6
-_VALUE = re.compile(r"(?<==)([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)(?=[,*]|\Z)")
+_VALUE = r"(?<==)([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)(?=[,*]|\Z)"
 """Matches a number that is the whole value of a key in a name, or all of it before a `*`."""
 
 
@@ -124,7 +124,7 @@ def _full(run: RecordedRun) -> str:
 
 def in_one_spelling(name: str) -> str:
     """Write a name or selector with its numbers in canonical form: `3e-2` as `0.03`."""
-    return _VALUE.sub(lambda match: _canonical(match[1]), name)
+    return re.sub(_VALUE, lambda match: _canonical(match[1]), name)
 
 
 @functools.lru_cache(maxsize=4096)

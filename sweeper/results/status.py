@@ -12,7 +12,6 @@ from sweeper.results.selectors import current
 from sweeper.sweep import labels
 from sweeper.sweep.launcher import NO_OBSERVATIONS, Observations, held_of
 from sweeper.sweep.observation import Kind, Observation
-from sweeper.sweep.request import Asked
 from sweeper.sweep.states import OPEN, NoState, State
 from sweeper.sweep.usage import SweepUsage
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from sweeper.alarms import Alarm
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
+    from sweeper.sweep.request import Asked
     from sweeper.sweep.stage_waits import Fate
 
 NOBODY = "no launcher is running: no runs are started until `sweeper resume`"
@@ -149,7 +149,7 @@ def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
     return observations, told_of(sweep.plan, runs, stages)
 
 
-def _cancelled(sweep: "Sweep") -> Asked | None:
+def _cancelled(sweep: "Sweep") -> "Asked | None":
     from sweeper.sweep.sweep_requests import asked_cancel
 
     try:

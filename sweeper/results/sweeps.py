@@ -4,7 +4,7 @@ them."""
 import functools
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.common import codec
 from sweeper.errors import NotFound, StoreError
@@ -15,13 +15,15 @@ from sweeper.results.runs import OPEN_DAY, OnError, RecordedRun, Used
 from sweeper.store.at_once import each
 from sweeper.sweep.event import NOTHING, Outcome
 from sweeper.sweep.folder import INFORMATIVE, SweepFolder
-from sweeper.sweep.heartbeats import Heartbeat, read_heartbeat
 from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.plan import Run
 from sweeper.sweep.race import sentence
-from sweeper.sweep.run_record import Times
 from sweeper.sweep.states import OUTCOMES, Event, RunState, State, fold, is_finished
 from sweeper.sweep.usage import NO_USAGE, Usage
+
+if TYPE_CHECKING:
+    from sweeper.sweep.heartbeats import Heartbeat
+    from sweeper.sweep.run_record import Times
 
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
 _NO_EVENTS: set[tuple[int, Event]] = set()
@@ -59,7 +61,7 @@ class Sweep:
             if id(events) not in folded:
                 folded[id(events)] = fold(events)
         self._states = {run: folded[id(events)] for run, events in self.events.items()}
-        self._finished: dict[tuple[int, int, bool], bool] = {}
+        self._finished: dict[tuple[int, str | None, bool], bool] = {}
 
     @property
     def metric(self) -> dict[str, str] | None:
@@ -105,10 +107,12 @@ class Sweep:
         """Return whether a run is finished (`states.is_finished`). Runs that share their set of
         events share the answer."""
         events = self.events.get(run, _NO_EVENTS)
-        key = id(events), self.plan.retries_of(stage), retired
-        if key not in self._finished:
-            self._finished[key] = is_finished(events, key[1], retired=retired)
-        return self._finished[key]
+        key = id(events), stage, retired
+        finished = self._finished.get(key)
+        if finished is None:
+            finished = is_finished(events, self.plan.retries_of(stage), retired=retired)
+            self._finished[key] = finished
+        return finished
 
     @functools.cached_property
     def _by_id(self) -> dict[str, "SweepRun"]:
@@ -163,7 +167,7 @@ class SweepRun(RecordedRun):
         super().__init__(sweep.folder, sweep.files, sweep.index, sweep.told)
         self._sweep = sweep
         self._state = state
-        self._config: dict[str, object] = dict(planned.config)
+        self._planned = planned
         self._unreadable = False
         self.id = planned.id
         self.name = planned.name
@@ -176,9 +180,9 @@ class SweepRun(RecordedRun):
         self.parents = planned.parents
         self.metric = sweep.metric_of(planned.stage)
 
-    @property
+    @functools.cached_property
     def config(self) -> dict[str, object]:
-        return self._config
+        return dict(self._planned.config)
 
     @property
     def race(self) -> str | None:
@@ -209,7 +213,7 @@ class SweepRun(RecordedRun):
         return self._ending.reason
 
     @property
-    def times(self) -> Times:
+    def times(self) -> "Times":
         ending = self._ending
         return {"started": ending.started, "ended": ending.ended, "wall_s": ending.wall_s}
 
@@ -293,8 +297,10 @@ class SweepRun(RecordedRun):
             return used_of[0]
         return used_of[0]._replace(usage=self.heartbeat(attempt).usage)
 
-    def heartbeat(self, attempt: int) -> Heartbeat:
+    def heartbeat(self, attempt: int) -> "Heartbeat":
         """Return the last heartbeat of an attempt's worker."""
+        from sweeper.sweep.heartbeats import read_heartbeat  # for runs at work
+
         return read_heartbeat(self.store, self.sweep_folder.heartbeat(self.id, attempt))
 
     def ended(self, attempt: int) -> Outcome:

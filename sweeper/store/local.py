@@ -249,9 +249,18 @@ def _make_folder(folder: str) -> None:
 def _content(full: str, start: int = 0, size: int = -1) -> bytes:
     """Return `size` bytes of a file from `start` on; all remaining bytes by default."""
     try:
-        with open(full, "rb", opener=open_regular) as file:
-            file.seek(start)
-            return file.read(size)
+        # Not `open`: making its object takes longer than reading a small file.
+        descriptor = open_regular(full)
+        try:
+            wanted = max(os.fstat(descriptor).st_size - start, 0) if size < 0 else size
+            data = os.pread(descriptor, wanted, start)
+            while len(data) < wanted and (
+                more := os.pread(descriptor, wanted - len(data), start + len(data))
+            ):
+                data += more
+        finally:
+            os.close(descriptor)
+        return data
     except FileNotFoundError as error:
         raise NotFound(f"{full}: no such file") from error
     except OSError as error:

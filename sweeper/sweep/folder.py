@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sweeper.sweep.launcher import Observations, Service
     from sweeper.sweep.plan import Plan
     from sweeper.sweep.race_rounds import Round
+    from sweeper.sweep.request import Pause
     from sweeper.sweep.stage_inputs import Choice, Chosen
 
     T = TypeVar("T")
@@ -329,7 +330,11 @@ class SweepFolder:
         runs. A pause that was requested or withdrawn later is included."""
         from sweeper.store.documents import read_as
         from sweeper.sweep import launcher
-        from sweeper.sweep.request import read_pause
+
+        def read_pause(document: object, place: str) -> "Pause | None":
+            from sweeper.sweep.request import read_pause  # few sweeps have ever been paused
+
+            return read_pause(document, place)
 
         try:
             observations = read_as(self.store, self.observations, launcher.read_observations)

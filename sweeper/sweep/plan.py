@@ -1,6 +1,5 @@
 """A sweep's plan, stored in `sweep.json` when it is launched."""
 
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple, Never
@@ -31,16 +30,20 @@ from sweeper.sweep.usage import Usage
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
 _SEEDS = 2**63
 """Bound of seeds in a table of runs."""
+_LONGEST_ID = 64
 
 
 def _is_seed(seed: int) -> bool:
     return -_SEEDS <= seed < _SEEDS
 
 
+def _is_id(text: str) -> bool:
+    letters = text.replace("_", "").replace("-", "")
+    return len(text) <= _LONGEST_ID and text.isascii() and letters.isalnum() and text[0].isalnum()
+
+
 # Ids are part of paths and job names, so an unchecked one could lead anywhere.
-_Id = Annotated[
-    str, Check(re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}").fullmatch, "letters, digits, _ and -")
-]
+_Id = Annotated[str, Check(_is_id, "letters, digits, _ and -")]
 _Seed = Annotated[int, Check(_is_seed, "a 64-bit integer")]
 
 

@@ -19,7 +19,7 @@ PARENT = "from"
 LATE = ("checkpoint.state", "checkpoint.sampler", "log_path")
 """Values of a parent that are known only once it has ended."""
 
-REFERENCE = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_]*)\.([^{}]*)\}")
+_REFERENCE = r"\$\{([A-Za-z][A-Za-z0-9_]*)\.([^{}]*)\}"
 """A reference to a stage in a configuration: `${sft.checkpoint.state}`."""
 
 T = TypeVar("T")
@@ -148,7 +148,7 @@ def references(value: object) -> Iterator[tuple[str, str]]:
     """Yield the references to stages in a value, as pairs of stage and key."""
     if isinstance(value, str):
         if "${" in value:
-            for match in REFERENCE.finditer(value):
+            for match in re.finditer(_REFERENCE, value):
                 yield match[1], match[2]
     elif isinstance(value, Mapping):
         for item in cast("Mapping[str, object]", value).values():
@@ -174,10 +174,10 @@ def _fill(value: object, find: Callable[[str, str], object]) -> object:
     if isinstance(value, str):
         if "${" not in value:
             return value
-        whole = REFERENCE.fullmatch(value)
+        whole = re.fullmatch(_REFERENCE, value)
         if whole:
             return find(whole[1], whole[2])
-        return REFERENCE.sub(lambda match: text_of(find(match[1], match[2])), value)
+        return re.sub(_REFERENCE, lambda match: text_of(find(match[1], match[2])), value)
     if isinstance(value, dict):
         entries = cast("dict[str, object]", value)
         return {key: _fill(item, find) for key, item in entries.items()}

@@ -13,7 +13,8 @@ import pytest
 from harness.s3_proxy import FIRST, Fault, Proxy, apart
 
 from sweeper.errors import StoreError
-from sweeper.metrics.cache_folder import Contents, Folder
+from sweeper.metrics.cache_folder import Folder
+from sweeper.metrics.cached_contents import Contents
 from sweeper.store.base import FarStore, Store
 from sweeper.store.opening import open_store
 from sweeper.store.shared import SharedStore, open_shared

@@ -15,7 +15,8 @@ from harness.small_disk import can_mount, small_disk
 
 from sweeper.errors import StoreError
 from sweeper.launcher.packing import pack_results
-from sweeper.metrics.cache_folder import Contents, Folder
+from sweeper.metrics.cache_folder import Folder
+from sweeper.metrics.cached_contents import Contents
 from sweeper.results.sweeps import Sweep
 from sweeper.store.base import FarStore
 from sweeper.store.opening import open_store

@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from sweeper.errors import AlreadyExists
-from sweeper.metrics.cache_folder import Contents, Folder
+from sweeper.metrics.cache_folder import Folder
+from sweeper.metrics.cached_contents import Contents
 from sweeper.store.base import Entry
 from sweeper.store.opening import open_store
 from sweeper.store.remote import RemoteStore

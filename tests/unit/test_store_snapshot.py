@@ -10,7 +10,8 @@ import pytest
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.launcher.packing import pack_results
-from sweeper.metrics.cache_folder import Contents, Folder
+from sweeper.metrics.cache_folder import Folder
+from sweeper.metrics.cached_contents import Contents
 from sweeper.results.registry import Registry
 from sweeper.store.base import Entry
 from sweeper.store.opening import open_store

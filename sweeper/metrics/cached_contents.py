@@ -1,0 +1,81 @@
+"""The contents and listings of a remote store's sweeps, cached between processes."""
+
+import atexit
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+from sweeper.metrics.cache_folder import Folder
+from sweeper.store.base import Entry
+from sweeper.sweep.settled import GATES, is_settled
+
+_SMALL = 4096
+"""Bytes of the largest file of a remote store whose content is cached."""
+_PLAN = 1 << 22
+"""The same for files directly in a sweep's folder, such as its plan."""
+
+_LISTED_NS = 600 * 10**9
+"""The longest that a listing is used again."""
+
+
+class Contents:
+    """The contents of small files of a remote store, by their stamps. A file that a listing shows
+    unchanged is not read again. They are saved when the process ends. Listings of sweeps that
+    nothing writes to are used again too, for `_LISTED_NS` at most: no one is told of files that
+    are removed by hand."""
+
+    gates: tuple[str, ...] = GATES
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._tops: dict[str, dict[str, list[Any]]] = {}
+        self._changed: set[str] = set()
+
+    def _of(self, path: str) -> dict[str, list[Any]]:
+        top = path.partition("/")[0]
+        if top not in self._tops:
+            stored = self._folder.load_json(f"contents of {top}")
+            self._tops[top] = cast(dict[str, list[Any]], stored or {})
+        return self._tops[top]
+
+    def get(self, path: str, stamp: tuple[int, int]) -> bytes | None:
+        """Return the content of the file with this stamp; None if it is not cached."""
+        entry = self._of(path).get(path)
+        if entry is None or (entry[0], entry[1]) != stamp:
+            return None
+        return str(entry[2]).encode()
+
+    def put(self, path: str, stamp: tuple[int, int], data: bytes) -> None:
+        """Remember the content of a file, if it is a small text."""
+        if len(data) > (_PLAN if path.count("/") == 1 else _SMALL):
+            return
+        try:
+            self._of(path)[path] = [*stamp, data.decode()]
+        except UnicodeDecodeError:
+            return
+        if not self._changed:
+            atexit.register(self.save)
+        self._changed.add(path.partition("/")[0])
+
+    def listing(self, top: str, gate: Sequence[Entry]) -> list[Entry] | None:
+        """Return the files of a sweep as they were listed before, if none has changed since."""
+        stored = self._folder.load_json(f"listing of {top}")
+        if stored is None or stored["gate"] != [[*entry] for entry in gate]:
+            return None
+        if not 0 <= time.time_ns() - cast(int, stored["time"]) < _LISTED_NS:
+            return None
+        return [Entry(*entry) for entry in cast(list[Any], stored["files"])]
+
+    def put_listing(self, top: str, gate: Sequence[Entry], listing: Sequence[Entry]) -> None:
+        """Remember the files of a sweep if nothing writes to it. `gate` was listed before them."""
+        start = len(top) + 1
+        gated = (entry.path[start:] for entry in gate)
+        if is_settled(gated) and is_settled(entry.path[start:] for entry in listing):
+            document = {"gate": gate, "time": time.time_ns(), "files": listing}
+            self._folder.save_json(f"listing of {top}", document)
+
+    def save(self) -> None:
+        """Save new contents."""
+        for top in self._changed:
+            self._folder.save_json(f"contents of {top}", self._tops[top])
+        self._changed.clear()
