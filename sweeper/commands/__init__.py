@@ -1,19 +1,20 @@
-"""The verbs of the command line. A verb's file has `add_arguments`, and `run`, which returns the
-exit code. Files are loaded on demand.
+"""The verbs of the command line. The file of a verb defines `add_arguments` and `run`; `run`
+returns the exit code. Files are loaded on demand.
 
-To write a verb, copy `sql.py`, and add a line to `_BY_HEADING`. What verbs use:
+To write a verb, copy `sql.py`, and add a line to `_BY_HEADING`. Helpers for verbs:
 
     commands/arguments.py   shared arguments: `optional_sweep`, `runs_of_any_sweeps`, `json`
-    commands/selection.py   the sweeps and runs that they choose: `open_registry`, `open_chosen`
+    commands/selection.py   the sweeps and runs that these choose: `open_registry`, `open_chosen`
     terminal.py             printing: `say`, `print_table`, `warn`, `number`, `duration`
     commands/output.py      more printing: `print_json_answer`, `print_text`, `confirmed`
     results/problems.py     `tell_problems(registry.problems)`: the exit code of a verb that reads
     errors.py               errors to raise: `UsageError`, `NotFound`, `EnvironmentFailure`
     sweep/hint.py           `hint("ls", name, root=root)`: a command in a message
 
-What a registry answers: `choose` runs by the arguments, `handles` and `all_handles` the runs of a
-sweep (also those of plain folders), `sweep_records` a row for each sweep that is not archived. A
-run of a sweep (`results/sweeps.py`: `SweepRun`) has its `events`, `times` and `outcome`.
+Methods of a registry: `choose` returns the runs that arguments select; `handles` and `all_handles`
+return the runs of a sweep, also those of plain folders; `sweep_records` returns a row for each
+sweep that is not archived. A run of a sweep (`SweepRun` in `results/sweeps.py`) has `events`,
+`times` and `outcome`.
 """
 
 import importlib
@@ -131,13 +132,14 @@ _BY_HEADING: "dict[str, dict[str, tuple[str, ...]]]" = {
         "agent transcript": ("list started agents, or print what one did", "", "agent_start"),
     },
 }
-"""The verbs by heading of `sweeper --help`. Of each: what it does, the arguments of an example that
-works, and its file if that is not named after it (such a file has several verbs, in a table
-`VERBS`). Second words are listed in the help of their verb."""
+"""The verbs under their headings in `sweeper --help`. An entry has a description, the arguments of
+a working example, and the name of the verb's file if it differs from the verb. Such a file has
+several verbs, listed in a table `VERBS`. Second words (`sweep archive`) are listed in the help of
+their verb."""
 
 
 class Entry:
-    """A verb in help: its heading, what it does, and a command that works."""
+    """A verb in the help: its heading, its description, and an example command that works."""
 
     def __init__(self, name: str, heading: str, summary: str, given: str, file: str = "") -> None:
         self.heading, self.summary, self.file = heading, summary, file
@@ -165,7 +167,7 @@ FORMER = {
     "tasks check": "doctor tasks",
     "notify": "doctor notify",
 }
-"""Names that verbs had before. They still work, and are neither listed nor completed."""
+"""Former names of verbs. They still work, but help and completion leave them out."""
 
 
 def of_today(given: Sequence[str]) -> tuple[list[str], str | None]:
@@ -180,7 +182,7 @@ def of_today(given: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def parts(verb: str) -> dict[str, str]:
-    """Return the second words that a verb takes, each with its whole name."""
+    """Return the second words that a verb takes, each with the full name of its verb."""
     whole = [name for name in VERBS if name.startswith(f"{verb} ")]
     return {name.partition(" ")[2]: name for name in whole}
 

@@ -23,13 +23,15 @@ def _add_mcp(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper agent mcp`."""
     allowed = shared.group(verb, "what agents may do")
     allowed.add_argument(
-        "--grids", default=".", help="the folder with the grids that agents may launch (.)"
+        "--grids",
+        default=".",
+        help="the folder with the grids that agents may launch (default: the current folder)",
     )
     allowed.add_argument(
         "--budget",
         metavar="KEY=VALUE,...",
-        help="all that agents may ever launch in this root: runs, tokens, usd, hours, as "
-        "runs=50,usd=20 (without: nothing)",
+        help="limit on everything that agents launch in this root: runs, tokens, usd, hours, such "
+        "as runs=50,usd=20 (default: agents launch nothing)",
     )
     shared.group(verb, "how to serve").add_argument(
         "--http",
@@ -41,10 +43,10 @@ def _add_mcp(verb: ArgumentParser) -> None:
 
 
 def _mcp(arguments: Namespace) -> int:
-    """Serve until the client closes the connection, or for ever over HTTP."""
+    """Serve until the client closes the connection; over HTTP, until a signal."""
     limits = read_limits(arguments.budget)
     if not os.path.isdir(arguments.grids):
-        raise UsageError(f"--grids {arguments.grids}: is not a folder")
+        raise UsageError(f"--grids {arguments.grids} is not a folder")
     try:
         from sweeper.agents.server import serve_http, serve_stdio, token_of
     except ModuleNotFoundError as error:
@@ -58,14 +60,14 @@ def _mcp(arguments: Namespace) -> int:
     )
     if arguments.http is None:
         if sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
-            warn("this speaks MCP on stdin and stdout (docs/agents.md); see also --http")
+            warn("serving MCP on stdin and stdout (docs/agents.md); --http serves on a port")
         serve_stdio(workspace)
         return 0
     token, place = os.environ.get(_TOKEN, ""), f"${_TOKEN}"
     if not token:
         token, place = token_of(paths.home(), lambda: secrets.token_urlsafe(32))
     if len(token) < _SHORTEST:
-        raise UsageError(f"{place}: has less than {_SHORTEST} characters")
+        raise UsageError(f"{place}: the token has less than {_SHORTEST} characters")
 
     def ready(port: int) -> None:
         warn(f"http://127.0.0.1:{port}/mcp; the token (Authorization: Bearer) is in {place}")
@@ -90,12 +92,14 @@ def _add_skill(verb: ArgumentParser) -> None:
     )
     where.add_argument("--force", action="store_true", help="overwrite a different file")
     shared.group(verb, shared.OUTPUT).add_argument(
-        "--agents-md", action="store_true", help="print AGENTS.md of sweeper's repository instead"
+        "--agents-md",
+        action="store_true",
+        help="print AGENTS.md of sweeper's repository, not a skill",
     )
 
 
 def _skill(arguments: Namespace) -> int:
-    """Print a skill, or write the skills into the folder where agents find them."""
+    """Print a skill, or install the skills in the folder where agents find them."""
     if arguments.agents_md and arguments.install is not None:
         raise UsageError("--agents-md only prints; --install installs only skills")
     if arguments.install is None:

@@ -1,4 +1,5 @@
-"""`sweeper agent start`: starts a coding agent in a sandbox. Its prompts, and its transcript."""
+"""`sweeper agent start`: starts a coding agent in a sandbox. `agent prompts` and `agent transcript`
+print what agents are asked and what they did."""
 
 import os
 import secrets
@@ -36,7 +37,10 @@ def _add_start(verb: ArgumentParser) -> None:
     agent = shared.group(verb, "the agent")
     agent.add_argument("--model", required=True, help="the model, by its name for the agent")
     agent.add_argument(
-        "--prompt", required=True, metavar="FILE", help="a file, or a name of `agent prompts`"
+        "--prompt",
+        required=True,
+        metavar="FILE",
+        help="the task: a file, or a name that `agent prompts` lists",
     )
     agent.add_argument(
         "--agent",
@@ -45,42 +49,56 @@ def _add_start(verb: ArgumentParser) -> None:
         help=f"{', '.join(CLIS)}, or a command with {{model}}, {{prompt}}, {{mcp}}; it reads the "
         "prompt from standard input (claude)",
     )
-    agent.add_argument("--name", help="its name in the store (the prompt's name and the time)")
-    agent.add_argument("--grids", metavar="DIR", help="its folder (agents/NAME, made if missing)")
-    place = shared.group(verb, "where it works")
+    agent.add_argument(
+        "--name", help="the agent's name in the store (default: the prompt's name and the time)"
+    )
+    agent.add_argument(
+        "--grids", metavar="DIR", help="the agent's folder (default: agents/NAME, made if missing)"
+    )
+    place = shared.group(verb, "the sandbox")
     place.add_argument("--in", dest="place", choices=PLACES, default=PLACES[0], help="(podman)")
     place.add_argument(
-        "--image", help="its image; for podman also a folder with a Linux file system"
+        "--image", help="the container image; for podman also a folder with a Linux file system"
     )
     place.add_argument("--network", help="podman: none, host, ... (podman's default)")
     place.add_argument("--memory", type=int, metavar="MIB", help="the most memory of a container")
-    allowed = shared.group(verb, "what it may use")
+    allowed = shared.group(verb, "what the agent may use")
     allowed.add_argument(
         "--budget",
         default="",
         metavar="KEY=VALUE,...",
-        help="as for `agent mcp`: all that agents may ever launch in this root (without: nothing)",
+        help="limit on everything that agents launch in this root, as for `agent mcp` (default: "
+        "agents launch nothing)",
     )
-    allowed.add_argument("--hours", type=float, default=8.0, help="the most time it gets (8)")
-    allowed.add_argument("--restarts", type=int, default=2, help="starts after a failure (2)")
+    allowed.add_argument(
+        "--hours", type=float, default=8.0, help="the agent ends after this many hours (8)"
+    )
+    allowed.add_argument(
+        "--restarts",
+        type=int,
+        default=2,
+        help="how many times the agent is started again after a failure (2)",
+    )
     allowed.add_argument(
         "--secret",
         action="append",
         default=[],
         metavar="NAME",
-        help="a variable of this environment that it gets too; masked in the transcript",
+        help="also pass this environment variable to the agent; its value is masked in the "
+        "transcript",
     )
     shared.group(verb, shared.OUTPUT).add_argument(
-        "--test-only", action="store_true", help="prepare and check everything, start no agent"
+        "--test-only", action="store_true", help="prepare and check everything, but start no agent"
     )
     shared.root(verb)
 
 
 def _request(arguments: Namespace, store: Store) -> session.Start:
-    """Return what to start. Raises `UsageError`, `EnvironmentFailure`."""
+    """Read from the arguments which agent to start, and how. Raises `UsageError`,
+    `EnvironmentFailure`."""
     allowance.read_limits(arguments.budget)
     if not 0 < arguments.hours <= 10_000 or arguments.restarts < 0:
-        raise UsageError("--hours must be above 0 and --restarts at least 0")
+        raise UsageError("--hours must be above 0, and --restarts 0 or more")
     cli = find_cli(arguments.agent)
     task = prompts.task_of(arguments.prompt)
     name = arguments.name
@@ -110,7 +128,7 @@ def _request(arguments: Namespace, store: Store) -> session.Start:
 
 
 def _start(arguments: Namespace) -> int:
-    """Start an agent and follow it to its end, or with `--test-only` check what it would find."""
+    """Start an agent and follow it until it ends; with `--test-only`, only check the sandbox."""
     from importlib.util import find_spec
 
     if find_spec("mcp") is None:
@@ -138,7 +156,8 @@ def _start(arguments: Namespace) -> int:
 
 
 def _check(start: session.Start) -> int:
-    """Print what the agent would be started with, and what the check in the sandbox says."""
+    """Print the command, the folder and the prompt of the agent, and the result of the check in the
+    sandbox."""
     checked = session.check(start)
     image = f", image {start.sandbox.image}" if start.sandbox.image else ""
     for title, text in (
@@ -186,14 +205,12 @@ def _add_transcript(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper agent transcript`."""
     output = shared.group(verb, shared.OUTPUT)
     output.add_argument("agent", nargs="?", help="an agent's name (default: list them)")
-    output.add_argument(
-        "--prompt", action="store_true", help="print the prompt that it got instead"
-    )
+    output.add_argument("--prompt", action="store_true", help="print the prompt that the agent got")
     shared.root(verb)
 
 
 def _transcript(arguments: Namespace) -> int:
-    """List the agents of a root, or print what one has printed."""
+    """List the agents of a root, or print what one agent did."""
     store = open_store(arguments.root or default_root())
     if arguments.agent is None:
         rows = [
@@ -205,7 +222,7 @@ def _transcript(arguments: Namespace) -> int:
         print_table(columns, rows)
         return 0
     if not is_sweep_name(arguments.agent):
-        raise UsageError(f"{arguments.agent}: is not a name of an agent")
+        raise UsageError(f"no agent is named {arguments.agent}")
     read_session(store, arguments.agent)
     if arguments.prompt:
         text = read_prompt(store, arguments.agent)

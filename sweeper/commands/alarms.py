@@ -49,13 +49,13 @@ def run(arguments: Namespace) -> int:
 
 
 def _record(alarm: Alarm, attempts: int, outcome: str | None) -> dict[str, object]:
-    """Return an alarm for `--json`. `current`: it is about the newest attempt; `outcome`: the
-    result of its `on_alarm` actions."""
+    """Return an alarm for `--json`. `current` tells whether the alarm is about the newest attempt;
+    `outcome` is the result of its `on_alarm` actions."""
     return {**alarm.document(), "current": alarm.attempt == attempts, "outcome": outcome}
 
 
 def _done(sweep: Sweep, alarm: Alarm) -> str | None:
-    """Return the outcome of an alarm's actions; None while it is unknown."""
+    """Return the outcome of an alarm's actions; None if it is not recorded yet."""
     try:
         outcome = read_action(sweep.folder, alarm).outcome
     except NotFound:

@@ -30,14 +30,14 @@ def add_arguments(verb: ArgumentParser) -> None:
     compare = shared.group(verb, shared.COMPARE)
     compare.add_argument(
         "--noise",
-        help="which noise between seeds is used: auto, pooled, own, or from=SWEEP,... to include "
-        "that of earlier sweeps (default: the grid's)",
+        help="how the noise between seeds is estimated: auto, pooled, own, or from=SWEEP,... to "
+        "include earlier sweeps (default: the grid's)",
     )
     compare.add_argument(
         "--failed",
         choices=FAILED,
-        help="what a failed run counts as: a bound, the worst value, or nothing (default: the "
-        "grid's)",
+        help="how a failed run counts: as a bound, as the worst value, or not at all (default: "
+        "the grid's)",
     )
     compare.add_argument(
         "--by",
@@ -53,14 +53,14 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def _add_output_arguments(verb: ArgumentParser) -> None:
-    """Declare what a report reads beside its sweeps, and what is written."""
+    """Declare the arguments for other inputs of a report, and for what is written."""
     folders = shared.group(verb, "runs in plain folders")
     folders.add_argument(
         "--ignore",
         metavar="KEY",
         action="append",
         default=[],
-        help="a configuration key that is not a setting; repeatable",
+        help="a configuration key that does not count as a setting; repeatable",
     )
     folders.add_argument(
         "--seed",
@@ -91,7 +91,7 @@ def _add_output_arguments(verb: ArgumentParser) -> None:
 
 
 class _OneSetting(shared.Once):
-    """The setting of `--by`."""
+    """The action of `--by`, which refuses a second setting."""
 
     refusal = (
         "--by is given once, not as {first} and as {second}: write --by {first},{second} to "
@@ -100,7 +100,7 @@ class _OneSetting(shared.Once):
 
 
 def run(arguments: Namespace) -> int:
-    """Write the report, print the verdict."""
+    """Write the report and print the verdict."""
     wanted = arguments.sweeps or [newest(open_registry(arguments, snapshot=True))]
     registry, names = open_named(arguments.root, wanted)
     stages = _stages(registry, names) if len(names) == 1 else []
@@ -127,7 +127,7 @@ def run(arguments: Namespace) -> int:
 def _of_all(
     arguments: Namespace, registry: "Registry", name: str, reports: "dict[str, Report]"
 ) -> str:
-    """Write the page over all stages. Return its path."""
+    """Write the page that covers all stages. Return its path."""
     from sweeper.analysis.page.pipeline import pipeline, write
 
     sweep = registry.sweep(name)
@@ -173,7 +173,7 @@ def _report(
 
 
 def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "Kept | None":
-    """Write the notes, if there is a folder for them."""
+    """Write the notes, if their folder exists."""
     from sweeper.analysis.page.notebook import FOLDER, keep
 
     folder = arguments.notes or (FOLDER if os.path.isdir(FOLDER) else None)
@@ -209,12 +209,12 @@ def _cost(registry: "Registry", report: "Report") -> str | None:
 
 
 def _print_power(report: "Report") -> None:
-    """Print which leads more or fewer seeds of the same cells would find."""
+    """Print how small a lead can be detected with more or fewer seeds of the same cells."""
     rows = report.document["verdict"]["power"]
     if not rows:
         print("The noise between seeds is not known, so no number of seeds can be judged.\n")
         return
-    print("In 4 of 5 sweeps of as many cells, with this noise, the best cell is named alone if")
+    print("With this noise and this number of cells, 4 of 5 sweeps name the best cell alone if")
     print_table(["seeds", "it leads by"], [[row["seeds"], row["text"]] for row in rows])
     print()
 
@@ -234,4 +234,4 @@ def _print(arguments: Namespace, report: "Report", notebook: "Kept | None") -> N
             say(f"notes: {notebook.path}")
     say(f"report: {report.html_path}")
     if "://" in report.html_path:
-        say("no browser opens this address: --out FOLDER writes the report to a folder")
+        say("a browser cannot open this address: write the report to a folder with --out FOLDER")

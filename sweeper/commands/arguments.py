@@ -21,10 +21,10 @@ def group(verb: ArgumentParser, title: str) -> _ArgumentGroup:
 
 
 class Once(Action):
-    """An action that stores a value and refuses a second one, which would silently replace the
+    """An action that stores a value and refuses a second one instead of silently replacing the
     first. `refusal` is the message, with `{first}` and `{second}` for the values."""
 
-    refusal = "{second}: {first} is given already"
+    refusal = "{second}: {first} is already given; give only one"
 
     def __call__(
         self,
@@ -41,7 +41,7 @@ class Once(Action):
 
 
 class OneRoot(Once):
-    """The root of a verb that takes one."""
+    """The action of `--root` for a verb that takes only one root."""
 
     refusal = "--root is given twice, but this verb takes one root"
 
@@ -83,7 +83,8 @@ def select(verb: ArgumentParser, title: str = RUNS) -> None:
     which.add_argument("--state", action="append", help="only runs in this state; repeatable")
     which.add_argument(
         "--where",
-        help="only runs with this: 'lr < 1e-3 and not (seed = 1 or state in (failed, lost))'",
+        help="only runs that meet a condition: 'lr < 1e-3 and not (seed = 1 or state in (failed, "
+        "lost))'",
     )
 
 
@@ -94,13 +95,13 @@ def runs_of_any_sweeps(verb: ArgumentParser, default: str = "all") -> None:
         nargs="*",
         default=[],
         metavar="RUN",
-        help="a sweep, sweep/run, a run's name, its beginning, a glob or an id (default: "
-        f"{default})",
+        help="a sweep, sweep/run, a run's name, the beginning of a name, a glob or an id "
+        f"(default: {default})",
     )
 
 
 def optional_sweep(verb: ArgumentParser, default: str = "the newest", title: str = SWEEP) -> None:
-    """Add a sweep that may be left out; `default` says which one that means."""
+    """Add an optional sweep; `default` says which sweep is used without it."""
     group(verb, title).add_argument(
         "sweep", nargs="?", metavar="SWEEP", help=f"a sweep (default: {default})"
     )
@@ -129,7 +130,7 @@ def _runs(verb: ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="RUN",
-        help="a name, its beginning, a glob, an id (default: all)",
+        help="a run's name, the beginning of a name, a glob or an id (default: all)",
     )
 
 
@@ -142,7 +143,7 @@ def grid(verb: ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="key=value",
-        help="replace a base value or an axis; key=a,b sets an axis, ~key drops one",
+        help="replace a base value or an axis; key=a,b sets an axis, ~key removes an axis",
     )
     grid.add_argument(
         "--no-validate", action="store_true", help="do not check configurations with the recipe"
@@ -158,7 +159,7 @@ def launch_options(verb: ArgumentParser) -> _ArgumentGroup:
     launch.add_argument(
         "--budget",
         metavar="KEY=VALUE,...",
-        help="usd, tokens, hours or on_reach, over the grid's budget: usd=20,on_reach=pause",
+        help="replace usd, tokens, hours or on_reach of the grid's budget: usd=20,on_reach=pause",
     )
     return launch
 
@@ -177,12 +178,13 @@ def wait(verb: ArgumentParser) -> None:
         "-v",
         "--verbose",
         action="store_true",
-        help="log details of the launcher (`sweeper logs --launcher`); with --wait also print them",
+        help="log details of the launcher, which `sweeper logs --launcher` shows; with --wait "
+        "also print them",
     )
 
 
 def set_log_level(arguments: Namespace) -> None:
-    """Do what `-v` asks for, for this process and the launcher that it starts."""
+    """Apply `-v` to this process and to the launcher that it starts."""
     if arguments.verbose:
         from sweeper.common.logs import LEVEL, SHOWN
 
@@ -204,12 +206,12 @@ def trust(verb: ArgumentParser, title: str = LAUNCH) -> None:
 def weights(verb: ArgumentParser) -> None:
     """Add the choice of a run, and of its checkpoint."""
     what = group(verb, "which weights")
-    what.add_argument("of", metavar="SWEEP|RUN", help="a run, or a sweep: its best run")
+    what.add_argument("of", metavar="SWEEP|RUN", help="a run, or a sweep (its best run)")
     what.add_argument(
         "--which",
         default="final",
         metavar="final|best|NAME",
-        help="the checkpoint: the final one (default), the best by the metric, or one by name",
+        help="the checkpoint: final (default), best (by the metric), or a checkpoint's name",
     )
 
 
@@ -224,5 +226,6 @@ def judge(verb: ArgumentParser, title: str = COMPARE) -> None:
     )
     compare.add_argument(
         "--at",
-        help="which value of a run counts: last, best, mean_of_last=5, auto (default: the grid's)",
+        help="which value of a run counts: last, best, mean_of_last=5 or auto (default: the "
+        "grid's)",
     )

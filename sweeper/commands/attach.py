@@ -20,7 +20,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def _why_none(sweep: Sweep) -> str:
-    """Return why a sweep has no windows here."""
+    """Explain why a sweep has no windows here."""
     places = sweep.plan.launch.places
     if "tmux" not in places:
         return f"{sweep.name} has no tmux windows: its backend is {', '.join(places)}"
@@ -28,7 +28,7 @@ def _why_none(sweep: Sweep) -> str:
 
 
 def run(arguments: Namespace) -> NoReturn:
-    """Become a tmux client that shows a sweep's windows."""
+    """Attach this terminal to the tmux windows of a sweep."""
     registry = open_registry(arguments, snapshot=True)
     name = arguments.sweep or newest(registry)
     sweep = registry.sweep(name)
@@ -36,8 +36,8 @@ def run(arguments: Namespace) -> NoReturn:
 
 
 def go(root: str, name: str, why_none: Callable[[], str] = str) -> NoReturn:
-    """Become a tmux client that shows the windows of a sweep. `why_none` returns why it has none.
-    Raises `NotFound` then, and `UsageError` without a terminal."""
+    """Attach this terminal to the tmux windows of a sweep. Raises `UsageError` without a terminal,
+    and `NotFound` with the text that `why_none` returns if there are no windows."""
     from sweeper.backends.tmux.server import TmuxServer, socket_name
 
     server = TmuxServer()
@@ -56,7 +56,7 @@ def go(root: str, name: str, why_none: Callable[[], str] = str) -> NoReturn:
         command += ["attach", "-t", session]
         if environment.pop("TMUX", None):  # tmux refuses to nest if TMUX is set, but nesting works
             advice = (
-                "in another tmux: type the prefix twice to reach this one (C-b C-b d leaves it)"
+                "tmux inside tmux: press the prefix twice for the inner one (C-b C-b d detaches it)"
             )
             command += [";", "display-message", "-d", "4000", advice]
     os.execvpe(command[0], command, environment)

@@ -24,9 +24,9 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print a line for each of the best cells, and what the verdict calls their lead."""
+    """Print a line for each of the best cells, with the verdict on how it compares."""
     if arguments.limit < 0:
-        raise UsageError("--limit is 0 or more")
+        raise UsageError("--limit takes 0 or more")
     from sweeper import analysis
 
     registry, (name,) = open_named(arguments.root, [arguments.sweep])
@@ -56,7 +56,7 @@ def run(arguments: Namespace) -> int:
     print()
     say(f"{best_cells.judged_by} ({better} is better){more}: {best_cells.label}")
     for difference in best_cells.differences:
-        say(f"the runs executed {difference}")
+        say(f"these runs differ in {difference}")
     return tell_problems(registry.problems)
 
 
@@ -67,7 +67,7 @@ def _interval(row: Mapping[str, Any]) -> str:
 
 
 def _place(row: Mapping[str, Any], leaders: tuple[str, ...]) -> str:
-    """Say how a cell compares with the best one, or with the best of its block."""
+    """Describe how a cell compares with the best cell, or with the best of its block."""
     if row["cell"] in leaders:
         return "best of its block"
     if row["told_apart"] is None:

@@ -1,4 +1,4 @@
-"""`sweeper chat` and `sweeper endpoint`: answers from the weights of a run."""
+"""`sweeper chat` and `sweeper endpoint`: sample answers from the weights of a run."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def _add_endpoint(verb: ArgumentParser) -> None:
     where.add_argument(
         "--host",
         default="127.0.0.1",
-        help=f"the address to bind; others than this machine need the key of ${_KEY}",
+        help=f"the address to bind; clients on other machines send the key in ${_KEY}",
     )
     shared.roots(verb)
 
@@ -47,18 +47,23 @@ def _add_endpoint(verb: ArgumentParser) -> None:
 def _add_sampling(verb: ArgumentParser) -> None:
     how = shared.group(verb, "how to answer")
     how.add_argument("--max-tokens", type=int, default=512, help="longest answer (512)")
-    how.add_argument("--temperature", type=float, default=1.0, help="0: the likeliest tokens (1)")
+    how.add_argument(
+        "--temperature",
+        type=float,
+        default=1.0,
+        help="sampling temperature (1); 0 takes the likeliest token",
+    )
 
 
 class _Weights(NamedTuple):
-    """Weights: the options of the process that samples them, and its environment."""
+    """The weights to sample: options of the process that samples them, and its environment."""
 
     options: dict[str, object]
     environment: dict[str, str]
 
 
 def _chat(arguments: Namespace) -> int:
-    """Talk in the terminal until the input ends."""
+    """Run a conversation in the terminal until the input ends."""
     weights = _weights(arguments)
     return _run(arguments, weights, to="person", system=arguments.system)
 
@@ -95,7 +100,7 @@ def _weights(arguments: Namespace) -> _Weights:
 
 
 def _run(arguments: Namespace, weights: _Weights, **more: object) -> int:
-    """Run the process that samples, with this terminal, and print what its tokens cost."""
+    """Run the sampling process in this terminal, and print what its tokens cost."""
     with tempfile.TemporaryDirectory(prefix="sweeper-chat-") as folder:
         usage_file = os.path.join(folder, "usage.json")
         options = weights.options | more
@@ -107,7 +112,9 @@ def _run(arguments: Namespace, weights: _Weights, **more: object) -> int:
         ) as process:
             signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
             while (code := process.poll()) is None:
-                with suppress(KeyboardInterrupt):  # the process gets it too, and ends by itself
+                with suppress(
+                    KeyboardInterrupt
+                ):  # the process gets the signal too, and ends by itself
                     process.wait()
         with suppress(FileNotFoundError):
             _print_cost(str(options["model_name"]), usage_file)

@@ -15,8 +15,8 @@ from sweeper.sweep.plan import Plan
 
 
 class Checkpoint(NamedTuple):
-    """A model to sample from: a name to show, the base model (None if it is not known), the address
-    or folder of its weights, if any, and the service of its run, if a sweep has recorded it."""
+    """A model to sample from: a name to show, the base model (None if unknown), the address or
+    folder of its weights (if any), and the model service of its run, if a sweep has recorded it."""
 
     name: str
     model: str | None
@@ -25,7 +25,7 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoint_named(arguments: Namespace, name: str) -> Checkpoint:
-    """Find a checkpoint by its address, or the last one of a run, by the run's name or folder."""
+    """Find a checkpoint by its address, or a run's last checkpoint by the run's name or folder."""
     if name.startswith("tinker://"):
         return Checkpoint(name, None, name)
     if os.path.isfile(os.path.join(name, "checkpoints.jsonl")):
@@ -44,8 +44,8 @@ def service_of(plan: Plan) -> str | None:
 
 
 def model_of(run: RecordedRun) -> str | None:
-    """Return the base model of a run, from the configuration that its program wrote, which
-    includes defaults."""
+    """Return the base model of a run, from the configuration that its program wrote (it includes
+    defaults)."""
     for folder in reversed(run.folders()):
         rows = parse(run.read(f"{folder}/config.json").replace(b"\n", b" ") + b"\n").rows
         for row in rows:
@@ -61,18 +61,22 @@ def _address(record: Mapping[str, object]) -> str | None:
 
 
 def service_environment(service: str | None = None) -> dict[str, str]:
-    """Return the variables that lead to a service, `tinker` or `local`. If it is not known: none if
-    they are set, else those of this user's engine. Raises `UsageError`, `EnvironmentFailure`."""
+    """Return the environment variables that lead to a service, `tinker` or `local`. If the service
+    is unknown: none if such variables are set, else those of this user's engine. Raises
+    `UsageError`, `EnvironmentFailure`."""
     from sweeper.engine import lifecycle
 
     if service is not None:
         url, key = of_service(service)
         if service == "local" and (engine := lifecycle.find()) is not None:
-            return lifecycle.client_environment(engine)  # with the folder of its tokenizers
+            # This includes the folder with the engine's tokenizers.
+            return lifecycle.client_environment(engine)
         return {"TINKER_BASE_URL": url, "TINKER_API_KEY": key}
     if os.environ.get("TINKER_BASE_URL") or os.environ.get("TINKER_API_KEY"):
         return {}
     info = lifecycle.find()
     if info is None:
-        raise EnvironmentFailure("no engine runs: `sweeper engine start`, or set TINKER_API_KEY")
+        raise EnvironmentFailure(
+            "no engine is running: use `sweeper engine start`, or set TINKER_API_KEY"
+        )
     return lifecycle.client_environment(info)

@@ -1,5 +1,5 @@
-"""`sweeper checkpoints`: lists the checkpoints that the service keeps, and what they cost; deletes
-them or sets their expiry."""
+"""`sweeper checkpoints`: lists the checkpoints that the service keeps and what they cost, deletes
+them, or sets their expiry."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -37,7 +37,8 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--keep",
         default="",
         metavar="best,final",
-        help="with --delete or --ttl: keep the best of each run, by its metric, or the last",
+        help="with --delete or --ttl: keep each run's best checkpoint (by the metric) or its "
+        "final one",
     )
     delete.add_argument("--yes", action="store_true", help="do not ask")
     shared.root(verb)
@@ -49,7 +50,7 @@ def run(arguments: Namespace) -> int:
     keep = _keep(arguments.keep)
     ttl = _ttl(arguments.ttl)
     if arguments.delete and arguments.ttl is not None:
-        raise UsageError("--delete and --ttl: one of them")
+        raise UsageError("use either --delete or --ttl")
     registry = open_registry(arguments, snapshot=True)
     runs = chosen(registry, arguments, archived=True)
     if not runs:
@@ -76,7 +77,7 @@ def _keep(text: str) -> tuple[str, ...]:
     words = tuple(filter(None, text.split(",")))
     for word in words:
         if word not in KEEP:
-            raise UsageError(f"--keep {text}: {word!r} is neither best nor final")
+            raise UsageError(f"--keep {text}: {word!r} is not best or final")
     return words
 
 
@@ -102,7 +103,7 @@ def _show(checkpoints: Sequence[Found], spared: dict[str, str]) -> None:
         )
         for run, name, one in checkpoints
     ]
-    print_table(("run", "name", "size", "expires", "kept because", "path"), rows)
+    print_table(("run", "name", "size", "expires", "needed because", "path"), rows)
     size = sum(one.size for _, _, one in checkpoints)
     table = prices.load()
     cost = ""
@@ -113,10 +114,10 @@ def _show(checkpoints: Sequence[Found], spared: dict[str, str]) -> None:
 
 
 def _act(service: Service, meant: Sequence[Kept], arguments: Namespace, ttl: int | None) -> None:
-    """Delete checkpoints, or set their expiry. Raises `UsageError` if the user is needed and
-    absent."""
+    """Delete checkpoints, or set their expiry. Raises `UsageError` if confirmation is needed and
+    there is no terminal."""
     if not meant:
-        say("nothing to change: all of them are kept")
+        say("nothing to change: all checkpoints are kept")
         return
     size = sum(one.size for one in meant) / _GIGABYTE
     when = "never" if arguments.ttl == "never" else f"after {arguments.ttl}"
@@ -124,7 +125,7 @@ def _act(service: Service, meant: Sequence[Kept], arguments: Namespace, ttl: int
     if not arguments.yes:
         if not is_screen():
             raise UsageError(
-                f"{plural(len(meant), 'checkpoint')} ({size:,.3f} GB): {what}? Then say --yes"
+                f"{plural(len(meant), 'checkpoint')} ({size:,.3f} GB): {what}? Confirm with --yes"
             )
         if not confirmed(f"{plural(len(meant), 'checkpoint')} ({size:,.3f} GB): {what}?"):
             raise UsageError("nothing was changed")
@@ -137,7 +138,10 @@ def _act(service: Service, meant: Sequence[Kept], arguments: Namespace, ttl: int
                 done += kept_checkpoints.expire(service, one, ttl)
     finally:
         if done < len(meant):
-            warn(f"{len(meant) - done} of them were not changed (already deleted, or interrupted)")
+            warn(
+                f"{len(meant) - done} checkpoints were not changed (already deleted, or "
+                f"interrupted)"
+            )
     say(
         f"{plural(done, 'checkpoint')} {'deleted' if arguments.delete else f'to be deleted {when}'}"
     )

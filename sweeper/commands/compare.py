@@ -45,9 +45,9 @@ def run_checkpoints(arguments: Namespace) -> int:
     if not arguments.prompts:
         raise UsageError("--checkpoints needs --prompts FILE, a JSONL file of prompts")
     if not os.path.isfile(arguments.prompts):
-        raise NotFound(f"--prompts {arguments.prompts}: there is no such file")
+        raise NotFound(f"--prompts {arguments.prompts}: no such file")
     if len(arguments.checkpoints) < 2 or arguments.limit < 0:
-        raise UsageError("--checkpoints takes two or more; --limit is 0 or more")
+        raise UsageError("--checkpoints takes two or more names, and --limit 0 or more")
     sides = _sides(arguments)
     answers = _ask(sides, arguments)
     from sweeper.analysis.side_by_side import compare_sides, page
@@ -66,14 +66,14 @@ def run_checkpoints(arguments: Namespace) -> int:
 
 
 def _sides(arguments: Namespace) -> list[Checkpoint]:
-    """Return the compared models. A base model is that of the given runs, or the one that
-    `--model` names."""
+    """Return the models to compare. `base` is the base model of the given runs, or the model of
+    `--model`."""
     given = [Checkpoint(name, None, None) if name == BASE else checkpoint_named(arguments, name)
              for name in arguments.checkpoints]  # fmt: skip
     models = {side.model for side in given if side.model}
     model: str | None = arguments.model or (models.pop() if len(models) == 1 else None)
     if any(side.address is None for side in given) and model is None:
-        raise UsageError("base: name its model with --model")
+        raise UsageError("base: name the base model with --model")
     counts: dict[str, int] = {}
     sides: list[Checkpoint] = []
     for side in given:
@@ -84,13 +84,13 @@ def _sides(arguments: Namespace) -> list[Checkpoint]:
 
 
 def _ask(sides: Sequence[Checkpoint], arguments: Namespace) -> dict[str, list[Answer]]:
-    """Sample all models at the same time. Return the answers of each by its name."""
+    """Sample all models at the same time. Return the answers of each by the model's name."""
     services = {side.service for side in sides if side.service}
-    usual = services.pop() if len(services) == 1 else None  # also of base models and addresses
+    # The service of the runs also serves base models and addresses.
+    usual = services.pop() if len(services) == 1 else None
     folders = {side.name: _folder(side, arguments) for side in sides}
-    distinct = list(
-        {folders[side.name]: side for side in sides}.values()
-    )  # identical ones only once
+    # Models that are named twice are sampled once.
+    distinct = list({folders[side.name]: side for side in sides}.values())
     running = [
         subprocess.Popen(
             [sys.executable, "-m", _RECIPE, *_settings(side, folders[side.name], arguments)],
@@ -125,7 +125,7 @@ def _settings(side: Checkpoint, folder: str, arguments: Namespace) -> list[str]:
 
 
 def _folder(side: Checkpoint, arguments: Namespace) -> str:
-    """Return the cache folder for a model's answers to these prompts."""
+    """Return the folder that caches a model's answers to these prompts."""
     identity = [side.model, side.address, os.path.abspath(arguments.prompts),
             arguments.temperature, arguments.max_tokens]  # fmt: skip
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
@@ -190,7 +190,7 @@ def compare_runs(registry: Registry, arguments: Namespace) -> int:
     runs = _as_typed(chosen(registry, arguments), arguments.runs)
     if len(runs) < 2:
         raise UsageError(
-            f"compare needs two runs or more; {plural(len(runs), 'run matches', 'runs match')}"
+            f"compare needs two runs or more, but {plural(len(runs), 'run matches', 'runs match')}"
         )
     if len(runs) > _MOST and not arguments.json:
         raise UsageError(
@@ -223,7 +223,7 @@ def compare_runs(registry: Registry, arguments: Namespace) -> int:
             )
             print()
     if not (config or metrics or executed):
-        print("the same configuration, and the same last metrics")
+        print("the runs have the same configuration and the same last metrics")
     return tell_problems(registry.problems)
 
 
@@ -234,8 +234,8 @@ def _as_typed(runs: list[RecordedRun], selectors: Sequence[str]) -> list[Recorde
 
 
 def _rows(values: Sequence[Mapping[str, object]], everything: bool) -> list[list[object]]:
-    """Return the rows: a key and each run's value. Only rows that differ, unless `everything` is
-    set."""
+    """Return a row for each key, with each run's value. Rows without a difference are left out,
+    unless `everything` is set."""
     rows: list[list[object]] = []
     for key in dict.fromkeys(key for each in values for key in each):
         cells = [each.get(key, _MISSING) for each in values]
@@ -260,28 +260,35 @@ def add_arguments(verb: ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="NAME",
-        help="two sweeps, two cells (sweep/cell), or runs: names, globs, ids, a sweep for its runs",
+        help="two sweeps, two cells (sweep/cell), or any runs: names, globs, ids, or sweeps",
     )
     shared.judge(verb, "two sweeps or two cells")
     shared.select(verb, "runs")
     shared.group(verb, "runs").add_argument(
-        "--all", action="store_true", help="also show what is the same in all"
+        "--all", action="store_true", help="also show keys that have the same value in all runs"
     )
     checkpoints = shared.group(verb, "checkpoints side by side")
     checkpoints.add_argument(
         "--checkpoints",
         nargs="+",
         metavar="CHECKPOINT",
-        help="runs, their folders, tinker:// addresses, or base; the others are compared with "
+        help="runs, folders of runs, tinker:// addresses, or base; the others are compared with "
         "the first",
     )
     checkpoints.add_argument("--model", help="the model that `base` stands for")
     checkpoints.add_argument(
         "--prompts", metavar="FILE", help="JSONL of prompts, as the eval recipe's"
     )
-    checkpoints.add_argument("--grader", help="grader of prompts that name none (exact)")
     checkpoints.add_argument(
-        "-n", "--limit", type=int, default=10, metavar="N", help="how many of each (10); 0: all"
+        "--grader", help="the grader for prompts that do not name a grader (exact)"
+    )
+    checkpoints.add_argument(
+        "-n",
+        "--limit",
+        type=int,
+        default=10,
+        metavar="N",
+        help="how many items of each kind (10); 0: all",
     )
     checkpoints.add_argument(
         "--full", action="store_true", help="show all prompts, not only those that differ"
@@ -302,13 +309,15 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Show how runs differ, compare two sweeps or two cells, or checkpoints side by side."""
+    """Show how runs differ, or compare two sweeps, two cells, or checkpoints."""
     if arguments.checkpoints:
         if arguments.runs:
-            raise UsageError("compare: give names of runs, cells or sweeps, or --checkpoints")
+            raise UsageError(
+                "compare takes either names of runs, cells or sweeps, or --checkpoints"
+            )
         return run_checkpoints(arguments)
     if not (arguments.runs or arguments.where or arguments.state):
-        raise UsageError("compare: name two sweeps, two cells or some runs, or use --checkpoints")
+        raise UsageError("compare needs two sweeps, two cells, or several runs, or --checkpoints")
     registry = open_registry(arguments, snapshot=True)
     if _are_runs(registry, arguments):
         return compare_runs(registry, arguments)
@@ -326,8 +335,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _are_runs(registry: Registry, arguments: Namespace) -> bool:
-    """Return whether the arguments name runs: other than two names, selected ones, or two names of
-    one run each. A test needs a sweep or a cell."""
+    """Return whether to compare runs one by one: the arguments select runs, or are not two names,
+    or two names of one run each. A statistical comparison needs sweeps or cells."""
     if len(arguments.runs) != 2 or arguments.where or arguments.state or arguments.all:
         return True
     if arguments.metric or arguments.goal or arguments.at:

@@ -27,7 +27,7 @@ def shell_code(shell: str) -> str:
 def complete(parser: argparse.ArgumentParser) -> None:
     """Answer the shell's request in the environment, and end the process."""
     actions = cast("set[type[argparse.Action]]", safe_actions)
-    actions.add(OneRoot)  # or no completion would know which root was typed
+    actions.add(OneRoot)  # without this, completers would not get the root that was typed
     autocomplete(parser, always_complete_options=False, default_completer=Offers())
 
 
@@ -42,7 +42,7 @@ class Offers(BaseCompleter):
         parser: argparse.ArgumentParser,
         parsed_args: Namespace,
     ) -> list[str]:
-        """Return the values on offer. Errors give none, since the user is still typing."""
+        """Return the values to offer. Errors give no values, since the user is still typing."""
         del parser
         find = _OFFERS.get(action.dest)
         try:
@@ -60,7 +60,7 @@ def _grids(prefix: str, given: Namespace) -> Iterable[str]:
 
 def _keys(prefix: str, given: Namespace) -> Iterable[str]:
     """Return the keys that the grid sets, and those of its section `launch`. The recipe's other
-    fields are left out: they need an import of the recipe, which may take long."""
+    fields are left out, because importing the recipe may be slow."""
     from sweeper.grid import load_grid
     from sweeper.grid.launch import SECTION, backend_fields
 
@@ -73,7 +73,7 @@ def _keys(prefix: str, given: Namespace) -> Iterable[str]:
 
 
 def _store(given: Namespace) -> Store:
-    """Return the store with the sweeps on offer: the last one, of a verb that reads several."""
+    """Return the store whose sweeps are offered; the last root for a verb that reads several."""
     root: str | list[str] | None = given.root
     return open_store((root[-1] if isinstance(root, list) else root) or default_root())
 
@@ -86,7 +86,7 @@ def _sweeps(prefix: str, given: Namespace) -> Iterable[str]:
 
 
 def _runs(prefix: str, given: Namespace) -> Iterable[str]:
-    """Return `sweep/`, and after the slash the names of its runs."""
+    """Return sweeps as `sweep/`; after the slash, return the names of the sweep's runs."""
 
     sweep, slash, _ = prefix.partition("/")
     if not slash:
@@ -100,7 +100,8 @@ def _runs(prefix: str, given: Namespace) -> Iterable[str]:
 
 
 def _names(prefix: str, given: Namespace) -> Iterable[str]:
-    """Return run names as `_runs` does, but without the sweep if one was typed before them."""
+    """Return the run names of `_runs`, without the sweep if the user typed it as an earlier
+    argument."""
 
     sweep: str | None = getattr(given, "sweep", None)
     if sweep is None:

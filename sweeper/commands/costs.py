@@ -1,4 +1,4 @@
-"""`sweeper costs`: prints what sweeps used of their service and what that costs, or the prices."""
+"""`sweeper costs`: prints the tokens and other usage of sweeps, their price, or the price table."""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -27,10 +27,10 @@ from sweeper.terminal import print_json, print_table, say, setting, warn
 
 _FETCH_SECONDS, _LARGEST_TABLE = 30.0, 10_000_000
 _FRESH = timedelta(hours=6)
-"""The longest delay of billing."""
+"""The longest delay before usage appears in the service's billing."""
 _RUN, _CELL, _STAGE, _DAY, _MODEL, _CHAIN = "run", "cell", "stage", "day", "model", "chain"
 _OWN = (_RUN, _CELL, _STAGE, _DAY, _MODEL)
-"""Keys of `--by` that are no settings."""
+"""Keys of `--by` that are not settings."""
 
 _Row = tuple[tuple[object, ...], Spent]
 
@@ -38,7 +38,8 @@ _Row = tuple[tuple[object, ...], Spent]
 def show(
     costs: Sequence[tuple[RecordedRun, Spent]], registry: Registry, arguments: Namespace
 ) -> int:
-    """Print a line for each run or cell, then the sum and what explains the difference."""
+    """Print a line for each run or cell with the counted and the billed usage, then the sum, and
+    explain the difference."""
     if arguments.by not in ("run", "cell"):
         raise UsageError("--billing goes with --by run or --by cell")
     if len(registry.roots) > 1:
@@ -71,7 +72,7 @@ def show(
     print_table(
         columns, [_billing_line(name, *row) for name, row in (*rows.items(), ("all", whole))]
     )
-    explanation = explanation or ["both counts agree, to the token"]
+    explanation = explanation or ["the two counts are equal"]
     for line in ("", *explanation, f"dollars by {whole[1].basis}"):
         print(line)
     return tell_problems(registry.problems)
@@ -106,8 +107,8 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--by",
         metavar="KEY,...",
         default=_CELL,
-        help="what each line shows (cell): run, cell, day, model, stage or a setting, or each "
-        "combination of several; chain: a run with all runs that it started from",
+        help="what each line shows (cell): run, cell, day, model, stage, a setting, or a "
+        "combination of several; chain: a run together with all runs that it continues from",
     )
     lines.add_argument(
         "--billing",
@@ -120,7 +121,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print a line for each cell, or each combination of the keys of `--by`; then the sum."""
+    """Print a line for each cell, or for each combination of the keys of `--by`, and then the
+    sum."""
     if arguments.prices:
         return _show_prices(arguments)
     if arguments.refresh or arguments.reset:
@@ -141,7 +143,7 @@ def run(arguments: Namespace) -> int:
         document = {"schema": 1, "by": ",".join(keys), "costs": named, "total": whole.record()}
         extra = {"prices": {"date": table.date, "source": table.source}}
         return print_json_answer(document | extra, registry.problems)
-    # Programs without a meter may have rows of nothing but zeros: the notes below count them.
+    # Programs without a meter may have rows of only zeros. The notes below count them.
     shown = [(values, one) for values, one in rows if one.counted != "nothing"]
     if shown:
         columns = (*keys, *KINDS, "steps", "dollars")
@@ -155,18 +157,19 @@ def run(arguments: Namespace) -> int:
 def _rows(
     costs: Sequence[tuple[RecordedRun, Spent]], keys: Sequence[str], table: prices.Prices
 ) -> list[_Row]:
-    """Return the costs by the values of the keys, in the order in which these appear; days ascend.
-
-    Raises `UsageError`, or `NotFound` for a key that no run has."""
+    """Return the costs by the values of the keys, in order of first appearance; days ascend. Raises
+    `UsageError`, or `NotFound` for a key that no run has."""
     prefix = prefixes(run for run, _ in costs)
     if _CHAIN in keys:
         if len(keys) > 1:
-            raise UsageError("--by chain: takes no other key, since chains share their first runs")
+            raise UsageError("--by chain takes no other key, since chains share their first runs")
         return [((f"{prefix(run)}{run.name}",), chain(run, one, table)) for run, one in costs]
     known = {name for run, _ in costs for name in run.config}
     for key in keys:
         if key not in _OWN and key not in known:
-            raise NotFound(f"no run is given {key!r}; {hint_of(key, {*known, *_OWN, _CHAIN})}")
+            raise NotFound(
+                f"no run has the setting {key!r}; {hint_of(key, {*known, *_OWN, _CHAIN})}"
+            )
     days, models = _DAY in keys, _MODEL in keys
     divided = [
         ({**_names(run, prefix(run)), _DAY: day, _MODEL: model}, part)
@@ -181,7 +184,7 @@ def _rows(
 
 
 def _names(run: RecordedRun, prefix: str) -> dict[str, object]:
-    """Return a run's settings, and its names, which tell it from runs of other sweeps."""
+    """Return a run's settings, and the names that distinguish it from runs of other sweeps."""
     stage = f"{prefix}{run.stage or run.sweep}"
     return {**run.config, _RUN: prefix + run.name, _CELL: prefix + run.cell, _STAGE: stage}
 
@@ -204,7 +207,7 @@ def _dollars(counts: Counts, cost: prices.Amount) -> str:
 
 
 def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
-    """Explain the figures, and what they leave out."""
+    """Explain the figures, and which usage they leave out."""
     without = sum(one.counted == "nothing" for _, one in costs)
     lines: list[str] = []
     if without < len(costs):
@@ -215,32 +218,32 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
     if whole.amount.unpriced:
         lines.append(f"no price known for {', '.join(whole.amount.unpriced)}")
     if whole.usage.unknown:
-        lines.append(f"not everything is counted: {whole.usage.unknown}")
+        lines.append(f"not counted: {whole.usage.unknown}")
     if without:
         which = f"{without} of {len(costs)} runs" if without < len(costs) else "these runs"
         lines.append(f"{which} have no meter and recorded no tokens: their usage is unknown")
     if any(one.counted == "metrics" for _, one in costs):
-        lines.append("some runs have no meter: their tokens are those that they recorded")
+        lines.append("some runs have no meter: for them, the tokens that they recorded are shown")
     return lines
 
 
 def _add_prices(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper costs --prices`."""
     table = shared.group(verb, "prices")
-    table.add_argument("--prices", action="store_true", help="show the price of tokens, by model")
+    table.add_argument("--prices", action="store_true", help="show the prices of tokens by model")
     table.add_argument(
         "--refresh",
         metavar="FILE|URL",
-        help="use this table from now on, except for prices that are older than the package's; its "
-        "format is that of Tinker's models.json",
+        help="use this table from now on, in the format of Tinker's models.json; newer prices of "
+        "the package still win",
     )
     table.add_argument("--reset", action="store_true", help="use the package's own table again")
 
 
 def _show_prices(arguments: Namespace) -> int:
-    """Replace the table if asked to, and print it."""
+    """Replace the price table if requested, and print it."""
     if arguments.reset and arguments.refresh:
-        raise UsageError("--refresh and --reset: one of them")
+        raise UsageError("use either --refresh or --reset")
     if arguments.reset:
         _forget()
     if arguments.refresh:
@@ -262,7 +265,7 @@ def _show_prices(arguments: Namespace) -> int:
     print(f"\ndollars per million tokens; source: {loaded.source}")
     if loaded.storage_gb_month is not None:
         print(f"checkpoints: {loaded.storage_gb_month:g} dollars per GB and month")
-    print(f"{loaded.path}; models that are not in it have no known price")
+    print(f"{loaded.path}; the price of models not in the table is unknown")
     return 0
 
 
@@ -274,13 +277,13 @@ def _forget() -> None:
     try:
         os.unlink(prices.users_file())
     except FileNotFoundError:
-        warn("you have no table of your own")
+        warn("you have no price table to remove")
     except OSError as error:
         raise EnvironmentFailure(f"{prices.users_file()}: {error.strerror}") from error
 
 
 def _refresh(source: str) -> None:
-    """Store the table at `source` as the user's own, once it has been read without a mistake."""
+    """Store the table at `source` as the user's price table, if it has no mistakes."""
     data, today = _fetched(source), datetime.now(UTC).date().isoformat()
     table = prices.read(data, source, today)
     path = prices.users_file()
@@ -293,7 +296,7 @@ def _refresh(source: str) -> None:
 
 
 def _dated(data: bytes, source: str, today: str) -> bytes:
-    """Return the table with its date and its source added if they are missing."""
+    """Return the table with its date and its source, added if missing."""
     import json
 
     document = cast(dict[str, object], prices.with_rows(json.loads(data)))

@@ -51,8 +51,8 @@ def add_arguments(verb: ArgumentParser) -> None:
     what.add_argument(
         "--checkpoint",
         metavar="RUN|tinker://...",
-        help="of rl and distill: sample answers from this checkpoint (a run's default: its last), "
-        "and show them with their rewards",
+        help="for rl and distill: sample answers from this checkpoint, and show them with their "
+        "rewards (default for a run: its last checkpoint)",
     )
     shared.trust(verb)
     shared.root(verb)
@@ -67,13 +67,13 @@ def run(arguments: Namespace) -> int:
     recipe = plan.of(planned.stage).recipe
     if recipe.command is not None:
         raise UsageError(
-            f"{planned.name}: its program is a command, which sweeper does not know the data of"
+            f"{planned.name} runs a command, and sweeper cannot read the data of a command"
         )
     answer = _examples(arguments, plan, planned)
     if answer is None:
         raise NotFound(
-            f"the recipe {recipe.reference} shows no examples: it has no function "
-            "`examples(values, count)`"
+            f"the recipe {recipe.reference} cannot show examples: it has no function "
+            f"`examples(values, count)`"
         )
     if arguments.json:
         return print_json({"schema": 1, "run": planned.name, **answer})
@@ -83,8 +83,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _examples(arguments: Namespace, plan: Plan, planned: Run) -> "Examples | None":
-    """Return the examples of a run, with samples if there is a checkpoint. Without `--checkpoint`,
-    a recorded run whose checkpoint cannot be sampled has none."""
+    """Return the examples of a run, with sampled answers if there is a checkpoint. A recorded run
+    whose checkpoint cannot be sampled has no answers, unless `--checkpoint` is given."""
     recipe, count = plan.of(planned.stage).recipe, arguments.examples
     environment, given = _environment(plan), arguments.checkpoint
     name = given if given or _is_grid(arguments.of) else arguments.of
@@ -101,7 +101,9 @@ def _examples(arguments: Namespace, plan: Plan, planned: Run) -> "Examples | Non
             lacking = str(error)
         else:
             if given and answer is not None and not any("samples" in e for e in answer["examples"]):
-                raise UsageError(f"the recipe {recipe.reference} shows no samples of a checkpoint")
+                raise UsageError(
+                    f"the recipe {recipe.reference} cannot show samples of a checkpoint"
+                )
             return answer
     answer = examples(recipe, planned.config, count, environment)
     prompts = answer is not None and not any(example["trained"] for example in answer["examples"])
@@ -127,10 +129,12 @@ def _planned(arguments: Namespace) -> tuple[Plan, Run]:
                 return planned, each
         raise NotFound(f"{planned.name}: no run {arguments.run!r} (`sweeper plan` lists them)")
     if arguments.overrides or arguments.run:
-        raise UsageError("key=value and --run are for a grid: a recorded run has its values")
+        raise UsageError(
+            "key=value and --run work with a grid only: the values of a recorded run are fixed"
+        )
     run = open_registry(arguments, snapshot=True).run(arguments.of)
     if not isinstance(run, SweepRun):
-        raise UsageError(f"{run.sweep}/{run.name}: no sweep recorded how it was started")
+        raise UsageError(f"{run.sweep}/{run.name}: no sweep recorded how this run was started")
     from sweeper.launcher.trust import require
 
     folder = run.sweep_folder
@@ -140,13 +144,13 @@ def _planned(arguments: Namespace) -> tuple[Plan, Run]:
 
 
 def _environment(plan: Plan) -> Mapping[str, str]:
-    """Return the variables by which tokenizers are looked up, as the run would."""
+    """Return the environment variables by which a run would find its tokenizers."""
     grids = plan.launch.env
     if plan.service != "local":
         return grids
     from sweeper.engine import lifecycle  # loads slowly
 
-    if lifecycle.find() is None:  # a running engine has made the cache
+    if lifecycle.find() is None:  # a running engine has already made the cache
         from sweeper.engine.models import usual_models
 
         usual_models(home())
@@ -154,8 +158,8 @@ def _environment(plan: Plan) -> Mapping[str, str]:
 
 
 def _lines(name: str, answer: "Examples", *, marks: bool) -> Iterator[str]:
-    """Yield the whole answer. With `marks`, trained tokens stand between angle quotation marks,
-    otherwise they are bold."""
+    """Yield the whole output. Trained tokens are bold, or between angle quotation marks if `marks`
+    is set."""
     lengths = sorted(answer["lengths"])
     yield f"{name}: {plural(len(lengths), 'example')} of {_span(lengths)} tokens, " + (
         f"{answer['held_out']} held out"

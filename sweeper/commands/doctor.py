@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 _TRIAL_SECONDS = 600.0
 _DISTRIBUTION = "tinker-sweeper"
 _KNOWN_BAD = {
-    "s3fs": " (0.4.2, which pip takes beside boto3, creates no file exclusively)",
-    "tinker": " (every release changes what its requests look like)",
-    "kubernetes": " (37 wants a python-dateutil that botocore does not take)",
-    "beaker-py": " (3 wants another protobuf)",
+    "s3fs": " (0.4.2, which pip installs with boto3, cannot create files exclusively)",
+    "tinker": " (each release changes the format of its requests)",
+    "kubernetes": " (37 needs a python-dateutil that botocore rejects)",
+    "beaker-py": " (3 needs another protobuf)",
 }
-"""What is known of versions beyond those that the package's requirements name."""
+"""Reasons for version limits that the package's requirements do not explain."""
 
 
 class Check(NamedTuple):
-    """The result of one check. `needed`: a failure is a fault, not just a hint."""
+    """The result of one check. `needed` tells whether a failure is an error or only a hint."""
 
     name: str
     good: bool
@@ -54,9 +54,9 @@ class Check(NamedTuple):
 
 
 def examine(root: str, backend: str | None = None, grid: str | None = None) -> list[Check]:
-    """Check everything that a sweep on this machine needs; the store at `root`; and what `backend`
-    needs, with the options of the grid at `grid`, else of the configuration file. Raises
-    `UsageError` for an unknown backend."""
+    """Check everything that a sweep needs on this machine, the store at `root`, and what `backend`
+    needs. The backend's options come from the grid at `grid`, else from the configuration file.
+    Raises `UsageError` for an unknown backend."""
     looks = [
         Look("python", True, _python),
         Look("packages", True, _packages),
@@ -76,14 +76,14 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
     default = Launch().backend
     if backend is not None:
         looks += declared_checks(trial_request(backend, grid), root)
-    if backend != default:  # only a hint: the default was not asked for
+    if backend != default:  # only a hint, because the user did not choose this backend
         looks[2:2] = [look._replace(needed=False) for look in backend_type(default).checks({})]
     return [_check(look) for look in looks]
 
 
 def trial_request(name: str, grid: str | None) -> "TrialRequest":
-    """Return what runs of the grid at `grid` would ask of a backend; without a grid, take the
-    options of the configuration file."""
+    """Return the resources that runs of the grid at `grid` would request from a backend; without a
+    grid, use the options of the configuration file."""
     from sweeper.launcher.backend_trial import TrialRequest
 
     backend = backend_type(name)
@@ -115,7 +115,7 @@ def declared_checks(request: "TrialRequest", root: str) -> list[Look]:
 
 
 def _requirements(name: str) -> str:
-    """Check the requirements file that jobs take along."""
+    """Check the requirements file that jobs install."""
     from sweeper.provenance.requirements import outside, read
 
     path = os.path.abspath(os.path.expanduser(name))
@@ -126,7 +126,7 @@ def _requirements(name: str) -> str:
 
 
 def _reached(launch: Launch, root: str, service: str, secrets: Sequence[str]) -> str:
-    """Check what a launch checks first, and would refuse."""
+    """Check what a launch checks before it starts."""
     from sweeper.launcher.manifest import secret_names
     from sweeper.launcher.preflight import admit
 
@@ -147,7 +147,7 @@ def _python() -> str:
 
 
 def _packages() -> str:
-    """Check that the installed packages are of the versions that sweeper works with."""
+    """Check that the installed packages have versions that sweeper supports."""
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement
@@ -170,7 +170,7 @@ def _packages() -> str:
 
 
 def _store(root: str) -> str:
-    """Check that sweeps can be kept at the root, by what a launch does there."""
+    """Check that the root can store sweeps, with the same file operations that a launch uses."""
     store = open_store(root)
     if store.is_remote:
         from sweeper.launcher.background import check
@@ -184,8 +184,8 @@ def _store(root: str) -> str:
 
 
 def _home() -> str:
-    """Check the home folder: runs get their environment from it, and write into it if the store is
-    remote."""
+    """Check the home folder: the environment of runs comes from there, and runs with a remote store
+    write there."""
     from sweeper.engine import lifecycle
 
     lifecycle.check_home()
@@ -209,10 +209,13 @@ def _fork_server() -> str:
     if servers.refused is not None:
         raise LookupError(f"runs start as separate processes: {servers.refused}")
     if not servers.number:
-        return "not running: the first run of a Tinker recipe lists the modules to import"
+        return (
+            "not running: starts after the first run of a Tinker recipe, which lists the "
+            "modules to import"
+        )
     return (
-        f"{servers.number} running; each run is spared the import of {servers.modules} modules"
-        f" ({servers.import_s:.1f} s of processor)"
+        f"{servers.number} running; each run skips the import of {servers.modules} modules"
+        f" ({servers.import_s:.1f} s of processor time)"
     )
 
 
@@ -225,12 +228,12 @@ def _mcp() -> str:
 
 
 def _notify() -> str:
-    """Check the receivers of messages about sweeps whose grids name none."""
+    """Check the receivers of messages about sweeps whose grids have no `notify` section."""
     settings = configured()
     if settings is None:
-        return "no notifications configured (a grid may have its own)"
+        return "no notifications configured (a grid may configure them)"
     require_variables(settings)
-    return f"{', '.join(settings.receivers)}, by your configuration"
+    return f"{', '.join(settings.receivers)} (from your configuration)"
 
 
 def _key() -> str:
@@ -242,7 +245,7 @@ def _key() -> str:
 def _bubblewrap() -> str:
     lacking = environments.missing("bubblewrap")
     if lacking is not None:
-        raise LookupError(f"only the recipe `terminal` needs it: {lacking}")
+        raise LookupError(f"only needed by the recipe `terminal`: {lacking}")
     return _output("bwrap", "--version")
 
 
@@ -251,7 +254,7 @@ def _containers() -> str:
     there = [kind for kind, why in lacking.items() if why is None]
     if not there:
         reasons = "; ".join(why for why in lacking.values() if why is not None)
-        raise LookupError(f"only `environment: podman` and `docker` need one: {reasons}")
+        raise LookupError(f"only needed by `environment: podman` and `docker`: {reasons}")
     return ", ".join(there)
 
 
@@ -260,8 +263,8 @@ def _harbor() -> str:
         return f"harbor {version('harbor')}"
     except PackageNotFoundError:
         raise LookupError(
-            "not in this interpreter: the recipe `harbor` and `environment: harbor:...` need one "
-            "that has it, as launch.python (Python 3.12, pip install harbor)"
+            "not in this interpreter: for the recipe `harbor` and `environment: harbor:...`, set "
+            "launch.python to a Python 3.12 with harbor installed"
         ) from None
 
 
@@ -313,28 +316,29 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--try",
         dest="tried",
         action="store_true",
-        help="try the backend with a job of one second, and remove the job",
+        help="test the backend with a job of one second, which is then removed",
     )
     check.add_argument(
         "--service",
         nargs="?",
         const="auto",
         choices=("auto", "tinker", "local"),
-        help="measure the model service, list its models, train a step and sample on the smallest "
-        "(auto: that of the grid, else tinker with a key, else the engine)",
+        help="test the model service: measure its delay, list its models, train a step and sample "
+        "on the smallest (auto: the grid's service, else tinker if there is a key, else the "
+        "engine)",
     )
     check.add_argument(
         "--timeout",
         type=_seconds,
         default=_TRIAL_SECONDS,
-        help="how long that job may wait and run (default: 10m)",
+        help="the time limit for the job of --try, waiting included (default: 10m)",
     )
     shared.root(verb)
     shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:
-    """Print whether a sweep's requirements are met."""
+    """Check a sweep's requirements, and print the results."""
     if arguments.service is not None:
         from sweeper.commands.doctor_service import run as run_service
 
@@ -350,7 +354,7 @@ def run(arguments: Namespace) -> int:
         print_table(("check", "", "found"), rows)
     document: dict[str, object] = {"schema": 1, "checks": [check._asdict() for check in checks]}
     if arguments.tried:
-        steps, error = [], "not tried, because something is MISSING"
+        steps, error = [], "backend not tested, because something is MISSING"
         if good:
             steps, error = _try(trial_request(name, arguments.grid), root, arguments)
         document |= {"steps": [step._asdict() for step in steps], "error": error}

@@ -36,7 +36,7 @@ def run(arguments: Namespace) -> int:
         raise NotFound(
             f"{sweep.name}: no receivers: set `notify:` in its grid or in your configuration"
         )
-    # The settings name commands, servers and variables, and the folder may be anybody's too.
+    # The settings name commands, servers and variables, and another user may have written them.
     require(sweep.plan.recorded, sweep.folder.address, agreeing(arguments))
     cwd = sweep.plan.recipe.cwd
     cwd = cwd if os.path.isdir(cwd or "") else None
@@ -71,7 +71,7 @@ def _word(delivery: Delivery) -> str:
         if delivery.sending:
             return "being sent"
         return "unknown: interrupted" if delivery.tries else "not sent"
-    return "yes" if delivery.delivered else f"no, {delivery.tries} times"
+    return "yes" if delivery.delivered else f"failed {delivery.tries} times"
 
 
 def _test(sweep: str, root: str, notify: Notify, cwd: str | None) -> int:

@@ -1,4 +1,4 @@
-"""`sweeper doctor --service`: says whether the model service works, apart from any program."""
+"""`sweeper doctor --service`: tests whether the model service works, independently of a program."""
 
 import os
 import statistics
@@ -28,7 +28,7 @@ _TOKENS = 16
 
 
 class Step(NamedTuple):
-    """One check: its name, the seconds that it took, and what it found."""
+    """One check: its name, its duration in seconds, and its result."""
 
     name: str
     seconds: float
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 def run(arguments: Namespace) -> int:
-    """Print each check as it is done, and stop at the first that fails."""
+    """Print each check when it is done, and stop at the first failure."""
     steps: list[Step] = []
     error: str | None = None
     models: list[Model] = []
@@ -57,7 +57,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _steps(arguments: Namespace, models: list[Model]) -> Iterator[Step]:
-    """Do the checks. `models` gets what the service offers. Raises `SweeperError`."""
+    """Run the checks. The models of the service are added to `models`. Raises `SweeperError`."""
     plan = None
     if arguments.grid is not None:
         from sweeper.planner.plan import plan as make_plan
@@ -80,11 +80,11 @@ def _steps(arguments: Namespace, models: list[Model]) -> Iterator[Step]:
         if missing := sorted(needed - set(names)):
             raise EnvironmentFailure(f"{plan.name}: the service has no model {', '.join(missing)}")
         yield _step(
-            "grid", begun, f"{plan.name}: {', '.join(sorted(needed)) or 'no model'} is there"
+            "grid", begun, f"{plan.name}: {', '.join(sorted(needed)) or 'no model'} is available"
         )
     least = smallest(tuple(models))
     if least is None:
-        raise EnvironmentFailure(f"{service.url}: no model can be trained and sampled")
+        raise EnvironmentFailure(f"{service.url}: no model supports both training and sampling")
     yield from _trained(service, least.model_name, arguments.timeout)
 
 
@@ -93,7 +93,7 @@ def _usual() -> str:
 
 
 def _reach(service: Service) -> Step:
-    """Measure how long the service takes for small requests. Raises `EnvironmentFailure`."""
+    """Measure how long the service takes to answer small requests. Raises `EnvironmentFailure`."""
     begun, times = time.monotonic(), list[float]()
     for _ in range(_TRIES):
         at = time.monotonic()
@@ -108,7 +108,7 @@ def _step(name: str, begun: float, found: str) -> Step:
 
 
 def _trained(service: Service, model: str, seconds: float) -> Iterator[Step]:
-    """Train a step of a model, and sample from it. Each step has this many seconds. Raises
+    """Train a model for one step, and sample from it. Each operation may take `seconds`. Raises
     `EnvironmentFailure`."""
     import tinker
 
@@ -119,8 +119,8 @@ def _trained(service: Service, model: str, seconds: float) -> Iterator[Step]:
 
 
 def _within(name: str, seconds: float, act: Callable[[], T]) -> T:
-    """Return what `act` returns. It runs in a thread, because the SDK retries for minutes. Raises
-    `EnvironmentFailure` for its errors, and if it takes longer than that."""
+    """Call `act` and return its result. It runs in a thread, because the SDK retries for minutes.
+    Raises `EnvironmentFailure` for the SDK's errors, and if the call takes more than `seconds`."""
     answer: Future[T] = Future()
 
     def call() -> None:
@@ -133,12 +133,12 @@ def _within(name: str, seconds: float, act: Callable[[], T]) -> T:
     try:
         return answer.result(seconds)
     except TooLong as error:
-        message = f"{name}: no answer within {seconds:g} s: the service does not work now"
+        message = f"{name}: no answer within {seconds:g} s: the service is not working now"
         raise EnvironmentFailure(message) from error
     except Exception as error:
         text = f"{type(error).__module__.split('.')[0]}.{type(error).__name__}: {error}"
         text = " ".join(text.split())[:200]
-        advice = meaning(text) or "the service, or this key, has a problem"
+        advice = meaning(text) or "there is a problem with the service or with this key"
         raise EnvironmentFailure(f"{name}: {text}: {advice}") from error
 
 

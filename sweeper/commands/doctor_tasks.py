@@ -19,11 +19,19 @@ def add_arguments(verb: ArgumentParser) -> None:
         metavar="FOLDER",
         help="a task (a folder with task.toml), or a folder of tasks",
     )
-    which.add_argument("--task-ids", metavar="NAMES", help="names and globs, separated by commas")
     which.add_argument(
-        "--dataset", metavar="NAME@VERSION", help="of a registry; FOLDER is its checkout"
+        "--task-ids",
+        metavar="NAMES",
+        help="only tasks with these names or globs, separated by commas",
     )
-    which.add_argument("--registry", metavar="FILE", help="that registry (FOLDER/registry.json)")
+    which.add_argument(
+        "--dataset",
+        metavar="NAME@VERSION",
+        help="tasks of this dataset in a registry; FOLDER is a checkout of the registry",
+    )
+    which.add_argument(
+        "--registry", metavar="FILE", help="the registry's file (FOLDER/registry.json)"
+    )
     how = shared.group(verb, "how to try them")
     how.add_argument(
         "--environment",
@@ -42,14 +50,14 @@ def add_arguments(verb: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Check the tasks. Returns 2 if one has a mistake."""
     if arguments.at_once < 1:
-        raise UsageError("--at-once is 1 or more")
+        raise UsageError("--at-once takes 1 or more")
     kind = None if arguments.read_only else str(arguments.environment)
     try:
         check_kind(str(arguments.environment))
     except ValueError as error:
         raise UsageError(str(error)) from None
     if kind is not None and (lacking := missing(kind)) is not None:
-        raise EnvironmentFailure(f"tasks cannot be tried (--read-only reads them): {lacking}")
+        raise EnvironmentFailure(f"tasks cannot be tried: {lacking}; --read-only only reads them")
     try:
         checked = check_tasks(
             arguments.folder,

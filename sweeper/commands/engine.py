@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments for completion only: the engine has a command line of its own."""
+    """Declare arguments, which only completion uses: the engine parses its own command line."""
     verb.add_argument("action", choices=("start", "serve", "status", "env", "stop"))
 
 

@@ -25,13 +25,13 @@ from sweeper.sweep.labels import plural
 from sweeper.terminal import say, warn
 
 _FORMULA = "^[\\s\\pZ\\pC]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]"
-"""Matches texts that a spreadsheet would evaluate: they may start programs, or fetch an
-address."""
+"""Matches texts that a spreadsheet would evaluate as a formula, which could start programs or fetch
+an address."""
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 class _Column(Protocol):
-    """A column of an Arrow table: pyarrow has no type annotations."""
+    """A column of an Arrow table. This protocol exists because pyarrow has no type annotations."""
 
     type: object
 
@@ -67,8 +67,8 @@ def add_arguments(verb: ArgumentParser) -> None:
     what.add_argument(
         "--raw",
         action="store_true",
-        help="CSV for programs: texts as recorded (otherwise an apostrophe precedes each text that "
-        "a spreadsheet would compute)",
+        help="write texts to CSV as recorded, for programs (default: an apostrophe precedes each "
+        "text that a spreadsheet would evaluate)",
     )
     what.add_argument(
         "--out",
@@ -81,10 +81,10 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Write records in the format of other tools."""
+    """Export runs to a format of other tools."""
     kind, out = _format(arguments.format, arguments.out), arguments.out or "-"
     if arguments.json and kind != "wandb" and out == "-":
-        raise UsageError("--json needs --out FILE: standard output cannot have the table as well")
+        raise UsageError("--json needs --out FILE: standard output cannot also take the table")
     registry = open_registry(arguments, snapshot=True)
     runs = chosen(registry, arguments)
     if not runs:
@@ -110,21 +110,21 @@ def run(arguments: Namespace) -> int:
 
 
 def _format(given: str | None, out: str | None) -> str:
-    """Return the format: the requested one, else by the file's suffix."""
+    """Return the requested format, or the format that the file's suffix names."""
     if given is not None:
         return given
     if out in (None, "-"):
         return "csv"
     suffix = os.path.splitext(out)[1].lstrip(".").lower()
     if suffix not in ("csv", "parquet"):
-        raise UsageError(f"--out {out}: say --format csv or --format parquet")
+        raise UsageError(f"--out {out}: choose --format csv or --format parquet")
     return suffix
 
 
 def _write(table: _Table, kind: str, path: str, *, raw: bool) -> None:
-    """Write a file completely, or not at all; `-` is standard output. In a CSV a missing value is
-    an empty field and NaN is `nan`. Unless `raw`, texts that a spreadsheet would evaluate are
-    changed so that it only shows them."""
+    """Write a table to a file, completely or not at all; `-` is standard output. In CSV, a missing
+    value is an empty field and NaN is `nan`. Texts that a spreadsheet would evaluate are escaped,
+    unless `raw` is set."""
     arrow = importlib.import_module("pyarrow")
     if kind == "csv":
         table = _plain(arrow, table) if raw else _as_texts(arrow, _plain(arrow, table))
@@ -138,7 +138,7 @@ def _write(table: _Table, kind: str, path: str, *, raw: bool) -> None:
         write(table, buffer)
         if sys.stdout.isatty():
             sys.stdout.write(buffer.getvalue().decode())
-        else:  # for programs: as it was recorded
+        else:  # programs get the texts as recorded
             raw_stream(sys.stdout).buffer.write(buffer.getvalue())
         return
     try:
@@ -149,7 +149,7 @@ def _write(table: _Table, kind: str, path: str, *, raw: bool) -> None:
 
 
 def _write_text(text: str, path: str) -> None:
-    """Write a file completely, or not at all; `-` is standard output."""
+    """Write a text to a file, completely or not at all; `-` is standard output."""
     if path == "-":
         print(text)
         return
@@ -169,8 +169,8 @@ def _plain(arrow: ModuleType, table: _Table) -> _Table:
 
 
 def _as_texts(arrow: ModuleType, table: _Table) -> _Table:
-    """Put an apostrophe before each text that a spreadsheet takes for a formula, so that it is
-    shown as text. Numbers stay, including those stored as text."""
+    """Put an apostrophe before each text that a spreadsheet would take for a formula. Numbers stay,
+    including those stored as text."""
     compute = importlib.import_module("pyarrow.compute")
 
     def shown(column: _Column) -> _Column:
@@ -188,8 +188,8 @@ def _as_texts(arrow: ModuleType, table: _Table) -> _Table:
 
 
 def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> int:
-    """Write a W&B run for each run, with its id, name, configuration and rows. Return the number
-    of rows. Offline (`wandb sync` sends it later) unless WANDB_MODE says otherwise."""
+    """Create a W&B run for each run, with its id, name, configuration and rows. Return the number
+    of rows. W&B is offline (`wandb sync` uploads later) unless WANDB_MODE is set."""
     wandb = importlib.import_module("wandb")
     mode = os.environ.get("WANDB_MODE", "offline")
     if folder is not None:
@@ -215,8 +215,8 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
             made.log(*_row(row))
             count += 1
         if run.metric is not None and rows:
-            # W&B's own value is the last one logged, and rows without a step come after all
-            # others.
+            # W&B's summary has the last logged value, which may be of a row without a step, since
+            # these come last others.
             point = run.value(run.metric)
             if point is not None:
                 if point.missing:
@@ -228,8 +228,8 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
 
 
 def _row(row: Mapping[str, object]) -> tuple[dict[str, object], int | None]:
-    """Return what W&B logs of a row, and its step. W&B's steps are whole numbers, so any other is
-    logged as a value. Rows come in ascending order of steps, as W&B needs them."""
+    """Return a row as W&B logs it, and its step. W&B's steps are whole numbers: a fractional step
+    is logged as a value. Rows are in ascending order of steps, as W&B requires."""
     values = {key: _logged(value) for key, value in row.items() if value is not None}
     step = as_float(row.get("step"))
     if step is None or step < 0 or step != int(step):
@@ -238,6 +238,6 @@ def _row(row: Mapping[str, object]) -> tuple[dict[str, object], int | None]:
 
 
 def _logged(value: object) -> object:
-    """Return a value as W&B plots it: texts such as "NaN" as the numbers that they stand for."""
+    """Return a value as W&B can plot it: texts such as "NaN" become numbers."""
     number = as_number(value) if isinstance(value, str) else None
     return value if number is None else number

@@ -39,17 +39,17 @@ _FLAGS = ("store_true", "store_false", "count")
 
 
 class Option(NamedTuple):
-    """An option of a script, as a field with the key that a grid gives it. `flag` is how the script
-    takes it (`--lr`), "" for a positional argument."""
+    """An option of a script, as a field with the key that a grid gives it. `flag` is the option's
+    name on the command line (`--lr`), "" for a positional argument."""
 
     flag: str
     field: Field
 
 
 def options_of(path: str) -> list[Option] | None:
-    """Return the options that a Python script declares with argparse or click, those that take no
-    value left out; of another script none. None for a script that uses chz or has syntax errors:
-    its interpreter says more about it."""
+    """Return the options that a Python script declares with argparse or click, except options that
+    take no value; empty for other scripts. None for a script that uses chz or has syntax errors:
+    its interpreter reports more."""
     if not path.endswith(".py"):
         return []
     try:
@@ -116,8 +116,8 @@ def _literal(node: ast.expr | None) -> object:
 
 
 class _Parts(NamedTuple):
-    """The options of a script by what they are for: the run's folder, its seed, the axis that is
-    compared, those that need a value, and the others."""
+    """The options of a script by purpose: the run's folder, its seed, the axis to compare, options
+    that need a value, and the others."""
 
     folder: Option | None
     seed: Option | None
@@ -140,8 +140,8 @@ def _parts(options: list[Option]) -> _Parts:
 def script_text(
     name: str, script: str, options: list[Option], given: Mapping[str, str | None], out: str
 ) -> tuple[str, list[str]]:
-    """Write a grid whose runs execute a script. Values that the script needs are left out, with a
-    comment, so that the grid plans only when they are filled in. Return it with their keys."""
+    """Return a grid whose runs execute a script, and the keys of values that the script needs.
+    These values are comments, so the grid is invalid until the user fills them in."""
     parts = _parts(options)
     lines = [
         *head(name, script, out),
@@ -157,7 +157,10 @@ def script_text(
 
 
 def _command(script: str, parts: _Parts, python: str | None) -> Iterator[str]:
-    yield "# What each run executes: {key} stands for a value below. Add the options that you set."
+    yield (
+        "# What each run executes. {key} is replaced by a value below. Add the options that you "
+        "set."
+    )
     yield "command:"
     interpreter = python or next(filter(shutil.which, ("python", "python3")), "python3")
     start = [interpreter, script] if script.endswith(".py") else [os.path.join(".", script)]
@@ -169,7 +172,7 @@ def _command(script: str, parts: _Parts, python: str | None) -> Iterator[str]:
     if parts.folder is not None:
         yield from _words(parts.folder.flag, "log_path")
     else:
-        yield f"  # No option of the script takes a folder: let it write {METRICS}, one JSON"
+        yield f"  # No option of the script takes a folder. Make it write {METRICS}, one JSON"
         yield "  # object with a `step` per line, to the folder in the variable SWEEPER_RUN_DIR."
 
 
@@ -183,7 +186,7 @@ def _values(parts: _Parts) -> Iterator[str]:
     for option in parts.others:
         yield from comment_of(option.field)
     yield ""
-    yield "# What is compared: every combination is a cell."
+    yield "# What is compared. Every combination is a cell."
     if parts.axis is None:
         yield "# grid:"
         yield "#   some_option: [1, 2, 3]   # and {some_option} in the command"
@@ -197,10 +200,10 @@ def _values(parts: _Parts) -> Iterator[str]:
         yield "# No seeds: the script has no option for one. A program may read SWEEPER_SEED."
         yield "# seeds: 3"
     else:
-        yield "# Replicates of each cell: they show how much of a difference is noise."
+        yield "# Replicates of each cell. They show how much of a difference is noise."
         yield "seeds: 3"
     yield ""
-    yield "# What decides: a key of the program's metrics."
+    yield "# The key of the program's metrics that runs are compared by."
     yield "# metric: {name: loss, goal: minimize, at: last}  # at: last | best | auto"
     yield ""
 
@@ -261,8 +264,8 @@ def run(arguments: argparse.Namespace) -> int:
         _write_study()
     out = arguments.out or f"{name}.yaml"
     if arguments.source and not arguments.out and os.path.exists(out):
-        out = f"{name}_grid.yaml"  # the file itself may have that name
-    if out != "-" and os.path.lexists(out):  # before the recipe's slow import
+        out = f"{name}_grid.yaml"  # the file itself may be named like a short name
+    if out != "-" and os.path.lexists(out):  # check this before the recipe's slow import
         raise UsageError(f"{out} exists already: choose another file with --out")
     given = {"backend": arguments.backend, "python": arguments.python}
     if arguments.source:
@@ -270,7 +273,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         text, lacks = _text(name, reference, given, out)
     for sentence in lacks:
-        warn(f"warning: `sweeper plan` refuses this grid so far: {sentence}")
+        warn(f"warning: this grid is not ready for `sweeper plan`: {sentence}")
     if out == "-":
         sys.stdout.write(text)
         return 0
@@ -285,8 +288,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _text(
     name: str, reference: str, given: Mapping[str, str | None], out: str
 ) -> tuple[str, list[str]]:
-    """Return the text of a grid for a recipe, or for a script that is none, and what it still
-    lacks."""
+    """Return the text of a grid for a recipe or another script, and what the user must still fill
+    in."""
     options = options_of(reference) if os.path.isfile(reference) else None
     if options is None:
         return starter_text(name, reference, given, out)
@@ -295,7 +298,7 @@ def _text(
 
 
 def _translated(arguments: argparse.Namespace) -> str:
-    """Return the grid for a file of another program. Say what could not be translated."""
+    """Return the grid for a file of another program, and print what could not be translated."""
     from sweeper.terminal import warn
     from sweeper.translation.reading import translated
     from sweeper.translation.script import Argument, from_script
@@ -335,7 +338,7 @@ def _contents(path: str) -> str:
 
 
 def _write_study() -> None:
-    """Write the plan of a study, unless there is one."""
+    """Write a plan for the study, unless it exists."""
     from sweeper.analysis.page.notebook import FOLDER, PLAN
     from sweeper.analysis.reading.criterion import TEMPLATE
 

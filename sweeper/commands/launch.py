@@ -26,7 +26,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def add_options(verb: ArgumentParser) -> None:
-    """Declare the options that do not concern the grid."""
+    """Declare the options other than the grid and its launch settings."""
     how = shared.group(verb, shared.LAUNCH)
     how.add_argument(
         "--smoke", action="store_true", help="start one run first, and the others if it succeeds"
@@ -34,14 +34,16 @@ def add_options(verb: ArgumentParser) -> None:
     how.add_argument(
         "--drop",
         action="store_true",
-        help="let finished runs that are no longer in the grid leave the sweep",
+        help="remove finished runs that are no longer in the grid from the sweep",
     )
     how.add_argument(
         "--debug",
         metavar="RUN",
-        help="run only this run, under pdb in a tmux pane, as a sweep NAME-debug",
+        help="start only this run, under pdb in a tmux pane, as the sweep NAME-debug",
     )
-    how.add_argument("--live", action="store_true", help="run the checkout itself, not a copy")
+    how.add_argument(
+        "--live", action="store_true", help="run the code in the checkout itself, not a copy"
+    )
     shared.wait(verb)
     shared.root(verb)
     shared.json(verb)
@@ -85,13 +87,13 @@ def _run(arguments: Namespace) -> int:
 
 
 def _debug(planned: "Plan", store: "Store", arguments: Namespace) -> int:
-    """Launch one run under pdb, and go to its pane."""
+    """Launch one run under pdb, and show its tmux pane."""
     from sweeper.commands.attach import go
     from sweeper.launcher.debugging import alone, show_pane
     from sweeper.launcher.launching import LaunchRequest, User, launch_plan
 
     if arguments.wait or arguments.smoke or arguments.json:
-        raise UsageError("--debug goes with neither --wait, --smoke nor --json")
+        raise UsageError("--debug does not work with --wait, --smoke or --json")
     planned = alone(planned, arguments.debug, store)
     request = LaunchRequest(planned, arguments.root, wait=False, live=arguments.live)
     launched = launch_plan(request, User(tell=warn))
@@ -99,7 +101,9 @@ def _debug(planned: "Plan", store: "Store", arguments: Namespace) -> int:
     folder = SweepFolder(store, planned.name)
     if not show_pane(folder, run.id):
         show = hint("show", f"{planned.name}/{run.name}", root=arguments.root)
-        raise EnvironmentFailure(f"{run.name} has no pane: `{show}` and its log say why")
+        raise EnvironmentFailure(
+            f"{run.name} has no tmux pane: see `{show}` and the run's log for the reason"
+        )
     if is_screen():
         go(launched.root, planned.name)
     say(f"{run.name} runs under pdb: `{hint('attach', planned.name, root=arguments.root)}`")
@@ -107,7 +111,8 @@ def _debug(planned: "Plan", store: "Store", arguments: Namespace) -> int:
 
 
 def _launch_detached(request: "LaunchRequest", user: "User", *, idle: bool) -> int:
-    """Launch, and say how to watch it. `idle`: nothing is left to start."""
+    """Launch in the background, and print how to watch the sweep. `idle` tells that nothing is left
+    to start."""
     from sweeper.commands.waiting import tell_failed
     from sweeper.launcher.launching import launch_plan
 
@@ -154,8 +159,8 @@ def _launch_here(request: "LaunchRequest", user: "User", *, plain: bool) -> int:
 
 
 def _before(planned: "Plan", store: "Store") -> tuple[str, bool]:
-    """Describe what an earlier launch has left to do (`: 2 to start, 16 succeeded`; "" without
-    one), and return whether nothing is left."""
+    """Describe what earlier launches left to do (`: 2 to start, 16 succeeded`; "" before the first
+    launch), and return whether nothing is left."""
     from sweeper.launcher.preview import counts, estimate_of, survey
     from sweeper.sweep.states import OPEN
 
@@ -170,7 +175,7 @@ def _before(planned: "Plan", store: "Store") -> tuple[str, bool]:
 
 
 def _left_alone(root: str, planned: "Plan") -> int:
-    """Count the runs that have failed and have no retry left."""
+    """Count the failed runs that have no retry left."""
 
     try:
         events = SweepFolder(open_store(root), planned.name).read_events()
@@ -185,8 +190,8 @@ def _left_alone(root: str, planned: "Plan") -> int:
 
 
 def _tell_other_code(planned: "Plan", root: str) -> None:
-    """Say how to run finished runs again if they executed other code than this launch: a launch
-    skips them, whatever their code was."""
+    """Print how to run finished runs again if their code differs from this launch. A launch skips
+    finished runs, whatever their code was."""
     from sweeper.results.origins import differences
     from sweeper.results.registry import Registry
     from sweeper.results.selectors import current
@@ -205,7 +210,6 @@ def _tell_other_code(planned: "Plan", root: str) -> None:
     chosen = [] if count == len(over) else ["--where", f'code != "{now}"']
     again = hint("retry", planned.name, "--state", "succeeded", *chosen, root=root)
     warn(
-        f"{plural(count, 'run')} succeeded with other {code_changes[0].title} than now: "
-        f"`{again}` starts "
-        f"{'it' if count == 1 else 'them'} again"
+        f"{plural(count, 'run')} succeeded with other {code_changes[0].title} than now; to start "
+        f"{'it' if count == 1 else 'them'} again, use `{again}`"
     )

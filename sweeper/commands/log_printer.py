@@ -1,4 +1,4 @@
-"""Prints log lines: as text, with the run's name before each, or as JSON."""
+"""Prints log lines, as text with the run's name before each line, or as JSON."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from sweeper.results.runs import RecordedRun
 from sweeper.terminal import in_colour
 
 BASIC = ("31", "32", "33", "34", "35", "36", "91", "92", "93", "94", "95", "96")
-"""The colours of every colour terminal."""
+"""The colours that every terminal with colours has."""
 
 MANY = tuple(
     f"38;5;{number}"
@@ -27,8 +27,8 @@ MANY = tuple(
 
 
 def assign(runs: list[str], palette: tuple[str, ...]) -> dict[str, str]:
-    """Choose a colour for each id from the id; if it is taken, the next free one. With more ids
-    than colours they are reused."""
+    """Choose a colour for each id, derived from the id; if it is taken, the next free colour. With
+    more ids than colours, colours repeat."""
     colours: dict[str, str] = {}
     taken: set[int] = set()
     for run in runs:
@@ -43,7 +43,7 @@ def assign(runs: list[str], palette: tuple[str, ...]) -> dict[str, str]:
 
 
 class Colours:
-    """The colours of the runs of any sweeps."""
+    """The colours of runs from any sweeps."""
 
     def __init__(self) -> None:
         many = "256" in os.environ.get("TERM", "") or bool(os.environ.get("COLORTERM"))
@@ -54,7 +54,8 @@ class Colours:
         """Return the text in the run's colour."""
         place = (run.root, run.sweep)
         if run.id not in self._known.setdefault(place, {}):
-            # Assigned over all runs of the sweep, not only those shown now.
+            # Colours are assigned to all runs of the sweep, so that they do not depend on which are
+            # shown.
             colours = assign(_ids(run), self._palette)
             self._known[place] = {**colours, **self._known[place]}
         return f"\x1b[{self._known[place][run.id]}m{text}\x1b[0m"
@@ -112,7 +113,7 @@ class LinePrinter:
         remaining = iter(lines)
         while texts := [self._format(line) for line in itertools.islice(remaining, _BATCH)]:
             self.count += len(texts)
-            raw(sys.stdout).write("".join(texts))  # may have our own colours
+            raw(sys.stdout).write("".join(texts))  # the line may contain our own colours
 
     def _format(self, line: Line) -> str:
         run = line.run

@@ -1,5 +1,5 @@
-"""`sweeper logs`: shows the output of one or many runs. It comes from the store, or from the
-backend if a run has left none there."""
+"""`sweeper logs`: shows the output of runs, from the store, or from the backend if the store has
+none."""
 
 import re
 import sys
@@ -34,20 +34,21 @@ _POLL_SECONDS, _REMOTE_SECONDS = 0.4, 2.0
 _LOOK_SECONDS = 1.0
 _ROUNDS = 8
 _STANDS_SECONDS = 2.0
-"""How long to wait for the end of a line; it may be a question, or a stopped progress bar."""
+"""Seconds to wait for the end of a line, which may be a question or a stopped progress bar."""
 
 _IDLE_SECONDS = 3.0
-"""How long nothing must be running before the end: a launcher may be replaced by the next."""
+"""Seconds without a launcher or a job after which following ends: another launcher may take
+over."""
 
 _STACKS_SECONDS = 60.0
-"""How long to wait for the workers' answers: they look every 5 s."""
+"""Seconds to wait for the workers' answers; workers check for requests every 5 s."""
 
 _OVER = ENDED | {Event.LOST}
 
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper logs`."""
-    shared.runs_of_any_sweeps(verb, "the newest sweep; with --state or --where all sweeps")
+    shared.runs_of_any_sweeps(verb, "the newest sweep; all sweeps with --state or --where")
     shared.select(verb)
     lines = shared.group(verb, "which lines")
     lines.add_argument(
@@ -55,10 +56,10 @@ def add_arguments(verb: ArgumentParser) -> None:
     )
     lines.add_argument("-n", "--lines", type=int, metavar="N", help="only the last N lines of each")
     lines.add_argument(
-        "--launcher", action="store_true", help="show the messages of a sweep's launchers"
+        "--launcher", action="store_true", help="show the log of a sweep's launchers"
     )
     lines.add_argument(
-        "--stacks", action="store_true", help="what the threads of a running run are doing now"
+        "--stacks", action="store_true", help="show the Python stacks of running runs"
     )
     lines.add_argument("--grep", metavar="PATTERN", help="only lines that match this pattern")
     shared.root(verb)
@@ -77,7 +78,7 @@ def run(arguments: Namespace) -> int:
         except re.error as error:
             raise UsageError(f"--grep {arguments.grep!r}: {error}") from error
     if arguments.lines is not None and arguments.lines < 0:
-        raise UsageError("--lines takes a count, 0 or more")
+        raise UsageError("--lines takes 0 or more")
     if arguments.stacks:
         return _print_stacks(arguments)
     if arguments.launcher:
@@ -127,7 +128,7 @@ class _Reader:
             self._warn_of_silence()
 
     def follow(self) -> None:
-        """Print what is added to the logs, until nothing more can be."""
+        """Print what is appended to the logs, until nothing more can be appended."""
         self._look()
         if not self._tails:
             warn(f"{self._nobody()}{': waiting for one' * self._at_work()}")
@@ -146,8 +147,8 @@ class _Reader:
             self._warn_of_silence()
 
     def _print_more(self) -> bool:
-        """Update the list of runs if it is time, and print the additions to their logs. Return
-        whether that was all."""
+        """Print what was appended to the logs, and update the list of runs if that is due. Return
+        whether everything was printed."""
         begun = time.monotonic()
         if begun >= self._next_look:
             self._look()
@@ -156,7 +157,7 @@ class _Reader:
         return self._print_new()
 
     def _is_over(self) -> bool:
-        """Return whether nothing more will be printed, as far as can be known."""
+        """Return whether nothing more is expected."""
         if not self._tails:
             return not self._at_work()
         if all(_is_finished(run) for run in self._candidates):
@@ -185,7 +186,7 @@ class _Reader:
         except (NotFound, StoreError):
             if first or not self._candidates:
                 raise
-            return  # somebody is removing them, or the store does not answer: keep the old list
+            return  # the runs are being removed, or the store does not answer: keep the old list
         if self._removed:
             runs = [run for run in runs if run_key(run) in known]
         self._candidates = runs
@@ -215,15 +216,15 @@ class _Reader:
         self._tails = {key: tail for key, tail in self._tails.items() if key[:2] not in gone}
         if not self._candidates:
             names = ", ".join(sorted(sweep for _, sweep in gone))
-            raise NotFound(f"{names}: removed meanwhile")
+            raise NotFound(f"{names}: removed while following")
 
     def _files(self) -> dict[tuple[str, str], Files]:
-        """List the logs' folders anew: on a remote store that is one listing."""
+        """List the logs' folders again, with one listing of a remote store."""
         runs = {files_of(tail.run): tail.run for tail in self._tails.values()}
         return {place: Files(run.store, place[1]) for place, run in runs.items()}
 
     def _print_new(self) -> bool:
-        """Print the additions to all logs. Return whether that was all."""
+        """Print what was appended to all logs. Return whether everything was printed."""
         files = self._files()
         busy = list(self._tails.values())
         for _ in range(_ROUNDS):
@@ -231,7 +232,7 @@ class _Reader:
             sys.stdout.flush()
         for tail in self._tails.values():
             if tail in busy:
-                continue  # it prints faster than we do
+                continue  # the run writes faster than we print
             # An attempt's output is complete before its end is recorded.
             if tail.attempt < tail.run.attempts:
                 self._print_end(tail)
@@ -244,13 +245,13 @@ class _Reader:
         return not busy
 
     def _print_some(self, tail: Tail, files: dict[tuple[str, str], Files]) -> bool:
-        """Print some of the additions. Return whether there were any."""
+        """Print part of what was appended to a log. Return whether anything was printed."""
         before = tail.offset
         self._printer.print_lines(self._printer.matching(tail.read(files[files_of(tail.run)])))
         return tail.offset != before
 
     def _ends(self, tail: Tail) -> bool:
-        """Return whether a log's attempt is over and still has lines to print."""
+        """Return whether an attempt has ended and its log may have lines to print."""
         run, attempt = tail.run, tail.attempt
         if not tail.pending and (not tail.silent or (run_key(run), attempt) in self._requested):
             return False
@@ -262,7 +263,7 @@ class _Reader:
         self._printer.print_lines(self._printer.matching([*tail.finish(), *self._kept_lines(tail)]))
 
     def _start_back(self, tail: Tail, files: Files) -> None:
-        """Print the last existing lines, and continue after them."""
+        """Print the last existing lines, and set the position behind them."""
         count: int = self._arguments.lines
         if self._arguments.grep is None:
             tail.back(files, count)
@@ -273,7 +274,8 @@ class _Reader:
         self._printer.print_lines(lines)
 
     def _whole(self, tail: Tail, files: Files) -> Iterator[Line]:
-        """Yield the output of the newest attempt with any: all of it, or enough of its end."""
+        """Yield the output of the newest attempt that has any; only the end if few lines are
+        wanted."""
         if self._arguments.lines is not None and self._arguments.grep is None:
             tail.back(files, self._arguments.lines)
         for chunk in _chunks(tail, files):
@@ -282,8 +284,8 @@ class _Reader:
         yield from self._kept_lines(tail)
 
     def _kept_lines(self, tail: Tail) -> Iterator[Line]:
-        """Yield the backend's own copy of an attempt that has left nothing in the store. Ask only
-        once."""
+        """Yield the backend's copy of the output of an attempt that left none in the store. The
+        backend is asked only once."""
         run, attempt = tail.run, (run_key(tail.run), tail.attempt)
         if not tail.silent or not run.attempts or attempt in self._requested:
             return
@@ -297,7 +299,7 @@ class _Reader:
             yield Line(run, tail.attempt, line.encode("utf-8", "replace"))
 
     def _at_work(self) -> bool:
-        """Return whether a job may be running, or a launcher that may start one."""
+        """Return whether a job may be running, or a launcher that may start a job."""
         from sweeper.sweep.lock import is_held
 
         if any(run.state in OPEN for run in self._candidates):
@@ -314,10 +316,10 @@ class _Reader:
         elif len(runs) == 1:
             warn(f"{runs[0].name} has printed nothing ({runs[0].state.value})")
         else:
-            warn(f"{len(runs)} runs, and none has printed anything")
+            warn(f"none of {len(runs)} runs has printed anything")
 
     def _nobody(self) -> str:
-        """Say that no run matches. A name that matches none was already reported as a mistake."""
+        """Return a message that no run matches. Names that match no run were reported earlier."""
         states, where = self._arguments.state, self._arguments.where
         wanted = [f"is {' or '.join(states)}"] if states else []
         wanted += [f"matches --where {where!r}"] if where else []
@@ -325,11 +327,11 @@ class _Reader:
 
 
 def _print_stacks(arguments: Namespace) -> int:
-    """Ask the workers of running runs what their recipes are doing, and print their answers."""
+    """Request the stacks of running recipes from their workers, and print the answers."""
     from sweeper.sweep import stacks
 
     if arguments.follow or arguments.launcher or arguments.grep or arguments.lines is not None:
-        raise UsageError("--stacks takes only runs, --state, --where and --json")
+        raise UsageError("--stacks works only with runs, --state, --where and --json")
     registry = open_registry(arguments, cache=False)
     chosen = registry.choose(arguments.runs, arguments.state, arguments.where)
     running = [run for run in chosen if isinstance(run, SweepRun) and run.state is State.RUNNING]
@@ -354,7 +356,10 @@ def _print_stacks(arguments: Namespace) -> int:
             say(f"{name}, {answer.time}:")
             print(sanitize_lines(answer.text))
     for name in unanswered:
-        warn(f"{name}: no answer within {_STACKS_SECONDS:g} s: its worker does not reach the store")
+        warn(
+            f"{name}: no answer within {_STACKS_SECONDS:g} s: the worker may have no access to "
+            f"the store"
+        )
     return 1 if unanswered else 0
 
 
@@ -362,7 +367,7 @@ def _print_launchers(arguments: Namespace, pattern: "re.Pattern[str] | None") ->
     """Print the messages of the launchers of sweeps on this machine; with `--follow`, until the
     launcher has ended."""
     if arguments.json or arguments.state or arguments.where:
-        raise UsageError("--launcher takes only names of sweeps, --follow, --lines and --grep")
+        raise UsageError("--launcher works only with names of sweeps, --follow, --lines and --grep")
     registry = open_registry(arguments)
     for name in arguments.runs:
         _print_launcher(registry.sweep(name).folder, arguments, pattern)
@@ -382,7 +387,7 @@ def _print_launcher(
         nonlocal latest
         goes_on = arguments.follow and is_held(folder)
         lines = [line for line in _messages(path) if pattern is None or pattern.search(line)]
-        if latest in lines:  # the file may have been replaced since
+        if latest in lines:  # the file may have been replaced in the meantime
             lines = lines[len(lines) - lines[::-1].index(latest) :]
         elif arguments.lines is not None:
             lines = lines[len(lines) - min(arguments.lines, len(lines)) :]
@@ -393,11 +398,13 @@ def _print_launcher(
 
     Live(print_more, ended=lambda goes_on: not goes_on, tell=warn).run()
     if latest is None:
-        warn(f"{folder.name}: no messages of its launchers on this machine ({path})")
+        warn(
+            f"{folder.name}: no launcher of this sweep has logged anything on this machine ({path})"
+        )
 
 
 def _messages(path: str) -> list[str]:
-    """Return the lines of a launcher's log, the older file first."""
+    """Return the lines of a launcher's log, including the rotated file."""
     lines: list[str] = []
     for name in (f"{path}.1", path):
         with suppress(OSError), open(name, encoding="utf-8", errors="replace") as file:
@@ -406,7 +413,8 @@ def _messages(path: str) -> list[str]:
 
 
 class _Backends:
-    """The backends of sweeps, opened when needed. One that cannot be opened is reported once."""
+    """The backends of sweeps, opened when needed. A backend that cannot be opened is reported
+    once."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str, str], Backend | None] = {}
@@ -431,11 +439,11 @@ class _Backends:
                 yield from lines
         except SweeperError as error:
             self._open[place] = None
-            warn(f"{run.sweep}: its backend's copy of the output cannot be read: {error}")
+            warn(f"{run.sweep}: the backend's copy of the output cannot be read: {error}")
 
 
 def _chunks(tail: Tail, files: Files) -> Iterator[list[Line]]:
-    """Yield the present contents of a log, piece by piece."""
+    """Yield the present contents of a log in pieces."""
     before = -1
     while tail.offset != before:
         before = tail.offset

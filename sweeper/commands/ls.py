@@ -27,7 +27,7 @@ from sweeper.sweep.run_record import RunRecord
 from sweeper.terminal import duration, print_table, say
 
 _LOOKED_AT = 20
-"""How many runs are read completely to suggest metrics instead of an unknown one."""
+"""How many runs are read completely to suggest a metric for an unknown name."""
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -46,21 +46,21 @@ def add_arguments(verb: ArgumentParser) -> None:
     table.add_argument(
         "--by",
         metavar="KEY,...",
-        help="a table of states and best values, with a row for each value of this key (or of "
-        "several) and a column for each stage; with checkpoint or suite among the keys of scores, "
-        "with a column for each suite",
+        help="print a table of states and best values, with a row for each value of this key (or "
+        "combination of several) and a column for each stage; with the key checkpoint or "
+        "suite, a table of scores with a column for each suite",
     )
     table.add_argument(
         "--code",
         action="store_true",
-        help="also show the code that each run executed, and when that was launched "
-        "(shown anyway if runs of a sweep differ in it)",
+        help="also show the code that each run executed, and when it was launched (default: only "
+        "if runs of a sweep differ in it)",
     )
     table.add_argument(
         "--sort",
         metavar="KEY",
-        help="order by value (best first), another column, a setting, or a --metric; "
-        "--sort=-KEY: the other way round",
+        help="order by value (best first), another column, a setting, or a --metric; --sort=-KEY "
+        "reverses the order",
     )
     table.add_argument(
         "-n", "--limit", type=int, default=0, metavar="N", help="at most this many runs"
@@ -72,7 +72,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print a line for each run."""
     if arguments.limit < 0:
-        raise UsageError("--limit is 0 (all) or more")
+        raise UsageError("--limit takes 0 (all) or more")
     registry, selected = open_chosen(arguments)
     runs = with_tags(selected, arguments.tag, starred=arguments.starred)
     if arguments.by is not None:
@@ -107,8 +107,8 @@ def run(arguments: Namespace) -> int:
 def _print_table(
     records: "list[_Record]", roots: list[str], metric_columns: list[str], *, with_code: bool
 ) -> None:
-    """Print a line for each run, with its root if there are several `roots`, and with the metrics
-    that were asked for."""
+    """Print a line for each run with the requested metrics, and with its root if there are several
+    `roots`."""
     columns: list[tuple[str, Callable[[_Record], object]]] = [
         *((name, lambda record: record["root"]) for name in roots),
         ("sweep", lambda record: record["sweep"]),
@@ -143,15 +143,15 @@ def _marks(record: "_Record") -> str:
 
 
 def _print_notes(runs: list[RecordedRun]) -> None:
-    """Print what the table does not show: seeds that are not set, runs that are not listed, and
-    that a report may judge by another value."""
+    """Print notes that the table has no place for: unset seeds, runs left out, and a value that a
+    report may judge by differently."""
     for sentence in _retired(runs):
         say(sentence)
     unseeded = (run.sweep for run in runs if isinstance(run, SweepRun) and run.unseeded)
     for name in dict.fromkeys(unseeded):
-        say(f"{name}: seeds are not set; its replicates differ by themselves")
+        say(f"{name}: no seeds are set: replicates differ only by the program's own randomness")
     if any(run.metric is not None and run.metric.get("at") == "auto" for run in runs):
-        say(f"value: {value_text('auto')}; `sweeper best SWEEP` judges like the report")
+        say(f"value: {value_text('auto')}; `sweeper best SWEEP` uses the value of the report")
 
 
 def _ordered(
@@ -199,7 +199,8 @@ def _executed_otherwise(runs: list[RecordedRun]) -> list[str]:
 
 
 def _retired(runs: list[RecordedRun]) -> list[str]:
-    """Say how to list the runs that the grid of a sweep no longer has, unless some are listed."""
+    """Print how to list runs that are no longer in the grid of a sweep, unless some are listed
+    already."""
     if any(run.retired for run in runs):
         return []
     ours = [run for run in runs if isinstance(run, SweepRun)]

@@ -1,5 +1,5 @@
-"""The tables of `sweeper ls --by`: states of runs by their settings with a column for each stage,
-or scores of checkpoints with a column for each suite."""
+"""The tables of `sweeper ls --by`: states of runs by setting, with a column for each stage, or
+scores of checkpoints, with a column for each suite."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -23,13 +23,14 @@ from sweeper.terminal import print_json, print_table, say, setting
 T = TypeVar("T")
 
 CHECKPOINT, SUITE = "checkpoint", "suite"
-"""Keys of `--by` that ask for scores; `suite` only if no run has a setting of this name."""
+"""Keys of `--by` that select the table of scores; `suite` only if no run has a setting of this
+name."""
 
 _Values = tuple[object, ...]
 
 
 class _Best(NamedTuple):
-    """The best cell of a row: its mean over runs that count."""
+    """The best cell of a row, by the mean over its runs that have a value."""
 
     cell: str
     value: float
@@ -37,28 +38,28 @@ class _Best(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """The runs of a table's row, and its values of the keys."""
+    """The runs of a table's row, and their values of the keys."""
 
     values: _Values
     runs: list[tuple[str, RecordedRun]]
 
 
 def print_by(runs: Sequence[RecordedRun], by: str, registry: Registry, *, as_json: bool) -> int:
-    """Print the table of these runs by keys, with commas between. Raises `NotFound` for a key that
-    no run has."""
+    """Print the table of these runs by keys, which `by` lists with commas between. Raises
+    `NotFound` for a key that no run has."""
     keys = keys_of(by)
     known = {name for run in runs for name in run.config}
     scored = CHECKPOINT in keys or (SUITE in keys and SUITE not in known)
     for key in keys:
         if runs and key not in known and not (scored and key in (CHECKPOINT, SUITE)):
-            raise NotFound(f"no run is given {key!r}; {hint_of(key, known)}")
+            raise NotFound(f"no run has the setting {key!r}; {hint_of(key, known)}")
     shown = _scores if scored else _states
     shown([run for run in runs if not run.retired], keys, registry, as_json)
     return tell_problems(registry.problems, listed=as_json)
 
 
 def keys_of(by: str) -> list[str]:
-    """Return the keys of `--by`. Raises `UsageError` for an empty one, or one that is repeated."""
+    """Split `--by` into keys. Raises `UsageError` for an empty or repeated key."""
     keys = [key.strip() for key in by.split(",")]
     if not all(keys) or len({*keys}) < len(keys):
         raise UsageError(f"--by {by}: name each setting once, with commas between")
@@ -66,9 +67,9 @@ def keys_of(by: str) -> list[str]:
 
 
 def hint_of(key: str, known: Set[str]) -> str:
-    """Suggest the known key that is most similar to a wrong one, or list all of them."""
+    """Suggest the existing key that is most similar to an unknown key, or list all of them."""
     near = get_close_matches(key, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known))}"
+    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(sorted(known))}"
 
 
 def _value_of(config: Mapping[str, object], keys: Sequence[str]) -> _Values:
@@ -76,12 +77,12 @@ def _value_of(config: Mapping[str, object], keys: Sequence[str]) -> _Values:
 
 
 def identity(config: Mapping[str, object], keys: Sequence[str]) -> tuple[str, ...]:
-    """Return what makes a row: the values of the keys, in canonical form."""
+    """Return the values of the keys in canonical form, which identify a row."""
     return tuple(canonical(config[key]) if key in config else "" for key in keys)
 
 
 def one_or_all(values: _Values) -> object:
-    """Return what `--json` has as the value of a row: a list if there are several keys."""
+    """Return the `value` of a row in `--json`: a list if there are several keys."""
     return values[0] if len(values) == 1 else list(values)
 
 
@@ -122,8 +123,8 @@ def _states(
 
 
 def nested(rows: Mapping[tuple[str, ...], T]) -> list[T]:
-    """Return the rows in the order in which values of the first key appear, within them those of
-    the second, and so on."""
+    """Return the rows ordered by first appearance of their first key's value, then of the second
+    key's, and so on."""
     orders: dict[tuple[int, str], int] = {}
     for identity in rows:
         for place in enumerate(identity):
@@ -159,8 +160,8 @@ def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
 
 
 def _best(rows: Sequence[_Row]) -> tuple[str | None, list[_Best | None]]:
-    """Return the metric by which all of the runs are judged, and the best cell of each row; no
-    metric if runs are judged differently."""
+    """Return the metric by which all of the runs are judged, and the best cell of each row. No
+    metric is returned if runs are judged differently."""
     runs = [run for row in rows for _, run in row.runs]
     metrics = {(run.metric["name"], run.metric.get("goal", "minimize")) if run.metric else None
                for run in runs}  # fmt: skip
@@ -223,8 +224,8 @@ def _document(
 
 
 class _Scored(NamedTuple):
-    """A row of scores by suite. `label` is the run or model of its checkpoint, "" for a row of
-    several runs; `values` are those of the keys."""
+    """A row of scores by suite. `label` is the run or model of the checkpoint, "" if the row has
+    several runs; `values` are the values of the keys."""
 
     label: str
     values: _Values
@@ -234,8 +235,8 @@ class _Scored(NamedTuple):
 def _scores(
     runs: Sequence[RecordedRun], keys: Sequence[str], registry: Registry, as_json: bool
 ) -> None:
-    """Print the scores of checkpoints: a row for each with the key `checkpoint`, else of each run's
-    last checkpoint. Rows of several runs have the mean."""
+    """Print the scores of checkpoints. With the key `checkpoint` each has a row, else only each
+    run's last checkpoint counts. A row of several runs shows the mean."""
     keys = [key for key in keys if key != SUITE]
     series = series_of(registry.scores_by_run(runs))
     rows = _scored(series, keys)

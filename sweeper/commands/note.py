@@ -43,7 +43,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Write a note, tags, a star; then print all that is noted."""
+    """Write a note, tags or a star, then print all marks."""
     subject = find_subject(arguments.target, arguments.root)
     text = _text(arguments, subject.name)
     marks = note(
@@ -80,7 +80,7 @@ def _text(arguments: Namespace, name: str) -> str | None:
     `EnvironmentFailure`."""
     ways = [arguments.text is not None, arguments.file is not None, arguments.edit]
     if sum(ways) > 1:
-        raise UsageError("a text, --file, --edit: one of them")
+        raise UsageError("give only one of a text, --file and --edit")
     if arguments.edit:
         return _edited(name)
     if arguments.file is None:
@@ -95,7 +95,8 @@ def _text(arguments: Namespace, name: str) -> str | None:
 
 
 def _read(file: TextIO, name: str) -> str:
-    """Return the text of a file, which may have no end. Raises `UsageError` if it is too long."""
+    """Read a file up to the longest allowed note, since a pipe may never end. Raises `UsageError`
+    if the text is too long."""
     text = file.read(MOST_CHARACTERS + 1)
     if len(text) > MOST_CHARACTERS:
         raise UsageError(f"{name}: a note has at most {MOST_CHARACTERS:,} characters")

@@ -1,4 +1,4 @@
-"""Output shared by several verbs: JSON with read errors, questions, pages, texts of several
+"""Output that several verbs share: JSON with read errors, questions, pages, and texts of several
 lines."""
 
 import sys
@@ -26,8 +26,8 @@ def print_json_answer(document: Mapping[str, object], problems: Problems) -> int
 
 
 def with_status(run: Callable[[Namespace], int], arguments: Namespace) -> int:
-    """Run a verb that starts runs. With `--json` its lines go to standard error, and standard
-    output is what `status --json` then prints of `arguments.sweep`."""
+    """Run a verb that starts runs. With `--json`, the verb's lines go to standard error, and then
+    `status --json` of `arguments.sweep` is printed to standard output."""
     if not arguments.json:
         return run(arguments)
     from sweeper.commands.status_table import print_status
@@ -50,14 +50,14 @@ def print_steered(done: "Steered", **more: object) -> int:
 
 
 def agreeing(arguments: Namespace) -> "Agree":
-    """Make the function that shows what would be executed and returns the answer: yes with
-    `--trust`, else the user's. Without a terminal the answer is no."""
+    """Return a function that shows what would be executed and returns whether the user agrees: yes
+    with `--trust`, no without a terminal."""
     return _asking(arguments.trust, "execute that with your environment?")
 
 
 def dropping(arguments: Namespace) -> "Agree":
-    """Make the function that says which finished runs would leave a sweep and returns the answer:
-    yes with `--drop`, else the user's. Without a terminal the answer is no."""
+    """Return a function that names the finished runs that would leave a sweep and returns whether
+    the user agrees: yes with `--drop`, no without a terminal."""
     ask = _asking(arguments.drop, "drop them?")
     # Without a terminal, the error that follows says the same.
     return ask if is_screen() and not arguments.drop else lambda _: bool(arguments.drop)
@@ -78,19 +78,19 @@ def _asking(agreed: bool, question: str) -> "Agree":
 
 
 def confirmed(question: str) -> bool:
-    """Ask the user. Anything but `y` or `yes` is a no."""
+    """Ask the user. Any answer other than `y` or `yes` means no."""
     print(f"{question} [y/N] ", end="", flush=True)
     return input().strip().lower() in ("y", "yes")
 
 
 def page_of(items: Sequence[T], arguments: Namespace) -> Sequence[T]:
-    """Return the items on the page that `--limit` and `--page` choose."""
+    """Return the items on the page that `--limit` and `--page` select."""
     size = _page_size(items, arguments)
     return items[(arguments.page - 1) * size : arguments.page * size]
 
 
 def print_page_footer(items: Sequence[object], noun: str, arguments: Namespace) -> None:
-    """Print how many of the items the page has, and its number if there are several."""
+    """Print how many items the page shows, and its number if there are several pages."""
     pages = -(-len(items) // _page_size(items, arguments))
     shown = len(page_of(items, arguments))
     place = f", page {arguments.page} of {pages}: --page, --limit" if pages > 1 else ""
@@ -102,7 +102,7 @@ def _page_size(items: Sequence[object], arguments: Namespace) -> int:
 
 
 def print_text(title: str, text: str) -> None:
-    """Print a text of any number of lines: the first after its title, the others indented."""
+    """Print a text of any number of lines: the first line after the title, the others indented."""
     first, *more = sanitize_lines(text).splitlines() or [""]
     say(f"{title}: {first}")
     for line in more:

@@ -1,4 +1,4 @@
-"""Parses the command line: `parse`, and the `parser` that it needs, also for help."""
+"""Builds the `parser` of the command line, also for help, and parses the command line with it."""
 
 import argparse
 import functools
@@ -14,7 +14,7 @@ from sweeper.commands import PARENTS, VERBS, load, parts
 _REPEATABLE = ("overrides", "runs", "sweeps")
 """Arguments that may be given any number of times."""
 _OPTIONAL = ("sweep", "text", "recipe")
-"""Arguments that may be left out, in their order."""
+"""Arguments that may be left out, in the order of the command line."""
 _UNKNOWN_VERB = r"argument (VERB|\{.*?\}): invalid choice: '(.*?)'"
 _EPILOG = """\
 exit codes: 0 done, 1 a bug in sweeper, 2 usage or a bad grid, 3 some runs failed, 4 not finished
@@ -22,10 +22,12 @@ exit codes: 0 done, 1 a bug in sweeper, 2 usage or a bad grid, 3 some runs faile
 
 
 def parse(given: list[str]) -> argparse.Namespace:
-    """Parse the arguments. Optional and repeatable arguments may also follow flags, which argparse
-    does not support in subcommands: `launch grid.yaml --wait max_steps=5`."""
+    """Parse the arguments. Optional and repeatable positional arguments may also follow flags,
+    which argparse does not support in subcommands: `launch grid.yaml --wait max_steps=5`."""
     command = None
-    if given[:1] == ["run"] and "--" in given:  # argparse would take the command's words as options
+    if (
+        given[:1] == ["run"] and "--" in given
+    ):  # argparse would take words of the user's command as options
         end = given.index("--")
         given, command = given[:end], given[end + 1 :]
     top = parser(given)
@@ -42,14 +44,14 @@ def parse(given: list[str]) -> argparse.Namespace:
         arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if repeatable is not None:
         getattr(arguments, repeatable).extend(rest)
-    vars(arguments).pop("parser")  # verbs get only what was given
+    vars(arguments).pop("parser")  # verbs see only arguments that were given
     return arguments
 
 
 def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """Make the parser: the whole one, or the part that the `given` arguments need. If they begin
-    with a verb, the other verbs are left out; otherwise only the verbs among them get flags.
-    Making all of them costs some milliseconds at each start."""
+    """Build the parser, or only the part that the `given` arguments need, because building all of
+    it delays each start by milliseconds. If the arguments begin with a verb, other verbs are left
+    out; otherwise only verbs in the arguments get flags."""
     top = _Parser(
         prog="sweeper",
         usage="sweeper [-h] [--version] [--completion SHELL] VERB ...",
@@ -121,8 +123,8 @@ def _add_parts(verb: argparse.ArgumentParser, name: str) -> None:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """A formatter that finds the width by itself: argparse makes one for each argument, and would
-    load shutil and its compressors for that."""
+    """A formatter that determines the width itself. argparse makes a formatter for each argument,
+    and would load shutil and its compressors for that."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
@@ -141,7 +143,7 @@ def _columns() -> int:
 
 
 class _Help(_Formatter):
-    """A formatter that leaves the options out of the first line, since each has a line below."""
+    """A formatter that leaves options out of the usage line, since each has a line below."""
 
     def add_usage(
         self,
@@ -150,7 +152,7 @@ class _Help(_Formatter):
         groups: object,
         prefix: str | None = None,
     ) -> None:
-        """Add the first line."""
+        """Add the usage line."""
         del groups
         self._prog += " [options]"
         super().add_usage(usage, [one for one in actions if not one.option_strings], (), prefix)
@@ -174,7 +176,7 @@ class _Parser(argparse.ArgumentParser):
             words = [word.partition("=")[0] for word in message.split()[2:] if word[:2] == "--"]
             message += next(filter(None, (nearest(word, options) for word in words)), "")
             if self.prog.endswith(" run"):
-                message += "; the options of the command follow --"
+                message += "; put options of the command after --"
         super().error(message)
 
 
@@ -188,7 +190,7 @@ def _verbs() -> str:
 
 
 class _Version(argparse.Action):
-    """An action that prints the version, which is looked up only on request."""
+    """The action of `--version`, which looks up the version only on request."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version")
@@ -201,7 +203,7 @@ class _Version(argparse.Action):
 
 
 class _Completion(argparse.Action):
-    """An action that prints the code that a shell needs for completion."""
+    """The action of `--completion`, which prints the code that a shell needs."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, choices: Sequence[str]) -> None:
         super().__init__(

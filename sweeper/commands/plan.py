@@ -1,5 +1,5 @@
-"""`sweeper plan`: prints what a launch would start. The output module is not imported at the top:
-it loads while the recipe's interpreter checks the plan."""
+"""`sweeper plan`: prints what a launch would start. `plan_text` is imported late: it loads while
+the recipe's interpreter checks the plan."""
 
 import argparse
 import sys
@@ -27,7 +27,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     shape.add_argument(
         "--manifest",
         action="store_true",
-        help="what a launch would submit, as the backend takes it: Jobs of Kubernetes, ...",
+        help="print what a launch would submit, in the backend's format, such as Kubernetes Jobs",
     )
     shape.add_argument(
         "--full", action="store_true", help="show every run with its whole configuration"
@@ -36,9 +36,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what `launch` would start, and what exists already."""
+    """Print what a launch would start, and which runs exist already."""
     if arguments.manifest and arguments.json:
-        raise UsageError("--manifest and --json exclude each other: remove one")
+        raise UsageError("use either --manifest or --json")
     planned = planned_by(arguments)
     from sweeper.commands.plan_text import full, short
     from sweeper.launcher.preview import document, survey
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _power(preview: "LaunchPreview", root: str) -> str | None:
-    """Describe which lead the planned seeds can detect, if earlier runs show the noise."""
+    """Describe how small a lead the planned seeds can detect, if earlier runs show the noise."""
     metric = preview.plan.metric
     begun = any(preview.state.state is State.SUCCEEDED for preview in preview.previews)
     if metric is None or not (begun or lenders(metric.noise)):

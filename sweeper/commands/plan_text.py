@@ -1,6 +1,6 @@
-"""The texts of `sweeper plan`: the preview of a launch, in a short and in a full form. This module
-formats its own tables, since loading a table library would take longer than planning. The texts
-are as wide as the terminal, and unlimited elsewhere."""
+"""The output of `sweeper plan`: the preview of a launch, in a short and in a full form. Tables are
+formatted here, since loading a table library would take longer than planning. Lines are as wide as
+the terminal; other outputs have no limit."""
 
 import os
 import sys
@@ -31,10 +31,10 @@ from sweeper.terminal import display_width, shortened
 _SHOWN = 40
 """The number of runs listed without `--full`."""
 _LISTED = 12
-"""An axis with more numbers is shown as their range."""
+"""An axis with more numbers than this is shown as a range."""
 _GAP = "  "
 _LEAST = 8
-"""The least width to which a column is cut."""
+"""The least width to which a column is cut, in characters."""
 
 
 def short(preview: LaunchPreview) -> Iterator[str]:
@@ -58,16 +58,18 @@ def short(preview: LaunchPreview) -> Iterator[str]:
         yield from _clipped(race, width)
     elif plan.unknown:
         left = plural(sum(plan.unknown.values()), "run")
-        yield from _clipped(f"{left} more once the runs that they continue from have ended", width)
+        yield from _clipped(
+            f"{left} more runs start once the runs that they continue from have ended", width
+        )
     if (use := estimate_of(preview)) is not None:
         yield from _clipped(use, width)
     if preview.dropped:
-        from sweeper.launcher import trust  # for few plans
+        from sweeper.launcher import trust  # few plans drop runs
 
         yield from _clipped(f"{trust.sentence(preview.dropped)} (--drop)", width)
     if others := preview.retired - preview.dropped:
         runs = f"{plural(others, 'run')} on record {'is' if others == 1 else 'are'}"
-        yield from _clipped(f"{runs} not in this grid: launch keeps them", width)
+        yield from _clipped(f"{runs} not in this grid: a launch keeps them", width)
     yield ""
     over = {p.run.id for p in preview.previews if p.state.state is State.SUCCEEDED}
     rows = [
@@ -124,7 +126,7 @@ def full(survey_of_launch: LaunchPreview) -> Iterator[str]:
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal; None if the output is not a terminal."""
+    """Return the terminal's width in columns; None if the output is not a terminal."""
     if not sys.stdout.isatty():
         return None
     try:
@@ -136,7 +138,7 @@ def terminal_width() -> int | None:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, gives: int = 0
 ) -> Iterator[str]:
-    """Yield the lines of a table. If it is wider than `width`, column `gives` is cut."""
+    """Yield the lines of a table. If it is wider than `width`, the column `gives` is shortened."""
     rows = [[sanitize(cell) for cell in row] for row in rows]
     widths = [max(map(display_width, cells)) for cells in zip(columns, *rows, strict=True)]
     if width is not None:
@@ -151,8 +153,8 @@ def table(
 
 
 def cut(text: str, width: int) -> str:
-    """Cut a text to `width` columns. Its beginning and its end stay, since a run's name ends with
-    its seed."""
+    """Shorten a text to `width` columns. Its beginning and its end stay, since a run's name ends
+    with its seed."""
     if display_width(text) <= width:
         return text
     end = (width - 3) // 3
@@ -167,7 +169,7 @@ def _clipped(text: str, width: int | None) -> Iterator[str]:
 
 
 def _act(preview: RunPreview, over: Collection[str]) -> str:
-    """Return what a launch does with a run; `over` are those that have succeeded."""
+    """Describe what a launch does with a run; `over` has the runs that succeeded."""
     if preview.attempt and not all(parent in over for parent in preview.run.parents):
         return "later"
     return {0: "leave", 1: "start"}.get(preview.attempt, f"attempt {preview.attempt}")
@@ -189,8 +191,8 @@ def _key_of(part: Plan, plan: Plan) -> str:
 
 
 def _axes(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Yield each key that varies, the number of its values, and the values. Taken from the runs
-    themselves, so that it is right for zipped, sampled, conditional and excluded axes alike."""
+    """Yield each key that varies, the number of its values, and the values. They come from the
+    runs, so zipped, sampled, conditional and excluded axes are right too."""
     seen: dict[str, dict[str, object]] = {key: {} for key in plan.axes}
     present: Counter[str] = Counter()
     texts: dict[int, str] = {}
@@ -218,8 +220,8 @@ def _listed(values: Sequence[object]) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value as the grid may write it: a text in quotes if it would be another value
-    without them, or could be mistaken for several."""
+    """Return a value as a grid may contain it: a text is quoted if it would otherwise be read as
+    another value or as several."""
     if isinstance(value, str) and is_plain(value) and ", " not in value:
         return value
     return flow(value)

@@ -39,9 +39,9 @@ from sweeper.terminal import measurement, number, print_table, say, warn
 def export(
     rollouts: Sequence[tuple[RecordedRun, Found]], path: str | None, collector: str | None
 ) -> None:
-    """Write a line of JSON per step to a file ("-": standard output), or send spans to a
-    collector. Raises `UsageError` for an invalid path or address, `EnvironmentFailure` if the
-    collector does not accept them."""
+    """Write rollouts to a file, one step per JSON line ("-": standard output), or send them as
+    spans to a collector. Raises `UsageError` for an invalid path or address, `EnvironmentFailure`
+    if the collector does not accept them."""
     now = time.time()
     traces = [
         trace_of(
@@ -87,19 +87,23 @@ def add_arguments(verb: ArgumentParser) -> None:
     )
     shared.select(verb)
     where = shared.group(verb, "which samples")
-    where.add_argument("--iteration", type=int, metavar="N", help="of this iteration; -1: the last")
-    where.add_argument("--name", help="of files with this name: train, eval_test, ...")
-    where.add_argument("--group", type=int, metavar="N", help="of this group")
-    where.add_argument("--task", metavar="TAG", help="with this tag: the name of a task")
-    where.add_argument("--search", metavar="TEXT", help="with this text")
+    where.add_argument(
+        "--iteration", type=int, metavar="N", help="samples of this iteration; -1: the last"
+    )
+    where.add_argument("--name", help="samples in files with this name: train, eval_test, ...")
+    where.add_argument("--group", type=int, metavar="N", help="samples of this group")
+    where.add_argument(
+        "--task", metavar="TAG", help="samples with this tag, such as the name of a task"
+    )
+    where.add_argument("--search", metavar="TEXT", help="samples that contain this text")
     where.add_argument(
         "--against",
         metavar="RUN",
-        help="items that RUN fails and this run solves, with both answers",
+        help="items that RUN fails and this run solves, with the answers of both",
     )
     score = shared.group(verb, "rewards and lengths")
     score.add_argument(
-        "--failed", action="store_true", help="answers of the last evaluations that score below 1"
+        "--failed", action="store_true", help="answers in the last evaluations that score below 1"
     )
     order = score.add_mutually_exclusive_group()
     order.add_argument("--best", action="store_true", help="highest reward first")
@@ -133,11 +137,11 @@ def add_arguments(verb: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print a page of summaries, or of conversations."""
     if arguments.limit < 0 or arguments.page < 1:
-        raise UsageError("--limit is 0 or more, --page 1 or more")
+        raise UsageError("--limit takes 0 or more, and --page 1 or more")
     registry = open_registry(arguments, snapshot=True)
     if arguments.against is not None:
         if len(arguments.runs) > 1:
-            raise UsageError("--against compares one run with another")
+            raise UsageError("--against compares exactly one run with another")
         run = registry.run(arguments.runs[0])
         return show_against(registry, run, registry.run(arguments.against), arguments)
     runs = chosen(registry, arguments)
@@ -175,7 +179,7 @@ def run(arguments: Namespace) -> int:
 
 
 class _Kept(NamedTuple):
-    """A trajectory to show, its run, and the reader of what was said."""
+    """A trajectory to show, its run, and the reader of its conversation."""
 
     run: RecordedRun
     found: Found
@@ -183,14 +187,14 @@ class _Kept(NamedTuple):
 
     @property
     def told(self) -> Transcript:
-        """What was said in it."""
+        """Read the conversation of the trajectory."""
         return self.words.of(self.found)
 
 
 def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Kept], int]:
-    """Read the wanted trajectories of the runs, in the wanted order, and count lines that cannot
-    be read. Of several runs, those without rollouts are passed over. Raises `NotFound` if there are
-    none."""
+    """Read the requested trajectories of the runs, in the requested order, and count unreadable
+    lines. Among several runs, those without rollouts are skipped. Raises `NotFound` if no run has
+    rollouts."""
     matches: list[_Kept] = []
     skipped, missing = 0, list[NotFound]()
     for run in runs:
@@ -208,7 +212,7 @@ def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Kept
         sign = -1.0 if arguments.best else 1.0
 
         def place(one: _Kept) -> tuple[bool, float]:
-            # A trajectory without a reward is neither best nor worst: it comes last.
+            # A trajectory without a reward comes last in both orders.
             reward = _reward(one.found)
             return reward is None, sign * (reward or 0.0)
 
@@ -229,8 +233,8 @@ def _print_page(page: Sequence[_Kept], names: Mapping[int, str]) -> None:
     print_table(columns, rows)
     if page and not any(texts):
         print(
-            "\nno text: the turns logged none, and there is no transcript beside them "
-            "(tinker-cookbook writes none in asynchronous training)"
+            "\nno text: neither the turns nor a transcript contain any (tinker-cookbook writes no "
+            "transcript in asynchronous training)"
         )
     if any(one.told.whose == "order" for one in page):
         print(f"\n?: {WHOSE['order']}")
@@ -243,7 +247,7 @@ def _only_items(run: RecordedRun) -> bool:
 
 
 def _of_run(run: RecordedRun, arguments: Namespace) -> tuple[list[Found], int]:
-    """Read the trajectories of the wanted files of a run, with the tokens that it captured."""
+    """Read the trajectories in the requested files of a run, with the tokens that it captured."""
     summaries, captures = summary_files(run.files, run.folders()), captured(run)
     known = [*summaries, *dict.fromkeys(one.file for one in captures)]
     files = set(_files(run, known, arguments))
@@ -264,7 +268,7 @@ def _files(run: RecordedRun, files: list[SummaryFile], arguments: Namespace) -> 
         iteration = known[iteration] if -iteration <= len(known) else None
     chosen = [file for file in files if file.iteration == iteration]
     if not chosen:
-        raise NotFound(f"no iteration {arguments.iteration}: there are {known[0]} to {known[-1]}")
+        raise NotFound(f"no iteration {arguments.iteration}: the run has {known[0]} to {known[-1]}")
     return chosen
 
 
@@ -292,18 +296,19 @@ def _wanted(one: Found, words: Words, arguments: Namespace) -> bool:
 
 
 def _tags(one: Found) -> list[str]:
-    """Return the tags of a trajectory, and also each without the organisation's name before it."""
+    """Return the tags of a trajectory; a tag with an organisation's name is also returned without
+    that name."""
     tags: object = one.record.get("tags")
     texts = [str(tag) for tag in cast("list[object]", tags)] if isinstance(tags, list) else []
     return [*texts, *(tag.rpartition("/")[2] for tag in texts)]
 
 
 def _last_answer(one: Found, conversation: Transcript) -> str:
-    """Return the text of a trajectory for a table: the model's last answer, else the last entry
-    logged."""
+    """Return the text of a trajectory for a table: the model's last answer, else the last logged
+    entry."""
     logged = turns_logged(one.record)
     if conversation.whose == "group":
-        return "(its group's: --full)"
+        return "(of the group; see --full)"
     answer = answers(logged) or answers(conversation.spoken)
     if answer:
         return answer[-1] if conversation.whose == "trajectory" else f"? {answer[-1]}"
@@ -345,7 +350,7 @@ _SOLVED = 1.0
 
 
 def show_items(registry: Registry, runs: Sequence[RecordedRun], arguments: Namespace) -> int:
-    """Print a page of answers; with `--failed` those that score below 1."""
+    """Print a page of answers; with `--failed`, only those that score below 1."""
     rows = registry.item_rows(runs)
     if not rows:
         which = f"{runs[0].sweep}/{runs[0].name} has" if len(runs) == 1 else "these runs have"
@@ -379,8 +384,8 @@ def show_items(registry: Registry, runs: Sequence[RecordedRun], arguments: Names
 def show_against(
     registry: Registry, run: RecordedRun, other: RecordedRun, arguments: Namespace
 ) -> int:
-    """Print the items that one run solves with every answer and another with none, with an answer
-    of both. Items are the same if their task and content are."""
+    """Print the items that one run solves with every answer and another run fails with every
+    answer, and an answer of each. Items are the same if their task and content are equal."""
     solved, failed = (_by_item(registry, one, arguments) for one in (run, other))
     pairs = [
         (mine[0], theirs[0])
@@ -407,14 +412,14 @@ def show_against(
             [*(_short(mine[key]) for key in shown), _short(theirs["text"])] for mine, theirs in page
         ]
         print_table(columns, lines)
-    print(f"\n{len(page)} of {len(pairs)} items, of {shared} that both were asked")
+    print(f"\n{len(page)} of {len(pairs)} such items ({shared} items are common to both runs)")
     return tell_problems(registry.problems)
 
 
 def _by_item(
     registry: Registry, run: RecordedRun, arguments: Namespace
 ) -> dict[tuple[str, str], list[ItemRow]]:
-    """Return a run's judged answers, by task and item."""
+    """Return a run's judged answers by task and item."""
     rows = registry.item_rows(run)
     if not rows:
         raise NotFound(f"{run.sweep}/{run.name} has recorded no answers to items")

@@ -22,7 +22,7 @@ _EXAMPLE = "sweeper run [options] -- python train.py --lr 1e-4"
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper run`. The command line cuts off the command itself."""
+    """Declare the arguments of `sweeper run`. The command after `--` is cut off before."""
     what = shared.group(verb, "what to run")
     what.add_argument(
         "overrides",
@@ -32,14 +32,21 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="settings before the --: launch.retries=2, seeds=3 (as {seed} in the command)",
     )
     what.add_argument(
-        "--each", metavar="FILE", help="run each line of a file, or of standard input (-)"
+        "--each",
+        metavar="FILE",
+        help="run each line of a file, or of standard input (-), as a command",
     )
-    what.add_argument("--name", help="the sweep's name (default: the program's, with a random end)")
+    what.add_argument(
+        "--name", help="the sweep's name (default: the program's name and a random suffix)"
+    )
     what.add_argument(
         "--service", choices=("local", "tinker", "none"), help="the model service (default: none)"
     )
     what.add_argument(
-        "--secret", action="append", metavar="VARIABLE", help="a variable to pass on; repeatable"
+        "--secret",
+        action="append",
+        metavar="VARIABLE",
+        help="pass this environment variable to the runs; repeatable",
     )
     what.add_argument("--wandb", metavar="PROJECT", help="log to this project of W&B")
     launch_options = shared.launch_options(verb)
@@ -47,22 +54,23 @@ def add_arguments(verb: ArgumentParser) -> None:
     launch.add_options(verb)
     waiting = shared.group(verb, "waiting")
     waiting.add_argument(
-        "-f", "--follow", action="store_true", help="print what the runs print, until they end"
+        "-f", "--follow", action="store_true", help="print the output of the runs until they end"
     )
     verb.set_defaults(command=None, no_validate=False)
     verb.usage = "sweeper run [options] [key=value ...] -- COMMAND ..."
 
 
 def run(arguments: Namespace) -> int:
-    """Start the commands; with `--follow`, print their output and return how they ended."""
+    """Start the commands; with `--follow`, print their output and return the exit code of the
+    sweep."""
     if arguments.follow and (arguments.wait or arguments.json):
-        raise UsageError("-f goes without --wait and --json: remove one")
+        raise UsageError("-f does not work with --wait or --json")
     if (arguments.command is None) == (arguments.each is None):
         message = "give either a command or --each" if arguments.command else "no command"
         raise UsageError(f"{message}; the command follows --, as in: {_EXAMPLE}")
     for override in arguments.overrides:
         if not _SETTING.match(override):
-            known = "launch.KEY=VALUE and seeds=N are settings of a run"
+            known = "only launch.KEY=VALUE and seeds=N can be set"
             raise UsageError(
                 f"{override[:80]!r}: {known}; the command follows --, as in: {_EXAMPLE}"
             )
@@ -91,8 +99,8 @@ def _grid(arguments: Namespace) -> dict[str, object]:
 
 
 def _escaped(word: str) -> str:
-    """Return a word of a command as a grid has it: braces are literal, except `{log_path}`,
-    `{run}`, `{attempt}` and `{seed}`."""
+    """Escape a word of a command for a grid: braces are literal, except in `{log_path}`, `{run}`,
+    `{attempt}` and `{seed}`."""
     return _HOLES.sub(r"{\1}", word.replace("{", "{{").replace("}", "}}"))
 
 
@@ -120,7 +128,7 @@ def _lines(name: str) -> list[list[str]]:
 
 
 def _read(name: str) -> tuple[str, str]:
-    """Return the text of a file, or of standard input, and what messages call it."""
+    """Return the text of a file, or of standard input, and its name in messages."""
     source = "standard input" if name == "-" else name
     try:
         if name == "-":
@@ -139,7 +147,8 @@ def _read(name: str) -> tuple[str, str]:
 
 
 def _fresh_name(command: Sequence[str]) -> str:
-    """Return a name that no other sweep has: that of the program or script, and a random end."""
+    """Return a name that no other sweep has: the name of the program or script, and a random
+    suffix."""
     scripts = [word for word in command if word.endswith((".py", ".sh"))]
     modules = [word for flag, word in itertools.pairwise(command) if flag == "-m"]
     word = next(iter([*scripts, *modules]), command[0] if command else "")
@@ -150,7 +159,7 @@ def _fresh_name(command: Sequence[str]) -> str:
 
 
 def _gpus(arguments: Namespace) -> list[str]:
-    """Return `--gpus` as an override of the backend's own option."""
+    """Return `--gpus` as an override of the backend's option for GPUs."""
     if arguments.gpus is None:
         return []
     from sweeper.backends import backend_type
@@ -161,14 +170,14 @@ def _gpus(arguments: Namespace) -> list[str]:
     for option in _GPUS:
         if option in backend.section.fields:
             return [f"launch.{backend.key}.{option}={arguments.gpus}"]
-    message = f"--gpus: {backend.name} has no such option"
+    message = f"--gpus: the backend {backend.name} has no such option"
     options = ", ".join(backend.section.fields)
     more = f"; set launch.{backend.key}.KEY=VALUE, where KEY is one of {options}" if options else ""
     raise UsageError(f"{message}{more}")
 
 
 def _named_by_option(problem: str) -> str:
-    """Return a message about the grid in the words of the command line."""
+    """Reword a problem of the grid in terms of the command line."""
     return re.sub(r"^(name|command): (?=\1: )", "", problem).replace("name: ", "--name: ", 1)
 
 
@@ -191,7 +200,7 @@ def _followed(arguments: Namespace) -> int:
         status = wait(arguments.sweep, root=root)
     except KeyboardInterrupt:
         cancel = hint("cancel", arguments.sweep, root=arguments.root)
-        warn(f"interrupted: {arguments.sweep} continues; `{cancel}` ends it")
+        warn(f"interrupted: {arguments.sweep} continues to run; `{cancel}` stops it")
         return 130
     tell_failed(arguments.sweep, root, status.counts.get(State.FAILED, 0))
     return status.exit_code
@@ -211,12 +220,12 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 class NeedsShell(Exception):
-    """A line that only a shell understands. The text says which part of it."""
+    """A line that only a shell understands. The message names the part."""
 
 
 def split_line(line: str) -> list[str]:
-    """Return the words of a command. Variables in front of the program (`A=1 python x.py`) are set
-    by `env`. Raises `NeedsShell`."""
+    """Split a line into the words of a command. Variables before the program (`A=1 python x.py`)
+    are set by `env`. Raises `NeedsShell`."""
     pieces: list[str] = []
     end = 0
     for match in _PIECE.finditer(line):
@@ -241,7 +250,7 @@ def split_line(line: str) -> list[str]:
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str]]:
-    r"""Yield the lines of a text with their numbers; a line that ends in `\` goes on in the
+    r"""Yield the lines of a text with their numbers. A line that ends in `\` continues on the
     next."""
     number, begun = 0, ""
     for index, line in enumerate(text.splitlines(), 1):

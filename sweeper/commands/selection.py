@@ -11,25 +11,25 @@ from sweeper.results.sweeps import SweepRun
 from sweeper.store.opening import default_root, open_store
 from sweeper.sweep.lock import is_held
 
-_NAMED = 5  # sweeps, in a message
+_NAMED = 5  # how many sweeps a message names
 
 
 def open_registry(arguments: Namespace, *, cache: bool = True, snapshot: bool = False) -> Registry:
-    """Open the registry of the requested root, or of several. `snapshot` is for callers that look
-    once."""
+    """Open the registry of the requested root, or of several. `snapshot` is for callers that read
+    the registry only once."""
     return Registry(*_roots(arguments.root), cache=cache, snapshot=snapshot)
 
 
 def _roots(root: str | Sequence[str] | None) -> list[str]:
-    """Return the requested roots, else the default one."""
+    """Return the requested roots, or the default root."""
     if isinstance(root, str):
         return [root]
     return list(root or [default_root()])
 
 
 def prefixes(runs: Iterable[RecordedRun]) -> Callable[[RecordedRun], str]:
-    """Return the function that gives the part before a run's or a cell's name that tells it from
-    others of these runs: its sweep if there are several, and its root if there are several."""
+    """Return the function that gives the prefix that makes names of these runs or cells unique: the
+    sweep if there are several, and the root if there are several."""
     known = list(runs)
     roots = len({run.root for run in known}) > 1
     sweeps = roots or len({run.sweep for run in known}) > 1
@@ -74,16 +74,16 @@ def newest(registry: Registry) -> str:
 
 
 def split_sweep(arguments: Namespace) -> tuple[str | None, list[str]]:
-    """Return the sweep and the runs that a verb was given. After flags, argparse takes a sweep that
-    may be left out for the name of a run."""
+    """Return the sweep and the runs that a verb was given. argparse takes an optional sweep that
+    follows flags for the name of a run; this corrects it."""
     if arguments.sweep is None and arguments.runs:
         return arguments.runs[0], arguments.runs[1:]
     return arguments.sweep, arguments.runs
 
 
 def only(registry: Registry, *, at_work: bool = False) -> str:
-    """Return the sweep that a verb changes if none is named: the only one; with `at_work` else the
-    only one with a launcher. Raises `NotFound` if there is none, `UsageError` if there are
+    """Return the sweep that a verb changes if none is named: the only sweep, or with `at_work` the
+    only sweep with a launcher. Raises `NotFound` if there is no sweep, `UsageError` if there are
     several."""
     names = [sweep["sweep"] for sweep in registry.sweep_records()]
     if not names:
@@ -94,7 +94,7 @@ def only(registry: Registry, *, at_work: bool = False) -> str:
         choices = [one.name for one in sweeps if is_held(one.folder)] or names
     if len(choices) > 1:
         named = ", ".join(choices[:_NAMED]) + (", ..." if len(choices) > _NAMED else "")
-        raise UsageError(f"which sweep? There are {named}")
+        raise UsageError(f"name one of the sweeps: {named}")
     return choices[0]
 
 
@@ -102,8 +102,8 @@ def open_named(
     root: str | Sequence[str] | None, given: Sequence[str], registry: Registry | None = None
 ) -> tuple[Registry, list[str]]:
     """Open a registry that has all of the sweeps, and return their names. A name is looked up in
-    the requested roots first, in their `registry` if it is open. Else it may be the folder of a
-    sweep, with or without a cell after it; then the name begins with its root."""
+    the requested roots first (in `registry`, if given). Otherwise it is the folder of a sweep,
+    which a cell may follow; the returned name then begins with the sweep's root."""
     requested = _roots(root)
     registry = registry or Registry(*requested, snapshot=True)
     roots: list[str] = []
@@ -113,15 +113,15 @@ def open_named(
             above, rest = None, below
         else:
             above, rest = (None, name) if _is_in(registry, name) else _split_folder(name)
-        # Otherwise it is the path of any folder with runs.
+        # Otherwise the name is the path of any folder with runs.
         names.append(rest if above is None else f"{above.rstrip('/')}/{rest}")
         roots += requested if above is None else [above]
     return (registry if roots == requested * len(names) else Registry(*roots, snapshot=True)), names
 
 
 def _folder_below(registry: Registry, name: str) -> str | None:
-    """Return the path of a folder with runs below a requested root, if the name means one: the
-    root itself for `.`."""
+    """Return the path of a folder with runs below a requested root, if `name` is such a folder; `.`
+    is the root itself."""
     if name.startswith(("/", "./", "../")) or name == ".." or _is_in(registry, name):
         return None
     paths = (os.path.normpath(os.path.join(root, name)) for root in registry.roots)
@@ -133,7 +133,7 @@ def _is_in(registry: Registry, name: str) -> bool:
 
 
 def _split_folder(name: str) -> tuple[str | None, str]:
-    """Split the path or address of a sweep's folder, or of a cell below one, into the root and the
+    """Split the path or address of a sweep's folder, or of a cell below it, into the root and the
     rest. The root is None if there is no sweep."""
     path = name.rstrip("/") if "://" in name else os.path.abspath(name)
     for depth in (1, 2):
@@ -146,7 +146,7 @@ def _split_folder(name: str) -> tuple[str | None, str]:
 
 
 def run_of(registry: Registry, name: str) -> SweepRun:
-    """Return a run by its name, or the only run or the best run of a sweep's best cell."""
+    """Return a run by its name, or, for a sweep, the only run or the best run of its best cell."""
     if registry.has_sweep(name):
         if len(runs := registry.sweep(name).runs) == 1:
             return runs[0]
@@ -154,15 +154,17 @@ def run_of(registry: Registry, name: str) -> SweepRun:
 
         best = analysis.best(registry, name)
         if not best.cells:
-            raise NotFound(f"{name}: no cell has a result yet, so no run is the best")
+            raise NotFound(f"{name}: no cell has a result yet, so there is no best run")
         cell = str(best.cells[0]["cell"])
         same = (run for run in runs if run.cell == cell)
         measured = [(value, run) for run in same if (value := run.record()["value"]) is not None]
         if not measured:
-            raise NotFound(f"{name}: no run of its best cell {cell} has a value")
+            raise NotFound(f"{name}: no run of the best cell {cell} has a value")
         pick = max if best.goal == "maximize" else min
         return pick(measured, key=lambda pair: pair[0])[1]
     run = registry.run(name)
     if not isinstance(run, SweepRun):
-        raise UsageError(f"{run.sweep}/{run.name}: no sweep recorded which service has its weights")
+        raise UsageError(
+            f"{run.sweep}/{run.name}: no sweep recorded which service has the weights of this run"
+        )
     return run

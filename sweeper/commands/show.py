@@ -71,14 +71,14 @@ class _Document(TypedDict):
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper show`."""
     shared.group(verb, "which run").add_argument(
-        "run", metavar="RUN", help="sweep/name, the beginning of one, or an id"
+        "run", metavar="RUN", help="a run: sweep/name, the beginning of it, or an id"
     )
     shared.roots(verb)
     shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:
-    """Print what was planned for a run, what happened, and what it left."""
+    """Print the plan of a run, its events and its files."""
     registry = open_registry(arguments, snapshot=True)
     run = registry.run(arguments.run)
     (noted,) = marks_by_run([run])
@@ -134,12 +134,12 @@ def run(arguments: Namespace) -> int:
     for what, count in document["skipped"].items():
         if count:
             lines = plural(count, what.removesuffix("s"))
-            print(f"\n{lines} of its metrics files could not be read")
+            print(f"\n{lines} of the run's metrics files could not be read")
     return tell_problems(registry.problems)
 
 
 def _tell_files(files: Sequence[_File]) -> None:
-    """Print the first files."""
+    """Print the first of the run's files."""
     _section("files", ("file", "bytes"), [(f["path"], f["size"]) for f in files[:_FILES]])
     if len(files) > _FILES:
         print(f"... and {len(files) - _FILES} more")
@@ -152,8 +152,8 @@ def _parts(times: StepTimes) -> Iterator[tuple[str, str, str]]:
 
 
 def _step_of(checkpoint: Mapping[str, object]) -> object:
-    """Return the training position of a checkpoint: its batch, which may restart in every
-    epoch."""
+    """Return the training position of a checkpoint: its batch, with its epoch, because the batch
+    may restart in every epoch."""
     batch, epoch = checkpoint.get("batch"), checkpoint.get("epoch")
     if not epoch:
         return batch

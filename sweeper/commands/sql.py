@@ -18,7 +18,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         "query",
         metavar="QUERY",
         help="one SELECT over the tables runs, metrics, rollouts, checkpoints, items and scores, "
-        "which have the runs that --run, --state and --where choose",
+        "which contain the runs that --run, --state and --where choose",
     )
     shared.group(verb, shared.RUNS).add_argument(
         "--run", action="append", metavar="RUN", help="only these runs; repeatable"

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 _SECONDS, _REMOTE_SECONDS = 1.0, 3.0
 _COLOUR = r"\x1b\[[0-9;]*m"
 _BELOW = 8
-"""Lines of the terminal that are reserved for the text below the table."""
+"""The number of terminal lines that are reserved for the text below the table."""
 
 
 class RunStatus(TypedDict):
-    """The reported status of a run: its state, attempts, reason, and the launcher's
-    observation."""
+    """The reported status of a run: its state, attempts, reason, and what the launcher observes of
+    its job."""
 
     state: str
     attempts: int
@@ -56,7 +56,7 @@ class _Screen(io.StringIO):
 
 
 def follow(arguments: Namespace) -> int:
-    """Follow a sweep until nothing of it is running."""
+    """Follow a sweep until none of its runs or launchers is running."""
     from sweeper.results.waiting import SHARE, Live
 
     registry = open_registry(arguments, cache=False)
@@ -91,20 +91,20 @@ def follow(arguments: Namespace) -> int:
 
 def _draw(sweep: "Sweep", seen: Status, arguments: Namespace) -> None:
     screen = _Screen()
-    import shutil  # it loads three compressors
+    import shutil  # it would load three compressors
 
     width, height = shutil.get_terminal_size()
     with redirect_stdout(cast(io.StringIO, Writer(screen))):
         print_status(sweep, seen, arguments, max(3, min(50, height - _BELOW)))
-    # The cursor ends up below: with one more line the terminal would scroll.
+    # The cursor needs the last line: a full screen would scroll.
     lines = fitted(screen.getvalue().splitlines(), width, max(1, height - 1))
     text = "".join(f"{line}\x1b[K\n" for line in lines)
     raw(sys.stdout).write(f"\x1b[H{text}\x1b[J")
 
 
 def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
-    """Fit the output of `print_status` into this many lines. The table ends at the first empty line
-    and is cut to make room for the rest; an alarm gets one line."""
+    """Shorten the output of `print_status` to `height` lines. The table, which ends at the first
+    empty line, is cut to make room for the rest; an alarm gets one line."""
     from rich.cells import chop_cells
 
     shown: list[str] = []
@@ -125,8 +125,8 @@ def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
 
 
 class Change:
-    """The changes since the last poll: runs with their earlier status (None: they are new), and
-    sentences about the sweep."""
+    """The changes since the last poll: runs with their earlier status (None if new), and sentences
+    about the sweep."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, RunStatus | None, RunStatus]] = []
@@ -142,8 +142,8 @@ def changes(
     seen: dict[str, object],
     now: dict[str, object],
 ) -> Change:
-    """Compare the earlier status of the runs and the earlier publication of the launcher with the
-    present ones."""
+    """Compare the status of the runs and the state that the launcher published with those of the
+    last poll."""
     change = Change()
     for run, status in after.items():
         if before.get(run) != status:
@@ -152,7 +152,7 @@ def changes(
         "unreachable": ("the launcher waits: {}", "the launcher continues"),
         "limit": (
             f"at most {{}} at once: {now.get('limit_why')}",
-            "the limit is back to that of the grid",
+            "the limit of the grid applies again",
         ),
         "held": ("held: {}", "no longer held"),
     }
@@ -203,7 +203,7 @@ class _Reporter:
         self._began, self._printed, self._published = True, statuses, seen
 
     def _wanted(self, runs: Sequence["RecordedRun"]) -> list["RecordedRun"]:
-        """Return the chosen runs. A run that was in a chosen state once remains chosen."""
+        """Return the chosen runs. A run that was once in a chosen state remains chosen."""
         states = self._arguments.state
         chosen = pick(runs, (), None, self._arguments.where)
         if not states:
@@ -279,7 +279,7 @@ def _line(text: str) -> None:
 
 
 _RECIPE = 40
-"""The most characters of a recipe, which may be a long command, in a table of sweeps."""
+"""The most characters of a recipe, possibly a long command, in a table of sweeps."""
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -287,7 +287,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.optional_sweep(verb, "a line for each", shared.RUNS)
     shared.select(verb)
     shared.group(verb, shared.RUNS).add_argument(
-        "--archived", action="store_true", help="without a sweep: archived ones too"
+        "--archived", action="store_true", help="without a sweep: include archived sweeps"
     )
     shared.root(verb)
     shared.group(verb, shared.OUTPUT).add_argument(
@@ -301,7 +301,7 @@ def run(arguments: Namespace) -> int:
     if arguments.sweep is None:
         for option in ("follow", "state", "where"):
             if getattr(arguments, option):
-                raise UsageError(f"--{option} is for one sweep: `sweeper status SWEEP --{option}`")
+                raise UsageError(f"--{option} needs a sweep: `sweeper status SWEEP --{option}`")
         return _status_of_all(arguments)
     if arguments.follow:
         return follow(arguments)
@@ -320,7 +320,8 @@ def run(arguments: Namespace) -> int:
 def _status_of_all(arguments: Namespace) -> int:
     registry = open_registry(arguments, cache=False, snapshot=True)
     records = registry.sweep_records("*" if arguments.archived else None)
-    records.sort(key=lambda sweep: sweep["created"] or "")  # the newest last, beside the prompt
+    # The newest sweep comes last, next to the prompt.
+    records.sort(key=lambda sweep: sweep["created"] or "")
     if arguments.json:
         return print_json_answer({"schema": 1, "sweeps": records}, registry.problems)
     columns = ["sweep", "recipe", "runs", "states", "created"]

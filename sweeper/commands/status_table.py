@@ -41,7 +41,7 @@ def print_status(
     most: int = _SHOWN,
     problems: Sequence[str] = (),
 ) -> None:
-    """Print where a sweep stands; of more than `most` runs only the most important ones."""
+    """Print the status of a sweep; of more than `most` runs, print only the most important."""
     observed = seen.observed
     runs = pick(sweep.runs, (), arguments.state, arguments.where)
     alarms = alarms_of(sweep, runs)
@@ -132,7 +132,7 @@ def _print_table(
 
 
 def _print_sweep(sweep: "Sweep", seen: Status) -> None:
-    """Print how many runs are in each state, and what holds the sweep up."""
+    """Print how many runs are in each state, and why the sweep does not proceed, if so."""
     say(f"{sweep.name}: {counted({state.value: n for state, n in seen.counts.items()})}")
     if (race := race_sentence(sweep.plan)) is not None:
         say(race)
@@ -144,7 +144,7 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
     for line in seen.waits:
         say(line)
     if (costs := _costs(seen)) is not None:
-        say(f"{costs}" if seen.finished or seen.launcher else f"{costs}; from its last launcher")
+        say(f"{costs}" if seen.finished or seen.launcher else f"{costs} (as of the last launcher)")
     if seen.held:
         say(f"held: {seen.held}")
     if not (seen.launcher or seen.finished):
@@ -152,13 +152,15 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
 
 
 def _costs(seen: Status, *, as_document: bool = False) -> object:
-    """Describe what a sweep has used and is expected to use; None if nothing was counted."""
+    """Describe what a sweep has used and is expected to use; None if no usage was counted."""
     if seen.usage is None:
         return None
     from sweeper.money import prices
     from sweeper.results import forecast
 
-    with suppress(UsageError):  # an unreadable price table, which `sweeper costs --prices` reports
+    with suppress(
+        UsageError
+    ):  # the price table is unreadable: `sweeper costs --prices` reports that
         return (forecast.document if as_document else forecast.sentence)(seen.usage, prices.load())
     return None
 
@@ -182,15 +184,15 @@ def alarm_line(alarm: "Alarm", more: int = 0) -> str:
 
 
 def _interest(run: "RecordedRun") -> int:
-    """Return the order in which runs matter: first running ones, then those that went wrong, then
-    those that wait, then those that are done."""
+    """Return the rank of a run by importance: running runs first, then failed, waiting and finished
+    runs."""
     if run.state in OPEN:
         return 0
     return 2 if run.state is State.PLANNED else 3 if run.state is State.SUCCEEDED else 1
 
 
 def _beat(sweep: "Sweep", run: "RecordedRun") -> "Heartbeat | None":
-    """Return the last heartbeat of a running run's worker; None for other runs."""
+    """Return the last heartbeat of a running run's worker; an empty heartbeat for other runs."""
     if run.state is not State.RUNNING:
         return None
     from sweeper.sweep.heartbeats import read_heartbeat  # for runs at work
@@ -199,8 +201,8 @@ def _beat(sweep: "Sweep", run: "RecordedRun") -> "Heartbeat | None":
 
 
 def _seconds(record: "RunRecord", beat: "Heartbeat | None") -> float | None:
-    """Return how long a run took, or had taken at its worker's last heartbeat. Measured by the
-    workers' own monotonic clocks: the time of day differs between hosts, and is sometimes set."""
+    """Return how long a run took, or had taken at its worker's last heartbeat. The workers'
+    monotonic clocks measure it, since the time of day differs between hosts and may be changed."""
     if beat is None or beat.up_s is None:
         return record["wall_s"]
     return (record["wall_s"] or 0.0) + beat.up_s

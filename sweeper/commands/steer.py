@@ -22,11 +22,11 @@ from sweeper.terminal import print_json, say, warn
 
 def _add_pause(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper pause`."""
-    shared.optional_sweep(verb, "the only one, or the only one at work")
+    shared.optional_sweep(verb, "the only sweep, or the only one that is running")
     shared.group(verb, "what to pause").add_argument(
         "--runs",
         action="store_true",
-        help="also stop running jobs, after a checkpoint where possible",
+        help="also stop running jobs, after a checkpoint if the recipe supports it",
     )
     shared.root(verb)
     shared.json(verb)
@@ -74,18 +74,21 @@ def _add_parallel(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper parallel`."""
     shared.required_sweep(verb)
     shared.group(verb, "how many").add_argument(
-        "jobs", metavar="JOBS", type=int, help="most jobs at once, until it is launched again"
+        "jobs",
+        metavar="JOBS",
+        type=int,
+        help="most jobs at once, until the sweep is launched again",
     )
     shared.root(verb)
     shared.json(verb)
 
 
 def _parallel(arguments: Namespace) -> int:
-    """Request this many jobs at once."""
+    """Request a new limit for jobs that run at once."""
     done = pausing.parallel(arguments.sweep, arguments.jobs, root=arguments.root)
     if arguments.json:
         return print_steered(done, jobs=arguments.jobs)
-    when = "" if done.launcher else "; no launcher is running: it counts for the next"
+    when = "" if done.launcher else "; no launcher is running, so it applies to the next one"
     say(f"{done.sweep}: at most {arguments.jobs} at once{when}")
     return 0
 
@@ -99,7 +102,7 @@ def _add_cancel(verb: ArgumentParser) -> None:
 
 
 def _cancel(arguments: Namespace) -> int:
-    """Stop runs for good, and print how many."""
+    """Stop runs for good, and print how many were stopped."""
     sweep = open_registry(arguments).sweep(arguments.sweep)
     runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
     names = {run.id: run.name for run in sweep.runs}
@@ -121,7 +124,7 @@ def _cancel(arguments: Namespace) -> int:
         return print_json({"schema": SCHEMA, "sweep": sweep.name, "runs": requests})
     to_report = [request for request in done if request.asked] or done
     counts = Counter(request.why for request in to_report)
-    none = f"none of its {len(sweep.runs)} runs matches the selection"
+    none = f"none of the {len(sweep.runs)} runs matches the selection"
     say(f"{sweep.name}: {', '.join(f'{n} {why}' for why, n in counts.items()) or none}")
     return 0
 
@@ -138,9 +141,9 @@ def _add_retry(verb: ArgumentParser) -> None:
     shared.json(verb)
     verb.description = (
         f"{verb.description or ''}\n\n"
-        "A retry runs the code of the last launch: after a change of the code, launch\n"
-        "the grid first. Finished runs start again, from nothing, only with `--state\n"
-        "succeeded`; their earlier attempts stay on record."
+        "A retry runs the code of the last launch. If you changed the code, launch the\n"
+        "grid first. Finished runs start again, without their checkpoints, only with\n"
+        "`--state succeeded`; their earlier attempts stay on record."
     )
 
 
@@ -168,19 +171,20 @@ def _start_again(arguments: Namespace) -> int:
     refusals = [request.why for request in requests.done if not request.asked or request.waits]
     for why, count in Counter(refusals).items():
         warn(f"{count} {why}")
-    say(f"{sweep.name}: {plural(requests.again, 'run')} to start again", flush=True)
+    say(f"{sweep.name}: {plural(requests.again, 'run')} will start again", flush=True)
     if not requests.again:
         if not runs:
             _tell_none(sweep)
         return 0
     if take_up(sweep, warn):
-        say("the running launcher of the sweep takes them up", flush=True)
+        say("the running launcher starts them", flush=True)
         plain = arguments.plain or arguments.json
         return follow(sweep.plan, sweep.root, plain=plain) if arguments.wait else 0
     try:
         with showing(sweep.name, sweep.root, plain=arguments.plain or arguments.json) as notify:
             wait, known = arguments.wait, requests.ready
-            folder = SweepFolder.open(sweep.root, sweep.name)  # not as of the past
+            # Open the folder again: the launch must not treat these failures as old.
+            folder = SweepFolder.open(sweep.root, sweep.name)
             launched = resume(folder, wait=wait, notify=notify, known=known, tell=warn)
     except KeyboardInterrupt:
         return tell_interrupted(sweep.name, sweep.root)
@@ -192,7 +196,7 @@ def _start_again(arguments: Namespace) -> int:
 
 
 def _tell_none(sweep: Sweep) -> None:
-    """Suggest what to do when there is nothing to start again."""
+    """Suggest what to do if no run can be started again."""
     waiting = sum(not (run.is_finished or run.retired or run.state in OPEN) for run in sweep.runs)
     warn("no run has failed; to retry cancelled runs, name them or use --state cancelled")
     if waiting and not read_status(sweep).launcher:
@@ -202,13 +206,13 @@ def _tell_none(sweep: Sweep) -> None:
 
 def _add_stop(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper stop`."""
-    shared.optional_sweep(verb, "the only one, or the only one at work")
+    shared.optional_sweep(verb, "the only sweep, or the only one that is running")
     shared.root(verb)
     shared.json(verb)
 
 
 def _stop(arguments: Namespace) -> int:
-    """Ask the launcher to end, and wait until it has ended."""
+    """Request that the launcher end, and wait until it has ended."""
     name = arguments.sweep or only(open_registry(arguments, snapshot=True), at_work=True)
     done = pausing.stop(name, root=arguments.root, tell=warn)
     if arguments.json:
@@ -216,8 +220,8 @@ def _stop(arguments: Namespace) -> int:
     if not done.changed:
         say(f"{done.sweep}: no launcher is running")
         return 0
-    say(f"{done.sweep}: its launcher has ended; running jobs continue, and nothing new is started")
-    say(f"`{hint('resume', done.sweep, root=arguments.root)}` starts one again")
+    say(f"{done.sweep}: the launcher has ended; running jobs continue, and nothing new is started")
+    say(f"`{hint('resume', done.sweep, root=arguments.root)}` starts a new launcher")
     return 0
 
 

@@ -43,9 +43,9 @@ _TEMPORARY = re.compile(r"\.tmp-(\d+)-[0-9a-f]+")
 
 
 class Waste(NamedTuple):
-    """Something to remove: a file or folder, the reason, and its bytes. A file of a store has
-    `store` and `inside`, its path there. `used` is the time of the last use of a folder that jobs
-    make and use under locks. `release` is that of `backends.base.Leftover`."""
+    """A file or folder to remove, the reason, and its size in bytes. A file of a store has `store`,
+    and `inside`, its path in the store. `used` is when a folder that jobs share under locks was
+    last used. `release` is that of `backends.base.Leftover`."""
 
     path: str
     why: str
@@ -65,10 +65,10 @@ def add_arguments(verb: ArgumentParser) -> None:
     remove.add_argument(
         "--attempts",
         action="store_true",
-        help="also rollouts and transcripts that a later attempt of the run wrote again",
+        help="also remove rollouts and transcripts that a later attempt of the run wrote again",
     )
     remove.add_argument(
-        "--days", type=float, default=7.0, help="keep what was used in the last DAYS days (7)"
+        "--days", type=float, default=7.0, help="keep files used in the last DAYS days (7)"
     )
     shared.root(verb)
     shared.json(verb)
@@ -115,22 +115,22 @@ def run(arguments: Namespace) -> int:
     if shown:
         print_table(("path", "why", "bytes"), shown)
     total = sum(waste.size for waste in waste) / 1e6
-    done = "removed" if arguments.delete else "in all; --delete removes them"
+    done = "removed" if arguments.delete else "in total; --delete removes them"
     print(f"{plural(len(waste), 'item')}, {total:.1f} MB {done}" if waste else "nothing to remove")
     return tell_problems(problems)
 
 
 def _caches(before: float) -> Iterator[Waste]:
-    """Yield caches that were not used lately. Only their age counts: a missing root may be on a
-    disk that is not mounted."""
+    """Yield caches that were not used lately. A missing root does not count, since its disk may not
+    be mounted."""
     for folder in _folders(paths.cache(), depth=2):
         if _newest(folder) < before:
             yield Waste(folder, "cache not used lately", _size(folder))
 
 
 def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterator[Waste]:
-    """Yield copies of code that no sweep names. Yields none if a sweep cannot be read or there is
-    none: missing sweeps may name them."""
+    """Yield copies of code that no sweep refers to. Yield none if a sweep is unreadable or there
+    are no sweeps, because the missing sweeps may refer to them."""
     named: set[str] = set()
     names = registry.sweep_names()
     for name in names:
@@ -145,7 +145,9 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
     if problems.unread or not names:
         return
     for folder in _folders(os.path.join(paths.home(), "snapshots"), depth=1):
-        digest = os.path.basename(folder).partition("-")[0]  # the rest distinguishes clones
+        digest = os.path.basename(folder).partition("-")[
+            0
+        ]  # the rest of the name distinguishes clones
         used = _newest(folder)
         if _GONE in folder:
             yield Waste(folder, "code whose removal was interrupted", _size(folder))
@@ -154,7 +156,8 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
 
 
 def built_waste(before: float) -> Iterator[Waste]:
-    """Yield old builds of jobs on this machine. Each job that uses one updates its time."""
+    """Yield old environments that jobs built on this machine. Each job that uses an environment
+    updates its time."""
     for folder in (*_folders(paths.built(), depth=1), *_folders(paths.sources(), depth=1)):
         with contextlib.suppress(FileNotFoundError):
             used = _last_use(folder)
@@ -168,9 +171,9 @@ def _last_use(folder: str) -> float:
 
 
 def _remove_made(waste: Waste) -> None:
-    """Remove what jobs made, unless a living job on this machine uses it or makes it anew. The
-    files of the locks stay: a job may be waiting for them. A job that comes meanwhile finds the
-    folder whole or not at all."""
+    """Remove an environment that jobs built, unless a living job on this machine uses or rebuilds
+    it. Lock files stay, because a job may be waiting for them. A job that starts meanwhile finds
+    the whole folder or none."""
     gone = f"{waste.path}{_GONE}{os.getpid()}"
     with contextlib.suppress(OSError), contextlib.ExitStack() as locks:
         for ending in ("use", "lock"):
@@ -182,8 +185,8 @@ def _remove_made(waste: Waste) -> None:
 
 
 def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]]) -> Iterator[Waste]:
-    """Yield files of dead launchers. Files of sweeps whose folder is missing stay, and are added
-    to `away`."""
+    """Yield files of dead launchers. Launchers whose sweep folder is missing keep their files, and
+    are added to `away`."""
     from sweeper.launcher.kept_environments import unused_files
 
     def tell(path: str, folder: str) -> None:
@@ -199,7 +202,7 @@ def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]])
             for log in logs
             if log.stat().st_mtime < before and not is_used(log.path)
         }
-    # A running launcher may log nothing for long.
+    # A running launcher may log nothing for a long time.
     for path in sorted(old.keys() - (_logs_in_use(registry) if old else set())):
         yield Waste(path, "log of a launcher that has ended", old[path])
 
@@ -214,7 +217,8 @@ def _logs_in_use(registry: Registry) -> set[str]:
 
 
 def _temporaries(root: str, before: float) -> Iterator[Waste]:
-    """Yield temporary files of dead writers on this machine, or so old that any writer is dead."""
+    """Yield temporary files of dead writers on this machine, and files so old that their writer
+    must be dead."""
     if "://" in root:
         return
     for folder, _, names in os.walk(root):
@@ -225,7 +229,7 @@ def _temporaries(root: str, before: float) -> Iterator[Waste]:
             path = os.path.join(folder, name)
             with contextlib.suppress(OSError):
                 status = os.stat(path)
-                old = time.time() - _HOUR  # younger ones may be of a writer on another machine
+                old = time.time() - _HOUR  # a writer on another machine may still use younger files
                 if status.st_mtime < old and (
                     status.st_mtime < before or not _lives(int(matched[1]))
                 ):
@@ -249,21 +253,20 @@ def _superseded(run: RecordedRun) -> Iterator[Waste]:
             for path in (file.path, file.transcript):
                 source = run.files.source(path)
                 if source is not None:
-                    yield _in(
-                        run.store, path, "written again by a later attempt", source.stamp.size
-                    )
+                    yield _in(run.store, path, "a later attempt wrote it again", source.stamp.size)
 
 
 def _of_each(
     runs: Iterable[RecordedRun], find: Callable[[RecordedRun], Iterator[Waste]]
 ) -> Iterator[Waste]:
-    """Yield what `find` yields for each run; nothing for a run that cannot be read."""
+    """Yield the results of `find` for each run; skip runs that cannot be read."""
     for run in runs:
         yield from run.readable(lambda run=run: list(find(run)), [])
 
 
 def _left_parts(run: RecordedRun) -> Iterator[Waste]:
-    """Yield parts whose whole file exists: the process that should have removed them died."""
+    """Yield partial files whose complete file exists, because the process that should have removed
+    them died."""
     if not run.store.is_remote or run.state not in _OVER:
         return
     for folder in run.folders():
@@ -274,7 +277,7 @@ def _left_parts(run: RecordedRun) -> Iterator[Waste]:
                     yield _in(
                         run.store,
                         entry.path,
-                        "part of a file that is stored as a whole",
+                        "part of a file that is stored completely",
                         entry.size,
                     )
 
@@ -299,7 +302,7 @@ def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
 def _of_backends(
     left: Sequence[Leftover], store: Store, folder: str, before: float
 ) -> Iterator[Waste]:
-    """Yield what backends left of a sweep. The age of files on a remote store is unknown."""
+    """Yield files that backends left of a sweep. The age of files on a remote store is unknown."""
     sizes: dict[str, int] = {}
     if store.is_remote and any(path.startswith(folder) for one in left for path in one.paths):
         top = f"{folder.removeprefix(f'{store.root}/')}/launcher"
@@ -325,8 +328,8 @@ def _in(store: Store, path: str, why: str, size: int) -> Waste:
 
 
 def _is_beyond_a_link(waste: Waste) -> bool:
-    """Return whether a file is behind a link within a sweep's folder. Then it is not the sweep's,
-    and stays."""
+    """Return whether a file is behind a symbolic link in a sweep's folder. Such a file does not
+    belong to the sweep, and is kept."""
     if waste.store is None or waste.store.is_remote:
         return False
     sweep = waste.inside.partition("/")[0]
@@ -339,8 +342,7 @@ def _is_beyond_a_link(waste: Waste) -> bool:
 
 
 def _spooled(before: float) -> tuple[list[Waste], list[dict[str, object]]]:
-    """Return the copies of remote sweeps that nobody has used lately, and those not uploaded
-    yet."""
+    """Return the local copies of remote sweeps: those unused lately, and those not uploaded yet."""
     from sweeper.worker.spool import abandoned, spools
 
     waste: list[Waste] = []
@@ -380,17 +382,18 @@ def _size(top: str) -> int:
 
 
 def _newest(top: str) -> float:
-    """Return when anything in a folder was last changed or read."""
+    """Return when any file below `top` was last changed or read."""
     return max((max(s.st_mtime, s.st_atime, s.st_ctime) for s in _files(top)), default=0.0)
 
 
 def _touched(folder: str) -> float:
-    """Return when a spooled sweep was last used; a starting worker has made no file there yet."""
+    """Return when the local copy of a remote sweep was last used; a worker that starts has made no
+    file there yet."""
     return max(_newest(folder), os.stat(os.path.join(folder, "unsynced")).st_mtime)
 
 
 def _released(removed: Sequence[Waste]) -> list[Waste]:
-    """Release what is to be removed. Return it without what cannot be released now."""
+    """Call `release` for what is to be removed. Return it without what cannot be released now."""
     paths: dict[Callable[[Sequence[str]], None], list[str]] = {}
     for waste in removed:
         if waste.release is not None:
@@ -400,7 +403,7 @@ def _released(removed: Sequence[Waste]) -> list[Waste]:
         try:
             release(ours)
         except EnvironmentFailure as error:
-            warn(f"{error}: {plural(len(ours), 'record')} of it kept")
+            warn(f"{error}: its {plural(len(ours), 'record')} are kept")
             kept.update(ours)
     return [waste for waste in removed if waste.path not in kept]
 

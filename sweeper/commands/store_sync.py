@@ -1,4 +1,4 @@
-"""`sweeper store sync`: uploads what dead workers left on this machine to its store."""
+"""`sweeper store sync`: uploads files of dead workers from this machine to the store."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -19,7 +19,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Upload what dead workers left on this machine, of every sweep or of one."""
+    """Upload the files of dead workers on this machine, of one sweep or of all."""
     from sweeper.worker import spool
 
     done: list[dict[str, object]] = []

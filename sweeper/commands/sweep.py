@@ -21,7 +21,7 @@ def _add_archive(verb: ArgumentParser) -> None:
 
 
 def _archive(arguments: Namespace) -> int:
-    """Archive sweeps, or undo that."""
+    """Archive sweeps, or show them in lists again."""
     on = not arguments.undo
     changed = {name: archive(name, root=arguments.root, on=on) for name in arguments.sweeps}
     if arguments.json:
@@ -43,7 +43,7 @@ def _add_rename(verb: ArgumentParser) -> None:
 
 
 def _rename(arguments: Namespace) -> int:
-    """Give a sweep another name."""
+    """Rename a sweep."""
     rename(arguments.sweep, arguments.name, root=arguments.root)
     if arguments.json:
         return print_json({"schema": 1, "sweep": arguments.name, "was": arguments.sweep})
@@ -63,21 +63,21 @@ def _add_delete(verb: ArgumentParser) -> None:
 
 
 def _delete(arguments: Namespace) -> int:
-    """Remove a sweep. Raises `UsageError` if the user is needed and absent."""
+    """Delete a sweep. Raises `UsageError` if confirmation is needed and there is no terminal."""
     sweep = arguments.sweep
     runs, size = size_of(sweep, root=arguments.root)
     what = f"{sweep}: {plural(runs, 'run that has', 'runs that have')} begun, {size / 1e6:,.1f} MB"
     if not arguments.yes:
         if arguments.json or not is_screen():
             raise UsageError(
-                f"{what}: delete? Then say --yes; `sweeper sweep archive` only hides it"
+                f"{what}: delete? Confirm with --yes; `sweeper sweep archive` only hides it"
             )
         if not confirmed(f"{what}: delete, for good?"):
             raise UsageError("nothing was deleted")
     delete(sweep, root=arguments.root)
     if arguments.json:
         return print_json({"schema": 1, "sweep": sweep, "runs": runs, "bytes": size})
-    say(f"{what}: deleted; checkpoints of its runs that a service keeps are still there")
+    say(f"{what}: deleted; the service still keeps the checkpoints of its runs")
     return 0
 
 

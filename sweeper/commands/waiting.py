@@ -1,5 +1,5 @@
-"""Shows a sweep during `launch --wait` and `retry --wait`, follows it to its end, and says how it
-ended. The view is a separate process, so it never delays the launcher."""
+"""Shows a sweep during `launch --wait` and `retry --wait`, follows it until it ends, and reports
+the result. The view is a separate process, so it never delays the launcher."""
 
 import os
 import signal
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 _LEAVE_SECONDS = 5.0
 _RESTORE = "\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?2004l\x1b[0m"
-"""Leaves the alternate screen, shows the cursor, ends mouse and paste reports."""
+"""Terminal codes that leave the alternate screen, show the cursor, and end mouse and paste
+reports."""
 
 
 @contextmanager
 def showing(sweep: str, root: str, *, plain: bool) -> Generator[Callable[[Summary], None]]:
-    """Yield a function that shows a summary of the sweep at `root`."""
+    """Show the sweep at `root` in the `with` block, which gets a function that takes new
+    summaries."""
     if plain or not is_screen():
         with showing_progress() as notify:
             yield notify
@@ -43,7 +45,7 @@ def showing(sweep: str, root: str, *, plain: bool) -> Generator[Callable[[Summar
 
 
 class _View:
-    """The view's process, and the bar that replaces it when it is closed."""
+    """The process of the live view, and the status bar that replaces it when the view is closed."""
 
     def __init__(self, sweep: str, root: str) -> None:
         guest = ("--guest", str(os.getpid()))
@@ -57,11 +59,11 @@ class _View:
         self._modes = termios.tcgetattr(sys.stdin)
 
     def notify(self, summary: Summary) -> None:
-        """Show a summary in the bar; the view reads the store by itself."""
+        """Show a summary in the bar. The view reads the store itself."""
         self._last = summary
         if self._process is None:
             if summary.finished:
-                return  # nothing to watch
+                return  # nothing was watched
             sys.stdout.flush()
             self._process = subprocess.Popen(self._command)
             self._waiting = threading.Thread(target=self._wait, daemon=True)
@@ -84,12 +86,12 @@ class _View:
             self._restore()
         why = f"the view ended ({code})" if code else "the view is closed"
         effect = "running jobs continue, nothing new is started"
-        print(f"{why}; the launcher runs here, Ctrl-C ends it: {effect}", file=sys.stderr)
+        print(f"{why}; the launcher runs here until you press Ctrl-C: {effect}", file=sys.stderr)
         if self._last is not None:
             print(sanitize(line(self._last)), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """End the view, and print how the sweep stands."""
+        """End the view, and print the status of the sweep."""
         self._closing = True
         self._bar.close()
         process, last = self._process, self._last
@@ -101,7 +103,7 @@ class _View:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            if process.returncode:  # it had no time to restore the terminal itself
+            if process.returncode:  # the view had no time to restore the terminal itself
                 self._restore()
         if last is None:
             return
@@ -111,7 +113,7 @@ class _View:
             print(sanitize(f"held: {last.held}"), file=sys.stderr)
 
     def _restore(self) -> None:
-        """Restore the terminal after a view that could not do so itself."""
+        """Restore the terminal if the view could not."""
         with suppress(termios.error, OSError):
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
         raw(sys.stderr).write(_RESTORE)
@@ -119,8 +121,8 @@ class _View:
 
 
 def follow(plan: "Plan", root: str, *, plain: bool) -> int:
-    """Follow a sweep that another launcher drives until nothing of it is running. Return its exit
-    code, 130 if interrupted."""
+    """Follow a sweep that another launcher drives until none of its runs is running. Return its
+    exit code, 130 if interrupted."""
     from sweeper.commands import watch
     from sweeper.results.waiting import wait
 
@@ -131,7 +133,7 @@ def follow(plan: "Plan", root: str, *, plain: bool) -> int:
         if status.at_work and not closed:
             raise KeyboardInterrupt
         if status.at_work:
-            warn("the view is closed: waiting until the sweep ends; Ctrl-C stops waiting only")
+            warn("the view is closed: waiting for the sweep to end; Ctrl-C only stops the waiting")
             status = wait(plan.name, root=root)
     except KeyboardInterrupt:
         warn("interrupted: the running launcher continues")
@@ -141,8 +143,8 @@ def follow(plan: "Plan", root: str, *, plain: bool) -> int:
 
 
 def tell_end(plan: "Plan", root: str, failed: int) -> None:
-    """Print what to do about failed runs, and the verdict if there are several cells and a
-    metric."""
+    """Print what to do about failed runs, and the verdict if there is a metric and more than one
+    cell."""
     tell_failed(plan.name, root, failed)
     judged = plan.metric is not None or any(stage.metric for stage in plan.stages)
     if not judged or len({run.cell for run in plan.runs}) < 2:
@@ -157,15 +159,16 @@ def tell_end(plan: "Plan", root: str, failed: int) -> None:
 
 
 def tell_failed(sweep: str, root: str, count: int) -> None:
-    """Say that a launch does not restart failed runs, since users easily expect it to."""
+    """Print how to restart failed runs, because users expect a launch to restart them."""
     if count:
         logs = hint("logs", sweep, "--state", "failed", root=root)
         again = hint("retry", sweep, root=root)
-        warn(f"{count} failed: `{logs}` shows what they printed, `{again}` starts them again")
+        warn(f"{count} failed: `{logs}` shows their output, `{again}` starts them again")
 
 
 def tell_interrupted(sweep: str, root: str) -> int:
-    """Say what the end of the launcher in this process leaves behind. Return the exit code."""
+    """Report what happens after the launcher in this process was interrupted. Return the exit
+    code."""
     from sweeper.sweep.folder import SweepFolder
 
     folder = SweepFolder.open(root, sweep)

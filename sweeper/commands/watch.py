@@ -25,15 +25,15 @@ def add_arguments(verb: ArgumentParser) -> None:
     output.add_argument(
         "--until-ended",
         action="store_true",
-        help="exit when the sweep has ended (ten minutes after the last key, if you pressed any)",
+        help="exit when the sweep has ended, but not within ten minutes of a key press",
     )
-    # Set by `launch --wait`, which shows this view and may end before it: its process id.
+    # The process id of `launch --wait`, which shows this view and may end first.
     output.add_argument("--guest", type=int, help=SUPPRESS)
 
 
 def run(arguments: Namespace) -> int:
-    """Show a sweep on the whole screen. Exit codes: 0 when the view was closed; without a terminal
-    those of `status`."""
+    """Show a sweep on the whole screen. The exit code is 0 if the user closed the view; without a
+    terminal it is that of `status`."""
     root = arguments.root or default_root()
     name = arguments.sweep or _newest(root)
     if arguments.plain or not is_screen():
@@ -49,7 +49,7 @@ def _newest(root: str) -> str:
     try:
         return newest(registry)
     finally:
-        tell_problems(registry.problems)  # an unreadable sweep may be newer
+        tell_problems(registry.problems)  # an unreadable sweep may be newer than the one shown
 
 
 def _lines(name: str, root: str, *, follow: bool = True) -> int:
@@ -59,9 +59,9 @@ def _lines(name: str, root: str, *, follow: bool = True) -> int:
 
 
 def _show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = False) -> int | None:
-    """Show the sweep until the view is closed. Return the exit code, None when a key closed it.
-    `guest` is the process that shows the view while it runs (`launch --wait`); with `leaves` the
-    view closes by itself some time after the sweep has ended, and returns 0."""
+    """Show the sweep until the view is closed. Return the exit code, None if a key closed the view.
+    `guest` is the process of `launch --wait` that shows the view. With `leaves` the view closes
+    some time after the sweep has ended, and 0 is returned."""
     from sweeper.tui.poller import Poller
 
     poller = Poller(SweepFolder.open(root, sweep))
@@ -72,11 +72,11 @@ def _show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = Fal
         poller, view, plain_glyphs=not _draws_unicode(os.environ), guest=guest, leaves=leaves
     )
     code = app.run(mouse=True)
-    return app.return_code or code  # return_code is set after a bug
+    return app.return_code or code  # return_code is set if the view crashed
 
 
 def _draws_unicode(environment: Mapping[str, str]) -> bool:
-    """Return whether the terminal claims to show more than ASCII."""
+    """Return whether the terminal's environment says that it shows more than ASCII."""
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         if value := environment.get(name):
             return "utf-8" in value.lower() or "utf8" in value.lower()

@@ -25,31 +25,41 @@ _CARD = "README.md"
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper weights`."""
     shared.weights(verb)
-    form = shared.group(verb, "where to, and how")
+    form = shared.group(verb, "where and how to save")
     form.add_argument("--to", required=True, metavar="DIR", help="a new folder")
     form.add_argument(
         "--format",
         choices=("adapter", "peft", "merged"),
         default="adapter",
-        help="the service's adapter (default), a PEFT adapter for serving, or the whole model with "
-        "the adapter merged; the last two by tinker-cookbook",
+        help="the service's adapter (default), a PEFT adapter for serving, or the whole model "
+        "with the adapter merged; the last two need tinker-cookbook",
     )
     form.add_argument(
-        "--python", metavar="PATH", help="an interpreter that has tinker-cookbook (default: ours)"
+        "--python",
+        metavar="PATH",
+        help="a Python interpreter with tinker-cookbook (default: sweeper's own)",
     )
     form.add_argument(
-        "--base", metavar="MODEL", help="the base model's folder, or its name on the hub"
+        "--base",
+        metavar="MODEL",
+        help="the base model's folder, or its name on the Hugging Face hub",
     )
-    form.add_argument("--push", metavar="OWNER/NAME", help="then push to the hub, with $HF_TOKEN")
+    form.add_argument(
+        "--push",
+        metavar="OWNER/NAME",
+        help="then push the folder to this repository of the Hugging Face hub, with $HF_TOKEN",
+    )
     shared.roots(verb)
     shared.json(verb)
 
 
 def run(arguments: Namespace) -> int:
-    """Download, convert, describe and push."""
+    """Download weights, convert them, write a model card, and push them if requested."""
     target = os.path.abspath(arguments.to)
     if not os.path.isdir(os.path.dirname(target)):
-        raise UsageError(f"--to {arguments.to}: there is no folder {os.path.dirname(target)}")
+        raise UsageError(
+            f"--to {arguments.to}: the folder {os.path.dirname(target)} does not exist"
+        )
     if arguments.push and not os.environ.get("HF_TOKEN"):
         raise UsageError("--push needs HF_TOKEN: `export HF_TOKEN=...`")
     by_cookbook = arguments.format != "adapter" or arguments.push
@@ -73,13 +83,14 @@ def run(arguments: Namespace) -> int:
 
 
 def _made_of(record: Row, form: str) -> str:
-    """Return the line of a card that says what its folder was made of."""
+    """Return the line of a model card that identifies the checkpoint and the format of its
+    folder."""
     return f"- checkpoint: {record.get('name')}, {record[weights.STATE]} ({form})"
 
 
 def _is_made(target: str, made_of: str) -> bool:
-    """Return whether the folder is complete, since an earlier push may have failed. Its card, which
-    is written last, says what it was made of."""
+    """Return whether the folder is complete, because an earlier push may have failed. The model
+    card is written last, and has the line `made_of`."""
     try:
         with open(os.path.join(target, _CARD), encoding="utf-8") as file:
             return made_of in file.read().splitlines()
@@ -90,7 +101,7 @@ def _is_made(target: str, made_of: str) -> bool:
 def _make(
     registry: Registry, run: SweepRun, record: Row, arguments: Namespace, target: str, python: str
 ) -> None:
-    """Make the new folder `target`, with its card. Raises `UsageError` if it exists."""
+    """Make the new folder `target`, with its model card. Raises `UsageError` if it exists."""
     adapter = target if arguments.format == "adapter" else f"{target}.adapter"
     for path in (target, adapter):
         if os.path.lexists(path):
@@ -111,7 +122,7 @@ def _push(target: str, python: str, arguments: Namespace) -> None:
     try:
         weights.by_cookbook(python, "push", os.environ, model_path=target, repo_id=arguments.push)
     except EnvironmentFailure as error:
-        again = f"{arguments.to} is complete: the same command pushes it again"
+        again = f"{arguments.to} is complete: repeat the command to push it again"
         raise EnvironmentFailure(f"{error}; {again}") from error
 
 
@@ -127,7 +138,7 @@ def _folder_of(registry: Registry, run: SweepRun, base_model: str) -> str:
 
 
 def _verdict(registry: Registry, run: SweepRun) -> Iterator[str]:
-    """Yield what the report says of the run's cell; nothing for a sweep without a metric."""
+    """Yield the lines of the report about the run's cell; nothing for a sweep without a metric."""
     from sweeper import analysis  # slow to load
 
     try:
@@ -146,7 +157,7 @@ def _verdict(registry: Registry, run: SweepRun) -> Iterator[str]:
 
 
 def _cost(run: SweepRun) -> Iterator[str]:
-    """Yield the tokens of a run, and their dollars if the prices are known."""
+    """Yield the line with the tokens of a run, and their price if known."""
     from sweeper.money import prices
     from sweeper.results.costs import spent
 

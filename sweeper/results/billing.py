@@ -1,4 +1,4 @@
-"""Compares the usage that the service has billed, by hour, session, model and kind, with the usage
+"""Compares the usage that the service has billed (by hour, session, model and kind) with the usage
 that runs have counted."""
 
 import time
@@ -14,7 +14,7 @@ from sweeper.sweep.usage import KINDS, Counts
 
 _HOUR = timedelta(hours=1)
 _MOST = timedelta(days=14)
-"""The longest time that the service answers for at once."""
+"""The longest period of usage that the service returns at once."""
 _KEPT = timedelta(days=365)
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -23,8 +23,8 @@ Owner = tuple[str, str]
 
 
 class Billed(NamedTuple):
-    """The billed usage of a run: tokens by kind, and `usd`, as the service estimates; `unpriced`:
-    some tokens have no price there yet."""
+    """The billed usage of a run: tokens by kind, and `usd`, the service's estimate of their price.
+    `unpriced` tells that some tokens have no price at the service yet."""
 
     counts: Counts = Counts()
     usd: float = 0.0
@@ -114,14 +114,14 @@ def _hour(moment: datetime) -> datetime:
 
 
 def explained(ours: Counts, theirs: Counts, *, fresh: bool, unseen: int) -> list[str]:
-    """Return lines for people that explain the differences; empty if there are none. `fresh`:
-    something was used in the last hours; `unseen`: the number of runs that have counted
+    """Return lines that explain the differences to the user; empty if there are none. `fresh` tells
+    that the runs used something in the last hours; `unseen` is the number of runs that have counted
     nothing."""
     lines: list[str] = []
     more = {kind: getattr(theirs, kind) - getattr(ours, kind) for kind in KINDS}
     billed_only = {kind: n for kind, n in more.items() if n > 0}
     counted_only = {kind: -n for kind, n in more.items() if n < 0}
-    # Cached tokens of one side may be prefill for the other: the total is the same.
+    # One side may count as cached what the other counts as prefill. The total is the same.
     moved = min(billed_only.get("cached", 0), counted_only.get("prefill", 0))
     if moved:
         lines.append(
@@ -130,11 +130,11 @@ def explained(ours: Counts, theirs: Counts, *, fresh: bool, unseen: int) -> list
         _less(billed_only, "cached", moved)
         _less(counted_only, "prefill", moved)
     if billed_only:
-        why = "requests whose run was stopped before their answer came"
+        why = "requests of runs that were stopped before the answer came"
         why += ", and runs that have no meter" if unseen else ""
         lines.append(f"billed but not counted: {_counts(billed_only)} ({why})")
     if counted_only:
-        why = "the bill is some hours late" if fresh else "the service no longer lists it"
+        why = "billing is some hours late" if fresh else "the service no longer lists this usage"
         lines.append(f"counted but not billed: {_counts(counted_only)} ({why})")
     return lines
 
@@ -150,7 +150,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def since_first(times: Iterable[str | None]) -> datetime:
-    """Return the earliest of some times from documents; now if there are none."""
+    """Return the earliest of some recorded times; now if there are none."""
     begun = sorted(time for time in times if time)
     if not begun:
         return datetime.fromtimestamp(time.time(), UTC)

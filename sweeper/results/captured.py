@@ -1,6 +1,5 @@
-"""Reads tinker-cookbook's `capture` stores inside runs as rollouts with tokens and logprobs: the
-daemon's database `capture/capture.sqlite`, or the files that its exporter writes,
-`capture/sample.jsonl`."""
+"""Reads tinker-cookbook's `capture` stores of runs as rollouts with tokens and logprobs: the
+database `capture/capture.sqlite`, or the exported file `capture/sample.jsonl`."""
 
 import os
 import tempfile
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 TOKENS = ("prompt_tokens", "sampled_tokens", "logprobs")
-"""The fields of a step with what was captured: lists of equal meaning and length everywhere."""
+"""The fields of a step that come from captures. Their meaning is the same in every source."""
 
 _DATABASE, _LINES = "capture/capture.sqlite", "capture/sample.jsonl"
 _PLACE = ("iteration", "split", "group_idx", "traj_idx", "purpose")
@@ -34,8 +33,8 @@ _Sequence = Mapping[str, object]
 
 
 def captured(run: RecordedRun) -> list[Found]:
-    """Return the trajectories that a run captured, in their order. If several attempts captured an
-    iteration, those of the latest attempt are returned."""
+    """Return the trajectories that a run captured, in order. If several attempts captured an
+    iteration, only those of the latest attempt are returned."""
     latest: dict[tuple[int, str], list[Found]] = {}
     for attempt, folder in enumerate(run.folders(), start=1):
         by_iteration: dict[tuple[int, str], list[Found]] = {}
@@ -51,9 +50,9 @@ def captured(run: RecordedRun) -> list[Found]:
 
 
 def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Found]:
-    """Return rollouts whose steps have the captured tokens, and after them the captured
-    trajectories that are none of these. A rollout is matched by iteration, group and trajectory,
-    and by its split if that was captured; it needs as many steps."""
+    """Return the rollouts with the captured tokens in their steps, then the captured trajectories
+    that match no rollout. A rollout matches by iteration, group and trajectory, by its split if
+    that was captured, and by its number of steps."""
     by_place: dict[tuple[object, ...], list[Found]] = {}
     for one in captures:
         by_place.setdefault((one.numbers.get("iteration"), *one.place), []).append(one)
@@ -95,8 +94,8 @@ def _stores(run: RecordedRun, folder: str) -> Iterator[tuple[str, list[_Sequence
 
 
 def _read_database(run: RecordedRun, path: str) -> list[_Sequence]:
-    """Read a database. Raises `StoreError` if it is damaged. Unless its daemon has it open, a copy
-    is read, so that nothing is written beside it."""
+    """Read a database. Raises `StoreError` if it is damaged. A copy is read unless the capture
+    daemon has the database open, so that SQLite writes nothing next to it."""
     import sqlite3
 
     local = run.store.local_path(path)
@@ -137,7 +136,7 @@ def _rows(database: "sqlite3.Connection") -> list[_Sequence]:
 
 
 def _of_record(record: Mapping[str, object]) -> Iterator[_Sequence]:
-    """Yield the sequences of one call of the exporter's file."""
+    """Yield the sequences of one call in the exporter's file."""
     scope = table_of(record.get("scope"))
     for sample in map(table_of, list_of(record.get("samples"))):
         yield {
@@ -153,7 +152,8 @@ def _of_record(record: Mapping[str, object]) -> Iterator[_Sequence]:
 
 def _records(rows: Iterable[_Sequence]) -> Iterator[dict[str, object]]:
     """Yield a rollout summary for each trajectory. Sequences with the same place are the turns of
-    one trajectory. Without a group, a call is a group; without a trajectory, a sequence is one."""
+    one trajectory. Without a group, each call is a group; without a trajectory, each sequence is a
+    trajectory."""
     trajectories: dict[tuple[object, ...], list[_Sequence]] = {}
     groups: dict[object, int] = {}
     sizes: dict[tuple[object, ...], int] = {}

@@ -1,4 +1,4 @@
-"""Finds the sweeps and runs in one or several roots, and selects those that callers mean."""
+"""Finds the sweeps and runs in one or several roots, and selects the runs that callers name."""
 
 import fnmatch
 import os
@@ -31,24 +31,25 @@ _GLOB = frozenset("*?[")
 
 
 class Catalog:
-    """The contents of one or several roots: sweeps, and folders at any depth that hold
-    a metrics file but belong to no sweep (see `folders.FolderRun`). Each call sees the current
-    store. A run is identified by its `root`, `sweep` and `run` (the id) together, since the same
-    configuration in two sweeps has the same id.
+    """The contents of one or several roots: sweeps, and folders at any depth that have a metrics
+    file but belong to no sweep (see `folders.FolderRun`). Each call reads the current store. A run
+    is identified by its `root`, `sweep` and `run` (the id) together, since the same configuration
+    has the same id in two sweeps.
 
     `problems` has a line for each sweep, run or file that the last call skipped because it is
-    damaged or cannot be read (`problems.unread` counts them), and for each run with unreadable
-    lines. Queries about a single run raise `StoreError` instead.
+    damaged or unreadable (`problems.unread` counts them), and for each run with unreadable lines.
+    Queries about a single run raise `StoreError` instead.
     """
 
     def __init__(self, *roots: str, cache: bool | str = True, snapshot: bool = False) -> None:
-        """`cache`: whether to use a cache, or a folder to use in place of the usual one. With
-        `snapshot`, a remote store is shown as of the first look at each sweep, which takes far
-        fewer requests, and is reached through the process that commands and workers share."""
+        """`cache` tells whether to use a cache, or is the folder of a cache. With `snapshot`, each
+        sweep of a remote store is read only once, through a process that commands and workers
+        share; this needs far fewer requests."""
         if not roots:
             raise UsageError("a registry needs a root: Registry('sweeps')")
         stores = [_open(str(root), shared=snapshot) for root in roots]
-        self._stores = [*{store.root: store for store in stores}.values()]  # links may lead to one
+        # Several links may lead to one root.
+        self._stores = [*{store.root: store for store in stores}.values()]
         self._cache = cache
         self._memories = {store.root: self._memory(store) for store in self._stores}
         if snapshot:
@@ -83,31 +84,31 @@ class Catalog:
         return tuple(store.root for store in self._stores)
 
     def split(self, reference: str) -> tuple[str, str]:
-        """Split a reference (`sweep`, `sweep/run`, or one of these after a root) into its sweep,
-        with its root if it has one, and the rest."""
+        """Split a reference, which may begin with a root, into its root (None without), its sweep,
+        and the rest."""
         root, rest = split_root(reference, self.roots)
         sweep, _, rest = rest.partition("/")
         return (sweep if root is None else f"{root.rstrip('/')}/{sweep}"), rest
 
     def _placed(self, name: str) -> tuple[list[Store], str]:
-        """Split the root off a name. Returns the stores in which the name may be, and the rest."""
+        """Split the root off a name. Return the stores that may contain the name, and the rest."""
         root, rest = split_root(name, self.roots)
         return [store for store in self._stores if root in (None, store.root)], rest
 
     def sweep(self, name: str) -> Sweep:
         """Return the sweep called `name`, which may begin with its root. Raises `NotFound`, and
-        `UsageError` if several roots have it."""
+        `UsageError` if several roots have such a sweep."""
         sweeps = self._called(name)
         if len(sweeps) > 1:
             places = ", ".join(sweep.path for sweep in sweeps)
             raise UsageError(
-                f"several roots have a sweep {name!r}: add its folder, one of {places}"
+                f"several roots have a sweep {name!r}: give the folder, one of {places}"
             )
         return sweeps[0]
 
     def _called(self, name: str) -> list[Sweep]:
-        """Return the sweeps of this name, at most one per root. Raises `NotFound` if there is
-        none."""
+        """Return the sweeps of this name, at most one per root. Raises `NotFound` if no root has
+        such a sweep."""
         stores, name = self._placed(name)
         sweeps: list[Sweep] = []
         missing: list[NotFound] = []
@@ -149,8 +150,8 @@ class Catalog:
     def _of_each_root(
         self, find: Callable[[Store], Iterable[T]], stores: Sequence[Store] | None = None
     ) -> Iterator[tuple[Store, T]]:
-        """Yield the contents of each root, or of these `stores`. If one of several roots cannot be
-        reached, that is reported; if there is only one, it is an error."""
+        """Yield the contents of each root, or of these `stores`. If there are several roots, an
+        unreachable one is reported; if there is only one, it is an error."""
         for store in self._stores if stores is None else stores:
             if not self._is_there(store):
                 continue
@@ -164,19 +165,19 @@ class Catalog:
             yield from ((store, item) for item in items)
 
     def _is_there(self, store: Store) -> bool:
-        """Return whether a local root exists. If not, that is reported: its disk may be
-        unmounted."""
+        """Return whether a local root exists. Report a missing root, since its disk may not be
+        mounted."""
         top = store.local_path("")
         if top is None or os.path.isdir(top):
             return True
         if top == open_store(DEFAULT_ROOT).root:
-            self.problems.tell_once(f"{top}: nothing has been launched from here yet")
+            self.problems.tell_once(f"{top}: no sweep has been launched from this folder yet")
         else:
             self._report(NotFound(f"{top}: does not exist"))
         return False
 
     def _folder_runs(self, store: Store) -> "list[FolderRun]":
-        from sweeper.results.folders import folder_runs  # only for runs outside any sweep
+        from sweeper.results.folders import folder_runs  # only runs outside sweeps need it
 
         return folder_runs(store, self._memories[store.root], self._report)
 
@@ -189,7 +190,7 @@ class Catalog:
         return [SweepFolder(store, name) for store in self._stores for name in find_sweeps(store)]
 
     def has_sweep(self, name: str) -> bool:
-        """Return whether there is a sweep of exactly this name."""
+        """Return whether there is a sweep with exactly this name."""
         stores, name = self._placed(name)
         if not name or _GLOB.intersection(name):
             return False
@@ -198,14 +199,14 @@ class Catalog:
     def handles(
         self, sweep: str | None = None, state: str | Iterable[str] | None = None
     ) -> list[RecordedRun]:
-        """Return the runs as objects: those of sweeps by name or glob, and those in folders,
-        without retired ones. Raises the same errors as `records`."""
+        """Return the runs as objects, without retired ones: runs of sweeps by name or glob, and
+        runs in plain folders. Raises the same errors as `records`."""
         return current(self.all_handles(sweep, state))
 
     def all_handles(
         self, sweep: str | None = None, state: str | Iterable[str] | None = None
     ) -> list[RecordedRun]:
-        """Return the runs as objects, with retired ones."""
+        """Return the runs as objects, including retired ones."""
         self.problems = Problems()
         return self._handles(sweep, state)
 
@@ -218,10 +219,10 @@ class Catalog:
         dropped: bool = False,
         archived: bool = False,
     ) -> list[RecordedRun]:
-        """Return the runs that match one of the selectors (without selectors all runs except those
-        of archived sweeps; see `results.selectors`), have one of the states, and satisfy the
-        condition. Raises `NotFound` for a selector without a match. `dropped` includes retired
-        runs, `archived` those of archived sweeps."""
+        """Return the runs that match one of the selectors (see `results.selectors`), have one of
+        the states, and meet the condition. Without selectors, all runs except those of archived
+        sweeps match. Raises `NotFound` for a selector without a match. `dropped` includes retired
+        runs, `archived` runs of archived sweeps."""
         sweeps = {self.split(selector)[0] for selector in selectors}
         if sweeps and all(self.has_sweep(name) for name in sweeps):
             runs = self.handles_of(sorted(sweeps))
@@ -239,8 +240,8 @@ class Catalog:
         return pick(runs, fitting, states, where, dropped=dropped)
 
     def handles_of(self, sweeps: Sequence[str]) -> list[RecordedRun]:
-        """Return all runs of several sweeps. If there is only one and it cannot be read, that is an
-        error; among several it is reported."""
+        """Return all runs of several sweeps. Unreadable sweeps are reported; if there is only one
+        sweep, it is an error."""
         if len(sweeps) == 1:
             return self.all_handles(sweeps[0])
         self.problems = Problems()
@@ -286,8 +287,9 @@ class Catalog:
         )
 
     def run(self, reference: str) -> RecordedRun:
-        """Return the one run that `reference` selects (see `results.selectors`): `sweep/name`, the
-        beginning of one, a value, an id. Raises `NotFound`, or `UsageError` if several match."""
+        """Return the one run that `reference` selects (see `results.selectors`): `sweep/name`,
+        the beginning of it, a value or an id. Raises `NotFound`, or `UsageError` if several runs
+        match."""
         sweep, rest = self.split(reference)
         runs = self.all_handles(sweep if rest and self.has_sweep(sweep) else None)
         fitting = named(runs, reference)
@@ -351,7 +353,7 @@ def _open(root: str, *, shared: bool) -> Store:
 
 def without_archived(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """Return the runs without those of archived sweeps."""
-    from sweeper.results.marks import in_use  # most questions are about one sweep
+    from sweeper.results.marks import in_use  # most calls concern one sweep
 
     return in_use(runs)
 

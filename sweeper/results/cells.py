@@ -1,5 +1,6 @@
-"""Judges cells by the mean of their succeeded runs with finite values, or by the geometric mean, a
-choice that depends on the data. Without I/O and numpy, so that the view can use it."""
+"""Judges cells by the arithmetic or geometric mean of their succeeded runs with finite values.
+The data determine which mean is used. Does no I/O and needs no numpy, so that the live view can
+use it."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,28 +11,31 @@ from sweeper.metrics.objective import sign_of
 Scale = Literal["linear", "log"]
 
 SPAN = 10.0
-"""How far apart the cells' means must be, as a ratio, before a log scale is considered."""
+"""The least ratio of the cells' largest and smallest mean for which a log scale is considered."""
 
 
 def counts(state: str, value: float | None, diverged: bool) -> bool:
-    """Return whether a run is included in its cell's mean and in comparisons: by its `state`, its
-    `value`, and whether its last value was not finite (`diverged`)."""
+    """Return whether a run is included in its cell's mean and in comparisons. `diverged` tells
+    whether its last value was not finite."""
     return state == "succeeded" and value is not None and math.isfinite(value) and not diverged
 
 
 def merit(mean: float, goal: str, *, diverged: bool) -> tuple[bool, float]:
-    """Return the sort key of cells with a value, best first: their mean. Cells with a diverged run
-    come after all others, since the mean leaves that run out."""
+    """Return the sort key (best first) of a cell with this mean. Cells with a diverged run come
+    last, because the mean leaves that run out."""
     return diverged, sign_of(goal) * mean
 
 
 def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
-    """Return the scale on which cells are compared: logarithms if all values are positive, the
-    means of the cells span more than a factor of `SPAN`, and their noise grows about in
-    proportion to the mean: the least-squares slope of log(sd) on log(mean) over the cells
+    """Return the scale on which cells are compared. It is logarithmic if all values are positive,
+    the means of the cells span more than a factor of `SPAN`, and the noise grows about in
+    proportion to the mean.
+
+    The last condition holds if the least-squares slope of log(sd) on log(mean) over the cells
     exceeds 1/2 (Bartlett, Biometrics 3(1), 1947, 39-52: at slope 1 the logarithm equalizes the
-    variances, at slope 0 no transformation is needed). The rule does not depend on which cell
-    is best."""
+    variances, at slope 0 no transformation is needed). The rule does not depend on which cell is
+    best.
+    """
     nonempty = [list(values) for values in groups if values]
     if not nonempty or min(map(min, nonempty)) <= 0:
         return "linear"
@@ -41,7 +45,7 @@ def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
     for values in nonempty:
         scaled = [value / unit for value in values]
         mean = math.fsum(scaled) / len(scaled)
-        if mean <= 0:  # negligible beside the others
+        if mean <= 0:  # negligible compared with the others
             return "linear"
         levels.append(mean)
         squares = math.fsum((value - mean) ** 2 for value in scaled)
@@ -63,8 +67,8 @@ def _slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def mean(values: Sequence[float], scale: Scale = "linear") -> float:
-    """Return the mean of one or more finite values; the geometric mean on the log scale, where all
-    must be positive."""
+    """Return the mean of one or more finite values; the geometric mean on the log scale, for which
+    all values must be positive."""
     scaled = on_scale(values, scale)
     if min(scaled) == max(scaled):
         return float(values[0])
@@ -88,8 +92,8 @@ def off_scale(value: float, scale: Scale) -> float:
 
 
 def unit_of(values: Iterable[float]) -> float:
-    """Return a power of two near the largest magnitude. In this unit squares and sums of finite
-    values do not overflow, and the division is exact."""
+    """Return a power of two near the largest magnitude. Squares and sums of finite values in this
+    unit do not overflow, and division by it is exact."""
     return 2.0 ** (math.frexp(max(map(abs, values)))[1] - 1)
 
 
@@ -102,5 +106,5 @@ def exp(value: float) -> float:
 
 
 def comparable(values: Sequence[float]) -> bool:
-    """Return whether a cell can take part in comparisons, with at least two different values."""
+    """Return whether a cell has at least two different values, which comparisons need."""
     return len(values) > 1 and min(values) != max(values)

@@ -1,4 +1,4 @@
-"""Determines which checkpoint of a run others start from, and whether it will expire."""
+"""Determines from which checkpoint of a run other runs start, and whether it will expire."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 from sweeper.metrics.rows import as_float, ends_final
 
 _ENDS = ("ttl_seconds", "expires_at", "expires")
-"""What a record says of a checkpoint that the service will delete."""
+"""Keys of a record whose presence means that the service will delete the checkpoint."""
 
 
 def last(records: Iterable[Mapping[str, object]], key: str) -> Mapping[str, object] | None:
-    """Return the record with a path under `key` of the final checkpoint, which does not expire;
-    else of the last one without an expiry, else of the last. None if no record has one."""
+    """Return the record of the checkpoint to continue from: the final one, which does not expire;
+    else the last one without an expiry; else the last one. Only records with a path under `key`
+    count; None if there are none."""
     usable = [record for record in records if isinstance(record.get(key), str) and record[key]]
     final = [record for record in usable if ends_final([dict(record)])]
     lasting = [record for record in usable if not may_expire(record)]
@@ -19,13 +20,13 @@ def last(records: Iterable[Mapping[str, object]], key: str) -> Mapping[str, obje
 
 
 def may_expire(record: Mapping[str, object]) -> bool:
-    """Return whether the service will delete a checkpoint, according to its record."""
+    """Return whether the service will delete a checkpoint, according to the checkpoint's record."""
     return any(record.get(end) for end in _ENDS)
 
 
 def when_expired(record: Mapping[str, object], ended: str | None) -> datetime | None:
-    """Return when a checkpoint is certainly deleted, according to its record; None if unknown.
-    `ended` is when its run ended, so it was saved before."""
+    """Return when a checkpoint is certainly deleted, according to its record; None if unknown. The
+    checkpoint was saved before `ended`, the time when its run ended."""
     for key in _ENDS[1:]:
         moment = _moment(record.get(key))
         if moment is not None:
@@ -40,7 +41,7 @@ def when_expired(record: Mapping[str, object], ended: str | None) -> datetime | 
 
 
 def _moment(value: object) -> datetime | None:
-    """Return a time of a record: as text, or in seconds since 1970."""
+    """Parse a time of a record: a text, or seconds since 1970."""
     try:
         if isinstance(value, str):
             moment = datetime.fromisoformat(value)

@@ -1,5 +1,5 @@
-"""Finds the conversation of a rollout, in the transcript (a logtree) or in the turns' logs.
-`Transcript.whose` says how certain the match is. Does no I/O."""
+"""Finds the conversation of a rollout, in the transcript (a logtree) or in the logs of its turns.
+`Transcript.whose` tells how certain the match is. Does no I/O."""
 
 import html
 import re
@@ -10,7 +10,7 @@ from sweeper.common.json_values import is_list, is_table, list_of, table_of
 from sweeper.metrics.rows import as_float
 
 Spoken = tuple[str, str]
-"""A speaker, and what was said."""
+"""The role of a speaker, and the text of the message."""
 
 Record = Mapping[str, object]
 """The summary of a trajectory."""
@@ -27,14 +27,14 @@ _SPEAKERS = {
     **dict.fromkeys(("question", "prompt", "problem"), "user"),
     **dict.fromkeys(("response", "completion"), "assistant"),
 }
-"""What turns log, by the role that says it in a transcript."""
+"""The keys under which turns log texts, by the role in a transcript."""
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 
 class Transcript(NamedTuple):
-    """A conversation, and how certain its trajectory is: the trajectory's own; its own if those of
-    equal reward were logged in their order ("order"); or the whole group's, which cannot be
-    divided ("group")."""
+    """A conversation, and how certain it is that the trajectory had it. `whose` is "trajectory" if
+    that is certain, "order" if trajectories of equal reward were matched in order, and "group" if
+    the conversation of the whole group could not be divided."""
 
     spoken: list[Spoken]
     whose: Literal["trajectory", "order", "group"]
@@ -46,15 +46,15 @@ class Transcript(NamedTuple):
 
 WHOSE = {
     "order": "from this trajectory, or from another one of equal reward in its group",
-    "group": "everything said in its group: the transcript does not separate trajectories",
+    "group": "all conversations of its group: the transcript does not separate trajectories",
 }
 
 
 def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, list[Transcript]]:
     """Return the conversation of each trajectory of a transcript's groups, by the number of the
-    group in `groups`, which holds the summaries in order. A section that gives the lengths of
-    its turns belongs to the next group with the same: groups may be missing from the summaries.
-    Others are matched in order."""
+    group in `groups`, which has the summaries in order. A section that gives the lengths of its
+    turns belongs to the next group with the same lengths, since summaries of groups may be missing.
+    Other sections are matched in order."""
     root = table_of(tree).get("root")
     by_group: dict[int, list[Transcript]] = {}
     start = 0
@@ -69,8 +69,8 @@ def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, lis
 
 
 def _lengths_told(group: Record) -> list[list[float]]:
-    """Return the lengths of the turns of each trajectory, if the section has them: read and
-    written tokens, in turn."""
+    """Return the lengths of the turns of each trajectory (read and written tokens, in turn) if the
+    section has them."""
     lengths: dict[int, list[float]] = {}
     for section in _all_sections(group):
         matched = _EPISODE.match(_heading(section))
@@ -90,7 +90,7 @@ def _lengths(record: Record) -> list[float]:
 
 
 def _apart(group: Record, records: Sequence[Record]) -> list[Transcript]:
-    """Return the conversation of each of a group's trajectories."""
+    """Return the conversation of each trajectory of a group."""
     parts = [part for part in _sections(group, below=True) if _heading(part) != _DETAILS]
     numbered = _numbered(group, len(records))
     if numbered is not None:
@@ -111,8 +111,8 @@ def _apart(group: Record, records: Sequence[Record]) -> list[Transcript]:
 
 
 def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
-    """Divide by sections that have the trajectory's number in their heading ("Completion 2"), each
-    with the conversations that come before them all."""
+    """Divide a group by sections that have the trajectory's number in their heading ("Completion
+    2"). Each trajectory also gets the conversations that precede all of these."""
     families: dict[str, dict[int, dict[str, object]]] = {}
     for section in _all_sections(group):
         matched = _NUMBERED.match(_heading(section))
@@ -132,8 +132,8 @@ def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
 
 
 def _assigned(blocks: Sequence[Sequence[Record]], records: Sequence[Record]) -> list[Transcript]:
-    """Assign a block to each trajectory: one with a text that it logged, else one with its reward.
-    If several blocks match and differ, take them in order."""
+    """Assign a block to each trajectory: a block with a text that the trajectory logged, else one
+    with its reward. If several blocks match and differ, assign them in order."""
     spoken = [[texts for part in block for texts in said_by(part)] for block in blocks]
     unassigned = dict.fromkeys(range(len(blocks)))
     sure: dict[int, int] = {}
@@ -170,7 +170,7 @@ def _children(node: object) -> list[object]:
 
 
 def _sections(node: object, below: bool = False) -> Iterator[dict[str, object]]:
-    """Yield the outermost sections of a tree; with `below` those inside the node itself."""
+    """Yield the outermost sections of a tree; with `below`, only those inside the node."""
     if is_table(node) and node.get("tag") == "section" and not below:
         yield node
         return
@@ -186,7 +186,7 @@ def _all_sections(node: object) -> Iterator[dict[str, object]]:
 
 
 def _rows(node: object) -> Iterator[tuple[str, str]]:
-    """Yield the rows of two cells of all tables below, without table heads."""
+    """Yield the rows with two cells of all tables below, without table heads."""
     if table_of(node).get("tag") == "tr":
         cells = [_text(child).strip() for child in _children(node)]
         if len(cells) == 2 and cells != ["key", "value"]:
@@ -210,8 +210,8 @@ def _text(node: object) -> str:
 
 
 def said_by(node: object) -> Iterator[Spoken]:
-    """Yield the messages of all conversations in a tree, in order, with its paragraphs and the
-    rows of its tables, without what repeats the summaries."""
+    """Yield the messages of all conversations in a tree, in order, with paragraphs and rows of
+    tables, but without those that repeat the summaries."""
     fields = table_of(node)
     data, tag = table_of(fields.get("data")), fields.get("tag")
     if data.get("type") == "conversation":
@@ -255,7 +255,7 @@ def _part(part: object) -> str:
 
 
 def turns_logged(record: Record) -> list[Spoken]:
-    """Return what the turns of a summary logged, in order, with speakers named as in
+    """Return the messages that the turns of a summary logged, in order, with speakers named as in
     transcripts."""
     spoken: list[Spoken] = []
     for step in _steps(record):
@@ -265,7 +265,7 @@ def turns_logged(record: Record) -> list[Spoken]:
 
 
 def answers(spoken: Sequence[Spoken]) -> list[str]:
-    """Return the model's own messages, if they can be distinguished."""
+    """Return the model's messages, if they can be distinguished."""
     return [text for who, text in spoken if who in _ANSWERS]
 
 

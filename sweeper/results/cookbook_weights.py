@@ -1,5 +1,6 @@
-"""Calls one function of `tinker_cookbook.weights`. Run by path in an interpreter that has it, with
-`{"action": ..., "arguments": {...}}` on standard input. Standard library only."""
+"""Calls a function of `tinker_cookbook.weights`. Run this file by path in an interpreter with
+tinker-cookbook, with `{"action": ..., "arguments": {...}}` on standard input. Uses only the
+standard library."""
 
 import importlib
 import json
@@ -9,8 +10,8 @@ ACTIONS = {"peft": "build_lora_adapter", "merged": "build_hf_model", "push": "pu
 
 
 def main() -> None:
-    """Carry out the request. Exits with a line about the error."""
-    del sys.path[0]  # this file's folder, whose modules are not to be found by name
+    """Call the requested function. Exits with a line about the error."""
+    del sys.path[0]  # modules in this file's folder must not be importable by name
     request = json.loads(sys.stdin.read())
     try:
         weights = importlib.import_module("tinker_cookbook.weights")

@@ -1,5 +1,5 @@
-"""The usage and the cost of runs, and their parts by day and model. The meter's counts are
-preferred to the tokens that a run recorded itself (`recorded_usage`)."""
+"""The usage and the cost of runs, in total and by day and model. The meter's counts are preferred
+to tokens that a run recorded itself (`recorded_usage`)."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -32,7 +32,8 @@ class Spent(NamedTuple):
 
 
 def spent(run: RecordedRun, prices: Prices) -> Spent:
-    """Return what all attempts of a run used. Repeated work was paid twice."""
+    """Return the usage and cost of all attempts of a run. Steps that an attempt repeated count
+    twice, because they were paid twice."""
     days = tuple(run.used(attempt) for attempt in range(1, run.attempts + 1))
     usage = total(used.usage for used in days)
     if usage.models:
@@ -47,7 +48,7 @@ def spent(run: RecordedRun, prices: Prices) -> Spent:
 
 
 def together(several: Iterable[Spent], prices: Prices) -> Spent:
-    """Return the sum of several."""
+    """Return the sum of several usages."""
     parts = list(several)
     usage = total(part.usage for part in parts)
     ways = sorted({part.counted for part in parts} - {"nothing"}) or ["nothing"]
@@ -64,8 +65,8 @@ def chain(run: RecordedRun, costs: Spent, prices: Prices) -> Spent:
 def parts(
     costs: Spent, prices: Prices, *, by_day: bool, by_model: bool
 ) -> Iterator[tuple[str, str, Spent]]:
-    """Yield the costs of a run by the day (UTC) on which an attempt ended (`open` before it ends)
-    and by model; the day or the model is empty if it does not divide them."""
+    """Yield the costs of a run by model and by the day (UTC) on which an attempt ended (`open`
+    before it ends). The day or the model is empty if `by_day` or `by_model` is not set."""
     for used in costs.days if by_day else (Used(costs.usage, ""),):
         if by_day and used.usage == NO_USAGE and costs.counted == "meter":
             continue

@@ -28,8 +28,8 @@ _ITERATION = "iteration_"
 _PLAN = "sweep.json"
 _EVAL_INDEX = "runs.jsonl"
 _EVAL_RUNS = "runs"
-"""The files of tinker-cookbook's EvalStore: an index, and a folder for each evaluation with its
-facts (`EVALUATION`). A store within a run's folder belongs to that run."""
+"""The files of tinker-cookbook's EvalStore: an index, and a folder for each evaluation with a file
+about it (`EVALUATION`). A store in a run's folder belongs to that run."""
 _OF_THE_DISK = "lost+found"
 
 
@@ -67,12 +67,12 @@ def _folders_below(top: str, on_error: OnError | None) -> Iterator[tuple[str, se
             pending.append(links.pop())
         folder, real = pending.pop()
         if real is not None and (real in seen or seen.add(real)):
-            continue  # two links lead to it
+            continue  # two links lead to this folder
         try:
             with os.scandir(os.path.join(top, folder)) as entries:
                 items = {item.name: _target(item, root) for item in entries}
         except (FileNotFoundError, NotADirectoryError):
-            continue  # removed since
+            continue  # removed in the meantime
         except OSError as error:
             if on_error is not None and folder != _OF_THE_DISK:
                 on_error(StoreError(f"{os.path.join(top, folder)}: {error.strerror}"))
@@ -100,9 +100,9 @@ def _evaluations(top: str, folder: str) -> Iterator[str]:
 
 
 def _target(item: "os.DirEntry[str]", root: str) -> str | None:
-    """Return the place of a linked folder beyond the root, "" for a folder that is not a link,
-    None for anything else. What a link within the root leads to is found there, and a link to a
-    folder above the root would lead round in a circle."""
+    """Return the path of a linked folder outside the root, "" for a folder that is not a link, None
+    for anything else. Links to folders inside the root are skipped, because the folders are found
+    anyway; a link to a folder above the root would lead into a circle."""
     if not item.is_symlink():
         return "" if item.is_dir(follow_symlinks=False) else None
     target = os.path.realpath(item.path)
@@ -112,7 +112,7 @@ def _target(item: "os.DirEntry[str]", root: str) -> str | None:
 
 
 def _of_names(paths: Iterable[str]) -> set[str]:
-    """Return those of these folders that occur in the paths of all files."""
+    """Return the folders among these that occur in the paths of all files."""
     folders: set[str] = set()
     sweeps: set[str] = set()
     indexes: set[str] = set()
@@ -147,9 +147,8 @@ def _of_names(paths: Iterable[str]) -> set[str]:
 
 
 class FolderRun(RecordedRun):
-    """A run that is only a folder. Its `sweep` is the folder above it ("." at the root), its `id`
-    a hash of its path. Its state is unknown, except that a last checkpoint that is final means
-    success."""
+    """A run that is only a folder. Its `sweep` is the folder above it ("." at the root), its `id` a
+    hash of its path. Its state is succeeded if the last checkpoint is final, else unknown."""
 
     def __init__(
         self, store: Store, folder: str, files: Files, index: Index, on_error: OnError | None = None
@@ -167,7 +166,7 @@ class FolderRun(RecordedRun):
 
     @functools.cached_property
     def config(self) -> dict[str, object]:
-        """The contents of `config.json`; of an evaluation the facts in its `metadata.json`."""
+        """Return the contents of `config.json`; for an evaluation, those of its `metadata.json`."""
         return self.readable(self._recall_config, {}) or {}
 
     def folders(self) -> list[str]:
@@ -175,7 +174,7 @@ class FolderRun(RecordedRun):
 
     @property
     def evaluation(self) -> Facts | None:
-        """The facts about the evaluation, if the folder is one in an EvalStore."""
+        """Return the facts about the evaluation, if the folder is an evaluation in an EvalStore."""
         if self._facts is None and self.files.source(self._below(EVALUATION)) is not None:
             path = self._below(EVALUATION)
             facts = self._recall("evaluation", EVALUATION, lambda: read_document(self, path))
@@ -183,7 +182,8 @@ class FolderRun(RecordedRun):
         return self._facts
 
     def checkpoint_records(self) -> list[dict[str, object]]:
-        """Return the records in `checkpoints.jsonl`; of an evaluation the evaluated checkpoint."""
+        """Return the records in `checkpoints.jsonl`; for an evaluation, the evaluated
+        checkpoint."""
         records = super().checkpoint_records()
         if records or (facts := self.evaluation) is None or facts.path is None:
             return records
@@ -218,7 +218,7 @@ class FolderRun(RecordedRun):
         except ValueError as error:
             raise StoreError(f"{self.root}/{path}: damaged ({error})") from error
         if not is_table(document):
-            raise StoreError(f"{self.root}/{path}: should be an object of settings")
+            raise StoreError(f"{self.root}/{path}: should be a JSON object of settings")
         return document
 
     def _is_finished(self) -> bool:
@@ -238,7 +238,7 @@ class FolderRun(RecordedRun):
 def folder_runs(
     store: Store, memory: Folder | None, on_error: OnError | None = None
 ) -> list[FolderRun]:
-    """Return all such runs of a root; they share the index."""
+    """Return all runs of a root that are plain folders. They share the index."""
     index, files = Index(memory, "folders"), Files(store, "")
     return [
         FolderRun(store, folder, files, index, on_error) for folder in find_folders(store, on_error)

@@ -1,5 +1,6 @@
-"""Forecasts the usage of runs from runs with the same model and the same settings, except fractions
-such as learning rates, and the seed; else in proportion to the number of steps."""
+"""Forecasts the usage of runs from finished runs with the same model and the same settings, except
+the seed and fractions such as learning rates. If only the number of steps differs, usage is scaled
+in proportion."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,21 +17,21 @@ if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep, SweepRun
 
 _STEPS = ("max_steps", "n_steps", "num_steps", "max_train_steps", "n_batches")
-"""What recipes call the number of their steps."""
+"""The names of the setting for the number of steps in recipes."""
 _CHECKPOINT = "tinker://"
 _REFERENCE = "${"
 
 
 class Settings(NamedTuple):
-    """The properties of a run that may change its usage: its recipe, and of its configuration
-    everything but fractions, the seed, and the checkpoint that it starts from."""
+    """The properties of a run that may change its usage: its recipe, and its configuration without
+    fractions, the seed, and the checkpoint that it starts from."""
 
     recipe: str
     values: Mapping[str, object]
 
 
 class Example(NamedTuple):
-    """The usage of a run with those settings, and its hours without pauses."""
+    """The usage of a run with these settings, and its hours without pauses."""
 
     settings: Settings
     usage: Usage
@@ -38,8 +39,8 @@ class Example(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """A guess for one run: the mean usage of its examples and that of each, their mean hours, and
-    the examples themselves."""
+    """A forecast for one run: the mean usage of its examples, the usage of each, their mean hours,
+    and the examples."""
 
     usage: Usage
     each: tuple[Usage, ...]
@@ -89,8 +90,8 @@ class Guesses:
 
 
 def _ratio(wanted: Settings, other: Settings) -> float | None:
-    """Return the ratio of the numbers of steps if the other settings are equal; None if they are
-    not. A setting that refers to an earlier run may have any value."""
+    """Return the ratio of the numbers of steps if the other settings are equal, else None. A
+    setting that refers to an earlier run matches any value."""
     if wanted.recipe != other.recipe:
         return None
     either = (*wanted.values.items(), *other.values.items())
@@ -117,8 +118,8 @@ def _times(usage: Usage, ratio: float) -> Usage:
 
 
 def not_known_yet(plan: Plan) -> list[Settings]:
-    """Return the settings of each run that is unknown until runs of other stages have ended, and
-    of each that a race may still start."""
+    """Return the settings of each run that stays unknown until runs of other stages have ended, and
+    of each run that a race may still start."""
     later = later_runs(plan) if plan.unknown else []
     counts = [settings_of(run.config, plan.recipe) for run in later]
     for stage in plan.stages:
@@ -129,8 +130,8 @@ def not_known_yet(plan: Plan) -> list[Settings]:
 
 
 class Going(NamedTuple):
-    """A run of a sweep: the usage of all its attempts, whether it will use more, and whether it is
-    an `example` for others, i.e. has succeeded in one attempt."""
+    """A run of a sweep: the usage of all its attempts, whether it will use more, and whether it can
+    be an `example` for others (it succeeded in its first attempt)."""
 
     settings: Settings
     used: Usage = NO_USAGE
@@ -139,7 +140,7 @@ class Going(NamedTuple):
 
 
 def forecast(runs: Iterable[Going]) -> SweepUsage | None:
-    """Return the past and future usage of a sweep; None if nothing was counted."""
+    """Return the past and the forecast usage of a sweep; None if no usage was counted."""
     runs = list(runs)
     used = total(run.used for run in runs)
     if not used.models:
@@ -154,12 +155,12 @@ def forecast(runs: Iterable[Going]) -> SweepUsage | None:
 
 
 def forecast_of(sweep: "Sweep") -> SweepUsage | None:
-    """Return the past and future usage of a recorded sweep; None if nothing was counted."""
+    """Return the past and the forecast usage of a recorded sweep; None if no usage was counted."""
     return forecast((*going(sweep.runs, sweep.plan), *map(Going, not_known_yet(sweep.plan))))
 
 
 def going(runs: "Sequence[SweepRun]", plan: Plan) -> list[Going]:
-    """Return recorded runs of a plan."""
+    """Return the recorded runs of a plan, for `forecast`."""
     return [_going(run, plan.recipe_of(run.stage)) for run in runs]
 
 
@@ -188,8 +189,8 @@ def sentence(forecast: SweepUsage, prices: Prices) -> str:
 
 
 def brief(forecast: SweepUsage, prices: Prices) -> str:
-    """Return `3.10 dollars, 4.90 to come (prices of 2026-10)`, in tokens if a model has no price,
-    with `and more` if the usage of some runs is unknown."""
+    """Return `3.10 dollars, 4.90 to come (prices of 2026-10)`, in tokens if a model has no price.
+    `and more` is added if the usage of some runs is unknown."""
     spent, later = amount(forecast.used, prices), amount(forecast.to_come, prices)
     if spent.unpriced or later.unpriced:
         used, to_come = (
@@ -207,7 +208,7 @@ def brief(forecast: SweepUsage, prices: Prices) -> str:
 
 
 def document(forecast: SweepUsage, prices: Prices) -> dict[str, object]:
-    """Return the form in `status --json`; `usd` is None if a model has no price."""
+    """Return the forecast as in `status --json`; `usd` is None if a model has no price."""
     spent, to_come = amount(forecast.used, prices), amount(forecast.to_come, prices)
     return {
         "used": _document(forecast.used, spent),
@@ -219,7 +220,7 @@ def document(forecast: SweepUsage, prices: Prices) -> dict[str, object]:
 
 
 def _rounded(count: int) -> str:
-    """Return `1.96 M`, `320 k`."""
+    """Format a count as `1.96 M` or `320 k`."""
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if count >= size:
             return f"{count / size:.3g} {letter}"

@@ -16,8 +16,8 @@ from sweeper.results.runs import RecordedRun
 from sweeper.sweep.run_record import RUN_KEY, AnswerRow
 
 LIMIT = 64_000_000
-"""The largest file that is read, in bytes: the first part of a larger one would be what was
-answered first, which is not a fair sample."""
+"""The largest file that is read, in bytes. Only part of a larger file could be read, and the items
+answered first are not a fair sample."""
 
 _ITEMS = "items.jsonl"
 _EVALUATED = "trajectories.jsonl"
@@ -30,9 +30,9 @@ _NUMBERS = re.compile(r"(\d+)")
 
 
 class ItemFile(NamedTuple):
-    """A file with answers. `kind` is "items", "store" or "summaries"; `task` is its topic
-    according to its path, or "". The later of two evaluations has the greater `order`, if its
-    name tells; a `note` next to it may give its time."""
+    """A file with answers. `kind` is "items", "store" or "summaries"; `task` is the topic in its
+    path, or "". `order` is greater for later evaluations, if the name shows the time; `note` is a
+    file next to it that may have the time."""
 
     kind: str
     task: str
@@ -51,9 +51,9 @@ ITEM_COLUMNS = (
 
 
 class Answered(NamedTuple):
-    """A run's answers to a task at its last evaluation. By item: the mean `scores`, the number of
-    `answers`, the `prompts` and the `clusters` if recorded. `errors` counts answers that ended
-    in an error, which score 0. `training`: the questions were trained on."""
+    """A run's answers to a task at the last evaluation. By item: the mean `scores`, the number of
+    `answers`, and the `prompts` and `clusters` if recorded. `errors` counts answers that ended in
+    an error, which score 0. `training` tells that the run trained on these questions."""
 
     task: str
     scores: Mapping[str, float]
@@ -65,7 +65,8 @@ class Answered(NamedTuple):
 
 
 def item_files(paths: Iterable[tuple[str, int]]) -> list[ItemFile]:
-    """Return the files with answers among a run's files and sizes, the latest of a task last."""
+    """Return the files with answers among a run's files and sizes. The latest file of a task comes
+    last."""
     listed = dict(paths)
     files = [file for path, size in listed.items() if (file := _file(path, size, listed))]
     return sorted(files, key=lambda file: (file.kind, file.task, file.order))
@@ -130,7 +131,8 @@ def read_answers(
 
 
 def parse_answers(data: bytes, file: ItemFile) -> list["Answer"]:
-    """Parse the answers of a file's bytes: for each task those of its last step."""
+    """Parse the answers in the bytes of a file. For each task, only the answers of the last step
+    are returned."""
     read = {"items": _of_items, "store": _of_store, "summaries": _of_summaries}[file.kind]
     steps: dict[str, float] = {}
     latest_of: dict[str, list[Answer]] = {}
@@ -144,8 +146,8 @@ def parse_answers(data: bytes, file: ItemFile) -> list["Answer"]:
 
 
 def _latest(run: RecordedRun, files: Sequence[ItemFile]) -> list[ItemFile]:
-    """Return the last evaluation of each task: by the time noted for its beginning, else by the
-    numbers in its name."""
+    """Return the last evaluation of each task: by its recorded start, else by the numbers in its
+    name."""
     tasks: dict[tuple[str, str], list[ItemFile]] = {}
     for file in files:
         tasks.setdefault((file.kind, file.task), []).append(file)
@@ -165,7 +167,7 @@ def _begun(run: RecordedRun, file: ItemFile) -> str:
 def _read(run: RecordedRun, path: str) -> bytes:
     try:
         return run.store.read(path)
-    except (NotFound, StoreError):  # deleted, or still being written
+    except (NotFound, StoreError):  # the file was deleted, or is still being written
         return b""
 
 
@@ -192,7 +194,7 @@ def item_rows(answers: Sequence["Answer"], kind: str) -> Iterator[AnswerRow]:
 
 
 def by_task(answers: Iterable["Answer"], file: ItemFile) -> list[Answered]:
-    """Return the answers of a file by task, without those that were not judged."""
+    """Return the judged answers of a file by task."""
     tasks: dict[str, list[Answer]] = {}
     for answer in answers:
         if math.isfinite(answer.score):
@@ -201,8 +203,8 @@ def by_task(answers: Iterable["Answer"], file: ItemFile) -> list[Answered]:
 
 
 class Answer(NamedTuple):
-    """One answer: its item and task, its score (NaN: not judged), and the rest if recorded. `text`
-    is the answer, `right` the correct one."""
+    """An answer: its item and task, its score (NaN if not judged), and the rest if recorded. `text`
+    is the answer, `right` the correct answer."""
 
     task: str
     item: str
@@ -254,7 +256,7 @@ def _of_items(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[
 
 
 def _of_store(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[Answer]:
-    """Parse an EvalStore. A reward above 0 scores 1, as tinker-cookbook counts."""
+    """Parse an EvalStore. A reward above 0 scores 1, as in tinker-cookbook."""
     for row in rows:
         reward = _score(row.get("reward"))
         identity = row.get("example_id") or row.get("idx")
@@ -280,9 +282,9 @@ def _answer_text(turns: object, role: str) -> list[str]:
 
 
 def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[Answer]:
-    """Parse rollout summaries. The score is whether the answer was right, if every answer says so,
-    else the reward. A logged `item` identifies the item, else the question's text; without
-    either there is none. The text is the last message, or for a named item all of its turns."""
+    """Parse rollout summaries. The score is the recorded correctness if every answer has it, else
+    the reward. A logged `item` identifies the item, else the text of the question; answers without
+    either are skipped. The text is the last message, or all turns for a logged item."""
     answers: list[tuple[Answer, float | None]] = []
     for row in rows:
         reward = _score(row.get("total_reward"))
@@ -307,7 +309,7 @@ def _question_text(step: Mapping[str, object]) -> str:
 
 
 def _logged(step: Mapping[str, object], names: Sequence[str]) -> str:
-    """Return the first text that a turn has logged under one of these names."""
+    """Return the first text that a turn logged under one of these names."""
     texts = [log.get(name) for log in _mappings([step.get("logs")]) for name in names]
     return next((text for text in texts if isinstance(text, str) and text), "")
 

@@ -1,5 +1,5 @@
-"""The checkpoints of runs that the service stores, which cost by size and time, and which of them
-are not needed: no run starts from them, and no configuration names them."""
+"""The checkpoints of runs that the service stores (they cost by size and time), and which of them
+no run or configuration needs."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,12 +18,12 @@ KEEP = ("best", "final")
 _PAGE = 500
 _SCHEME = "tinker://"
 _STEPS = ("batch", "step")
-"""Where a record of a checkpoint says after which step it was saved."""
+"""Keys of a checkpoint's record for the step after which it was saved."""
 
 
 class Kept(NamedTuple):
-    """A checkpoint at the service: its `path` (`tinker://...`), size in bytes, when it was saved
-    and when it will be deleted (None: never)."""
+    """A checkpoint at the service: its `path` (`tinker://...`), its size in bytes, when it was
+    saved, and when it will be deleted (None for never)."""
 
     path: Annotated[str, Key("tinker_path")]
     size: Annotated[int, Key("size_bytes"), Default(0)]
@@ -40,7 +40,7 @@ class _Page(NamedTuple):
 
 
 def listed(service: Service) -> dict[str, Kept]:
-    """Return all checkpoints that the service stores for this key, by path. Raises
+    """Return all checkpoints that the service stores for this API key, by path. Raises
     `EnvironmentFailure`."""
     checkpoints: dict[str, Kept] = {}
     offset = 0
@@ -56,8 +56,8 @@ def listed(service: Service) -> dict[str, Kept]:
 def of_runs(
     runs: Iterable[RecordedRun], checkpoints: Mapping[str, Kept]
 ) -> list[tuple[RecordedRun, str, Kept]]:
-    """Return the checkpoints that runs have recorded and the service still stores, each path once,
-    with its recorded name."""
+    """Return the checkpoints that runs have recorded and the service still stores, with their
+    recorded names. Each path is returned once."""
     of_run: dict[str, tuple[RecordedRun, str, Kept]] = {}
     for run in runs:
         for record in run.checkpoint_records():
@@ -73,9 +73,9 @@ def _paths(value: object) -> Iterator[str]:
 
 
 def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
-    """Return what the configurations of all sweeps' runs refer to: addresses of checkpoints, and
-    the ids of runs, by their folders or as parents of runs of a later stage, including those
-    that a stage may still choose."""
+    """Return the references in the configurations of all sweeps' runs: addresses of checkpoints,
+    and ids of runs (from their folders, or as parents of runs of a later stage, including runs that
+    a stage may still choose)."""
     addresses: set[str] = set()
     texts: list[str] = []
     parents: set[str] = set()
@@ -106,14 +106,14 @@ def spared(
     everything: Sequence[RecordedRun],
     keep: Collection[str],
 ) -> dict[str, str]:
-    """Return why checkpoints must not be deleted, by path: a run still needs them, something
-    refers to them, or they are the `best` or `final` of their run and `keep` says so."""
+    """Return by path why checkpoints must not be deleted: a run still needs them, a configuration
+    refers to them, or `keep` keeps the `best` or `final` checkpoint of each run."""
     addresses, runs = referred(everything)
     mine: dict[int, set[str]] = {}
     reasons: dict[str, str] = {}
     for run, _, checkpoint in chosen:
         if not isinstance(run, SweepRun) or not run.is_finished:
-            reasons[checkpoint.path] = "the run may not be over"
+            reasons[checkpoint.path] = "the run may not have ended"
         elif run.id in runs or checkpoint.path in addresses:
             reasons[checkpoint.path] = "another run starts from it"
         else:
@@ -135,7 +135,7 @@ def _best_and_final(run: RecordedRun, keep: Collection[str]) -> Iterator[str]:
 
 
 def best_record(run: RecordedRun, records: Sequence[Row]) -> Row:
-    """Return the record at whose step the run's metric was best; the last one if that is
+    """Return the record at whose step the run's metric was best; the last record if that is
     unknown."""
     metric: Mapping[str, str] = run.metric or {}
     values = [
@@ -164,8 +164,8 @@ def delete(service: Service, checkpoint: Kept) -> bool:
 
 
 def expire(service: Service, checkpoint: Kept, seconds: int | None) -> bool:
-    """Have a checkpoint deleted `seconds` from now; None: never. Return whether it existed. Raises
-    `EnvironmentFailure`."""
+    """Set a checkpoint to be deleted after this many seconds; None for never. Return whether it
+    existed. Raises `EnvironmentFailure`."""
     body: dict[str, object] = {"ttl_seconds": seconds}
     try:
         service.ask(f"{_address(checkpoint.path)}/ttl", "checkpoint", method="PUT", body=body)

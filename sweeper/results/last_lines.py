@@ -1,4 +1,4 @@
-"""The last printed lines of runs, from Python."""
+"""The last printed lines of runs, as a function for Python."""
 
 from collections.abc import Sequence
 

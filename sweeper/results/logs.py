@@ -1,4 +1,5 @@
-"""Follows the output of many runs live: reads only new lines, and checks one stamp per log."""
+"""Follows the output of many runs live. Only new lines are read, and one stamp is checked per
+log."""
 
 import time
 from collections.abc import Iterator
@@ -11,10 +12,10 @@ from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
 
 _ONCE = 1 << 20
-"""The most bytes read of one log before the other logs are read."""
+"""The most bytes to read of one log before reading the next log."""
 
 _LONGEST = 1 << 16
-"""The longest line in bytes; the rest of a longer line becomes another line."""
+"""The longest line in bytes; longer lines are divided."""
 
 
 class Line(NamedTuple):
@@ -32,7 +33,7 @@ def files_of(run: RecordedRun) -> tuple[str, str]:
 
 
 class Tail:
-    """A follower of a run's output: the log of one attempt, then that of the next. It begins with
+    """A follower of a run's output, from the log of one attempt to that of the next. It begins with
     the newest attempt that printed something. `read` returns new lines; `finish` returns an
     unfinished last line when the log has ended."""
 
@@ -66,7 +67,7 @@ class Tail:
     def _path(self, attempt: int) -> str:
         if isinstance(self.run, SweepRun):
             return self.run.sweep_folder.log(self.run.id, attempt)
-        return f"{self.run.folder}/logs.log".lstrip("/")  # tinker-cookbook's
+        return f"{self.run.folder}/logs.log".lstrip("/")  # tinker-cookbook's log
 
     def next(self) -> None:
         """Continue with the next attempt."""
@@ -74,7 +75,7 @@ class Tail:
         self._file.open(self._path(self.attempt))
 
     def back(self, files: Files, count: int) -> None:
-        """Begin `count` lines before the current end."""
+        """Move the position `count` lines before the current end."""
         source = files.source(self._path(self.attempt))
         if source is None:
             return None
@@ -85,9 +86,9 @@ class Tail:
             start = max(0, size - reach)
             try:
                 data = source.read(start)[1][: size - start]
-            except NotFound:  # the parts have become one file
+            except NotFound:  # the parts were joined to one file
                 return self.back(Files(files.store, files.prefix), count)
-            at = len(data) - 1  # the end of the parts is not the start of a line
+            at = len(data) - 1  # the end of the parts may not be the start of a line
             for _ in range(count):
                 at = data.rfind(b"\n", 0, max(at, 0))
                 if at < 0:
@@ -99,7 +100,8 @@ class Tail:
         return None
 
     def read(self, files: Files) -> Iterator[Line]:
-        """Yield the lines added since, at most a megabyte. An unfinished last line is held back."""
+        """Yield the lines added since the last call, at most a megabyte. An unfinished last line is
+        held back."""
         data = self._take(files)
         if not data:
             return

@@ -12,7 +12,7 @@ from sweeper.sweep.marks import NO_MARKS, Mark, Marks, fold, is_archived, read_m
 
 
 class Marked(NamedTuple):
-    """The marks of a sweep, and those of its runs by their ids."""
+    """The marks of a sweep and of its runs."""
 
     sweep: Marks = NO_MARKS
     runs: Mapping[str, Marks] = {}
@@ -22,8 +22,8 @@ class Marked(NamedTuple):
         return self.runs.get(run, NO_MARKS)
 
     def notes(self, names: Mapping[str, str]) -> list[tuple[str | None, Mark]]:
-        """Return all notes, oldest first, each with the name of its run by `names` (id -> name;
-        else the id), None for a note of the sweep."""
+        """Return all notes, oldest first, each with the name of its run, or None for a note of the
+        sweep. `names` maps ids to names; a run that it lacks is shown by id."""
         of_sweep = [(None, note) for note in self.sweep.notes]
         others = [
             (names.get(run, run), note) for run, marks in self.runs.items() for note in marks.notes
@@ -47,8 +47,8 @@ def by_subject(marks: Iterable[Mark]) -> Marked:
 
 
 def marks_by_run(runs: Sequence[RecordedRun]) -> list[tuple[Marks, Marks]]:
-    """Return for each run its own marks and those of its sweep. Unreadable marks are reported by
-    the run and treated as missing."""
+    """Return for each run its own marks and those of its sweep. Unreadable marks are reported and
+    treated as missing."""
     sweeps: dict[tuple[str, str], Marked] = {}
     pairs: list[tuple[Marks, Marks]] = []
     for run in runs:
@@ -65,8 +65,8 @@ def marks_by_run(runs: Sequence[RecordedRun]) -> list[tuple[Marks, Marks]]:
 def with_tags(
     runs: Sequence[RecordedRun], tags: Sequence[str], *, starred: bool = False
 ) -> list[RecordedRun]:
-    """Return the runs that have all of these tags, including their sweep's; with `starred` only
-    those with a star, or whose sweep has one."""
+    """Return the runs that have all of these tags; with `starred`, only those with a star. Tags and
+    stars of a run's sweep count too."""
     if not tags and not starred:
         return list(runs)
     matches: list[RecordedRun] = []

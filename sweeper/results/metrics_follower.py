@@ -1,5 +1,5 @@
-"""Follow what runs record: read only new lines, and check one stamp per file. For programs
-that show many runs live, where reading everything again would be too slow."""
+"""Follows the metrics of many runs live. Only new lines are read, and one stamp is checked per
+file."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,8 @@ from sweeper.results.runs import RecordedRun
 
 
 class News(NamedTuple):
-    """New rows of one run, as written: several rows of one step are not merged. `again`: the file
-    was replaced or a new attempt began, and these are all of its rows."""
+    """New rows of one run, as written: rows of one step are not merged. `again` tells that the file
+    was replaced or a new attempt began, so these are all of its rows."""
 
     run: RecordedRun
     rows: list[Row]
@@ -38,7 +38,7 @@ class _Place:
         return self.run.sweep_folder.recorded(self.run.id, self.attempt)
 
     def follow_anew(self) -> None:
-        """Follow the same attempt from the beginning of its file."""
+        """Follow the same attempt again from the beginning of its file."""
         self.metrics.open(self._folder())
 
     def follow(self, folders: set[str]) -> None:
@@ -61,7 +61,7 @@ class Follower:
 
     def poll(self) -> list[News]:
         """Read what was recorded since the last call, or since this object was made. Unreadable
-        files are tried again at the next call. Raises `StoreError` if nothing could be read."""
+        files are tried again at the next call. Raises `StoreError` if no file could be read."""
         news: list[News] = []
         trouble: StoreError | OSError | None = None
         for place, files in self._each():

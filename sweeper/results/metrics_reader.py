@@ -1,4 +1,4 @@
-"""Make tables of recorded metrics through the cache, and report what could not be read."""
+"""Makes tables of recorded metrics through the cache, and reports what could not be read."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -33,15 +33,16 @@ from sweeper.sweep.run_record import RUN_KEY, ItemRow
 T = TypeVar("T")
 
 _HEAD = 65_536
-"""The bytes at the beginning of a file that tell what it is."""
+"""How many bytes at the beginning of a file show its format."""
 _SMALL = 1 << 16
-"""Bytes up to which a file is parsed without searching its end for the last value."""
+"""Smaller files (in bytes) are parsed completely; in larger ones, only the end is searched for the
+last value."""
 
 
 class Tabulator:
-    """A reader of the metrics of runs of several roots. `memories` has the cache of each root.
-    `problems` gets a line for each run with unreadable lines, and for each run that could not be
-    read at all and is left out."""
+    """A reader of the metrics of runs in several roots. `memories` has the cache of each root.
+    `problems` gets a line for each run with unreadable lines, and for each run that is left out
+    because it could not be read."""
 
     def __init__(self, memories: Mapping[str, Folder | None], problems: Problems) -> None:
         self._memories = memories
@@ -54,12 +55,13 @@ class Tabulator:
         return self._readers[run.root]
 
     def save(self) -> None:
-        """Keep what was read for the next time."""
+        """Save the cache."""
         for reader in self._readers.values():
             reader.save()
 
     def metrics(self, runs: Sequence[RecordedRun], keys: Sequence[str] | None = None) -> list[Part]:
-        """Return the merged history of each run: these keys, and the rows with one of them."""
+        """Return the merged history of each run. With `keys`, only these columns, and only rows
+        with one of them, are returned."""
         for reader in dict.fromkeys(map(self._reader, runs)):
             own = (run for run in runs if self._reader(run) is reader)
             reader.fill((run.files, path) for run in own for path in run.metrics_paths())
@@ -70,7 +72,7 @@ class Tabulator:
     def _each(
         self, runs: Sequence[RecordedRun], read: Callable[[RecordedRun], Iterable[T]]
     ) -> Iterator[T]:
-        """Yield the results for each run that can be read."""
+        """Yield the result of `read` for each run that can be read."""
         for run in runs:
             try:
                 yield from read(run)
@@ -114,8 +116,8 @@ class Tabulator:
         return _counting(merge_columns(self._attempts(run, [key])), key)
 
     def _last(self, run: RecordedRun, key: str) -> Judged | None:
-        """Return the last point, if an uncached file shows it without being parsed: that of the
-        newest attempt, which overrides earlier ones."""
+        """Return the last point if the end of an uncached file of the newest attempt shows it, so
+        that the file need not be parsed."""
         for path in reversed(run.metrics_paths()):
             source = run.files.source(path)
             if source is None:
@@ -152,7 +154,7 @@ class Tabulator:
         return parts
 
     def checkpoints(self, runs: Sequence[RecordedRun]) -> list[dict[str, object]]:
-        """Return the checkpoints as dicts: the fields of each record, `attempt` and the run's
+        """Return the checkpoints as dicts with the fields of each record, `attempt` and the run's
         key."""
 
         def read(run: RecordedRun) -> list[dict[str, object]]:
@@ -161,7 +163,7 @@ class Tabulator:
         return list(self._each(runs, read))
 
     def items(self, runs: Sequence[RecordedRun]) -> list[ItemRow]:
-        """Return each answer of the runs' last evaluations, as dicts: `ITEM_COLUMNS`."""
+        """Return each answer of the runs' last evaluations as a dict with `ITEM_COLUMNS`."""
 
         def read(run: RecordedRun) -> list[ItemRow]:
             answers, large = read_answers(run, item_files(files_of(run).items()))
@@ -194,11 +196,11 @@ class Tabulator:
         return points_of(self.part(run, ["step", *suites, *counts]).columns) if suites else []
 
     def score_rows(self, runs: Sequence[RecordedRun]) -> list[dict[str, object]]:
-        """Return the scores as dicts: `SCORE_COLUMNS`."""
+        """Return the scores as dicts with `SCORE_COLUMNS`."""
         return [{**run.key, **score._asdict()} for run, own in self.scores(runs) for score in own]
 
     def makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], object]]:
-        """Return the functions that make the tables of a query over these runs."""
+        """Return the functions that make the tables for a query over these runs."""
 
         def metrics() -> object:
             parts = self.metrics(runs, self._meant(query, runs))
@@ -219,7 +221,7 @@ class Tabulator:
         }
 
     def _meant(self, query: str, runs: Sequence[RecordedRun]) -> list[str] | None:
-        """Return the metrics that a query may mention; None for all."""
+        """Return the metrics that a query may use; None for all."""
         if mentions_all(query, "metrics"):
             return None
         recorded: dict[str, None] = {}
@@ -275,8 +277,8 @@ def _names(run: RecordedRun) -> str:
 
 
 def missing_at_end(columns: Columns, key: str) -> int:
-    """Return the number of rows at the end of a merged history that should have a number of `key`
-    and have none."""
+    """Return how many rows at the end of a merged history lack the number of `key` that they should
+    have."""
     there = present(columns.numbers(key))
     return missing_rows(there, columns.has(key), present(columns.column("step")))
 

@@ -1,5 +1,5 @@
-"""What runs executed (code, packages, service, variables, data), as their launches recorded it.
-`sentences(differences(runs))` describes differences between runs."""
+"""What runs executed (code, packages, service, variables, data), according to their launches.
+`sentences(differences(runs))` describes how runs differ."""
 
 import functools
 import os
@@ -15,12 +15,12 @@ from sweeper.sweep.labels import first_of, plural
 from sweeper.sweep.plan import Plan, launch_id
 
 _NAMED = 3
-"""How many files, packages or runs a sentence names."""
+"""The most files, packages or runs that a sentence names."""
 
 
 class Origin:
-    """What one attempt ran. `known` are the entries of its launch in `sweep.json`, `program` is the
-    digest of its code if it ran in place. Launches by older versions have fewer entries."""
+    """What one attempt executed. `known` has the entries of its launch in `sweep.json`; `program`
+    is the digest of its code if it ran in place. Launches by older versions have fewer entries."""
 
     def __init__(
         self, folder: SweepFolder, facts: Mapping[str, object], program: str | None = None
@@ -32,14 +32,14 @@ class Origin:
 
     @functools.cached_property
     def record(self) -> dict[str, object]:
-        """The whole provenance of the attempt's launch, with the attempt's own program."""
+        """Return the whole provenance of the attempt's launch, with the program of this attempt."""
         launch = launch_id(self._known)
         path = None if launch is None else self._folder.launch(os.path.basename(launch))
         record = {**self._known, **self._read(path)}
         return record if self.live is None else record | {"program": self.live}
 
     def get(self, key: str) -> object:
-        """Return an entry of the provenance; None if it is not known."""
+        """Return an entry of the provenance; None if unknown."""
         return self._known[key] if key in self._known else self.record.get(key)
 
     @property
@@ -54,13 +54,13 @@ class Origin:
 
     @property
     def program(self) -> str | None:
-        """The digest of the code without files that no run executes; None if it is not known."""
+        """The digest of the code without files that are never executed; None if unknown."""
         return self.live or _text(self.get("program"))
 
     @property
     def code(self) -> str | None:
-        """A short name of the code: the commit, and the digest of the program if it has changes
-        that are not committed."""
+        """A short name of the code: the commit, and the digest of the program if there are
+        uncommitted changes."""
         program = (self.program or _text(self.get("code")) or "")[:8]
         if self.live is not None or self.commit is None:
             return program or None
@@ -87,13 +87,13 @@ class Origin:
         return {}
 
     def _moved(self, path: str | None) -> str | None:
-        """Return the path of a file that a launch stored, in the folder that the sweep has
-        today."""
+        """Return the path of a file that a launch stored, which has moved if its sweep was
+        renamed."""
         return None if path is None else self._folder.code(os.path.basename(path))
 
 
 class HasOrigin(Protocol):
-    """A run as `differences` needs it."""
+    """A run or launch as `differences` needs it."""
 
     @property
     def name(self) -> str:
@@ -102,21 +102,21 @@ class HasOrigin(Protocol):
 
     @property
     def origin(self) -> Origin | None:
-        """What it ran; None if that is not known."""
+        """What it executed; None if unknown."""
         ...
 
 
 class Executed(NamedTuple):
-    """A launch as `differences` needs it: what its attempts run."""
+    """A launch, as `differences` needs it."""
 
     name: str
     origin: Origin | None
 
 
 class Difference:
-    """A way in which runs differ: `kind` is code, python, SDK, packages, service, variables or
-    data. `what` names what differs, such as files or packages, if that is known. `groups` has a
-    label and the runs of each variant, in the order of the runs."""
+    """A way in which runs differ. `kind` is code, python, SDK, packages, service, variables or
+    data. `what` names the different files, packages or variables, if known. `groups` has the label
+    and the runs of each variant, in the order of the runs."""
 
     def __init__(
         self,
@@ -128,12 +128,12 @@ class Difference:
 
     @property
     def title(self) -> str:
-        """What differs: `code (train.py)`."""
+        """What differs, such as `code (train.py)`."""
         named = first_of(self.what, _NAMED)
         return f"{self.kind} ({named})" if named else self.kind
 
     def label(self, run: HasOrigin) -> str | None:
-        """Return the label of a run's variant; None if it is not known."""
+        """Return the label of a run's variant; None if unknown."""
         return self._labels.get(id(run))
 
     @functools.cached_property
@@ -142,30 +142,31 @@ class Difference:
 
 
 class Launches:
-    """The launches of a sweep. `of` returns the same `Origin` for all attempts that ran the same
-    code."""
+    """The launches of a sweep. `of` returns the same `Origin` for all attempts that executed the
+    same code."""
 
     def __init__(self, folder: SweepFolder, plan: Plan) -> None:
         self._folder = folder
         latest = plan.provenance or {}
-        self._known = [*([latest] if latest else []), *plan.launches]  # the latest first
+        self._known = [*([latest] if latest else []), *plan.launches]  # latest first
         self._origins: dict[tuple[object, str | None], Origin] = {}
 
     @property
     def latest(self) -> Executed:
-        """What attempts run that start from now on."""
+        """What attempts that start from now on execute."""
         newest = next(iter(self._known), None)
         origin = None if newest is None else Origin(self._folder, newest)
         return Executed("", origin)
 
     @property
     def is_certain(self) -> bool:
-        """Whether all attempts ran the same code: one launch, which copied it."""
+        """Whether all attempts certainly executed the same code: there was one launch, and it
+        copied the code."""
         return len(self._known) < 2 and all(launch.get("code") for launch in self._known)
 
     def of(self, launch: str | None, program: str | None, opened: str | None) -> Origin | None:
-        """Return what an attempt ran. `launch` is the id in its events, or None if an older
-        version wrote them: then the last launch before the attempt was `opened` counts."""
+        """Return what an attempt executed. `launch` is the id in its events, or None if an older
+        version wrote them; then the last launch before the attempt was `opened` counts."""
         if launch is not None:
             newest = next((k for k in self._known if k.get("launch") == launch), {"launch": launch})
         elif len(self._known) > 1:
@@ -183,7 +184,7 @@ class Launches:
 
 def differences(runs: Iterable[HasOrigin]) -> list[Difference]:
     """Return in what the runs differ: code, Python, packages, service, variables or data. Runs
-    without any record are left out; so are missing entries of a run."""
+    without a record, and missing entries of a run, are ignored."""
     pairs = [(run, run.origin) for run in runs]
     origins = [(run, origin) for run, origin in pairs if origin is not None]
     if len({id(origin) for _, origin in origins}) < 2:
@@ -214,8 +215,8 @@ def _difference(kind: str, runs: Sequence[tuple[HasOrigin, Origin]]) -> Iterator
 
 
 def _variant(kind: str, origin: Origin, *, whole: bool) -> str | None:
-    """Return a value that is equal for runs that do not differ; None if unknown. `whole`: the
-    programs of all runs are known."""
+    """Return a value that is equal for runs that do not differ; None if unknown. `whole` tells that
+    the programs of all runs are known."""
     if kind == "code":
         return (origin.program if whole else None) or _text(origin.get("code")) or origin.commit
     if kind == "packages":
@@ -235,7 +236,7 @@ def _sorted(value: object) -> object:
 
 
 def _what(kind: str, origins: Sequence[Origin]) -> list[str]:
-    """Return the names of what differs between variants."""
+    """Return the names of the files, packages or variables that differ between variants."""
     tables: list[Mapping[str, object]]
     if kind == "code":
         tables = [origin.files() for origin in origins]

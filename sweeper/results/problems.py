@@ -6,12 +6,12 @@ from sweeper.terminal import warn
 _MOST_TOLD = 20
 
 _MOST_UNREAD = 5
-"""After so many files in a row that cannot be read, a remote store counts as out of reach: each
-further one would take as long to fail."""
+"""After this many unreadable files in a row, a remote store counts as unreachable, because each
+further file would take as long to fail."""
 
 
 class Problems(list[str]):
-    """Lines about unreadable data. `unread` counts those about whole files or sweeps, without
+    """Messages about unreadable data. `unread` counts messages about whole files or sweeps, without
     which the output is incomplete; others are about skipped lines."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Problems(list[str]):
             self.append(line)
 
     def unreadable(self, error: StoreError | NotFound) -> None:
-        """Add an error. Raises it again for a remote store that does not answer at all."""
+        """Add an error. Raise it instead if it shows that a remote store does not answer."""
         line = str(error)
         if line not in self:
             self.append(line)

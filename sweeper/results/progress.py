@@ -12,7 +12,7 @@ _TAIL = 8192
 
 
 class Reached(NamedTuple):
-    """The last recorded `step`, and the share `done` if the program records it
+    """The last recorded `step`, and the fraction `done` if the program records it
     (`progress/done_frac`); None if unknown."""
 
     step: float | None = None
@@ -28,7 +28,7 @@ class Reached(NamedTuple):
 
 
 def reached(run: RecordedRun) -> Reached:
-    """Return how far the newest attempt with any record is. Raises `StoreError`."""
+    """Return the progress of the newest attempt that recorded anything. Raises `StoreError`."""
     progress = Reached()
     for row in _last_rows(run):
         progress = progress.after(row)
@@ -36,7 +36,7 @@ def reached(run: RecordedRun) -> Reached:
 
 
 def _last_rows(run: RecordedRun) -> list[Row]:
-    """Return the last rows of the newest metrics, as many as are needed to find one with a step."""
+    """Return the last rows of the newest metrics, enough to include one with a step."""
     for path in reversed(run.metrics_paths()):
         source = run.files.source(path)
         if source is None or not source.stamp.size:

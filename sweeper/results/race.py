@@ -1,5 +1,5 @@
 """The rule of a race for seeds: which cells may still be the best. Pure, and without numpy, since a
-launcher evaluates it after each round."""
+launcher applies it after each round."""
 
 # Each look at the data has its own level: the bound of a normal statistic falls with the fourth
 # root of the seeds, from the first look to the last (Wang and Tsiatis, Biometrics 43(1), 1987,
@@ -12,40 +12,42 @@ from typing import NamedTuple
 from sweeper.results.cells import center, choose_scale, on_scale, unit_of
 
 _BOUND, _SHAPE = 2.25, 0.25
-"""The bound at the last look, and how it falls."""
+"""The bound at the last look, and the exponent by which bounds fall with the seeds."""
 _DIFFERENT = 0.03
 """The level of the test for different variances."""
 _NOISIER = 1.75
-"""A best cell whose variance is this many times that of the others must also be clear by its
-own."""
+"""A best cell with a variance this many times that of the others must also lead by its own
+noise."""
 _FEW = 4
-"""With fewer cells that were repeated, each has its own noise, as in the report."""
+"""With fewer repeated cells than this, each has its own noise, as in the report."""
 _MANY = 12
-"""From this many on, each variance is drawn toward the common one, as in the report."""
+"""With at least this many repeated cells, variances are shrunk toward the common one, as in the
+report."""
 _WELCH = 2 / 3
 """Welch's test gets at most this share of the degrees of freedom of two cells, as in the report."""
 _MOST_DF = 500
 
 
 def next_round(seeds: int, most: int) -> int:
-    """Return the number of seeds that the next round goes up to: a quarter more."""
+    """Return the number of seeds after the next round: a quarter more."""
     return min(most, seeds + max(1, seeds // 4))
 
 
 def level(seeds: int, most: int) -> float:
-    """Return the two-sided level of the look after a round, where the last one has `most` seeds."""
+    """Return the two-sided level of the look after a round with this many seeds; the last round has
+    `most`."""
     bound = _BOUND * (most / max(1, min(seeds, most))) ** _SHAPE
     return math.erfc(bound / math.sqrt(2))
 
 
 def contenders(cells: Mapping[str, Sequence[float]], sign: float, level: float) -> list[str] | None:
-    """Return the cells that may still be the best, best first; a single one is clear. `cells` have
-    the finite values of their runs. With `sign` 1, smaller is better. None if no noise is known:
-    each cell has one value, or all its values are the same.
+    """Return the cells that may still be the best, best first. A single cell is the clear winner.
+    `cells` have the finite values of their runs; with `sign` 1, smaller is better. None if the
+    noise is unknown, because each cell has one value or only equal values.
 
-    The best is clear if it is ahead of every other, each in a two-sided test. Otherwise a cell is
-    left out if it is behind the best in a test that allows for the number of cells. The tests are
-    no less strict than those of a report, so that it names what is clear here.
+    The best cell wins if it leads every other in a two-sided test. Otherwise cells are dropped if
+    they are behind the best in a test that allows for the number of cells. The tests are at least
+    as strict as those of a report, so a report names the same winner.
     """
     scale = choose_scale(cells.values())
     scaled = {name: on_scale(values, scale) for name, values in cells.items() if values}
@@ -73,8 +75,9 @@ class _Mean(NamedTuple):
 
 
 def _means(cells: Mapping[str, Sequence[float]], sign: float) -> dict[str, _Mean] | None:
-    """Return the means of cells, in units in which no square is too large. From `_FEW` cells on,
-    they share their noise unless it differs by Bartlett's test. None if all variances are 0."""
+    """Return the means of cells, scaled so that squares do not overflow. From `_FEW` cells on,
+    cells share their noise unless Bartlett's test finds that it differs. None if all variances are
+    0."""
     unit = unit_of(value for values in cells.values() for value in values) or 1.0
     own = {name: _own(values, sign, unit) for name, values in cells.items()}
     repeated = [mean for mean in own.values() if mean.df]
@@ -91,7 +94,7 @@ def _means(cells: Mapping[str, Sequence[float]], sign: float) -> dict[str, _Mean
 
 
 def _drawn(mean: _Mean, prior: float, weight: float, total: int) -> _Mean:
-    """Draw a variance toward the common one, which counts as `weight` degrees of freedom."""
+    """Shrink a variance toward the common one, which counts as `weight` degrees of freedom."""
     if math.isinf(weight):
         return mean._replace(variance=prior, df=total, own=mean.variance)
     variance = (weight * prior + mean.df * mean.variance) / (weight + mean.df)
@@ -99,9 +102,9 @@ def _drawn(mean: _Mean, prior: float, weight: float, total: int) -> _Mean:
 
 
 def _prior(means: Sequence[_Mean], shared: float) -> tuple[float, float]:
-    """Return the common variance and its degrees of freedom, by the moments of the logarithms of
-    the variances (limma's `fitFDist`: Smyth, 2004). If they spread no more than by chance, these
-    are `shared` and infinity."""
+    """Return the common variance and its degrees of freedom, from the moments of the logarithms of
+    the variances (limma's `fitFDist`: Smyth, 2004). If the variances differ no more than by chance,
+    return `shared` and infinity."""
     logs = [
         math.log(mean.variance) - digamma(mean.df / 2) + math.log(mean.df / 2) for mean in means
     ]
@@ -110,7 +113,7 @@ def _prior(means: Sequence[_Mean], shared: float) -> tuple[float, float]:
     spread -= math.fsum(trigamma(mean.df / 2) for mean in means) / len(means)
     if spread <= 0:
         return shared, math.inf
-    low, high = 1e-6, 1e9  # half the degrees of freedom, at which trigamma is the spread
+    low, high = 1e-6, 1e9  # half the degrees of freedom, where trigamma equals the spread
     while high / low > 1 + 1e-9:
         at = math.sqrt(low * high)
         low, high = (at, high) if trigamma(at) > spread else (low, at)
@@ -126,7 +129,7 @@ def _own(values: Sequence[float], sign: float, unit: float) -> _Mean:
 
 
 def _differ(means: Sequence[_Mean], shared: float, df: int) -> bool:
-    """Return whether the variances differ (Bartlett, 1937)."""
+    """Return whether the variances differ (Bartlett's test, 1937)."""
     if not all(mean.variance for mean in means):
         return True
     spread = sum(mean.df * math.log(shared / mean.variance) for mean in means)
@@ -151,7 +154,7 @@ def _chance(best: _Mean, other: _Mean) -> float:
 
 
 def _student(t: float, df: float) -> float:
-    """Return the same as `student_chance` for degrees of freedom between whole numbers."""
+    """Return `student_chance`, interpolated between whole degrees of freedom."""
     df = max(1.0, min(df, _MOST_DF))
     whole = int(df)
     lower, upper = student_chance(t, whole), student_chance(t, whole + 1)
@@ -159,7 +162,7 @@ def _student(t: float, df: float) -> float:
 
 
 def _doubt(means: Mapping[str, _Mean], best: str, other: str) -> float:
-    """Return the p value of a lead by the best cell's own noise, if that is much larger than the
+    """Return the p value of the best cell's lead by its own noise, if that is much larger than the
     others'; else 0. Such a cell leads more often by chance."""
     mean = means[best]
     if mean.own is None or mean.n < 2:
@@ -172,8 +175,8 @@ def _doubt(means: Mapping[str, _Mean], best: str, other: str) -> float:
 
 
 def chi_squared_chance(value: float, df: int) -> float:
-    """Return how often chi-squared is larger than `value` (Abramowitz and Stegun, 26.4.4 and
-    26.4.5)."""
+    """Return the probability that chi-squared is larger than `value` (Abramowitz and Stegun, 26.4.4
+    and 26.4.5)."""
     half = max(0.0, value) / 2
     odd = df % 2
     term = math.exp(-half) * (2 * math.sqrt(half / math.pi) if odd else 1.0)
@@ -187,8 +190,8 @@ def chi_squared_chance(value: float, df: int) -> float:
 
 
 def student_chance(t: float, df: int) -> float:
-    """Return how often Student's t with `df` degrees of freedom is further from 0 than `t`
-    (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    """Return the probability that Student's t with `df` degrees of freedom is further from 0 than
+    `t` (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
     df = max(1, min(df, _MOST_DF))
     angle = math.atan(abs(t) / math.sqrt(df))
     cosine, sine = math.cos(angle), math.sin(angle)
@@ -216,7 +219,8 @@ def digamma(x: float) -> float:
 
 
 def trigamma(x: float) -> float:
-    """Return the second derivative (Abramowitz and Stegun, 6.4.6 and 6.4.12)."""
+    """Return the second derivative of the logarithm of the gamma function (Abramowitz and Stegun,
+    6.4.6 and 6.4.12)."""
     total = 0.0
     while x < 10:
         total += 1 / x**2

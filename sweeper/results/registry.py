@@ -1,5 +1,5 @@
-"""Everything recorded, from Python: sweeps, runs, metrics, rollouts and checkpoints, as pandas
-DataFrames, by SQL, or (`records`, `sweep_records`) as plain dicts without pandas."""
+"""All recorded results, from Python: sweeps, runs, metrics, rollouts and checkpoints, as pandas
+DataFrames, by SQL, or as plain dicts without pandas (`records`, `sweep_records`)."""
 
 import os
 import warnings
@@ -31,23 +31,23 @@ RUN_COLUMNS = (
     *("retired", "started", "ended", "wall_s", "root"),
     *("code", "commit", "launched", "metric", "value"),
 )
-"""The columns of `Registry.runs` that come before those of the configurations."""
+"""The columns of `Registry.runs` before those of the configurations."""
 _OF_STAGES = frozenset({"stage", "parents"})
 """Additional columns for sweeps with stages."""
 
 _MIXES = (
-    "sql: several sweeps have runs of the same id, and this join mixes them: "
-    "write `using (run, sweep, root)`"
+    "sql: several sweeps have runs with the same id, and this join mixes them: join `using (run, "
+    "sweep, root)`"
 )
 
 
 class Registry(Catalog):
     """The results in one or several roots. `Catalog` explains how runs are found and identified,
-    and the contents of `problems`. The cache (`sweeper.metrics.tables`) only avoids reading
-    unchanged files again; `cache=False` turns it off."""
+    and what `problems` contains. The cache (`sweeper.metrics.tables`) only avoids reading unchanged
+    files again; `cache=False` turns it off."""
 
     def _repr_html_(self) -> str:
-        """Return the sweeps, as a notebook shows them."""
+        """Return the sweeps as HTML for a notebook."""
         from sweeper.common.html import table, title
 
         rows = [
@@ -73,7 +73,7 @@ class Registry(Catalog):
     def sweep_records(self, sweep: str | None = None) -> list[SweepRecord]:
         """Return one dict per sweep: `sweep root created recipe runs states`, where `states` counts
         the runs in each state, and `tags`, `starred`, `archived`. `sweep` is a name or a glob;
-        without it archived sweeps are left out."""
+        without it, archived sweeps are left out."""
         self.problems = Problems()
         pairs = ((sweep_item, self._marks(sweep_item)) for sweep_item in self._sweeps(sweep))
         return [
@@ -119,12 +119,12 @@ class Registry(Catalog):
         """Return one dict per run, in the order of the plans; see `RecordedRun.record`.
 
         `sweep` is a name or a glob, `state` one state or several, `where` a condition such as
-        `learning_rate < 1e-3 and seed = 0` (see `results.where`). Retired runs are left out
-        unless `where` mentions `retired`, and runs of archived sweeps unless `sweep` is given.
-        `values=False` reads no metrics. Raises `NotFound` for a name without a sweep,
-        `UsageError` for an invalid condition or state.
+        `learning_rate < 1e-3 and seed = 0` (see `results.where`). Retired runs are left out unless
+        `where` mentions `retired`, and runs of archived sweeps unless `sweep` is given.
+        `values=False` reads no metrics. Raises `NotFound` if `sweep` matches nothing, `UsageError`
+        for an invalid condition or state.
         """
-        from sweeper.results.where import parse_where, select  # not every command has a condition
+        from sweeper.results.where import parse_where, select  # many commands have no condition
 
         condition = None if where is None else parse_where(where)
         runs = (self.all_handles if asks_for_dropped(where) else self.handles)(sweep, state)
@@ -140,9 +140,9 @@ class Registry(Catalog):
         state: str | Iterable[str] | None = None,
         where: str | None = None,
     ) -> "pandas.DataFrame":
-        """Return one row per run: `RUN_COLUMNS`, then one column per configuration key
-        (`config.<key>` if it collides with one of ours). `run` is the id, `started` and `ended`
-        are times in UTC, `wall_s` is in seconds, and `value` is the run's value of the sweep's
+        """Return one row per run: `RUN_COLUMNS`, then one column per configuration key, named
+        `config.<key>` if `<key>` is in `RUN_COLUMNS`. `run` is the id, `started` and `ended` are
+        times in UTC, `wall_s` is in seconds, and `value` is the run's value of the sweep's
         `metric`. Arguments and errors are those of `records`."""
         import pandas
 
@@ -162,20 +162,21 @@ class Registry(Catalog):
         state: str | Iterable[str] | None = None,
         where: str | None = None,
     ) -> list[dict[str, object]]:
-        """Return the same as dicts."""
+        """Return the rows of `runs` as dicts."""
         return [_flat(record) for record in self.records(sweep, state, where)]
 
     # What runs recorded
 
     def metrics(self, runs: "Runs" = None, keys: Sequence[str] | None = None) -> "pandas.DataFrame":
-        """Return `run sweep root step`, then one column per key: every row of every run's merged
-        history.
+        """Return every row of every run's merged history: `run sweep root step`, then one column
+        per key.
 
         `runs` is None for all, a DataFrame of `runs()`, a reference (see `run`), or several of
-        these. With `keys` the result has only these columns, in that order, and only rows with
-        one of them. A key with the name of one of our columns becomes `metric.<key>`. Numbers are
-        float64; steps are int64 if all are integers, and NaN in rows without a step. A key with
-        other values than numbers (texts, booleans, integers beyond 2**53) is a column of objects.
+        these. With `keys`, the result has only these columns, in that order, and only rows with
+        one of them. A key named like one of the first columns becomes `metric.<key>`. Numbers
+        are float64. Steps are int64 if all are integers; rows without a step have NaN. A key
+        with values other than numbers (texts, booleans, integers beyond 2**53) is a column of
+        objects.
         """
         from sweeper.metrics.tables.frames import numbers_frame
         from sweeper.results.metrics_reader import metric_column
@@ -187,7 +188,7 @@ class Registry(Catalog):
         return numbers_frame(parts, first, metric_column, whole=["step"])
 
     def _warn_of_missing_roots(self) -> None:
-        """Warn of local roots that do not exist: an empty table would not show it."""
+        """Warn of local roots that do not exist, because the result is only an empty table."""
         for store in self._stores:
             top = store.local_path("")
             if top is not None and not os.path.isdir(top):
@@ -196,7 +197,7 @@ class Registry(Catalog):
     def _warn_of_unknown(
         self, keys: Sequence[str], parts: "Sequence[Part]", runs: Sequence[RecordedRun]
     ) -> None:
-        """Warn of keys that none of the runs has recorded."""
+        """Warn of keys that no run has recorded."""
         from sweeper.metrics.tables.columns import present
 
         recorded = {key for part in parts for key in part.columns.odd}
@@ -204,7 +205,7 @@ class Registry(Catalog):
             values = part.columns.values
             recorded |= {k for k in keys if k in values and present(values[k]).any()}
         if unknown := [key for key in keys if key not in recorded and key != "step"]:
-            # Rows of an attempt after the step where the next one began are discarded.
+            # Rows of an attempt are discarded from the step on at which the next attempt began.
             recorded_keys = {
                 key
                 for part in self._tables().metrics(runs)
@@ -220,7 +221,7 @@ class Registry(Catalog):
                 warnings.warn(f"no run has recorded {key!r}{hint}", UserWarning, stacklevel=3)
 
     def columns(self, runs: "Runs" = None, keys: Sequence[str] | None = None) -> "list[Part]":
-        """Return the metrics without pandas: the rows of each run, as columns of numbers."""
+        """Return the metrics without pandas: the rows of each run as columns of numbers."""
         return self._tables().metrics(self._resolve(runs), keys)
 
     def follow(self, runs: "Runs" = None) -> "Follower":
@@ -233,9 +234,9 @@ class Registry(Catalog):
         self, runs: "Runs" = None, iteration: int | None = None, keys: Sequence[str] | None = None
     ) -> "pandas.DataFrame":
         """Return one row per trajectory: `run sweep root name split tags`, then
-        `tables.rollouts.COLUMNS`, then its metrics. `iteration` -1 is each run's last, -2 the one
-        before, None all. With `keys` the result has only these columns of numbers. Tokens are
-        counted over all turns; rewards are as recorded."""
+        `tables.rollouts.COLUMNS`, then its metrics. `iteration` -1 is each run's last iteration, -2
+        the one before; None means all. With `keys`, the result has only these columns of numbers.
+        Tokens are counted over all turns; rewards are as recorded."""
         from sweeper.metrics.rollout_files import COLUMNS, LABELS
         from sweeper.metrics.tables.frames import numbers_frame
 
@@ -248,11 +249,14 @@ class Registry(Catalog):
 
     def sql(self, query: str, runs: "Runs" = None) -> "pandas.DataFrame":
         """Return the result of one SELECT over the tables `runs`, `metrics`, `rollouts`,
-        `checkpoints`, `items` and `scores`, with the columns of the methods of these names. The
-        query can read nothing else and change nothing. In `metrics`, NULL means no value and NaN a
-        recorded one; if a key has numbers and other values, the others are in `<key>.text`. `runs`
-        restricts the runs, as for `metrics`. Warns of a join that mixes runs of several sweeps.
-        Raises `UsageError` for an invalid query."""
+        `checkpoints`, `items` and `scores`, whose columns are those of the methods with these
+        names.
+
+        The query cannot read or change anything else. In `metrics`, NULL means no value, and NaN is
+        a recorded value; if a key has numbers and other values, the others are in `<key>.text`.
+        `runs` restricts the runs, as for `metrics`. Warns of a join that mixes runs of several
+        sweeps. Raises `UsageError` for an invalid query.
+        """
         return self._ask(query, runs, frame=True)
 
     def sql_rows(
@@ -262,7 +266,7 @@ class Registry(Catalog):
         return self._ask(query, runs, frame=False)
 
     def table(self, name: str, runs: "Runs" = None) -> Any:
-        """Return one of the tables of `sql`, whole, as an Arrow table."""
+        """Return one complete table of `sql` as an Arrow table."""
         return self._makers("*", self._resolve(runs))[name]()
 
     def _ask(self, query: str, runs: "Runs", frame: bool) -> Any:
@@ -298,7 +302,7 @@ class Registry(Catalog):
         return rows_frame(self.checkpoint_rows(runs), (*RUN_KEY, "attempt", "name"))
 
     def checkpoint_rows(self, runs: "Runs" = None) -> list[dict[str, object]]:
-        """Return the same as dicts."""
+        """Return the rows of `checkpoints` as dicts."""
         resolved = self._resolve(runs)
         return self._tables().checkpoints(resolved)
 
@@ -312,20 +316,20 @@ class Registry(Catalog):
         return rows_frame(self.item_rows(runs), ITEM_COLUMNS)
 
     def item_rows(self, runs: "Runs" = None) -> list[ItemRow]:
-        """Return the same as dicts."""
+        """Return the rows of `items` as dicts."""
         return self._tables().items(self._resolve(runs))
 
     def scores(self, runs: "Runs" = None) -> "pandas.DataFrame":
         """Return the scores of checkpoints on suites, one row for each: `run sweep root checkpoint
-        step suite score items errors path time`; from evaluations in tinker-cookbook's EvalStore,
-        and from metrics such as `eval/gsm8k/score`."""
+        step suite score items errors path time`. They come from evaluations in tinker-cookbook's
+        EvalStore, and from metrics such as `eval/gsm8k/score`."""
         from sweeper.metrics.tables.frames import rows_frame
         from sweeper.results.scores import SCORE_COLUMNS
 
         return rows_frame(self._tables().score_rows(self._resolve(runs)), SCORE_COLUMNS)
 
     def scores_by_run(self, runs: "Runs" = None) -> "list[tuple[RecordedRun, list[Score]]]":
-        """Return the same as objects, by run."""
+        """Return the scores of each run as objects."""
         return self._tables().scores(self._resolve(runs))
 
 

@@ -15,7 +15,7 @@ Place = tuple[Index, Index]
 
 
 class Found(NamedTuple):
-    """A trajectory: its file, its record, and its numbers."""
+    """A trajectory: its file, its record, and its numeric fields."""
 
     file: SummaryFile
     record: Row
@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
 
 class Words:
-    """The conversations, from transcripts that are read when needed."""
+    """The conversations of a run's trajectories. Transcripts are read when needed."""
 
     def __init__(self, run: RecordedRun, rollouts: list[Found]) -> None:
         self._run = run
@@ -40,8 +40,8 @@ class Words:
         self._latest: tuple[str, dict[Place, Transcript]] = ("", {})
 
     def of(self, rollout: Found) -> Transcript:
-        """Return the conversation of a trajectory, or what its turns logged if it has none of its
-        own."""
+        """Return the conversation of a trajectory; without one, the messages that its turns
+        logged."""
         if self._latest[0] != rollout.file.path:
             self._latest = (rollout.file.path, self._words_of(rollout.file))
         words = self._latest[1].get(rollout.place)
@@ -52,7 +52,7 @@ class Words:
         return words
 
     def text(self, rollout: Found) -> str:
-        """Return everything said or logged in a trajectory."""
+        """Return all text of a trajectory."""
         return "\n".join(
             words for _, words in (*turns_logged(rollout.record), *self.of(rollout).spoken)
         )
@@ -77,12 +77,13 @@ class Words:
 
 
 def _index(value: object) -> Index:
-    """Return the number of a summary's group or trajectory; None for a value that cannot be one."""
+    """Return the number of a group or trajectory in a summary; None for a value that is not a valid
+    number."""
     return value if isinstance(value, int | float | str) else None
 
 
 def read(run: RecordedRun, files: list[SummaryFile]) -> tuple[list[Found], int]:
-    """Read the trajectories of some of a run's files. Also return the number of unreadable
+    """Read the trajectories in some of a run's files. Also return the number of unreadable
     lines."""
     rollouts: list[Found] = []
     skipped = 0

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OnError = Callable[[StoreError], None]
-"""Called with each file that cannot be read, by callers that want the rest anyway."""
+"""A callback that gets errors about unreadable files, for callers that want the rest anyway."""
 
 _LARGE = 100_000
-"""From this many bytes of metrics on, loading the faster reader pays off."""
+"""Metrics of at least this many bytes are read with the faster reader, which takes longer to
+load."""
 
 OPEN_DAY = "open"
-"""The day of usage that has not ended yet."""
+"""The name of the day for usage of attempts that have not ended yet."""
 
 
 class Used(NamedTuple):
@@ -52,11 +53,11 @@ class Used(NamedTuple):
 
 class RecordedRun(ABC):
     """A planned run with its results: `id name cell seed config state attempts`, and its `store`
-    and `sweep_folder`. `retired`: the grid no longer contains it. `stage` and `parents` (ids)
-    belong to sweeps with stages.
+    and `sweep_folder`.
 
-    `attempts` counts the opened attempts. Missing files of attempts are not an error: a run
-    that has not started has no metrics, an empty log and no checkpoints.
+    `retired` means that the grid no longer contains the run. Only sweeps with stages have `stage`
+    and `parents` (ids). `attempts` counts the started attempts. Missing files of attempts are not
+    an error: a run that has not started has no metrics, an empty log and no checkpoints.
     """
 
     id: str
@@ -96,12 +97,13 @@ class RecordedRun(ABC):
 
     @functools.cached_property
     def config(self) -> dict[str, object]:
-        """The explicitly given values of the configuration."""
+        """The values of the configuration that were set explicitly."""
         return {}
 
     @property
     def evaluation(self) -> "Facts | None":
-        """The facts about the evaluation, if the run is one in tinker-cookbook's EvalStore."""
+        """The facts about the evaluation, if the run is an evaluation in tinker-cookbook's
+        EvalStore."""
         return None
 
     @abstractmethod
@@ -128,12 +130,13 @@ class RecordedRun(ABC):
 
     @property
     def path(self) -> str:
-        """The recipe's folder (its `log_path`) of the deciding attempt, the latest claimed one."""
+        """The recipe's folder (its `log_path`) in the deciding attempt, the latest attempt that a
+        worker claimed."""
         return self.store.local_path(self.folder) or f"{self.root.rstrip('/')}/{self.folder}"
 
     def readable(self, find: Callable[[], T], otherwise: T) -> T:
-        """Return the result of `find`. If it cannot be read and errors are collected, report that
-        and return `otherwise`."""
+        """Return the result of `find`. If it raises `StoreError` and errors are collected, report
+        the error and return `otherwise`."""
         try:
             return find()
         except StoreError as error:
@@ -154,22 +157,23 @@ class RecordedRun(ABC):
 
     @functools.cached_property
     def usage(self) -> Usage:
-        """The usage of all attempts. Repeated work was paid twice."""
+        """The usage of all attempts. Steps that an attempt repeated count twice, because they were
+        paid twice."""
         return total(self.used(attempt).usage for attempt in range(1, self.attempts + 1))
 
     @property
     def backend(self) -> str | None:
-        """The backend of the latest attempt, in a sweep with several places; else None."""
+        """The backend of the latest attempt if the sweep has several places, else None."""
         return None
 
     @property
     def origin(self) -> Origin | None:
-        """What the deciding attempt ran (see `origins.differences`); None if it is not known."""
+        """What the deciding attempt executed (see `origins.differences`); None if unknown."""
         return None
 
     @property
     def reason(self) -> str | None:
-        """The reason for the end of the deciding attempt; None if unknown or without a reason."""
+        """The reason why the deciding attempt ended; None if unknown."""
         return self.outcome.reason
 
     @property
@@ -180,16 +184,17 @@ class RecordedRun(ABC):
 
     @property
     def times(self) -> "Times":
-        """`started` of the first attempt and `ended` of the deciding one (UTC, ISO 8601), and
-        `wall_s`, the total seconds of attempts with an outcome; None if unknown."""
+        """The times of the run: `started` of the first attempt and `ended` of the deciding attempt
+        (UTC, ISO 8601), and `wall_s`, the total seconds of attempts with an outcome; None if
+        unknown."""
         return {"started": None, "ended": None, "wall_s": None}
 
     def record(self, *, values: bool = True) -> "RunRecord":
         """Return the run as plain values, in the form of `--json`: `id sweep name cell seed state
-        attempts reason retired started ended wall_s root code commit launched metric value
-        config`; with stages also `stage parents`, and with several places `backend`.
+        attempts reason retired started ended wall_s root code commit launched metric value config`;
+        with stages also `stage parents`, and with several places `backend`.
 
-        `metric` is the name of the sweep's metric, and `value` the run's value of it (see
+        `metric` is the name of the sweep's metric, and `value` is the run's value of it (see
         `results.objective`), or None if nothing was recorded. With `values=False` no metrics file
         is read, and both are left out.
         """
@@ -227,7 +232,7 @@ class RecordedRun(ABC):
         return cast("RunRecord", record)
 
     def value(self, metric: Mapping[str, str]) -> Judged | None:
-        """Return the run's value of `metric` (`name`, `goal`, `at`), if any."""
+        """Return the run's value of `metric` (`name`, `goal`, `at`); None if there is none."""
         name, goal = metric["name"], metric.get("goal", "minimize")
         at = metric.get("at", "last")
 
@@ -256,7 +261,7 @@ class RecordedRun(ABC):
 
     @functools.cached_property
     def history(self) -> Merged:
-        """The metrics of all attempts as rows, read once; see `metrics.merge`."""
+        """The metrics of all attempts as merged rows, read once; see `metrics.merge`."""
         return merge(self._parsed_metrics())
 
     def written_rows(self) -> list[Row]:
@@ -268,31 +273,31 @@ class RecordedRun(ABC):
 
     @property
     def readable_history(self) -> Merged:
-        """The history; empty if it cannot be read, which is reported."""
+        """The history; empty if it cannot be read, which is then reported."""
         return self.readable(lambda: self.history, NO_ROWS)
 
     def checkpoint_records(self) -> list[dict[str, object]]:
         """Return the records in `checkpoints.jsonl` of all attempts, each with its `attempt`,
-        oldest first. Of records with equal names only the latest is kept."""
+        oldest first. Among records with equal names, only the latest is returned."""
         paths = (f"{folder}/checkpoints.jsonl".lstrip("/") for folder in self.folders())
         return merge_checkpoints(parse(self.read(path)) for path in paths)
 
     def read(self, path: str) -> bytes:
-        """Read a file of the store, or its parts; empty if there is none."""
+        """Read a file of the store, or its parts; empty if it does not exist."""
         try:
             return self.store.read(path)
         except NotFound:
             source = Files(self.store, path.rpartition("/")[0]).source(path)
         try:
             return b"" if source is None else source.read(0)[1]
-        except NotFound:  # the parts have become one file meanwhile
+        except NotFound:  # the parts were joined to one file in the meantime
             try:
                 return self.store.read(path)
             except NotFound:
                 return b""
 
     def log(self, attempt: int | None = None) -> str:
-        """Return the whole standard output and error of an attempt (None: the latest with any).
+        """Return the standard output and error of an attempt (None: the latest attempt with any).
         Bytes that are not UTF-8 become U+FFFD."""
         attempts = [attempt] if attempt is not None else range(self.attempts, 0, -1)
         for candidate in attempts:
@@ -302,8 +307,7 @@ class RecordedRun(ABC):
         return ""
 
     def log_tail(self, lines: int = 20, limit: int = 65536) -> list[str]:
-        """Return the last `lines` lines of the latest log. Reads at most `limit` bytes of its
-        end."""
+        """Return the last `lines` lines of the latest log. Reads at most its last `limit` bytes."""
         for attempt in range(self.attempts, 0, -1):
             files = Files(self.store, self.sweep_folder.attempt(self.id, attempt))
             source = files.source(self.sweep_folder.log(self.id, attempt))
@@ -330,8 +334,8 @@ class RecordedRun(ABC):
         return pandas.DataFrame(records, columns=keys)
 
     def plot(self, *keys: str) -> Any:
-        """Return a plotly figure of metrics by step: the named ones, by default the run's metric.
-        Raises `UsageError` for a key that was not recorded, and if nothing was."""
+        """Return a plotly figure of metrics by step; without names, of the run's metric. Raises
+        `UsageError` if a metric was not recorded."""
         import plotly.graph_objects as go  # pyright: ignore[reportMissingTypeStubs]
 
         wanted = keys or ((self.metric["name"],) if self.metric is not None else ())
@@ -350,7 +354,7 @@ class RecordedRun(ABC):
         return figure.update_layout(title=self.name, xaxis_title="step", yaxis_title=title)
 
     def _repr_html_(self) -> str:
-        """Return the run's state and configuration, as a notebook shows them."""
+        """Return the run's state and configuration as HTML for a notebook."""
         from sweeper.common.html import table, title
 
         record = self.record()
@@ -366,7 +370,7 @@ class RecordedRun(ABC):
 
 
 def missing_text(metric: str, value: Judged) -> str:
-    """Return a warning that a value is not from the end of its run."""
+    """Return a warning that the value is not from the end of the run."""
     rows = f"last {value.missing} rows have" if value.missing > 1 else "last row has"
     at = "" if value.step is None else f" is from step {value.step:g} and"
     return f"the {rows} no {metric}; its value{at} may be from before it diverged"

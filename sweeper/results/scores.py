@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from sweeper.results.runs import RecordedRun
 
 LAST = "last"
-"""The name of a checkpoint of which only this is known."""
+"""The name of a checkpoint if only its step is known."""
 _RESULT, _TRAJECTORIES = "result.json", "trajectories.jsonl"
 _KEY = re.compile(r"(?:.*/)?eval/(.+)/score")
 _ITEMS = ("num_items", "num_examples")
 _PARENT = "parent_path"
 _OF_EVAL = "items"
-"""The name of a record of the recipe `eval`, which saves no weights: the address of the evaluated
-ones is under `_PARENT`."""
+"""The name of records of the recipe `eval`, which saves no weights. `_PARENT` is the key for the
+address of the evaluated weights."""
 
 
 class Score(NamedTuple):
-    """The score of a checkpoint on a suite. `step` is None if unknown, `path` is the checkpoint's
-    address, `items` and `errors` count answers, `time` is that of the evaluation."""
+    """The score of a checkpoint on a suite. `step` is None if unknown; `path` is the checkpoint's
+    address; `items` and `errors` count answers; `time` is when the suite was evaluated."""
 
     checkpoint: str
     step: float | None
@@ -43,7 +43,7 @@ class Score(NamedTuple):
 
     @property
     def place(self) -> tuple[int, float, str]:
-        """The sort key of its checkpoint: the base model, known steps, other names."""
+        """The sort key of the checkpoint: the base model first, then known steps, then names."""
         if self.step is not None:
             return 1, self.step, self.checkpoint
         return (0 if self.checkpoint == BASE else 2), 0.0, self.checkpoint
@@ -63,21 +63,21 @@ SCORE_COLUMNS = (*RUN_KEY, *Score._fields)
 
 
 def suite_of(key: str) -> str | None:
-    """Return the suite whose score a metric is, if it is one."""
+    """Return the suite of a metric that is a score, else None."""
     match = _KEY.fullmatch(key)
     return None if match is None else match[1]
 
 
 def item_keys(key: str) -> list[str]:
-    """Return the metrics that may count the items of a score."""
+    """Return the names of metrics that may count the items of a score."""
     return [f"{key.removesuffix('score')}{name}" for name in _ITEMS]
 
 
 def scores_of(run: "RecordedRun", points: Sequence[Point], paths: Iterable[str]) -> list[Score]:
-    """Return the scores of a run's checkpoints: of the `points` that it recorded as metrics, and of
-    the evaluations stored among `paths`. A stored one replaces a recorded one of the same
-    checkpoint, a later evaluation an earlier one."""
-    if run.evaluation is not None:  # its metrics are those of the stored evaluation
+    """Return the scores of a run's checkpoints: the `points` that it recorded as metrics, and the
+    evaluations stored among `paths`. A stored score replaces a recorded score of the same
+    checkpoint, and a later evaluation an earlier one."""
+    if run.evaluation is not None:  # the metrics repeat the stored evaluation
         points = []
     listed = set(paths)
     evaluations = _evaluations(listed)
@@ -85,7 +85,7 @@ def scores_of(run: "RecordedRun", points: Sequence[Point], paths: Iterable[str])
         return []
     records = run.checkpoint_records()
     stored = sorted(_stored(run, listed, evaluations, records), key=lambda score: score.time or "")
-    if points:  # of an evaluation without facts it is not known whether a point has its score
+    if points:  # An evaluation without facts may be the one that a point was recorded for
         stored = [score for score in stored if score.time]
     return merged([*_recorded(points, records), *stored])
 
@@ -101,7 +101,7 @@ def _recorded(points: Sequence[Point], records: Sequence[Mapping[str, object]]) 
     evaluated = next((record for record in records if record.get("name") == _OF_EVAL), None)
     if (
         evaluated is not None and not saved
-    ):  # its steps count items, and its last row is about all of them
+    ):  # the steps count items, and the last row covers all items
         last = {point.suite: point for point in points}
         address = _text(evaluated.get(_PARENT))
         name = BASE if address is None else address.rstrip("/").rpartition("/")[2]
@@ -128,8 +128,8 @@ def _stored(
     evaluations: Mapping[str, Sequence[str]],
     records: Sequence[Mapping[str, object]],
 ) -> list[Score]:
-    """Return the scores in the folders of evaluations. One without `metadata.json`, which
-    tinker-cookbook's runner writes alone, is named after its folder."""
+    """Return the scores in the folders of evaluations. An evaluation without `metadata.json`
+    (tinker-cookbook's runner alone writes none) is named after its folder."""
     by_name: dict[str | None, Mapping[str, object]] = {}
     for record in records:
         names = (_text(record.get(key)) for key in ("name", "sampler_path", "state_path"))
@@ -158,7 +158,7 @@ def _stored(
 
 
 def _evaluations(paths: Collection[str]) -> dict[str, list[str]]:
-    """Return the folders that hold results of suites, with these suites."""
+    """Return the folders that have results of suites, with the names of the suites."""
     folders: dict[str, list[str]] = {}
     for path in sorted(paths):
         folder, _, name = path.rpartition("/")
@@ -179,7 +179,7 @@ def _text(value: object) -> str | None:
 
 
 def read_document(run: "RecordedRun", path: str) -> dict[str, object]:
-    """Read a JSON object; empty for anything else, such as a file still being written."""
+    """Read a JSON object. Empty for anything else, such as a file that is being written."""
     try:
         document = decode(run.store.read(path))
     except (NotFound, ValueError):
@@ -206,8 +206,8 @@ class Series(NamedTuple):
 
 
 def series_of(scores: Iterable[tuple["RecordedRun", list[Score]]]) -> list[Series]:
-    """Return the series of runs. The evaluations of an EvalStore are runs of their own: those of
-    the same model are one series."""
+    """Return the series of runs. Each evaluation in an EvalStore is a run; evaluations of the same
+    model form one series."""
     groups: dict[tuple[str, ...], Series] = {}
     for run, own in scores:
         facts = run.evaluation
@@ -223,8 +223,8 @@ def series_of(scores: Iterable[tuple["RecordedRun", list[Score]]]) -> list[Serie
 
 
 def _distinguished(scores: Sequence[Score]) -> list[Score]:
-    """Return the last scores. The names of checkpoints of several training runs, such as `final`,
-    get their addresses."""
+    """Return the last scores. Names such as `final`, which checkpoints of several training runs
+    share, get the checkpoint's address."""
     last = merged(sorted(scores, key=lambda score: score.time or ""))
     paths: dict[str, set[str | None]] = {}
     for score in last:

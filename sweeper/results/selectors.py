@@ -1,6 +1,6 @@
-"""Finds the runs that a user means. A selector is the first of these that matches: a sweep or a
-glob of sweeps, an id or a name, a glob of names, values (`lr=3e-2,seed=0`), the beginning of a name
-or an id."""
+"""Finds the runs that a user selects. A selector is tried in this order: a sweep or a glob of
+sweeps, an id or a name, a glob of names, values (`lr=3e-2,seed=0`), the beginning of a name or an
+id."""
 
 import fnmatch
 import functools
@@ -16,7 +16,7 @@ Run = TypeVar("Run", bound=RecordedRun)
 
 _ID_DIGITS = 6
 _VALUE = r"(?<==)([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)(?=[,*]|\Z)"
-"""Matches a number that is the whole value of a key in a name, or all of it before a `*`."""
+"""Matches a number that is a whole value in a name, or the whole part of a value before a `*`."""
 
 
 def pick(
@@ -27,10 +27,10 @@ def pick(
     *,
     dropped: bool = False,
 ) -> list[RecordedRun]:
-    """Return the runs that match one of the selectors `names` (all without one), are in one of
-    `states`, and for which `where` holds, in their order. Raises `NotFound` for a selector
-    without a match, `UsageError` for a wrong state or condition. `dropped`: include runs that
-    the grid no longer has."""
+    """Return the runs that match one of the selectors `names` (all runs if there are none), are in
+    one of `states`, and meet the condition `where`, in their order. `dropped` includes runs that
+    are no longer in the grid. Raises `NotFound` for a selector without a match, `UsageError` for an
+    invalid state or condition."""
     check_states(states)
     dropped = dropped or asks_for_dropped(where)
     chosen = list(runs) if dropped else current(runs)
@@ -56,13 +56,14 @@ def pick(
 
 
 def current(runs: Iterable[Run]) -> list[Run]:
-    """Return the runs that the grid has, and those that it had and that still run."""
+    """Return the runs that are in the grid, and runs no longer in the grid that are still
+    running."""
     return [run for run in runs if not run.retired or run.state in OPEN]
 
 
 def asks_for_dropped(where: str | None) -> bool:
-    """Return whether a condition asks about runs that the grid no longer has, too. Raises
-    `UsageError` for a wrong one."""
+    """Return whether a condition mentions runs that are no longer in the grid. Raises `UsageError`
+    for an invalid condition."""
     if not where:
         return False
     from sweeper.results.where import parse_where
@@ -71,7 +72,7 @@ def asks_for_dropped(where: str | None) -> bool:
 
 
 def check_states(states: Sequence[str] | None) -> None:
-    """Raise `UsageError` for a state that no run can be in."""
+    """Raise `UsageError` for an unknown state."""
     names_of_states = [state.value for state in (*State, *NoState)]
     for state in states or ():
         if state not in names_of_states:
@@ -81,15 +82,15 @@ def check_states(states: Sequence[str] | None) -> None:
 def named(
     runs: Sequence[RecordedRun], selector: str, *, dropped: bool = False
 ) -> list[RecordedRun]:
-    """Return the runs that match one selector. `dropped`: include runs that the grid no longer
-    has, even if others match."""
+    """Return the runs that match one selector. `dropped` includes runs that are no longer in the
+    grid, even if others match."""
     selected = _named(runs, selector)
     return selected if dropped else current(selected) or selected
 
 
 def split_root(selector: str, roots: Iterable[str]) -> tuple[str | None, str]:
-    """Split the root that a selector begins with from the rest; None if it begins with none of
-    these roots."""
+    """Split a selector into the root that it begins with and the rest. None if it begins with none
+    of these roots."""
     if selector.startswith("/") or "://" in selector:
         for root in sorted(roots, key=len, reverse=True):
             top = root.rstrip("/") + "/"
@@ -131,7 +132,7 @@ def in_one_spelling(name: str) -> str:
 def _canonical(text: str) -> str:
     """Return the canonical text of a value that is written as in YAML."""
     from sweeper.fields.nodes import scalar
-    from sweeper.grid.naming import canonical  # few selectors have values
+    from sweeper.grid.naming import canonical  # only needed for selectors with values
 
     try:
         return canonical(scalar(text))
@@ -140,8 +141,8 @@ def _canonical(text: str) -> str:
 
 
 def _having(runs: Sequence[RecordedRun], selector: str) -> list[RecordedRun]:
-    """Return the runs that have all of the selector's values, by their short names or the
-    configuration's keys. None if it is not a list of values."""
+    """Return the runs that have all values of the selector, by short names or keys of the
+    configuration. None if the selector is not a list of values."""
     sweep, _, values = selector.rpartition("/")
     wanted = [part.partition("=") for part in values.split(",")]
     if not all(key and equal and value for key, equal, value in wanted):

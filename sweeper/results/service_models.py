@@ -12,7 +12,7 @@ _BILLIONS = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)B\b", re.IGNORECASE)
 
 
 class Model(NamedTuple):
-    """A model: its name, the longest context in tokens (None if unknown), and what it can do."""
+    """A model: its name, the longest context in tokens (None if unknown), and its capabilities."""
 
     model_name: str
     max_context_length: int | None = None
@@ -21,7 +21,8 @@ class Model(NamedTuple):
 
     @property
     def billions(self) -> float:
-        """Its parameters, by its name; 0 for one that does not say, such as a tiny one of ours."""
+        """The number of parameters in billions, read from the name; 0 if the name has none, as in
+        the engine's tiny models."""
         sizes = [float(size) for size in _BILLIONS.findall(self.model_name)]
         return max(sizes, default=0.0)
 
@@ -31,7 +32,7 @@ class _Answer(NamedTuple):
 
 
 def offered(service: Service, seconds: float | None = None) -> tuple[Model, ...]:
-    """Return the models of a service, which gets this many seconds to answer. Raises
+    """Return the models of a service, which must answer within `seconds`. Raises
     `EnvironmentFailure`."""
     document = service.ask("get_server_capabilities", "models", seconds=seconds)
     try:

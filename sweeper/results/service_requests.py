@@ -1,7 +1,5 @@
-"""Queries the Tinker service, or the engine, about billing and checkpoints.
-
-Uses its REST addresses, not the SDK, which retries for minutes while a user waits.
-"""
+"""Queries the Tinker service, or the engine, about billing and checkpoints. Uses the REST
+interface, not the SDK, which retries for minutes while a user waits."""
 
 import json
 import os
@@ -38,8 +36,9 @@ class Service(NamedTuple):
         seconds: float | None = None,
         **query: str,
     ) -> dict[str, object]:
-        """Return the answer to a request for `what` (a word for people). Raises `NotFound` if it
-        does not exist, `EnvironmentFailure` if the service refuses or does not answer."""
+        """Send a request and return the answer. `what` names the requested thing in messages.
+        Raises `NotFound` if it does not exist, `EnvironmentFailure` if the service refuses or does
+        not answer."""
         from http.client import HTTPException
         from urllib.error import HTTPError
         from urllib.request import ProxyHandler, Request, build_opener
@@ -63,7 +62,7 @@ class Service(NamedTuple):
         except ValueError:
             document = None
         if not is_table(document):
-            raise EnvironmentFailure(f"{self.url}: the answer about {what} is no JSON object")
+            raise EnvironmentFailure(f"{self.url}: the answer about {what} is not a JSON object")
         return document
 
     def _refusal(self, status: int, what: str, detail: str) -> Exception:
@@ -80,8 +79,8 @@ class Service(NamedTuple):
 
 
 def hosted(environ: Mapping[str, str] = os.environ) -> Service:
-    """Return the hosted service of the environment. Raises `EnvironmentFailure` without a key, or
-    for an invalid address."""
+    """Return the hosted service from the environment variables. Raises `EnvironmentFailure` without
+    a key, or for an invalid address."""
     url, key = environ.get("TINKER_BASE_URL") or _URL, environ.get("TINKER_API_KEY")
     if not key:
         raise EnvironmentFailure("TINKER_API_KEY is not set: `export TINKER_API_KEY=...`")
@@ -91,14 +90,14 @@ def hosted(environ: Mapping[str, str] = os.environ) -> Service:
 
 
 def of_sweeps(sweeps: "Sequence[Sweep]") -> Service:
-    """Return the service of the runs of some sweeps, which must all use the same. Raises
-    `UsageError` otherwise, and `EnvironmentFailure` if it cannot be reached."""
+    """Return the service of the runs of some sweeps. Raises `UsageError` if they use several, and
+    `EnvironmentFailure` if it cannot be reached."""
     services = {sweep.plan.service for sweep in sweeps}
     return of_service(", ".join(sorted(services)))
 
 
 def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:
-    """Return the service of that name, `tinker` or `local`. Raises as `of_sweeps` does."""
+    """Return the service of that name, `tinker` or `local`. Raises the errors of `of_sweeps`."""
     if name == "tinker":
         return hosted(environ)
     if name != "local":

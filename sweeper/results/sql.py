@@ -1,5 +1,5 @@
-"""SQL over tables in memory, by DuckDB: one SELECT, which can read these tables and nothing else.
-DuckDB's own parser checks the query."""
+"""Runs SQL over tables in memory, with DuckDB: one SELECT, which can read these tables and nothing
+else. DuckDB's own parser checks the query."""
 
 import json
 import re
@@ -31,18 +31,18 @@ _LOCKED: dict[str, str | bool | int | float | list[str]] = {
 _ROWS_OF = frozenset(
     {"generate_series", "json_each", "json_tree", "range", "repeat", "summary", "unnest"}
 )
-"""Functions that make tables, of what they are given and of nothing else."""
+"""Functions that make tables from their arguments only."""
 _REFUSED = frozenset(
     {"current_setting", "getenv", "getvariable", "nextval", "pg_sleep", "sleep_ms", "write_log"}
 )
-"""Functions that make values of what is no table's business."""
+"""Functions that return values but could read something other than the tables."""
 _SYSTEM = ("duckdb_", "pg_", "pragma_", "sqlite_")
-"""How names of DuckDB's own tables begin, which no part of a query may have."""
+"""Prefixes of the names of DuckDB's own tables, which a query must not use."""
 _SHOWS = frozenset({'"tables"', "__show_tables_expanded"})
 
 
 class Answer(NamedTuple):
-    """Names of the columns, and the rows."""
+    """The names of the columns, and the rows."""
 
     columns: list[str]
     rows: list[tuple[object, ...]]
@@ -54,14 +54,14 @@ def ask(
     frame: bool = False,
     joined: Callable[[frozenset[str]], None] | None = None,
 ) -> "Answer | pandas.DataFrame":
-    """Return the answer to a query: an `Answer`, or a DataFrame. `tables` makes the Arrow tables;
-    only those that the query mentions are made. `joined` is called with the columns by which
-    each join matches rows. Raises `UsageError` for an invalid query."""
+    """Return the answer to a query as an `Answer`, or as a DataFrame if `frame` is set. `tables`
+    makes the Arrow tables; only those that the query mentions are made. `joined` is called with the
+    columns by which each join matches rows. Raises `UsageError` for an invalid query."""
     import duckdb
 
     if any("\ud800" <= letter <= "\udfff" for letter in query):
         raise UsageError("sql: the query is not UTF-8")
-    current_folder()  # without one, DuckDB aborts the process
+    current_folder()  # without a memory limit, DuckDB aborts the process
     with duckdb.connect(":memory:", config=_LOCKED) as connection:
         try:
             statements = connection.extract_statements(query)
@@ -95,7 +95,7 @@ def _parsed(connection: "duckdb.DuckDBPyConnection", statement: str) -> list[dic
 
 
 def _matched(join: Mapping[str, object]) -> frozenset[str]:
-    """Return the columns that a join requires to be equal: by USING, or by `a.run = b.run`."""
+    """Return the columns that a join requires to be equal, by USING or by `a.run = b.run`."""
     names = {str(name).lower() for name in list_of(join.get("using_columns"))}
     for node in _nodes(join.get("condition")):
         if node.get("type") == "COMPARE_EQUAL":
@@ -109,7 +109,7 @@ _SIDES = ("left", "right")
 
 
 def _refuse(nodes: list[dict[str, object]]) -> None:
-    """Raise `UsageError` for a statement that reads anything but the tables."""
+    """Raise `UsageError` for a statement that reads anything other than the tables."""
     names = {
         str(table_of(entry)["key"]).lower()
         for node in nodes
@@ -118,7 +118,7 @@ def _refuse(nodes: list[dict[str, object]]) -> None:
     for node in nodes:
         if what := _out_of_reach(node, names):
             near = get_close_matches(what.lower(), TABLES, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(TABLES)}"
+            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(TABLES)}"
             raise UsageError(f"sql: {what} is not available; {hint}")
     for name in names:
         if name.startswith(_SYSTEM):
@@ -126,7 +126,7 @@ def _refuse(nodes: list[dict[str, object]]) -> None:
 
 
 def _nodes(tree: object) -> Iterator[dict[str, object]]:
-    """Yield the parts of a statement, at any depth."""
+    """Yield all parts of a statement, at any depth."""
     pending = [tree]
     while pending:
         part = pending.pop()
@@ -138,8 +138,8 @@ def _nodes(tree: object) -> Iterator[dict[str, object]]:
 
 
 def _out_of_reach(node: Mapping[str, object], names: set[str]) -> str | None:
-    """Return the forbidden thing that a part of a statement reads, if any; `own`: names that the
-    statement defines."""
+    """Return the forbidden source that a part of a statement reads, if any. `own` has the names
+    that the statement defines."""
     kind = node.get("type")
     if kind == "BASE_TABLE":
         name, schema = str(node["table_name"]), str(node["schema_name"]).lower()
@@ -158,20 +158,20 @@ def _out_of_reach(node: Mapping[str, object], names: set[str]) -> str | None:
 
 
 def mentioned(name: str, query: str) -> bool:
-    """Return whether a query may mention a name anywhere, in any case, quoted or not."""
+    """Return whether a query may mention a name, in any case, quoted or not."""
     return name.lower() in query.lower()
 
 
 def mentions_all(query: str, table: str) -> bool:
-    """Return whether a query may need columns of a table without naming them: `*`, a `FROM`
-    without a `SELECT`, a pivot, the table's name or alias as a value."""
+    """Return whether a query may need columns of a table without naming them: by `*`, a `FROM`
+    without a `SELECT`, a pivot, or the table's name or alias as a value."""
     text = re.sub(r"count\s*\(\s*\*\s*\)", "count()", query, flags=re.IGNORECASE)
     words = re.findall(r"[\w\"]+|\S", text.lower())
     if "*" in words or words.count("from") > words.count("select"):
         return True
     if {"columns", "pivot", "unpivot", "describe", "summarize", "natural"} & set(words):
         return True
-    # The table's name or alias in another place, without a following dot, means a whole row.
+    # The table's name or alias elsewhere, without a following dot, means a whole row.
     plain = query.lower().replace('"', "")
     aliases = re.findall(rf"\b{table}\s+(?:as\s+)?([a-z_]\w*)", plain)
     for name in {table, *aliases} - _AFTER:

@@ -1,4 +1,5 @@
-"""Draws the stages of a sweep, each below the one that it takes from, with its number of runs."""
+"""Draws the stages of a sweep as a tree: each below the stage that it starts from, with its number
+of runs."""
 
 from collections.abc import Iterator
 
@@ -33,7 +34,8 @@ def _below(plan: Plan, above: str | None) -> Iterator[Stage]:
 
 
 def of_stage(stage: Stage) -> str:
-    """Return what a stage is and takes: `dpo, from the best of sft and the base model`."""
+    """Describe the recipe of a stage and what it starts from: `dpo, from the best of sft and the
+    base model`."""
     recipe = " ".join(stage.recipe.reference.split())
     recipe = recipe if len(recipe) <= 40 else f"{recipe[:37]}..."
     words = " and ".join(map(_words, stage.sources))
@@ -45,7 +47,7 @@ def _words(source: Source) -> str:
 
 
 def size(plan: Plan) -> str:
-    """Return `4 cells x 3 seeds, 12 runs`."""
+    """Describe the size of a plan: `4 cells x 3 seeds, 12 runs`."""
     counts: dict[str, int] = {}
     for run in plan.runs:
         counts[run.cell] = counts.get(run.cell, 0) + 1

@@ -1,4 +1,5 @@
-"""Read the status of a sweep: what runs, what its launcher observes, and whether it is over."""
+"""Reads the status of a sweep: the states of its runs, its launcher's observations, and whether it
+has ended."""
 
 import os
 from collections import Counter
@@ -26,15 +27,17 @@ NOBODY = "no launcher is running: no runs are started until `sweeper resume`"
 
 
 class Status(NamedTuple):
-    """The status of a sweep when it was read. `counts`: its runs by state. `at_work`: a job or a
-    launcher runs. `finished`: nothing runs, and the events of the runs leave nothing to start.
+    """The status of a sweep at one time.
 
-    `launcher`: a launcher runs. Only then are there its observations of runs (`observed`: id ->
-    words), what does not answer it (`unreachable`), and the number of jobs that it runs at once, if
-    that is below the requested number (`limit`, with the reason `limit_why`). `held`: why the last
-    launcher started no more runs. `waits`: runs whose parents did not succeed, one line per reason.
-    `usage`: what the runs had used when a launcher last added it up. `to_come`: the number of runs
-    of each stage that are not known yet.
+    `counts`: the number of runs in each state. `at_work`: a job or a launcher is running.
+    `finished`: nothing is running, and no run is left to start. `launcher`: a launcher is running.
+    `held`: why the last launcher started no more runs. `waits`: runs whose parents did not succeed,
+    one line per reason. `usage`: what the runs had used when a launcher last added it up.
+    `to_come`: the number of runs of each stage that are not known yet.
+
+    The launcher publishes these only while it is running: its observations of runs (`observed`: id
+    -> text), what does not answer (`unreachable`), and the number of jobs that run at once, if it
+    is below the requested number (`limit`, with the reason `limit_why`).
     """
 
     sweep: str
@@ -60,7 +63,7 @@ class Status(NamedTuple):
         return 0 if all(state is State.SUCCEEDED for state, n in self.counts.items() if n) else 3
 
     def _repr_html_(self) -> str:
-        """Return the number of runs in each state, as a notebook shows it."""
+        """Return the number of runs in each state as HTML for a notebook."""
         words = "finished" if self.finished else "at work" if self.at_work else "not finished"
         rows = [(state.value, count) for state, count in self.counts.items()]
         return title(self.sweep, self.held or words) + table(("state", "runs"), rows)
@@ -81,7 +84,7 @@ class Status(NamedTuple):
 
 def read_status(sweep: "Sweep") -> Status:
     """Read the status from the runs of a sweep, and from what its launcher has published. Raises
-    `StoreError` if that cannot be read and the caller wants no report of it."""
+    `StoreError` if that is unreadable and errors are not collected."""
     from sweeper.sweep.lock import is_held
 
     runs = current(sweep.runs)
@@ -117,7 +120,7 @@ def read_status(sweep: "Sweep") -> Status:
 
 
 def stands_still(sweep: "Sweep") -> str | None:
-    """Return why no unfinished run of a sweep is started; None if a launcher starts them."""
+    """Return why unfinished runs of a sweep are not started; None if a launcher starts them."""
     from sweeper.sweep.lock import is_held
 
     reasons = held_of(_observations(sweep))
@@ -125,8 +128,8 @@ def stands_still(sweep: "Sweep") -> str | None:
 
 
 def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
-    """Return the runs that wait for others, as a launcher would observe them; and lines for people
-    about those that wait in vain."""
+    """Return the runs that wait for other runs, as a launcher would report them, and messages about
+    runs that wait in vain."""
     if not sweep.plan.stages:
         return {}, ()
     from sweeper.sweep.stage_waits import halted, told_of, waits  # most sweeps have no stages
@@ -169,8 +172,8 @@ def _observations(sweep: "Sweep") -> Observations:
 
 
 def check_service(sweep: "Sweep") -> None:
-    """Check that the record of the last launch is not damaged. Its content is not shown. A store
-    that does not answer is not an error here."""
+    """Raise an error if the record of the last launch is damaged. The status does not show it. A
+    store that does not answer is ignored here."""
 
     try:
         sweep.folder.read_service()
@@ -181,10 +184,10 @@ def check_service(sweep: "Sweep") -> None:
 
 
 def alarms_of(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
-    """Return the alarms of the newest attempts of these runs, the oldest first."""
+    """Return the alarms of the newest attempts of these runs, oldest first."""
     top = sweep.store.local_path(sweep.folder.alarms)
     if top is not None and not os.path.isdir(top):
-        return []  # nothing more is loaded for most sweeps
+        return []  # most sweeps have no alarms: load nothing more
     from sweeper.alarms import read
 
     attempts = {run.id: run.attempts for run in runs}

@@ -1,4 +1,4 @@
-"""Shows what a step's time is spent on, from the `time/...` metrics of recipes and
+"""Shows how the time of a step is divided, from the `time/...` metrics of recipes and
 tinker-cookbook."""
 
 import re
@@ -8,38 +8,38 @@ from typing import NamedTuple
 from sweeper.metrics.rows import as_float
 
 CLOCKS = ("time/total", "time/step", "time/step:total", "step_time")
-"""Metrics with the seconds of a whole step; the first that is recorded counts."""
+"""Metrics with the seconds of a whole step. The first recorded metric counts."""
 _TIMELINES = {
     "timing_gantt": "Gantt chart",
     "trace_events.jsonl": "trace",
     "timing_spans.jsonl": "spans",
 }
-"""What tinker-cookbook's files are that show the spans of steps on a time axis, by the beginnings
+"""The kinds of tinker-cookbook's files that show the spans of steps on a time axis, by the prefixes
 of their names."""
 
 _PREFIX, _SUM = "time/", ":total"
 _NOT_SUMS = (":count", ":mean", ":max", "_max", "_min", "_mean")
 _MOST = 1e15
-"""Seconds of a step above this are taken for a mistake."""
+"""More seconds than this for a step are taken for a mistake."""
 
 Sums = Callable[[str], tuple[float, int]]
-"""Returns the sum of a metric's values and their number."""
+"""A function that returns the sum of a metric's values and their number."""
 
 
 class StepTimes(NamedTuple):
-    """The mean seconds of a step, and those of each part of it, the longest first. Parts may
-    overlap: tinker-cookbook's spans lie in one another."""
+    """The mean seconds of a step and of each of its parts, longest first. Parts may overlap, since
+    tinker-cookbook's spans are nested."""
 
     seconds: float
     parts: Mapping[str, float]
 
     def share(self, part: str) -> float:
-        """Return the share of a part in the step, from 0 to 1."""
+        """Return the fraction of a step that a part takes."""
         return self.parts[part] / self.seconds
 
 
 def step_times(keys: Collection[str], sums: Sums) -> StepTimes | None:
-    """Return what the steps of a run were spent on. None if it did not record that."""
+    """Return how the time of a run's steps was divided; None if it was not recorded."""
     clock = next((key for key in CLOCKS if key in keys), None)
     named = {name: key for key in keys if key not in CLOCKS and (name := _part(key))}
     if clock is None or not named:
@@ -52,8 +52,8 @@ def step_times(keys: Collection[str], sums: Sums) -> StepTimes | None:
 
 
 def timelines(paths: Iterable[str]) -> dict[str, str]:
-    """Return, of the files of a run, the newest timeline of each kind. There is a Gantt chart for
-    every so many steps."""
+    """Return the newest timeline of each kind among the files of a run. tinker-cookbook writes a
+    Gantt chart at a regular number of steps."""
     newest: dict[str, str] = {}
     for path in sorted(paths, key=_by_number):
         name = path.rpartition("/")[2]
@@ -68,14 +68,14 @@ def _by_number(path: str) -> list[str | int]:
 
 
 def _part(key: str) -> str | None:
-    """Return the name of the part whose seconds the metric has, or None."""
+    """Return the name of the part whose seconds the metric records, or None."""
     if not key.startswith(_PREFIX) or key.endswith(_NOT_SUMS):
         return None
     return key.removeprefix(_PREFIX).removesuffix(_SUM)
 
 
 def of_rows(rows: Sequence[Mapping[str, object]]) -> StepTimes | None:
-    """Return what the steps with these metrics were spent on."""
+    """Return how the time of the steps with these metrics was divided."""
 
     def sums(key: str) -> tuple[float, int]:
         values = [value for row in rows if (value := as_float(row.get(key))) is not None]
@@ -86,7 +86,7 @@ def of_rows(rows: Sequence[Mapping[str, object]]) -> StepTimes | None:
 
 
 def mean_times(several: Sequence[StepTimes]) -> StepTimes | None:
-    """Return the means over runs. A part that a run does not record took it no time."""
+    """Return the means over runs. A part that a run does not record counts as 0 seconds."""
     if not several:
         return None
     names = dict.fromkeys(name for one in several for name in one.parts)

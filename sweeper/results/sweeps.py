@@ -1,4 +1,4 @@
-"""One sweep and its runs, read from a store. `registry.py` finds sweeps and makes DataFrames of
+"""A sweep and its runs, read from a store. `registry.py` finds sweeps and makes DataFrames of
 them."""
 
 import functools
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
 _NO_EVENTS: set[tuple[int, Event]] = set()
 _TOLD_BEFORE = (*OUTCOMES, Event.CLAIMED)
-"""Events that tell most about an earlier attempt, the most informative first."""
+"""Events with facts about the end of an attempt, the most informative first."""
 
 
 class Sweep:
-    """A launched grid: its plan and its runs. The plan and the states are read once, when the
-    object is made (one file, and one listing). Results are read on demand, or taken from the
-    cache `memory`.
+    """A launched grid: its plan and its runs.
 
-    Runs with events that are not in the plan do not appear. `told` is called with files that cannot
-    be read if the rest can be shown; without it they are errors. Raises `NotFound` if there is no
-    such sweep, `StoreError` if its plan is damaged.
+    The plan and the states are read once, when the object is made (one file and one listing).
+    Results are read on demand, or taken from the cache `memory`. Runs with events that are not in
+    the plan are left out. `told` is called with errors about unreadable files if the rest can be
+    shown; without `told`, they are raised. Raises `NotFound` if the sweep does not exist,
+    `StoreError` if its plan is damaged.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Sweep:
 
     @property
     def metric(self) -> dict[str, str] | None:
-        """The fields of the metric by name, or None if the grid names no metric."""
+        """The metric's name, goal and `at`, or None if the grid has no metric."""
         return None if self.plan.metric is None else self.plan.metric._asdict()
 
     def metric_of(self, stage: str | None) -> dict[str, str] | None:
@@ -82,7 +82,7 @@ class Sweep:
 
     @functools.cached_property
     def unseeded(self) -> bool:
-        """Whether replicates get no seed."""
+        """Whether replicates run without a seed."""
         return self.plan.unseeded
 
     @property
@@ -92,7 +92,7 @@ class Sweep:
 
     @functools.cached_property
     def launches(self) -> Launches:
-        """The launches of the sweep, which tell what its runs executed."""
+        """The launches of the sweep, which record what its runs executed."""
         return Launches(self.folder, self.plan)
 
     @functools.cached_property
@@ -104,8 +104,8 @@ class Sweep:
         )
 
     def is_finished(self, run: str, stage: str | None, *, retired: bool) -> bool:
-        """Return whether a run is finished (`states.is_finished`). Runs that share their set of
-        events share the answer."""
+        """Return whether a run is finished (`states.is_finished`). The answer is cached by the set
+        of events."""
         events = self.events.get(run, _NO_EVENTS)
         key = id(events), stage, retired
         finished = self._finished.get(key)
@@ -119,7 +119,7 @@ class Sweep:
         return {run.id: run for run in self.runs}
 
     def ancestors(self, run: str) -> tuple["SweepRun", ...]:
-        """Return the runs that a run started from, the nearest first."""
+        """Return the runs that a run started from, nearest first."""
         if not self._by_id[run].parents:
             return ()
         from sweeper.sweep.stage_runs import lineage  # for stages
@@ -128,7 +128,7 @@ class Sweep:
         return tuple(self._by_id[above.id] for above in lineage(planned_runs[run], planned_runs))
 
     def unreadable(self, error: StoreError) -> None:
-        """Report an unreadable file, or raise the error if no report is wanted."""
+        """Report an unreadable file; raise the error if errors are not collected."""
         if self.told is None:
             raise error
         self.told(error)
@@ -157,11 +157,11 @@ class _Ending(NamedTuple):
 
 
 _END = f"end {' '.join(_Ending._fields)}"
-"""The name of an `_Ending` in the cache: one with other fields has another name."""
+"""The name of an `_Ending` in the cache, which changes with its fields."""
 
 
 class SweepRun(RecordedRun):
-    """A run that a sweep has planned."""
+    """A run in the plan of a sweep."""
 
     def __init__(self, sweep: Sweep, planned: Run, state: RunState) -> None:
         super().__init__(sweep.folder, sweep.files, sweep.index, sweep.told)
@@ -186,7 +186,7 @@ class SweepRun(RecordedRun):
 
     @property
     def race(self) -> str | None:
-        """How the race for seeds of its sweep stands; None if there is none."""
+        """The state of the sweep's race for seeds; None if there is no race."""
         return sentence(self._sweep.plan)
 
     def folders(self) -> list[str]:
@@ -230,7 +230,7 @@ class SweepRun(RecordedRun):
 
         def read() -> list[Any] | None:
             endings.append(self._read_ending())
-            # An unreadable file may be readable later, with the same stamp.
+            # Do not cache: an unreadable file may become readable without a new stamp.
             return None if self._unreadable else list(endings[0])
 
         def recall() -> _Ending:
@@ -263,21 +263,20 @@ class SweepRun(RecordedRun):
         self, attempt: int, outcome: Outcome
     ) -> tuple[str | None, str | None, str | None]:
         """Return the launch of an attempt, the digest of the program that it ran in place, and the
-        time when it was opened, as far as they matter. `outcome` is the body of one of its
-        events."""
+        time when it was opened, where known. `outcome` is the body of one of its events."""
         happened = self._sweep.events.get(self.id, ())
         for event in (Event.CLAIMED, Event.INTENT):
             if outcome.launch is not None or (attempt, event) not in happened:
                 continue
             if outcome.program is not None or self._sweep.launches.is_certain:
-                continue  # nothing more to know
+                continue  # nothing more to learn
             with suppress(NotFound):
                 outcome = self.readable(functools.partial(self._body, attempt, event), NOTHING)
         return outcome.launch, outcome.program, outcome.time
 
     def used(self, attempt: int) -> Used:
-        """Return the usage in the outcome of an attempt, cached as long as that file is unchanged.
-        Without an outcome, the usage that its worker last reported."""
+        """Return the usage in the outcome of an attempt, cached as long as its file is unchanged.
+        Without an outcome, return the usage that the worker last reported."""
         happened = self._sweep.events.get(self.id, ())
         events = [event for event in OUTCOMES if (attempt, event) in happened]
         used_of: list[Used] = []
@@ -319,14 +318,14 @@ class SweepRun(RecordedRun):
 
     @property
     def awaited(self) -> bool:
-        """Whether runs of a later stage may still start from it."""
+        """Whether runs of a later stage may still start from this run."""
         plan = self._sweep.plan
         later = (stage for stage in plan.stages if stage.name in plan.unknown)
         return not self.retired and any(self.stage in stage.before for stage in later)
 
     @property
     def lineage(self) -> tuple["SweepRun", ...]:
-        """The runs that it started from, the nearest first."""
+        """The runs that this run started from, nearest first."""
         return self._sweep.ancestors(self.id)
 
     @property
@@ -337,19 +336,19 @@ class SweepRun(RecordedRun):
         return self._sweep.launches.of(ending.launch, ending.program, ending.opened)
 
     def origin_of(self, attempt: int) -> Origin | None:
-        """Return what an attempt ran, or is to run; None if that is not known."""
+        """Return what an attempt executed or will execute; None if unknown."""
         return self._sweep.launches.of(*self._launch_of(attempt, self.ended(attempt)))
 
     @property
     def provenance(self) -> dict[str, object]:
-        """The provenance of code and packages, as recorded at the launch that started the attempt
-        that counts; of the last launch if the run has not started."""
+        """The provenance of code and packages, recorded at the launch that started the deciding
+        attempt; of the last launch if the run has not started."""
         origin = self.origin
         return dict(self._sweep.plan.provenance or {}) if origin is None else origin.record
 
     @property
     def command(self) -> list[str] | None:
-        """The command of the deciding attempt; None for a recipe that is not a command."""
+        """The command of the deciding attempt; None if the recipe is not a command."""
         template = self._sweep.plan.recipe_of(self.stage).command
         if template is None:
             return None
@@ -361,12 +360,12 @@ class SweepRun(RecordedRun):
 
     @property
     def unseeded(self) -> bool:
-        """Whether its seed is only a number that distinguishes it within its cell."""
+        """Whether the seed is only a number that distinguishes the run within its cell."""
         return self._sweep.unseeded
 
     @property
     def retired_ones(self) -> int:
-        """The number of its sweep's runs that were started and are no longer in the grid."""
+        """The number of started runs of the sweep that are no longer in the grid."""
         return sum(run.retired and run.attempts > 0 for run in self._sweep.runs)
 
     @property

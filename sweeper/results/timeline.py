@@ -1,4 +1,4 @@
-"""A sweep's attempts on a time axis, as trace events that Perfetto and Chrome show."""
+"""Shows a sweep's attempts on a time axis, as trace events for Perfetto and Chrome."""
 
 # The format is Chrome's Trace Event Format: "X" is a span with `ts` and `dur` in microseconds, "M"
 # names a process (`pid`, a sweep) or a thread of it (`tid`, a run).
@@ -18,8 +18,8 @@ TraceEvent = dict[str, object]
 
 
 def trace_events(runs: Sequence[RecordedRun], now: datetime) -> list[TraceEvent]:
-    """Return the trace events of all attempts of runs of sweeps. An attempt that has not ended
-    lasts until `now`. Runs that no sweep planned have no recorded times and are left out."""
+    """Return the trace events of all attempts of the runs. An attempt that has not ended lasts
+    until `now`. Runs outside sweeps have no recorded times and are left out."""
     planned = [run for run in runs if isinstance(run, SweepRun)]
     sweeps = {name: number for number, name in enumerate(dict.fromkeys(r.sweep for r in planned))}
     events = [_named("process_name", pid, 0, name) for name, pid in sweeps.items()]
@@ -35,14 +35,14 @@ def _named(what: str, pid: int, tid: int, name: str) -> TraceEvent:
 
 
 def _spans(run: SweepRun, now: datetime) -> Iterator[TraceEvent]:
-    """Yield the spans of a run: of each attempt the wait for a worker, the work, and the times in
-    it when the service held it back."""
+    """Yield the spans of a run. For each attempt these are the wait for a worker, the work, and the
+    pauses when the service held it back."""
     for attempt in range(1, run.attempts + 1):
         outcome = run.ended(attempt)
         opened = _opened(run, attempt)
         started = _time(outcome.started or outcome.time)
         if opened is not None:
-            # Until a worker claims it: in the launcher's queue, or the backend's.
+            # Until a worker claims the attempt, it is in the launcher's queue or in the backend's.
             yield _span("waits to start", opened, started or now, {"attempt": attempt})
         if started is None:
             continue
@@ -62,7 +62,7 @@ def _spans(run: SweepRun, now: datetime) -> Iterator[TraceEvent]:
 
 
 def _pauses(pauses: Sequence[Paused], started: datetime, ended: datetime) -> Iterator[TraceEvent]:
-    """Yield the pauses of an attempt, each within it: a span shows only spans that lie in it."""
+    """Yield the pauses of an attempt, cut to its span, because viewers show only nested spans."""
     for pause in pauses:
         since = _time(pause.since or None)
         if since is None:
@@ -73,7 +73,7 @@ def _pauses(pauses: Sequence[Paused], started: datetime, ended: datetime) -> Ite
 
 
 def _opened(run: SweepRun, attempt: int) -> datetime | None:
-    """Return when an attempt was opened. None for one that its backend started again."""
+    """Return when an attempt was opened. None for an attempt that its backend restarted."""
     with suppress(NotFound):
         return _time(run.sweep_folder.read_event(run.id, attempt, Event.INTENT).time)
     return None

@@ -1,4 +1,4 @@
-"""Follow what changes: the status of a sweep until it is no longer running, or a log."""
+"""Follows what changes: the status of a sweep until it is no longer running, or a log."""
 
 import math
 import time
@@ -12,21 +12,21 @@ from sweeper.results.sweeps import Sweep
 from sweeper.store.opening import default_root
 
 _SECONDS = 1.0
-"""The usual interval between two polls, and the least one after a poll that failed."""
+"""Seconds between two polls, and at least between a failed poll and the next."""
 SHARE = 20
-"""Reading a whole sweep takes at most one part in this many of the time."""
+"""The pause after a slow poll is this many times its duration."""
 
 T = TypeVar("T")
 
 
 class Live(Generic[T]):
-    """A loop that reads something that changes, shows it, and pauses, until `ended`, which looks at
-    what was read. `status --follow`, `logs --follow`, the view of `watch` and `wait` use it.
+    """A loop that polls something, shows it, and pauses, until `ended` is true for what was read.
+    `status --follow`, `logs --follow`, the view of `watch`, and `wait` use it.
 
-    `pause` gives the seconds to the next poll; a poll that took long makes that `share` times its
-    own time. With `tell`, a store that no longer answers is reported once and asked again; one that
-    has not answered yet raises, and so does any without `tell`. Ctrl-C ends `run`, and nothing
-    else.
+    `pause` gives the seconds to the next poll; a slow poll is followed by a pause of `share` times
+    its duration. If a store no longer answers, that is reported once with `tell`, and polls
+    continue; without `tell`, and at the first poll, the error is raised. Ctrl-C ends `run` without
+    an error.
     """
 
     def __init__(
@@ -41,13 +41,12 @@ class Live(Generic[T]):
     ) -> None:
         self._read, self._ended, self._show = read, ended, show
         self._pause, self._share, self._tell = pause, share, tell
-        self._state: list[T] = []  # at most one
+        self._state: list[T] = []  # at most one message
         self._trouble = ""
         self.ended, self.pause = False, _SECONDS
 
     def poll(self) -> T:
-        """Read once and show it. Return what was read; the last that could be read if the store
-        does not answer."""
+        """Read once and show the result. Return the last result that could be read."""
         begun = time.monotonic()
         try:
             state = self._read()
@@ -68,7 +67,7 @@ class Live(Generic[T]):
         return state
 
     def run(self, timeout: float = math.inf) -> T:
-        """Poll until the end, or for `timeout` seconds. Return what was read last."""
+        """Poll until the end, or for `timeout` seconds. Return the last result."""
         deadline = time.monotonic() + timeout
         state = self.poll()
         while not self.ended and (left := deadline - time.monotonic()) > 0:
@@ -79,8 +78,8 @@ class Live(Generic[T]):
 
 def wait(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:
     """Wait at most `timeout` seconds until a sweep is no longer running, and return its status.
-    `finished` is False if the time is up, or if its launcher ended before all runs had. Raises
-    `NotFound`, `StoreError`."""
+    `finished` is False if the time is up, or if the launcher ended before all runs had ended.
+    Raises `NotFound`, `StoreError`."""
     return _live_status(sweep, root).run(timeout)
 
 

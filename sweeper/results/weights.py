@@ -1,4 +1,4 @@
-"""Downloads a checkpoint's adapter, and has tinker-cookbook make what other programs load."""
+"""Downloads a checkpoint's adapter, and converts it with tinker-cookbook for other programs."""
 
 import importlib.util
 import json
@@ -18,11 +18,12 @@ from sweeper.results.runs import RecordedRun
 from sweeper.results.service_requests import Service
 
 _SECONDS = 3600
-"""How long the service keeps the copy that is downloaded, if it cannot be deleted afterwards."""
+"""Seconds that the service keeps the exported copy if it cannot be deleted after the download."""
 _TOOL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cookbook_weights.py")
 STATE = "state_path"
 SAMPLER = "sampler_path"
-"""Keys of a record for the addresses of weights to train on from, and to sample from."""
+"""Keys of a record for the address of weights to continue training from, and of weights to sample
+from."""
 
 
 class Adapter(NamedTuple):
@@ -33,8 +34,9 @@ class Adapter(NamedTuple):
 
 
 def choose(run: RecordedRun, which: str, *keys: str) -> Row:
-    """Return the record of a run's checkpoint with an address under one of `keys` (default:
-    `STATE`): `final`, `best` by its metric, or by its name. Raises `NotFound`."""
+    """Return the record of a run's checkpoint: `final`, `best` by the metric, or a checkpoint's
+    name. Only records with an address under one of `keys` (default: `STATE`) count. Raises
+    `NotFound`."""
     keys = keys or (STATE,)
     records = [r for r in run.checkpoint_records() if any(r.get(key) for key in keys)]
     name = f"{run.sweep}/{run.name}"
@@ -48,16 +50,15 @@ def choose(run: RecordedRun, which: str, *keys: str) -> Row:
     named = [record for record in records if record.get("name") == which]
     if not named:
         names = ", ".join(str(record.get("name")) for record in records[-8:])
-        raise NotFound(f"{name}: no checkpoint {which!r}: there is {names}")
+        raise NotFound(f"{name}: no checkpoint {which!r}: choose from {names}")
     return named[-1]
 
 
 def download(service: Service, path: str, folder: str) -> Adapter:
-    """Download the adapter of a checkpoint to a new folder, in the files of PEFT's format. Raises
-    `NotFound` if the service no longer has it, `EnvironmentFailure` if it fails.
-
-    The SDK runs in a process of its own: it may abort the process at the end."""
-    # The SDK would retry for minutes; this fails at once.
+    """Download the adapter of a checkpoint to a new folder, in PEFT's format. Raises `NotFound` if
+    the service no longer has it, `EnvironmentFailure` if the download fails. The SDK runs in a
+    separate process, because it may abort its process at the end."""
+    # The SDK would retry for minutes. This request fails at once.
     service.ask("weights_info", "checkpoint", method="POST", body={"tinker_path": path})
     done = subprocess.run(
         [sys.executable, "-P", "-m", "sweeper.results.weights"],
@@ -98,7 +99,8 @@ def _export(url: str, path: str, folder: str) -> None:
 
 
 def _plain_name(file: str) -> str:
-    """Return the name of a file that the service lists. Raises `EnvironmentFailure` for a path."""
+    """Return the name of a file that the service lists. Raises `EnvironmentFailure` if the name is
+    a path."""
     if os.path.basename(file) != file or file in ("", ".", ".."):
         raise EnvironmentFailure(f"the service lists a file {file!r}, which is not a plain name")
     return file
@@ -124,16 +126,15 @@ def _base_model(folder: str) -> str:
 
 
 def find_cookbook(python: str | None) -> str:
-    """Return an interpreter that has tinker-cookbook: the given one, or this one. Raises
-    `UsageError`."""
+    """Return the given interpreter, or this one, if it has tinker-cookbook. Raises `UsageError`."""
     from sweeper.recipe.reference import find_python
 
     if python is not None:
         return find_python(python)
     if importlib.util.find_spec("tinker_cookbook") is None:
         raise UsageError(
-            "this needs tinker-cookbook: give --python, an interpreter that has it "
-            "(`make cookbook` makes .venv-cookbook/bin/python)"
+            "this needs tinker-cookbook: give the interpreter of an environment with "
+            "tinker-cookbook as --python (`make cookbook` makes .venv-cookbook/bin/python)"
         )
     return sys.executable
 
@@ -142,7 +143,7 @@ def by_cookbook(
     python: str, action: str, environ: Mapping[str, str], **arguments: str | None
 ) -> None:
     """Call a function of `tinker_cookbook.weights` in an interpreter that has it. Raises
-    `EnvironmentFailure` with its error."""
+    `EnvironmentFailure` with the error of the function."""
     done = subprocess.run(
         [python, _TOOL],
         input=json.dumps({"action": action, "arguments": arguments}),
@@ -157,7 +158,7 @@ def by_cookbook(
 
 
 def _main() -> int:
-    """Download what the request on standard input names. Return the exit code."""
+    """Download the checkpoint that the request on standard input names. Return the exit code."""
     try:
         _export(**json.loads(sys.stdin.read()))
     except Exception as error:  # noqa: BLE001  (the SDK's, the network's or the disk's)

@@ -21,19 +21,19 @@ from sweeper.errors import UsageError
 from sweeper.store.documents import dotted
 
 Scalar: TypeAlias = bool | int | float | str | None
-"""What a value in a condition can be."""
+"""A value in a condition."""
 
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 _DIGITS = 1000
 Record = TypeVar("Record", bound=Mapping[str, object])
 
 _DEPTH = 50
-"""How deep conditions may be nested."""
+"""The deepest nesting of conditions that is accepted."""
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
 def _equal(value: object, other: object) -> bool:
-    """Return whether two values are equal and of one type; to Python, True is 1."""
+    """Return whether two values are equal and have the same type. In Python, True equals 1."""
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
@@ -58,7 +58,7 @@ class Condition(ABC):
 
     @abstractmethod
     def holds(self, values: Mapping[str, object]) -> bool:
-        """Return whether it holds for a run with these values by key."""
+        """Return whether the condition holds for a run with these values by key."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class _Test(Condition):
 
 @dataclass(frozen=True)
 class _Compared(_Test):
-    """A comparison. It is false between values without an order (a text and a number, true and a
-    number, anything and null)."""
+    """A comparison. It is false between values without an order: a text and a number, true and a
+    number, or null and anything."""
 
     operator: str
     value: Scalar
@@ -138,7 +138,7 @@ def parse_where(text: str) -> Condition:
 
 def select(condition: Condition, records: Sequence[Record]) -> list[Record]:
     """Return the records of runs for which the condition holds. Raises `UsageError` for a key that
-    no run has, so that a misspelt condition does not look like an empty result."""
+    no run has, because a misspelt key would look like an empty result."""
     views = [keyed(record) for record in records]
     check_keys(condition.keys, views, records)
     return [record for record, view in zip(records, views, strict=True) if condition.holds(view)]
@@ -152,13 +152,13 @@ def check_keys(
     """Raise `UsageError` for a key that none of the runs has; `views` are their values by key."""
     known_keys = {key for view in views for key in view}
     for key in sorted(set(keys) - known_keys) if records else ():
-        import difflib  # few conditions are wrong
+        import difflib  # only needed for wrong conditions
 
         near = difflib.get_close_matches(key, sorted(known_keys), n=1)
         hint = (
             f"; did you mean {near[0]!r}?"
             if near
-            else f"; there is {', '.join(sorted(known_keys))}"
+            else f"; choose from {', '.join(sorted(known_keys))}"
         )
         if any(record.get("metric") == key for record in records):
             hint = "; `value` is the run's value of the metric " + key
@@ -166,25 +166,25 @@ def check_keys(
 
 
 def keyed(record: Mapping[str, object]) -> dict[str, object]:
-    """Return the values of a run by the keys that a condition may use: its configuration's, and
-    those of its record."""
+    """Return the values of a run by the keys of conditions: those of its configuration, and those
+    of its record."""
     config = table_of(record["config"])
-    config = {**config, **dict(dotted(config))}  # as `show` prints it
+    config = {**config, **dict(dotted(config))}  # as `show` prints the key
     fields = {key: value for key, value in record.items() if key != "config"}
     if "id" in record:
-        fields["run"] = record["id"]  # what the id is called in tables
+        fields["run"] = record["id"]  # tables call the id `run`
     qualified = {f"config.{key}": value for key, value in config.items()}
     return {**config, **qualified, **fields}
 
 
 class _Token(NamedTuple):
-    """`kind`: "op", "sign" (a bracket or a comma), "text" (it was quoted) or "word"."""
+    """A token. `kind` is "op", "sign" (a bracket or a comma), "text" (quoted) or "word"."""
 
     kind: str
     text: str
 
     def says(self, *words: str) -> bool:
-        """Return whether it is one of these keywords or signs."""
+        """Return whether the token is one of these keywords or signs."""
         return self.kind in ("word", "sign") and self.text.lower() in words
 
 
@@ -223,7 +223,7 @@ class _Parser:
     def whole(self) -> Condition:
         """Parse the whole text."""
         if not self._tokens:
-            raise self._wrong("it is empty")
+            raise self._wrong("the condition is empty")
         condition = self._condition()
         if self._next is not _END:
             hint = ", or quotes around the value" if self._next.kind == "sign" else ""
@@ -240,7 +240,7 @@ class _Parser:
         return token
 
     def _took(self, word: str) -> bool:
-        """Take this keyword or sign if it comes next. Return whether it did."""
+        """Consume this keyword or sign if it comes next. Return whether it did."""
         if not self._next.says(word):
             return False
         self._at += 1
@@ -310,7 +310,7 @@ class _Parser:
         if token.kind != "word":
             raise self._wrong("expected `key operator value`")
         if _NUMBER.fullmatch(token.text):
-            # Python refuses to read an integer of thousands of digits; as a float it is infinite.
+            # Python refuses to parse an integer of thousands of digits. As a float it is infinite.
             whole = len(token.text) <= _DIGITS and not re.search("[.eE]", token.text)
             return int(token.text) if whole else float(token.text)
         return _WORDS.get(token.text, token.text)

@@ -50,7 +50,7 @@ def test_two_base_models_on_the_same_prompts(engine, metered, tmp_path):
     assert [side["name"] for side in document["sides"]] == ["base", "base (2)"]
 
     for arguments, message in (
-        (("base", "base", "--prompts", str(prompts)), "base: name its model with --model"),
+        (("base", "base", "--prompts", str(prompts)), "base: name the base model with --model"),
         (("base", "--prompts", str(prompts)), "--checkpoints takes two or more"),
         (("base", "base"), "--checkpoints needs --prompts FILE, a JSONL file of prompts"),
         (("base", "nothing/here", "--prompts", str(prompts)), "no run 'nothing/here'"),

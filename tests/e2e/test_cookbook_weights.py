@@ -151,7 +151,7 @@ def test_a_refused_push_says_why_and_keeps_the_folder(
     assert done.returncode == 6
     [line] = done.stderr.splitlines()
     assert "tinker-cookbook: push failed: " in line and reason in line
-    assert line.endswith("is complete: the same command pushes it again")
+    assert line.endswith("is complete: repeat the command to push it again")
     assert (hub.repos, hub.objects) == ({}, {})
     before = (target / LARGE).stat().st_mtime_ns
     done = taught(*_pushing(target), **_at(hub))

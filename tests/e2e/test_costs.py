@@ -105,7 +105,7 @@ def test_the_meter_says_what_the_service_says(
     read = expected["forward_tokens"] + expected["prompt_tokens"]
     assert recorded["prefill"] + recorded["cached"] == read
     assert recorded["steps"] == sum(line["steps"] for line in ours) == 6
-    assert "both counts agree, to the token" in shell.run("costs", "whole", "--billing")
+    assert "the two counts are equal" in shell.run("costs", "whole", "--billing")
     billed = json.loads(shell.run("costs", "whole", "--billing", "--by", "run", "--json"))
     assert len(billed["costs"]) == 2
     assert billed["total"]["billed"]["train"] == recorded["train"]
@@ -281,14 +281,14 @@ def test_checkpoints_are_listed_expire_and_are_deleted_but_for_what_is_needed(sh
         entry["path"] for entry in listed() if entry["expires"] == then[entry["path"]]
     } == remaining
     refused = shell.run("checkpoints", "saving", "--delete", "--keep", "final", code=2)
-    assert "Then say --yes" in refused
+    assert "Confirm with --yes" in refused
     assert len(listed()) == len(before)
     output = shell.run("checkpoints", "saving", "--delete", "--keep", "final", "--yes")
     assert f"{len(before) - len(remaining)} checkpoints deleted" in output
     assert {entry["path"] for entry in listed()} == remaining
     for mistake, message in (
-        (("--keep", "worst", "--delete"), "'worst' is neither best nor final"),
+        (("--keep", "worst", "--delete"), "'worst' is not best or final"),
         (("--ttl", "soon"), "write a duration from 1h to 3650d, or never"),
-        (("--ttl", "2h", "--delete"), "--delete and --ttl: one of them"),
+        (("--ttl", "2h", "--delete"), "use either --delete or --ttl"),
     ):
         assert message in shell.run("checkpoints", "saving", *mistake, code=2)

@@ -186,7 +186,7 @@ def test_a_recorded_run_shows_its_data(recipes, tmp_path, capsys):
         (["GRID", "data=/nowhere.jsonl"], 2, "/nowhere.jsonl: cannot be read"),
         (["GRID", "--run", "other"], 5, "looked: no run 'other'"),
         (["GRID", "-n", "0"], 2, "--examples takes 1 to 100"),
-        (["looked", "--run", "x"], 2, "for a grid"),
+        (["looked", "--run", "x"], 2, "with a grid only"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(tmp_path, capsys, arguments, code, line):
@@ -200,4 +200,4 @@ def test_a_program_that_is_a_command_has_no_data_to_show(tmp_path, capsys):
     path = tmp_path / "command.yaml"
     path.write_text("name: looked\ncommand: [echo, '{lr}', '{log_path}']\ngrid: {lr: [1, 2]}\n")
     assert main(["data", str(path)]) == 2
-    assert "its program is a command" in capsys.readouterr().err
+    assert "looked runs a command" in capsys.readouterr().err

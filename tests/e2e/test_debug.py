@@ -113,7 +113,7 @@ def test_mistakes_cost_one_line(debugged: Debugged) -> None:
     output = shell.run("launch", "g.yaml", "--debug", "y=1", code=5)
     assert "--debug 'y=1': g has no such run, only x=1, x=2" in output
     output = shell.run("launch", "g.yaml", "--debug", "x=1", "--wait", code=2)
-    assert "--debug goes with neither --wait, --smoke nor --json" in output
+    assert "--debug does not work with --wait, --smoke or --json" in output
     (debugged.folder / "s.yaml").write_text(f"{GRID}command: [sh, -c, 'exit {{x}}']\n")
     output = shell.run("launch", "s.yaml", "--debug", "x=1", code=2)
     assert "--debug runs Python programs under pdb, and this command is 'sh -c" in output

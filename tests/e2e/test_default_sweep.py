@@ -122,7 +122,7 @@ def test_a_waiting_launch_and_retry_end_with_what_to_do_next(
     verb = ["--wait", "--plain", "--root", root]
     assert main(["launch", "g.yaml", *verb]) == 3
     first = capfd.readouterr()
-    assert f"`sweeper logs g --state failed --root '{root}'` shows what they printed" in first.err
+    assert f"`sweeper logs g --state failed --root '{root}'` shows their output" in first.err
     assert f"`sweeper retry g --root '{root}'` starts them again" in first.err
     (tmp_path / "good").touch()
     assert main(["retry", *verb]) == 0

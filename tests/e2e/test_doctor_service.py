@@ -80,5 +80,5 @@ def test_packages_are_of_the_versions_that_sweeper_takes(shell: Any) -> None:
     (old / "METADATA").write_text("Metadata-Version: 2.1\nName: s3fs\nVersion: 0.4.2\n")
     shell.environment["PYTHONPATH"] = str(site)
     failed = shell.run("doctor", code=6)
-    assert "s3fs 0.4.2 (0.4.2, which pip takes beside boto3" in failed
+    assert "s3fs 0.4.2 (0.4.2, which pip installs with boto3" in failed
     assert "`pip install 's3fs>=2026.9'`" in failed

@@ -125,7 +125,10 @@ def test_kubernetes(on_kube: Any, kube: Any) -> None:
     assert document["error"] == "kubernetes: the secret WANDB_API_KEY is empty in the job"
     grid.write_text(grid.read_text().replace("keys/empty", "nowhere/wandb"))
     document = _tried(on_kube, "--grid", "mine.yaml", code=6)
-    assert document["error"] == "not tried, because something is MISSING" and not document["steps"]
+    assert (
+        document["error"] == "backend not tested, because something is MISSING"
+        and not document["steps"]
+    )
     _nothing_is_left(on_kube, kube)
 
 

@@ -97,7 +97,7 @@ def test_what_it_writes_plans(
     output = _sweeper(tmp_path, "init", reference)
     fill = [*re.findall(r"^  (\S+):  # FILL IN", (tmp_path / f"{name}.yaml").read_text(), re.M)]
     warning = (
-        f"sweeper: warning: `sweeper plan` refuses this grid so far: fill in {', '.join(fill)}\n"
+        f"sweeper: warning: this grid is not ready for `sweeper plan`: fill in {', '.join(fill)}\n"
     )
     assert output.stderr == warning * bool(fill)
     assert output.stdout == f"wrote {name}.yaml; look at it with `sweeper plan {name}.yaml`\n"

@@ -60,7 +60,7 @@ def test_failures_are_told(local: Shell) -> None:
     assert "error: RuntimeError: the toy was told to fail" in shell.run("status", "toys", code=3)
     output = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
     assert {attempt for _, attempt, _ in shell.executed()} == {"1"}  # left alone
-    again = "6 failed: `sweeper logs toys --state failed` shows what they printed, `sweeper retry"
+    again = "6 failed: `sweeper logs toys --state failed` shows their output, `sweeper retry"
     assert again in output
     assert again in shell.run("launch", "grid.yaml", "fail=true")
 

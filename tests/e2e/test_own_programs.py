@@ -132,7 +132,7 @@ def test_a_program_of_stages_without_a_field_for_its_folder_or_a_seed(shell: She
     assert "found first" in log
     assert "found second" not in log
     listed = shell.run("ls", "staged")
-    assert "staged: seeds are not set; its replicates differ by themselves" in listed
+    assert "staged: no seeds are set" in listed
     shown = json.loads(shell.run("show", runs[0]["id"], "--json"))
     assert [record["name"] for record in shown["checkpoints"]] == ["final"]
     assert any("/both/first/metrics.jsonl" in file["path"] for file in shown["files"])

@@ -48,7 +48,7 @@ def test_cancel(shell: Shell, killed: bool) -> None:
     document = json.loads(shell.run("cancel", "toys", "--json"))
     assert {run["state"] for run in document["runs"]} == {"cancelled"}
     assert shell.states() == {"cancelled": 6}
-    assert "none of its 6 runs" in shell.run("cancel", "toys", "--state", "running")
+    assert "none of the 6 runs" in shell.run("cancel", "toys", "--state", "running")
     if not killed:
         assert launcher.wait(90) == 3
         launcher.communicate()
@@ -81,7 +81,7 @@ def test_a_retry_is_taken_up_by_the_launcher_at_work(local: Shell) -> None:
     shell.until(lambda: len(shell.executed()) >= 2)
     shell.run("cancel", "toys", "lr=0.3,seed=2")
     printed = shell.run("retry", "toys", "lr=0.3,seed=2")
-    assert "the running launcher of the sweep takes them up" in printed
+    assert "the running launcher starts them" in printed
     shell.hold.unlink()
     output, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, output + errors
@@ -195,7 +195,7 @@ def test_a_sweep_is_paused_widened_stopped_and_goes_on(shell: Shell) -> None:
     assert "toys: at most 4 at once" in shell.run("parallel", "toys", "4")
     assert "toys: continued" in shell.run("resume", "toys")
     shell.until(lambda: len({run for run, *_ in shell.executed()}) >= 4)
-    assert "its launcher has ended; running jobs continue" in shell.run("stop", "toys")
+    assert "the launcher has ended; running jobs continue" in shell.run("stop", "toys")
     assert launcher.wait(90) == 4
     launcher.communicate()
     assert "no launcher is running" in shell.run("stop", "toys")

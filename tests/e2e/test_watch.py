@@ -228,7 +228,9 @@ def test_closing_the_view_leaves_the_launcher_and_ctrl_c_interrupts_it(
     terminal.type(launch)
     terminal.wait("q close", "4 running", seconds=TIME)
     terminal.press("q")
-    terminal.wait("the view is closed; the launcher runs here, Ctrl-C ends it", gone="/ filter")
+    terminal.wait(
+        "the view is closed; the launcher runs here until you press Ctrl-C", gone="/ filter"
+    )
     terminal.press("C-c")
     terminal.wait("interrupted: running jobs continue", "code 130")
     terminal.type(f"clear; {launch}")

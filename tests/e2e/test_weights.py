@@ -56,7 +56,7 @@ def test_a_checkpoint_by_name_differs_from_the_final_one(taught: Run, tmp_path: 
     ("arguments", "code", "line"),
     [
         (("taught", "--to", "."), 2, "exists already"),
-        (("taught", "--to", "no/such/folder"), 2, "there is no folder"),
+        (("taught", "--to", "no/such/folder"), 2, "does not exist"),
         (("taught/lr=1e-2", "--which", "other", "--to", "x"), 5, "no checkpoint 'other'"),
         (("nothing", "--to", "x"), 5, "nothing"),
         (("taught", "--to", "x", "--push", "me/mine"), 2, "--push needs HF_TOKEN"),

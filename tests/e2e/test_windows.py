@@ -192,7 +192,7 @@ def test_a_terminal_shows_states_counts_and_last_screens(shell: Shell) -> None:
         sent.touch()
         terminal.run("pipe-pane", f"cat >>{sent}")
         begin.touch()
-        until(lambda: "type the prefix twice" in sent.read_text(errors="replace"))
+        until(lambda: "press the prefix twice" in sent.read_text(errors="replace"))
         shell.tmux("select-window", "-t", "s:=x=3")
         until(lambda: ". x=3,y=2 (running)" in terminal.screen())
         until(lambda: "6 running" in terminal.screen().splitlines()[-1])

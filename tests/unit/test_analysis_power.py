@@ -88,7 +88,7 @@ def test_analyze_prints_the_leads_that_seeds_find(
     words = ["analyze", "demo", "--root", str(tmp_path), "--no-pictures", "--power"]
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert "the best cell is named alone if" in out
+    assert "4 of 5 sweeps name the best cell alone if" in out
     assert any(line.split()[:1] == ["3"] for line in out.splitlines()) and "it leads by" in out
 
 

@@ -196,7 +196,7 @@ def test_a_deletion_asks_first_and_goes_on_where_one_was_killed(
     sweep: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sweep", "delete", "s"]) == 2
-    assert "Then say --yes" in capsys.readouterr().err
+    assert "Confirm with --yes" in capsys.readouterr().err
     before = {path for path in sweep.root.rglob("*") if path.is_file()}
     killed = Faults(lambda _, call: Fault.KILL_AFTER if call.startswith("store.remove") else None)
     with pytest.raises(Killed):

@@ -103,7 +103,7 @@ def test_ls_says_where_the_report_may_judge_otherwise(
     assert main(["ls", "up"]) == 0
     assert "sweeper best" not in capsys.readouterr().out  # it says `at: last`
     assert main(["ls", "noisy"]) == 0
-    assert "`sweeper best SWEEP` judges like the report" in capsys.readouterr().out
+    assert "`sweeper best SWEEP` uses the value of the report" in capsys.readouterr().out
 
 
 def test_status_lists_sweeps_by_their_time(

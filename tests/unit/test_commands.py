@@ -170,7 +170,9 @@ def test_show_has_everything(capsys: pytest.CaptureFixture[str]):
     assert ask(capsys, "show", "s/lr=3")["skipped"]["malformed lines"] == 1
     assert main(["show", "s/lr=3"]) == 0
     shown = capsys.readouterr().out
-    assert "oom" in shown and "1 malformed line of its metrics files could not be read" in shown
+    assert (
+        "oom" in shown and "1 malformed line of the run's metrics files could not be read" in shown
+    )
 
 
 def test_what_show_prints_of_a_configuration_is_a_condition(
@@ -316,7 +318,7 @@ def test_what_one_run_solves_and_another_fails_is_shown_with_both_answers(
     assert main([*given, "--full"]) == 0
     shown = capsys.readouterr().out
     assert "user: k1?\nassistant: lr=1,seed=0 says k1" in shown and "\x1b" not in shown
-    assert "lr=2,seed=0: lr=2,seed=0 says k1" in shown and "1 of 1 items, of 5" in shown
+    assert "lr=2,seed=0: lr=2,seed=0 says k1" in shown and "1 of 1 such items (5 items" in shown
     assert main(given) == 0
     assert "lr=1,seed=0 says k1" in capsys.readouterr().out
 
@@ -354,7 +356,7 @@ def test_words_that_may_be_another_s_are_marked(
     assert main(["rollouts", "rl"]) == 0
     head, _, *lines = capsys.readouterr().out.splitlines()
     texts = [line[head.index("text") :].strip() for line in lines[:5]]
-    of_group = "(its group's: --full)"
+    of_group = "(of the group; see --full)"
     assert texts == ["? reply 0", "? reply 1", of_group, of_group, "reply 4"]
     unsure = "from this trajectory, or from another one of equal reward in its group"
     assert lines[5:] == ["", f"?: {unsure}", "", "5 of 5 rollouts"]
@@ -362,7 +364,7 @@ def test_words_that_may_be_another_s_are_marked(
     first, second, third, _, last = capsys.readouterr().out.split("\u2500\u2500 ")[1:]
     for shown, reply in ((first, "reply 0"), (second, "reply 1")):
         assert f"note: {unsure}\nuser: why?\nassistant: {reply}\n" in shown
-    assert "note: everything said in its group: the transcript does not" in third
+    assert "note: all conversations of its group: the transcript does not" in third
     assert "assistant: reply 2\nassistant: reply 3\n" in third
     assert "note: " not in last and "assistant: reply 4\n" in last
     assert main(["rollouts", "rl", "--group", "2"]) == 0
@@ -645,6 +647,6 @@ def test_rollouts_of_a_sweep_are_those_of_its_runs(
     capsys.readouterr()
     assert main(["rollouts", "s/lr=1"]) == 0  # as tinker-cookbook's asynchronous training
     shown = capsys.readouterr().out
-    assert "text" not in shown.splitlines()[0] and "no text: the turns logged none" in shown
+    assert "text" not in shown.splitlines()[0] and "no text: neither the turns" in shown
     assert main(["rollouts", "s/lr=1", "--full"]) == 0
     assert "ended_at: 2026-11-30 00:53:20+00:00" in capsys.readouterr().out

@@ -183,7 +183,7 @@ def test_a_script_that_is_no_recipe_gets_a_command_with_its_options(
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     Path("train.py").write_text(SCRIPT)
     assert main(["init", "train.py", "--backend", "local"]) == 0
-    assert "refuses this grid so far: fill in data" in capsys.readouterr().err
+    assert "not ready for `sweeper plan`: fill in data" in capsys.readouterr().err
     text = Path("train.yaml").read_text()
     grid = parse_grid(text, "train.yaml")
     assert grid.command is not None and grid.command[1:] == (
@@ -221,7 +221,7 @@ def test_a_recipe_s_needed_fields_are_left_for_the_user_to_fill_in(
         'if __name__ == "__main__":\n    chz.nested_entrypoint(main)\n'
     )
     assert main(["init", "toy.py", "--backend", "local"]) == 0
-    assert "refuses this grid so far: fill in lr" in capsys.readouterr().err
+    assert "not ready for `sweeper plan`: fill in lr" in capsys.readouterr().err
     assert "  lr:  # FILL IN: float, needed, no default\n" in Path("toy.yaml").read_text()
     assert main(["plan", "toy.yaml"]) == 2
     assert "lr takes float, not null" in capsys.readouterr().err

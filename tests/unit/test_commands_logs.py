@@ -223,7 +223,7 @@ def test_a_sweep_that_is_removed_is_not_followed(
 
     monkeypatch.setattr("sweeper.commands.logs.time.sleep", sleep)
     monkeypatch.setattr("sweeper.commands.logs.time.monotonic", lambda: now[0])
-    with pytest.raises(NotFound, match="removed meanwhile"):
+    with pytest.raises(NotFound, match="removed while following"):
         logs.run(asked(printing, *selectors, follow=True))
     printed = capsys.readouterr().out
     assert printed.count("mine") == len(selectors)

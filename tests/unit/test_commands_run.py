@@ -83,11 +83,11 @@ def test_mistakes_are_one_line_each(tmp_path, monkeypatch, capsys):
     assert "cannot read no.txt: No such file" in run(capsys, "--each", "no.txt", code=2)
     assert "no command; the command follows --" in run(capsys, code=2)
     for wrong in ("true", "lauch.retries=0", "lr=1"):
-        assert f"{wrong!r}: launch.KEY=VALUE and seeds=N are settings" in run(
+        assert f"{wrong!r}: only launch.KEY=VALUE and seeds=N can be set" in run(
             capsys, wrong, "--", "true", code=2
         )
     assert "give either a command or --each" in run(capsys, "--each", "a", "--", "b", code=2)
-    assert "-f goes without --wait" in run(capsys, "-f", "--wait", "--", "true", code=2)
+    assert "-f does not work with --wait" in run(capsys, "-f", "--wait", "--", "true", code=2)
     assert "--name: 'a/b' is not a valid sweep name" in run(
         capsys, "--name", "a/b", "--", "true", code=2
     )
@@ -118,7 +118,7 @@ def test_gpus_are_asked_of_the_backend(backend, options, tmp_path, monkeypatch):
 def test_options_of_the_command_need_the_dashes(capsys):
     with pytest.raises(SystemExit):
         cli.main(["run", "python", "train.py", "--lr", "3"])
-    assert "; the options of the command follow --" in capsys.readouterr().err
+    assert "; put options of the command after --" in capsys.readouterr().err
 
 
 def test_words_after_the_dashes_are_the_command():

@@ -111,7 +111,7 @@ def test_export_writes_into_a_pipe_and_takes_the_format_of_the_suffix(
     }
     capsys.readouterr()
     assert main(["export", "s", "--out", "x.txt"]) == 2
-    assert "say --format csv or --format parquet" in capsys.readouterr().err
+    assert "choose --format csv or --format parquet" in capsys.readouterr().err
 
 
 def test_a_reader_of_an_export_may_leave_early(root: Path):

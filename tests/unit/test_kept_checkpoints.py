@@ -50,7 +50,7 @@ def test_what_is_at_work_or_to_be_kept_stays(written_sweep: Any) -> None:
     assert why.pop(_path("lr1", "2")) == why.pop(_path("lr2", "2")) == "to be kept"  # the best
     assert why.pop(_path("lr1", "3")) == why.pop(_path("lr2", "3")) == "to be kept"
     assert set(why) == {_path("lr3", str(step)) for step in (1, 2, 3)}
-    assert set(why.values()) == {"the run may not be over"}
+    assert set(why.values()) == {"the run may not have ended"}
     assert len(spared(found, runs, ())) == 3
 
 

@@ -211,7 +211,7 @@ def test_of_several_places_each_is_shown(tmp_path: Path, capsys: Any) -> None:
         ((), "here", "its jobs cannot read the folder"),
         (("launch.kubernetes.secrets={}",), ROOT, "say where the job finds KEY"),
         (("launch.kubernetes.image=null",), ROOT, "no image is given"),
-        (("--json",), ROOT, "--manifest and --json exclude each other: remove one"),
+        (("--json",), ROOT, "use either --manifest or --json"),
     ],
 )
 def test_what_a_launch_would_refuse(

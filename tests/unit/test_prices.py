@@ -196,10 +196,10 @@ def test_costs_by_combinations_of_settings_days_and_models(
     ]  # fmt: skip
     assert printed[6].split()[0] == "all"
     for by, code, line in (
-        ("ranks,model", 5, "no run is given 'ranks'; did you mean 'rank'?"),
+        ("ranks,model", 5, "no run has the setting 'ranks'; did you mean 'rank'?"),
         ("rank,rank", 2, "--by rank,rank: name each setting once"),
         ("rank,", 2, "--by rank,: name each setting once"),
-        ("chain,rank", 2, "--by chain: takes no other key"),
+        ("chain,rank", 2, "--by chain takes no other key"),
     ):
         assert main(["costs", "s", "--root", root, "--by", by]) == code
         assert line in capsys.readouterr().err

@@ -88,7 +88,7 @@ def test_only_what_changed_is_told() -> None:
         "held: all fail alike",
     ]
     assert changes(before, before, seen | slowed, seen).sentences == [
-        "the limit is back to that of the grid"
+        "the limit of the grid applies again"
     ]
     assert changes(before, before, seen, seen | {"launcher": False}).sentences == [
         "no launcher is running: no runs are started until `sweeper resume`"

@@ -494,7 +494,7 @@ def test_a_root_that_is_away_is_told_and_the_others_are_shown(
     monkeypatch.delenv("SWEEPER_ROOT")
     (root.parent / "sweeps").rename(root.parent / "others")
     code, _, error = say("status")
-    assert code == 0 and "nothing has been launched from here yet" in error
+    assert code == 0 and "no sweep has been launched from this folder yet" in error
 
 
 def test_a_log_that_cannot_be_read_hides_no_other(root: Path, say: Say) -> None:
