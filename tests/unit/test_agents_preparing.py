@@ -44,8 +44,8 @@ class Hub(BaseHTTPRequestHandler):
             models = [{"model_name": name, "max_context_length": 32768} for name in names]
             return {"supported_models": models}
         if path == "/api/datasets":
-            found = [{"id": "openai/gsm8k", "downloads": 5, "likes": 3}, {"id": "other/x"}]
-            return [one for one in found if given["search"] in str(one["id"])]
+            datasets = [{"id": "openai/gsm8k", "downloads": 5, "likes": 3}, {"id": "other/x"}]
+            return [dataset for dataset in datasets if given["search"] in str(dataset["id"])]
         if given.get("dataset") != "openai/gsm8k":
             return None
         if path == "/info":
@@ -89,13 +89,13 @@ def ask(grids: Path, tool: str, **given: Any) -> Any:
         async with Client(make_server(workspace)) as client:
             return await client.call_tool(tool, given)
 
-    found = asyncio.run(call())
-    return found.content[0].text if found.is_error else found.structured_content
+    result = asyncio.run(call())
+    return result.content[0].text if result.is_error else result.structured_content
 
 
 def test_a_dataset_of_the_hub_is_searched_described_read_and_saved(hub: Any, grids: Path) -> None:
-    found = ask(grids, "datasets", place="hub", search="gsm8k")["datasets"]
-    assert found == [{"name": "openai/gsm8k", "downloads": 5, "likes": 3}]
+    datasets = ask(grids, "datasets", place="hub", search="gsm8k")["datasets"]
+    assert datasets == [{"name": "openai/gsm8k", "downloads": 5, "likes": 3}]
     gsm8k = {"place": "hub", "name": "openai/gsm8k"}
     described = ask(grids, "datasets", **gsm8k)["configs"]["main"]
     assert described["features"] == {"question": "string", "tags": ["string"]}
@@ -129,16 +129,16 @@ def test_local_files_are_described_and_their_text_marked(grids: Path) -> None:
     (grids / "a.jsonl").write_text(f'{{"text": "{ORDER}", "n": 1}}\n\n{{"text": "b"}}\n')
     (grids / "b.csv").write_text("x,y\n1,2\n")
     (grids / "wrong.jsonl").write_text('{"a": 1}\n[2]\n')
-    found = ask(grids, "datasets", search=".")["datasets"]
-    assert [one["name"] for one in found] == ["a.jsonl", "b.csv", "wrong.jsonl"]
+    datasets = ask(grids, "datasets", search=".")["datasets"]
+    assert [dataset["name"] for dataset in datasets] == ["a.jsonl", "b.csv", "wrong.jsonl"]
     described = ask(grids, "datasets", name="a.jsonl", offset=0, rows=1)
     assert described["features"] == {"text": {"str": 2}, "n": {"int": 1}}
     assert (described["rows"], described["total"], len(described["rows_shown"])) == (2, 2, 1)
     assert f">{ORDER}</data-" in described["rows_shown"][0]["text"]
     assert ask(grids, "datasets", name="b.csv", save="c.jsonl")["saved"]["rows"] == 1
     assert (grids / "c.jsonl").read_text() == '{"x": "1", "y": "2"}\n'
-    said = ask(grids, "datasets", name="wrong.jsonl")
-    assert "wrong.jsonl:2: is no JSON object: write one per line" in said
+    error = ask(grids, "datasets", name="wrong.jsonl")
+    assert "wrong.jsonl:2: is no JSON object: write one per line" in error
 
 
 def test_models_have_the_prices_that_sums_use(
@@ -167,10 +167,10 @@ def test_a_recipes_grid_can_be_planned_as_it_is(grids: Path) -> None:
 
 
 def test_power_is_that_of_the_report(grids: Path) -> None:
-    found = ask(grids, "power", cells=4, lead=2.0)
-    assert found["seeds_for_lead"] == seeds_for(2.0, 4)
-    assert found["unit"] == "standard deviations between seeds" and "notice" not in found
-    leads = {row["seeds"]: row["lead"] for row in found["leads"]}
+    power = ask(grids, "power", cells=4, lead=2.0)
+    assert power["seeds_for_lead"] == seeds_for(2.0, 4)
+    assert power["unit"] == "standard deviations between seeds" and "notice" not in power
+    leads = {row["seeds"]: row["lead"] for row in power["leads"]}
     assert leads[5] == round(lead_found(4, 5), 2) and leads[20] < leads[5] < leads[2]
     sweep = written.Written(grids.parent / "root", "s", {"lr": [1, 2]})
     for rate in (1, 2):

@@ -111,8 +111,8 @@ def test_the_skills_are_where_agents_look_and_others_are_kept(tmp_path: Path) ->
             assert path.read_text() == skill_text(name)
             assert f"name: {name}\n" in path.read_text().split("---")[1]
     path.write_text("mine")
-    (said,) = session.prepare(str(tmp_path))
-    assert "differs from this version's, and is kept" in said and path.read_text() == "mine"
+    (notice,) = session.prepare(str(tmp_path))
+    assert "differs from this version's, and is kept" in notice and path.read_text() == "mine"
 
 
 PODMAN = ["--in", "podman", "--image", "an-image"]
@@ -141,11 +141,11 @@ WRONG: list[tuple[list[str], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "code", "said"), WRONG)
+@pytest.mark.parametrize(("words", "code", "message"), WRONG)
 def test_what_is_wrong_costs_a_line(
     words: list[str],
     code: int,
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -160,7 +160,7 @@ def test_what_is_wrong_costs_a_line(
     given = ["--model", "m", "--prompt", "gsm8k", "--agent", "true", "--in", "local"]
     assert main(["agent", "start", *given, *words]) == code
     lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1 and said in lines[0]
+    assert len(lines) == 1 and message in lines[0]
     assert not (tmp_path / "agents").exists() and not (tmp_path / "sweeps").exists()
 
 

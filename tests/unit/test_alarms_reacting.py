@@ -89,9 +89,9 @@ def test_a_run_that_did_not_record_what_it_is_judged_by(scene: Scene) -> None:
         scene.backend.end(f"{run}-a1")
     scene.step(2.5)
     scene.step(2.5)
-    found = {alarm.run: alarm for alarm in alarms(scene.folder)}
-    assert {alarm.rule for alarm in found.values()} == {"metric"}
-    assert {run: alarm.message for run, alarm in found.items()} == {
+    by_run = {alarm.run: alarm for alarm in alarms(scene.folder)}
+    assert {alarm.rule for alarm in by_run.values()} == {"metric"}
+    assert {run: alarm.message for run, alarm in by_run.items()} == {
         scene.ids[0]: "no 'test/nl' was recorded; recorded: test/nll, loss",
         scene.ids[1]: "test/nl is never a number: it was recorded as null",
         scene.ids[2]: "no 'test/nl' was recorded, nor anything else",  # it wrote no metrics
@@ -230,7 +230,7 @@ def test_a_command_that_does_not_start_is_told(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "output"),
     [
         ("echo no; echo got $THE_KEY", "got ***"),
         ("echo got $THE_KEY | tr '\\n' ' '", "got ***"),
@@ -244,7 +244,7 @@ def test_a_command_that_does_not_start_is_told(scene: Scene) -> None:
     ],
 )
 def test_what_a_command_says_goes_on_record_without_secrets(
-    make_scene: Any, monkeypatch: pytest.MonkeyPatch, script: str, told: str | None
+    make_scene: Any, monkeypatch: pytest.MonkeyPatch, script: str, output: str | None
 ) -> None:
     scene = make_scene(1)
     secrets = {"THE_KEY": "key-abcdefg", "OWN": "1234", "PLAIN": "4321", "QUERY_TOKEN": "a b/c+d&e"}
@@ -261,7 +261,7 @@ def test_what_a_command_says_goes_on_record_without_secrets(
     scene.backend.end(f"{scene.ids[0]}-a1")
     assert scene.scheduler.run().finished  # it waits for the command
     action = read_json(scene.store, scene.folder.action(scene.ids[0], 1, "divergence"))
-    assert action["outcome"] == "ended with 3" + (f": {told}" if told else "")
+    assert action["outcome"] == "ended with 3" + (f": {output}" if output else "")
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY])
@@ -350,9 +350,9 @@ def test_a_low_disk_is_said_again_once_that_attempt_is_over(
         scene.worker(run, 1, Event.CLAIMED, host="node7")
         scene.beat(run, host="node7", machine=full)
         scene.step(2.5)
-    said = {(first, 1)}
-    assert {(a.run, a.attempt) for a in alarms(scene.folder)} == said
-    for ended, attempt, told in ((first, 1, (second, 1)), (second, 1, (first, 2))):
+    expected = {(first, 1)}
+    assert {(a.run, a.attempt) for a in alarms(scene.folder)} == expected
+    for ended, attempt, alarmed in ((first, 1, (second, 1)), (second, 1, (first, 2))):
         scene.worker(ended, attempt, Event.PREEMPTED, reason="terminated")
         scene.backend.end(f"{ended}-a{attempt}")
         scene.step(0.5)
@@ -362,11 +362,11 @@ def test_a_low_disk_is_said_again_once_that_attempt_is_over(
         scene.beat(ended, attempt + 1, host="node7", machine=full)
         scene.step(2.5)
         lines = scene.step(2.5).alarms
-        said.add(told)
-        assert {(a.run, a.attempt) for a in alarms(scene.folder)} == said
+        expected.add(alarmed)
+        assert {(a.run, a.attempt) for a in alarms(scene.folder)} == expected
     assert lines[-1].startswith("alarm: x=0 (attempt 2): disk: 0.1 GB are free")
     acted = {(a.run, a.attempt): a.actions for a in alarms(scene.folder)}
-    assert acted == dict.fromkeys(said, ()) | {(first, 1): ("run",)}
+    assert acted == dict.fromkeys(expected, ()) | {(first, 1): ("run",)}
 
 
 def test_a_full_disk_stops_one_run_and_none_that_takes_its_place(make_scene: Any) -> None:
@@ -428,8 +428,8 @@ def test_paused_is_observed_and_is_not_stalled(scene: Scene) -> None:
     for _ in range(4):
         scene.beat(scene.ids[0], paused=pause, time="2026-01-01T12:01:00Z")
         scene.step(50)
-    said = scene.observed()["observed"][scene.ids[0]]
-    assert said == "paused: rate limit since 12:00:03Z"
+    observed = scene.observed()["observed"][scene.ids[0]]
+    assert observed == "paused: rate limit since 12:00:03Z"
     assert alarms(scene.folder) == []
 
 

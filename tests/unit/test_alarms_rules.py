@@ -30,13 +30,13 @@ def run(
     given: Mapping[str, Any] | None = None,
 ) -> dict[str, Evidence]:
     """What the rules find in these rows: the first evidence of each."""
-    history, limits, found = History(), resolve(given), dict[str, Evidence]()
+    history, limits, evidence_of = History(), resolve(given), dict[str, Evidence]()
     for step, row in enumerate(rows):
         more = {role: values[step] for role, values in (extra or {}).items()}
         history.add({"step": step, **row}, more)
         for rule, evidence in judge(history, limits, no_failure).items():
-            found.setdefault(rule, evidence)
-    return found
+            evidence_of.setdefault(rule, evidence)
+    return evidence_of
 
 
 def of(key: str, values: Iterable[float], **others: Iterable[float]) -> list[dict[str, float]]:
@@ -66,9 +66,9 @@ def test_a_run_that_learns_is_left_alone() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_nan(value: float) -> None:
-    found = run([{LOSS: 1.0, "any/key": 2.0}, {LOSS: 0.9, "any/key": value}])
-    assert found["nan"][:2] == ("any/key", 1)
-    assert found["nan"].value == pytest.approx(value, nan_ok=True)
+    raised = run([{LOSS: 1.0, "any/key": 2.0}, {LOSS: 0.9, "any/key": value}])
+    assert raised["nan"][:2] == ("any/key", 1)
+    assert raised["nan"].value == pytest.approx(value, nan_ok=True)
     assert (
         run([{"text": "NaN", "n": 10**400, "flag": True, "none": None, "list": [math.nan]}]) == {}
     )
@@ -77,15 +77,15 @@ def test_nan(value: float) -> None:
 @pytest.mark.parametrize(("text", "value"), [("NaN", math.nan), ("-inf", -math.inf)])
 def test_a_text_for_nan_is_nan(text: str, value: float) -> None:
     """Programs that write strict JSON write texts for what it does not have."""
-    found = run([{LOSS: 1.0}, {LOSS: text}])["nan"]
-    assert found[:2] == (LOSS, 1) and found.value == pytest.approx(value, nan_ok=True)
+    evidence = run([{LOSS: 1.0}, {LOSS: text}])["nan"]
+    assert evidence[:2] == (LOSS, 1) and evidence.value == pytest.approx(value, nan_ok=True)
 
 
 def test_null_after_numbers_may_be_nan() -> None:
     """Others write null; but null is also what tables have where an evaluation is rare."""
-    found = run([{LOSS: value} for value in (3.0, 2.0, 1.5, None)])["nan"]
-    assert found[:2] == (LOSS, 3)
-    assert found.message == (
+    evidence = run([{LOSS: value} for value in (3.0, 2.0, 1.5, None)])["nan"]
+    assert evidence[:2] == (LOSS, 3)
+    assert evidence.message == (
         f"{LOSS} is null at step 3, was 1.5 before: some programs write null for NaN"
     )
     rare = [1.0, None, None, 0.9, None, None, 0.8, None, None]
@@ -94,11 +94,11 @@ def test_null_after_numbers_may_be_nan() -> None:
 
 
 def test_divergence() -> None:
-    found = run(of(LOSS, [7.11, 4.21, 170, 27.4, 54.8, 163, 40.3]))["divergence"]
-    assert found.step == 5
-    assert found.value == 54.8
-    assert found.bound == pytest.approx(2 * 7.11)
-    assert "7.11 at the start" in found.message
+    evidence = run(of(LOSS, [7.11, 4.21, 170, 27.4, 54.8, 163, 40.3]))["divergence"]
+    assert evidence.step == 5
+    assert evidence.value == 54.8
+    assert evidence.bound == pytest.approx(2 * 7.11)
+    assert "7.11 at the start" in evidence.message
     given_back = run(of(LOSS, [*FALLING, *([4.5] * 6)]))["divergence"]
     assert given_back.bound is not None
     assert given_back.bound < 4.5
@@ -111,19 +111,19 @@ def test_a_loss_below_zero_does_not_diverge_by_its_ratio() -> None:
 
 
 def test_spike() -> None:
-    found = run(of(LOSS, [*FALLING, 9.0, 0.2, 0.2]))
-    assert set(found) == {"spike"}
-    assert found["spike"].step == len(FALLING)
+    raised = run(of(LOSS, [*FALLING, 9.0, 0.2, 0.2]))
+    assert set(raised) == {"spike"}
+    assert raised["spike"].step == len(FALLING)
     assert run(of(LOSS, [*FALLING, 0.9, 0.2, 0.2])) == {}  # large beside 0.2, small beside 7
     assert run(of(LOSS, [7.0, 5.0, 60.0, 4.0, 3.0, 2.0])) == {}  # too early to tell
     assert run(of(LOSS, [*FALLING, 9.0]), given={"spike": {"lost": 2.0}}) == {}
 
 
 def test_collapse() -> None:
-    found = run(of(REWARD, [0.3, 0.4, 0.5, *([0.6] * 20), *([0.02] * 12)]))["collapse"]
-    assert found.bound == pytest.approx(0.3 * 0.6)
-    assert found.step is not None
-    assert found.step <= 33
+    evidence = run(of(REWARD, [0.3, 0.4, 0.5, *([0.6] * 20), *([0.02] * 12)]))["collapse"]
+    assert evidence.bound == pytest.approx(0.3 * 0.6)
+    assert evidence.step is not None
+    assert evidence.step <= 33
     noisy = [0.0, 0.3, 0.1, 0.0, 0.2, 0.3, 0.0, 0.1, 0.3, 0.2] * 3
     assert run(of(REWARD, noisy)) == {}
     assert run(of(REWARD, [0.0] * 30)) == {}
@@ -135,18 +135,18 @@ def test_collapse() -> None:
 def test_a_sparse_reward_has_not_collapsed() -> None:
     draw = random.Random(0)
     for share in (0.05, 0.1, 0.2, 0.4):
-        found = run(of(REWARD, [float(draw.random() < share) for _ in range(150)]))
-        assert "collapse" not in found
+        raised = run(of(REWARD, [float(draw.random() < share) for _ in range(150)]))
+        assert "collapse" not in raised
     learned = [float(draw.random() < 0.6) for _ in range(60)]
     assert "collapse" in run(of(REWARD, [*learned, *([0.0] * 15)]))
 
 
 def test_a_loss_that_leaps_about_zero_does_not_diverge() -> None:
-    draw, found = random.Random(0), list[bool]()
+    draw, raised = random.Random(0), list[bool]()
     for _ in range(10):
         noise = [draw.gauss(0.02, 0.02) for _ in range(200)]
-        found.append("divergence" in run(of("loss", noise)))
-    assert sum(found) == 0  # before the noise of its steps counted there were 7
+        raised.append("divergence" in run(of("loss", noise)))
+    assert sum(raised) == 0  # before the noise of its steps counted there were 7
     # The same leaps far above where it began are told at once.
     wild = run(of("loss", [7.3, 6.5, 5.7, 10.0, 1112.9, 34.2, 2272.8, 699.8]))
     assert wild["divergence"].step == 6
@@ -170,20 +170,20 @@ def test_entropy() -> None:
 )  # fmt: skip
 def test_mismatch(values: list[float], step: int | None) -> None:
     """Later it is drift of the policy, which the rule kl judges."""
-    found = run(of("optim/kl_sample_train_v2", values)).get("mismatch")
-    assert (found and found.step) == step
+    evidence = run(of("optim/kl_sample_train_v2", values)).get("mismatch")
+    assert (evidence and evidence.step) == step
     assert run(of("kl_policy_base", [0.2] * 3)) == {}
     for first in (0.00001, -0.002):
-        found = run(of("optim/kl_sample_train_v2", [first, 0.004]))["mismatch"]
-        assert found.bound == 0.001
-        assert f"more than 0.001; its first value is {first:.2g}" in found.message
+        evidence = run(of("optim/kl_sample_train_v2", [first, 0.004]))["mismatch"]
+        assert evidence.bound == 0.001
+        assert f"more than 0.001; its first value is {first:.2g}" in evidence.message
 
 
 def test_gradient() -> None:
     key, usual = "optim/unclipped_grad_l2:mean", [1.0, 1.4, 0.8, 1.1, 0.9] * 3
-    found = run(of(key, [*usual, 30.0, 45.0, 60.0]))["gradient"]
-    assert (found.key, found.step, found.bound) == (key, 17, 10.0)
-    assert "its median before was 1" in found.message
+    evidence = run(of(key, [*usual, 30.0, 45.0, 60.0]))["gradient"]
+    assert (evidence.key, evidence.step, evidence.bound) == (key, 17, 10.0)
+    assert "its median before was 1" in evidence.message
     assert run(of("grad_norm", [*usual, 300.0, 1.0, 200.0, 1.2])) == {}  # spikes
     assert run(of("grad_norm", [1.2**step for step in range(40)])) == {}  # slow growth
     assert run(of("grad_norm", [0.1, 0.1, 9.0, 9.0, 9.0])) == {}  # a warm-up
@@ -199,14 +199,14 @@ def test_kl() -> None:
 
 
 def test_no_signal() -> None:
-    found = run(both(mixed=[0.0] * 8, good=[0.0] * 8))["no_signal"]
-    assert (found.key, found.step, found.value) == (MIXED, 7, 0.0)
+    evidence = run(both(mixed=[0.0] * 8, good=[0.0] * 8))["no_signal"]
+    assert (evidence.key, evidence.step, evidence.value) == (MIXED, 7, 0.0)
     assert run(both(mixed=[0.0] * 7, good=[0.0] * 7)) == {}
     assert run(both(mixed=[0.0] * 12, good=[1.0] * 12)) == {}  # it can do them all
     assert run(both(mixed=[0.0, 0.125] * 6, good=[0.0] * 12)) == {}
     shares = {MIXED: 0.0, GOOD: 0.25, "env/all/by_group/frac_all_bad": 0.75}
-    told = run([shares] * 8)["no_signal"].message
-    assert "(75% were all wrong, 25% were all right)" in told
+    message = run([shares] * 8)["no_signal"].message
+    assert "(75% were all wrong, 25% were all right)" in message
     inverted = of("frac_reward_zero_std", [1.0] * 8)
     assert set(run(inverted)) == {"no_signal"}
     assert run(of("frac_reward_zero_std", [0.5] * 12)) == {}
@@ -223,27 +223,27 @@ def test_no_signal() -> None:
 )
 def test_answers_that_cannot_be_judged_are_told_at_the_first_step(key: str) -> None:
     bound = {"judge_failed": {"raises": 0.1}}
-    found = run(of(key, [0.0, 0.0625, 0.875]), given=bound)["judge_failed"]
-    assert (found.key, found.step, found.value, found.bound) == (key, 2, 0.875, 0.1)
-    assert "88% of the answers could not be judged at step 2" in found.message
+    evidence = run(of(key, [0.0, 0.0625, 0.875]), given=bound)["judge_failed"]
+    assert (evidence.key, evidence.step, evidence.value, evidence.bound) == (key, 2, 0.875, 0.1)
+    assert "88% of the answers could not be judged at step 2" in evidence.message
     assert run(of(key, [0.0625] * 12), given=bound) == {}
     given = {"judge_failed": {"above": 0.9, "raises": 0.9}}
     assert run(of(key, [0.875]), given=given) == {}
 
 
 def test_one_answer_on_which_a_reward_function_raises_is_enough() -> None:
-    found = run(of("env/all/frac_reward_failed", [0.0, 1 / 256]))["judge_failed"]
-    assert (found.step, found.bound) == (1, 0.0)
-    assert "0.39% of the answers could not be judged" in found.message
+    evidence = run(of("env/all/frac_reward_failed", [0.0, 1 / 256]))["judge_failed"]
+    assert (evidence.step, evidence.bound) == (1, 0.0)
+    assert "0.39% of the answers could not be judged" in evidence.message
     assert run(of("env/all/frac_verifier_failed", [1 / 256] * 12)) == {}
 
 
 def test_plateau() -> None:
     draw = random.Random(0)
     level = [draw.gauss(0.3, 0.05) for _ in range(200)]
-    found = run(of(REWARD, level))["plateau"]
-    assert (found.key, found.bound) == (REWARD, 60.0)
-    assert "has not improved for 60 steps" in found.message
+    evidence = run(of(REWARD, level))["plateau"]
+    assert (evidence.key, evidence.bound) == (REWARD, 60.0)
+    assert "has not improved for 60 steps" in evidence.message
     slow = [0.2 + step / 1000 + draw.gauss(0, 0.05) for step in range(500)]
     assert "plateau" not in run(of(REWARD, slow))
     assert "plateau" not in run(of(REWARD, [0.95] * 200))  # solved
@@ -260,8 +260,8 @@ def test_plateau() -> None:
 
 def test_length() -> None:
     grown = [4.0] * 10 + [6.0, 9.0, 12.0, 14.0, 16.0, 18.0, 20.0]
-    found = run(both(length=grown, reward=[0.3] * 17))["length"]
-    assert found.bound == 12
+    evidence = run(both(length=grown, reward=[0.3] * 17))["length"]
+    assert evidence.bound == 12
     assert run(both(length=grown, reward=[0.1 + n / 20 for n in range(17)])) == {}  # and better
     assert run(both(length=[4.0, 6.0, 5.0, 8.0, 6.0] * 4)) == {}
     assert set(run(both(length=grown))) == {"length"}
@@ -282,9 +282,9 @@ def test_rollouts_tell_what_metrics_do_not() -> None:
 
     cut = {"stop/max_tokens": 1.0}
     data = line(0, 1.0) + line(0, 1.0) + line(1, 0.0, **cut) + line(1, 0.5)
-    found = summarise(data)
+    summary = summarise(data)
     shares = {"mixed": 0.5, "good": 0.5, "bad": 0.0, "truncated": 0.25}
-    assert found == {"reward": 0.625, "length": 6} | shares
+    assert summary == {"reward": 0.625, "length": 6} | shares
     # A group that may have been cut in two says nothing of its answers.
     assert summarise(data + line(2, 0.0) + b'{"group_idx": 2, "total_rew')["mixed"] == 0.5
     assert summarise(b"") == {}
@@ -307,8 +307,8 @@ def vital(given: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, E
 
 def test_stalled() -> None:
     assert vital() == {}
-    found = vital(quiet=31.0)["stalled"]
-    assert (found.step, found.value, found.bound) == (7, 31.0, 30.0)
+    evidence = vital(quiet=31.0)["stalled"]
+    assert (evidence.step, evidence.value, evidence.bound) == (7, 31.0, 30.0)
     assert vital(quiet=31.0, longest=20.0) == {}  # it is slow by nature
     assert set(vital(quiet=201.0, longest=20.0)) == {"stalled"}
     assert vital(quiet=500.0, paused="rate_limit since 12:00") == {}
@@ -336,7 +336,7 @@ def test_heartbeat() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "raised"),
     [
         ("error: the service at http://127.0.0.1:1 is gone ([Errno 111] Connection refused)", True),
         ("the engine at http://127.0.0.1:1 does not answer any more", True),
@@ -352,8 +352,8 @@ def test_heartbeat() -> None:
         ("", False),
     ],
 )
-def test_service(line: str, said: bool) -> None:
-    assert set(vital(failed=line)) == ({"service"} if said else set())
+def test_service(line: str, raised: bool) -> None:
+    assert set(vital(failed=line)) == ({"service"} if raised else set())
 
 
 def test_disk_and_memory() -> None:
@@ -384,10 +384,10 @@ def test_rules_thresholds_and_advice_belong_together() -> None:
 
 
 def test_thresholds_in_force() -> None:
-    found = resolve({"kl": {"above": 2, "newer": 3}, "spike": None, "newer": {"x": 1}})
-    assert found["kl"] == {"above": 2.0, "steps": 3.0}
-    assert "spike" not in found
-    assert "newer" not in found
+    thresholds = resolve({"kl": {"above": 2, "newer": 3}, "spike": None, "newer": {"x": 1}})
+    assert thresholds["kl"] == {"above": 2.0, "steps": 3.0}
+    assert "spike" not in thresholds
+    assert "newer" not in thresholds
     assert set(resolve()) == set(RULES)
 
 

@@ -138,7 +138,7 @@ def test_copies_of_the_attempt_before_are_marked(folder: Folder, most: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "message"),
     [
         (json.dumps({"error": 'KeyError:\n"a" (line 2)', "question": "q"}) + "\n", '"a" (line 2)'),
         (json.dumps({"error": "KeyError", "response": "x" * 10**5}), ": KeyError"),
@@ -147,16 +147,16 @@ def test_copies_of_the_attempt_before_are_marked(folder: Folder, most: int) -> N
     ],
 )
 def test_the_alarm_of_a_broken_reward_has_its_error(
-    folder: Folder, written: str | None, said: str
+    folder: Folder, written: str | None, message: str
 ) -> None:
     """Who reads the alarm shall not have to look for what the function raised."""
     if written is not None:
         path = f"{folder.folder.log_path('r', 1)}/iteration_000001/reward_failures.jsonl"
         folder.store.append(path, written.encode())
     folder.write(rows(0) + rows(1, **{"env/all/frac_reward_failed": 1.0}))
-    found, _ = folder.watcher().look([Seen("r", 1, running=True)])
-    [alarm] = [one for one in found if one.rule == "judge_failed"]
-    assert alarm.evidence.message.endswith(said)
+    raised, _ = folder.watcher().look([Seen("r", 1, running=True)])
+    [alarm] = [new for new in raised if new.rule == "judge_failed"]
+    assert alarm.evidence.message.endswith(message)
     assert "\n" not in alarm.evidence.message
 
 
@@ -176,16 +176,18 @@ def test_sampler_against_trainer_is_compared_with_the_other_runs_of_the_model(
         Seen(run, 1, running=True, model=models.get(run, "dense"), drifts=run == "drifts")
         for run in first
     ]
-    found = watcher.look(runs)[0]
+    raised = watcher.look(runs)[0]
     folder.store.append(
         f"{folder.folder.log_path('faulty', 1)}/metrics.jsonl", rows(*range(2, 9)).encode()
     )
     folder.store.append(
         f"{folder.folder.log_path('faulty', 1)}/metrics.jsonl", rows(9, **{key: 0.004}).encode()
     )
-    found += watcher.look(runs)[0]
-    assert [(one.run, one.rule) for one in found] == [("faulty", "mismatch")]
-    assert "10 times the usual value of the sweep's other runs, 0.0002" in found[0].evidence.message
+    raised += watcher.look(runs)[0]
+    assert [(alarm.run, alarm.rule) for alarm in raised] == [("faulty", "mismatch")]
+    assert (
+        "10 times the usual value of the sweep's other runs, 0.0002" in raised[0].evidence.message
+    )
 
 
 def test_an_attempt_that_began_anew_has_no_copies(folder: Folder) -> None:
@@ -217,12 +219,12 @@ def test_a_look_reads_no_more_than_it_may(folder: Folder) -> None:
     row = json.dumps({"step": 0, "note": "x" * 10_000}) + "\n"
     folder.write(row * (3 * MOST_BYTES // len(row)) + NAN)
     watcher, looks, over = folder.watcher(), 0, set[tuple[str, int]]()
-    found: list[str] = []
+    rules: list[str] = []
     while not over:
         new, over = watcher.look([Seen("r", 1, False)])
-        found += [f.rule for f in new]
+        rules += [f.rule for f in new]
         looks += 1
-    assert found == ["nan"]
+    assert rules == ["nan"]
     assert looks >= 3
 
 
@@ -241,9 +243,9 @@ def test_stalled_by_its_own_pace_and_never_while_paused(folder: Folder) -> None:
     folder.now -= 60
     assert watcher.look([Seen("r", 1, True, 0.0, {})])[0] == []
     folder.now += 20
-    found, _ = watcher.look([Seen("r", 1, True, 0.0, {})])
-    assert [f.rule for f in found] == ["stalled"]
-    assert found[0].evidence.bound == 50
+    raised, _ = watcher.look([Seen("r", 1, True, 0.0, {})])
+    assert [f.rule for f in raised] == ["stalled"]
+    assert raised[0].evidence.bound == 50
 
 
 def test_who_stands_still_is_known_whether_it_was_said_or_not(folder: Folder) -> None:
@@ -252,16 +254,16 @@ def test_who_stands_still_is_known_whether_it_was_said_or_not(folder: Folder) ->
         folder.write(rows(step))
         watcher.look([Seen("r", 1, True)])
         folder.now += 5
-    said: list[str] = []
+    rules: list[str] = []
     for wait in (51, 600):  # the first standstill is the longest step from then on
         folder.now += wait
         for quiet, stalled in ((0.0, {key}), (61.0, set[tuple[str, int]]()), (0.0, {key})):
-            said += [f.rule for f in watcher.look([Seen("r", 1, True, quiet)])[0]]
+            rules += [f.rule for f in watcher.look([Seen("r", 1, True, quiet)])[0]]
             assert watcher.stalled == stalled
         folder.write(rows(9))
         watcher.look([Seen("r", 1, True)])
         assert watcher.stalled == set()
-    assert said == ["stalled"]
+    assert rules == ["stalled"]
     off = folder.watcher(stalled=None)
     off.look([Seen("r", 1, True)])
     folder.now += 1e6
@@ -303,15 +305,15 @@ def test_the_pace_is_of_the_last_50_steps(
     folder.now += pace
     assert watcher.look([Seen("r", 1, True)])[0] == []
     folder.now += 0.1
-    [found] = watcher.look([Seen("r", 1, True)])[0]
-    assert found.evidence.bound == pace
+    [alarm] = watcher.look([Seen("r", 1, True)])[0]
+    assert alarm.evidence.bound == pace
 
 
 def test_a_heartbeat_may_hold_anything(folder: Folder) -> None:
     odd = {"paused": 3, "machine": [1], "host": None, "time": {}}
     assert folder.watcher().look([Seen("r", 1, True, 0.0, odd)])[0] == []
-    said = {"paused": {"reason": 1}, "machine": {"disk_free_bytes": "x"}, "time": 5}
-    assert folder.watcher().look([Seen("r", 1, True, 0.0, said)])[0] == []
+    wrong = {"paused": {"reason": 1}, "machine": {"disk_free_bytes": "x"}, "time": 5}
+    assert folder.watcher().look([Seen("r", 1, True, 0.0, wrong)])[0] == []
 
 
 def test_rollouts_are_read_where_there_are_some(folder: Folder) -> None:
@@ -321,8 +323,8 @@ def test_rollouts_are_read_where_there_are_some(folder: Folder) -> None:
         line = json.dumps({"group_idx": 0, "total_reward": step / 10, "steps": [turn]}) + "\n"
         folder.store.append(path, line.encode())
         folder.write(rows(step))
-    found, _ = folder.watcher().look([Seen("r", 1, False)])
-    assert [(f.rule, f.evidence.step) for f in found] == [("truncation", 7)]
+    raised, _ = folder.watcher().look([Seen("r", 1, False)])
+    assert [(f.rule, f.evidence.step) for f in raised] == [("truncation", 7)]
 
 
 def test_records_are_read_once_where_the_caller_remembers(folder: Folder) -> None:
@@ -331,23 +333,23 @@ def test_records_are_read_once_where_the_caller_remembers(folder: Folder) -> Non
     alarm = Alarm("r", "a/b", 2, "nan", "2026-01-01T00:00:00Z", "x", 3, math.inf, None, "m", "a")
     assert put(folder.folder, alarm)
     assert not put(folder.folder, alarm)
-    known: dict[str, Alarm] = {}
-    assert read(folder.folder, known=known) == [alarm]
+    remembered: dict[str, Alarm] = {}
+    assert read(folder.folder, known=remembered) == [alarm]
     os.truncate(f"{folder.store.root}/s/alarms/r.2.nan.json", 0)
-    assert read(folder.folder, known=known) == [alarm]
+    assert read(folder.folder, known=remembered) == [alarm]
     assert read(folder.folder) == []  # damaged, and passed over
     orders = alarm._replace(rule="kl", advice="\x1b[2Jlower it")
     assert put(folder.folder, orders)
-    assert [one.advice for one in read(folder.folder)] == ["lower it"]
+    assert [alarm_read.advice for alarm_read in read(folder.folder)] == ["lower it"]
     folder.store.remove(["s/alarms/r.2.kl.json"])
     folder.store.append("s/alarms/stray.json", b"{}")
     assert names(folder.folder) == [("r", 2, "nan")]
 
 
 def test_what_is_left_of_a_machine(tmp_path: Path) -> None:
-    found = heartbeat.facts(str(tmp_path))
-    assert 0 < found["disk_free_bytes"] <= found["disk_total_bytes"]
-    assert 0 < found["memory_free_bytes"] <= found["memory_total_bytes"]
+    facts = heartbeat.facts(str(tmp_path))
+    assert 0 < facts["disk_free_bytes"] <= facts["disk_total_bytes"]
+    assert 0 < facts["memory_free_bytes"] <= facts["memory_total_bytes"]
     assert "disk_free_bytes" not in heartbeat.facts(str(tmp_path / "none"))
     (tmp_path / "job/step").mkdir(parents=True)
     (tmp_path / "own").write_text("1:cpu:/x\n0::/job/step\n")
@@ -393,6 +395,6 @@ def test_a_run_that_succeeded_without_its_metric_is_told_of_with_what_it_recorde
     folder: Folder, text: str, words: str | None
 ) -> None:
     folder.write(text)
-    found, over = folder.watcher().look([Seen("r", 1, running=False, succeeded=True)])
-    messages = [one.evidence.message for one in found if one.rule == "metric"]
+    raised, over = folder.watcher().look([Seen("r", 1, running=False, succeeded=True)])
+    messages = [new.evidence.message for new in raised if new.rule == "metric"]
     assert messages == ([] if words is None else [words]) and over == {("r", 1)}

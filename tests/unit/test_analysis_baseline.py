@@ -42,47 +42,47 @@ def _against(root: Path, name: str) -> str:
 def test_the_verdict_says_by_how_much_the_best_beats_the_baseline(tmp_path: Path) -> None:
     baseline = {"cell": "lr=0.3,of=demo"}
     _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3, 0.3: 1.5}, baseline=baseline)
-    found = _study(tmp_path, "demo")
-    told = found.verdict.against or ""
-    assert told.startswith("the baseline lr=0.3,of=demo is beaten by 0.5")
-    assert "(95 % interval 0.4" in told
-    assert told in found.verdict.text("demo")
-    page = render(found, ())
-    assert told[1:] in page.replace("<wbr>", "")
-    assert "the baseline lr=0.3,of=demo" in [r["name"] for r in cell_table(found.ranking)["rows"]]
-    assert document(found)["verdict"]["baseline"] == "lr=0.3,of=demo"
+    study = _study(tmp_path, "demo")
+    against = study.verdict.against or ""
+    assert against.startswith("the baseline lr=0.3,of=demo is beaten by 0.5")
+    assert "(95 % interval 0.4" in against
+    assert against in study.verdict.text("demo")
+    page = render(study, ())
+    assert against[1:] in page.replace("<wbr>", "")
+    assert "the baseline lr=0.3,of=demo" in [r["name"] for r in cell_table(study.ranking)["rows"]]
+    assert document(study)["verdict"]["baseline"] == "lr=0.3,of=demo"
 
 
 def test_a_baseline_that_nothing_beats_is_said_to_be_best(tmp_path: Path) -> None:
     _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"cell": "lr=0.1,of=demo"})
-    told = _against(tmp_path, "demo")
-    assert told == "the baseline lr=0.1,of=demo is not beaten by any cell"
+    against = _against(tmp_path, "demo")
+    assert against == "the baseline lr=0.1,of=demo is not beaten by any cell"
 
 
 def test_the_winner_of_another_sweep_stands_among_the_cells(tmp_path: Path) -> None:
     _sweep(tmp_path, "old", {0.1: 1.6, 0.2: 1.7})
     _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"sweep": "old"})
-    found = _study(tmp_path, "demo")
-    told = document(found)
-    assert [row["cell"] for row in told["cells"]] == [
+    study = _study(tmp_path, "demo")
+    report = document(study)
+    assert [row["cell"] for row in report["cells"]] == [
         *("lr=0.1,of=demo", "lr=0.2,of=demo", "old/lr=0.1,of=old")
     ]
-    assert "the baseline old/lr=0.1,of=old is beaten by 0.6" in (found.verdict.against or "")
-    assert told["completeness"]["planned"] == 6
-    assert "6 of 6 runs" in json.dumps(told["verdict"]["checks"])
+    assert "the baseline old/lr=0.1,of=old is beaten by 0.6" in (study.verdict.against or "")
+    assert report["completeness"]["planned"] == 6
+    assert "6 of 6 runs" in json.dumps(report["verdict"]["checks"])
 
 
 def test_a_baseline_sweep_that_is_not_there_is_told(tmp_path: Path) -> None:
     _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"sweep": "gone"})
-    told = _against(tmp_path, "demo")
-    assert told.startswith("of the baseline gone: no sweep 'gone'")
-    assert told.endswith("; the best is compared with nothing")
+    against = _against(tmp_path, "demo")
+    assert against.startswith("of the baseline gone: no sweep 'gone'")
+    assert against.endswith("; the best is compared with nothing")
 
 
 def test_a_baseline_that_is_no_cell_is_told(tmp_path: Path) -> None:
     _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"cell": "eval/base"})
-    told = "the baseline eval/base is not a cell: the best is compared with nothing"
-    assert _against(tmp_path, "demo") == told
+    message = "the baseline eval/base is not a cell: the best is compared with nothing"
+    assert _against(tmp_path, "demo") == message
 
 
 def test_without_a_baseline_nothing_is_said_of_one(tmp_path: Path) -> None:
@@ -103,10 +103,10 @@ def test_the_cell_of_a_baseline_runs_once_beside_the_others() -> None:
         ["lr=1", "lr=2", "lr=5"],
     )
     assert _cells(**lrs, baseline={"cell": {"lr": 2}}) == (Baseline("lr=2"), ["lr=1", "lr=2"])
-    one = {"base": {"x": 1}, "baseline": {"cell": {"x": 2}}}
-    assert _cells(**one) == (Baseline("x=2"), ["x=1", "x=2"])
-    found = _cells(**lrs, seeds=2, baseline={"cell": {}})
-    assert found[0] == Baseline("base") and found[1][-2:] == ["seed=0", "seed=1"]
+    grid = {"base": {"x": 1}, "baseline": {"cell": {"x": 2}}}
+    assert _cells(**grid) == (Baseline("x=2"), ["x=1", "x=2"])
+    cells = _cells(**lrs, seeds=2, baseline={"cell": {}})
+    assert cells[0] == Baseline("base") and cells[1][-2:] == ["seed=0", "seed=1"]
 
 
 def test_the_base_model_is_the_baseline_of_a_stage() -> None:

@@ -24,9 +24,9 @@ def test_holes_with_other_settings_each_have_one_order(tmp_path: Path):
     whole = ({"model": "b"} | dict.fromkeys(keys, "nan"), [0.4, 0.5])
     written.measured(tmp_path, [*alone, whole], axes=("model",))
     ranking = rank(load(Registry(str(tmp_path)), "demo", None, None))
-    found = find_blocks(ranking, 1.0, "model")
-    assert found is not None
-    (block,) = [one for one in found.blocks if one.value == "b"]
+    blocks = find_blocks(ranking, 1.0, "model")
+    assert blocks is not None
+    (block,) = [candidate for candidate in blocks.blocks if candidate.value == "b"]
     assert block.holes == tuple(((key, "nan"),) for key in keys)
 
 
@@ -44,8 +44,8 @@ def test_an_edge_in_one_of_many_blocks_pays_for_their_number(tmp_path: Path):
     ranking = rank(data)
     blocks = find_blocks(ranking, 1.0, "model")
     assert blocks is not None
-    told = {one.value: [edge.told for edge in one.edges] for one in blocks.blocks}
-    assert told == {"a": [False], "b": [True]} | {model: [] for model in "cdef"}
+    edges = {block.value: [edge.told for edge in block.edges] for block in blocks.blocks}
+    assert edges == {"a": [False], "b": [True]} | {model: [] for model in "cdef"}
     kinds = {finding.kind for finding in find(data, ranking, blocks)}
     assert "at_end" in kinds and "edge" not in kinds
 
@@ -83,10 +83,10 @@ def test_blocks_by_two_settings_have_a_best_for_each_combination(tmp_path: Path)
         analyze(str(tmp_path), "demo", by="model,rnk", out=out, pictures=False)
 
 
-@pytest.mark.parametrize("own", [None, "model"])
-def test_the_command_that_makes_a_report_again_says_its_blocks(tmp_path: Path, own: str | None):
+@pytest.mark.parametrize("axis", [None, "model"])
+def test_the_command_that_makes_a_report_again_says_its_blocks(tmp_path: Path, axis: str | None):
     metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
-    metric |= {} if own is None else {"by": own}
+    metric |= {} if axis is None else {"by": axis}
     written.measured(tmp_path, [({"lr": 1, "model": "a"}, [0.5])], metric=metric)
     data = load(Registry(str(tmp_path)), "demo", None, None)
     assert data.metric is not None and "--by" not in analysing(data, {})
@@ -96,7 +96,7 @@ def test_the_command_that_makes_a_report_again_says_its_blocks(tmp_path: Path, o
 
 def test_an_axis_of_many_texts_is_left_out_by_name():
     """Each text is a column of the model, which is fitted a thousand times."""
-    found = column("prompt", [], [f"p{i % 41}" for i in range(1000)])
-    assert found == "it has 41 values that are not numbers"
-    kept = column("prompt", [], [f"p{i % 40}" for i in range(1000)])
-    assert not isinstance(kept, str) and len(kept.names) == 40
+    too_many = column("prompt", [], [f"p{i % 41}" for i in range(1000)])
+    assert too_many == "it has 41 values that are not numbers"
+    enough = column("prompt", [], [f"p{i % 40}" for i in range(1000)])
+    assert not isinstance(enough, str) and len(enough.names) == 40

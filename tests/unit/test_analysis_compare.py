@@ -30,18 +30,18 @@ def frame(**cells: list[float]) -> pandas.DataFrame:
 
 
 def test_a_frame_is_compared_as_scipy_would():
-    found = analysis.compare(frame(a=HIGH, b=LOW))
-    assert (found.best, found.tied, found.told_apart) == ("b", (), ("a",))
-    pair = found.pairs.iloc[0]
+    comparison = analysis.compare(frame(a=HIGH, b=LOW))
+    assert (comparison.best, comparison.tied, comparison.told_apart) == ("b", (), ("a",))
+    pair = comparison.pairs.iloc[0]
     expected: Any = stats.ttest_ind(HIGH, LOW, equal_var=False)
     assert (pair["a"], pair["b"]) == ("b", "a")
     assert pair["p"] == pytest.approx(expected.pvalue, abs=1e-9)
     paired: Any = stats.ttest_rel(HIGH, LOW)
     assert pair["paired_p"] == pytest.approx(paired.pvalue, abs=1e-9)
-    assert list(found.cells["n"]) == [3, 3]
-    assert "b is best" in found.text and "1 cell worse" in found.text
-    go.Figure(found.figure)
-    assert "<script" not in found._repr_html_()
+    assert list(comparison.cells["n"]) == [3, 3]
+    assert "b is best" in comparison.text and "1 cell worse" in comparison.text
+    go.Figure(comparison.figure)
+    assert "<script" not in comparison._repr_html_()
 
 
 def test_the_best_of_cells_that_were_not_compared_is_the_best_of_all_of_them():
@@ -54,8 +54,8 @@ def test_what_does_not_count_is_left_out():
     given = frame(a=[*LOW, 9.0], b=HIGH)
     given.loc[3, "state"] = "failed"
     given.loc[len(given)] = ["b", 3, "succeeded", math.nan]
-    found = analysis.compare(given, goal="maximize")
-    assert found.best == "b" and list(found.cells["n"]) == [3, 3]
+    comparison = analysis.compare(given, goal="maximize")
+    assert comparison.best == "b" and list(comparison.cells["n"]) == [3, 3]
 
 
 def test_cells_are_what_the_columns_say():
@@ -85,29 +85,29 @@ def two(tmp_path: Path, written: ModuleType) -> Registry:
 
 
 def test_sweeps_are_joined_by_their_settings(two: Registry):
-    found = analysis.versus(two, "a", "b")
-    rows = {row["cell"]: row for row in found.document["cells"]}
+    comparison = analysis.versus(two, "a", "b")
+    rows = {row["cell"]: row for row in comparison.document["cells"]}
     assert set(rows) == {"lr=1", "lr=2"}
-    assert found.changed == (("batch", "32", "64"),)
-    assert (found.only_a, found.only_b) == ((), ("lr=3",))
+    assert comparison.changed == (("batch", "32", "64"),)
+    assert (comparison.only_a, comparison.only_b) == ((), ("lr=3",))
     expected: Any = stats.ttest_ind([v - 0.1 for v in LOW], LOW, equal_var=False)
     assert rows["lr=1"]["p"] == pytest.approx(2 * expected.pvalue, abs=1e-9)  # Holm, of two
     assert rows["lr=1"]["difference"] == pytest.approx(-0.1)
-    assert "B better" in found.text and "noise can explain it" in found.text
-    assert len(found.table) == 2
-    json.dumps(found.document, allow_nan=False)
+    assert "B better" in comparison.text and "noise can explain it" in comparison.text
+    assert len(comparison.table) == 2
+    json.dumps(comparison.document, allow_nan=False)
 
 
 def test_two_cells_are_compared_seed_by_seed(two: Registry):
-    found = analysis.versus(two, "a/lr=1", "a/lr=2")
-    (row,) = found.rows
+    comparison = analysis.versus(two, "a/lr=1", "a/lr=2")
+    (row,) = comparison.rows
     assert row.over_seeds is not None and row.difference.value == pytest.approx(1.0)
-    assert ("lr", "1", "2") in found.changed
-    assert "A better" in found.text
+    assert ("lr", "1", "2") in comparison.changed
+    assert "A better" in comparison.text
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "error", "said"),
+    ("a", "b", "error", "message"),
     [
         ("a", "a/lr=1", UsageError, "two sweeps, or two cells"),
         ("a/lr", "a/lr=1", UsageError, "matches 2 cells"),
@@ -115,8 +115,8 @@ def test_two_cells_are_compared_seed_by_seed(two: Registry):
         ("a", "c", NotFound, "no sweep"),
     ],
 )
-def test_what_cannot_be_compared(two: Registry, a: str, b: str, error: Any, said: str):
-    with pytest.raises(error, match=said):
+def test_what_cannot_be_compared(two: Registry, a: str, b: str, error: Any, message: str):
+    with pytest.raises(error, match=message):
         analysis.versus(two, a, b)
 
 
@@ -144,14 +144,14 @@ def test_sweeps_that_are_judged_at_different_values_compare_at_one(
         means = {(1e-4, 8): 0.9, (1e-3, 8): 0.2}
         written.grid_of_means(tmp_path, means, name=name, metric=metric)
     registry = Registry(str(tmp_path))
-    told = "one and two are not judged alike .last value of test/nll, minimize; best "
-    with pytest.raises(UsageError, match=f"{told}value of test/nll, minimize.: say --at$"):
+    message = "one and two are not judged alike .last value of test/nll, minimize; best "
+    with pytest.raises(UsageError, match=f"{message}value of test/nll, minimize.: say --at$"):
         analysis.versus(registry, "one", "two")
     with pytest.raises(UsageError, match=r"say --at$"):
         analysis.analyze(registry, ["one", "two"])
-    found = analysis.versus(registry, "one", "two", at="best")
-    assert found.metric.at == "best" and "best value of each run" in found.text
-    assert [row.difference.value for row in found.rows] == [0.0, 0.0]
+    comparison = analysis.versus(registry, "one", "two", at="best")
+    assert comparison.metric.at == "best" and "best value of each run" in comparison.text
+    assert [row.difference.value for row in comparison.rows] == [0.0, 0.0]
     typed = ["compare", "one", "two", "--root", str(tmp_path)]
     assert main(typed) == 2 and "say --at" in capsys.readouterr().err
     assert main([*typed, "--at", "best"]) == 0

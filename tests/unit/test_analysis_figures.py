@@ -88,8 +88,8 @@ def test_many_cells_in_grey_are_one_line_each_of_one_trace(tmp_path: Path):
 
 def test_a_window_is_of_steps_and_gaps_stay_gaps():
     steps, values = np.array([0.0, 1, 2, 3, 10]), np.array([4.0, math.nan, 0.0, 8.0, 2.0])
-    found = smooth(Series(steps, values, np.arange(5)), 4.0)
-    assert found.values[2] == pytest.approx(4.0)  # 0, 2 and 3: nothing else is within two steps
-    assert math.isnan(found.values[1]) and found.values[[0, 4]].tolist() == [4.0, 2.0]
+    smoothed = smooth(Series(steps, values, np.arange(5)), 4.0)
+    assert smoothed.values[2] == pytest.approx(4.0)  # 0, 2 and 3: nothing else is within two steps
+    assert math.isnan(smoothed.values[1]) and smoothed.values[[0, 4]].tolist() == [4.0, 2.0]
     huge = Series(steps, np.array([1.7e308, -1.7e308, 1.7e308, 1.7e308, 1.7e308]), np.arange(5))
     assert np.isfinite(smooth(huge, 4.0).values).all()

@@ -44,50 +44,50 @@ def judge(tmp_path: Path) -> Any:
 
 
 def test_alone_says_why_it_is_alone(judge: Any):
-    _, found, verdict = judge(({"lr": 1}, [0.5, 0.6]), ({"lr": 2}, [NAN, NAN]))
+    _, kinds, verdict = judge(({"lr": 1}, [0.5, 0.6]), ({"lr": 2}, [NAN, NAN]))
     assert verdict.kind == "alone"
-    assert found["alone"].text.startswith("The other cell with a result diverged")
+    assert kinds["alone"].text.startswith("The other cell with a result diverged")
 
 
 def test_alone_among_cells_without_a_value(judge: Any):
-    _, found, _ = judge(({"lr": 1}, [0.5, 0.6]), ({"lr": 2}, [None]))
-    assert found["alone"].text.startswith("No other cell has a value")
+    _, kinds, _ = judge(({"lr": 1}, [0.5, 0.6]), ({"lr": 2}, [None]))
+    assert kinds["alone"].text.startswith("No other cell has a value")
 
 
 def test_a_winner_beside_a_better_cell_that_lost_a_run_is_not_clear(judge: Any):
-    ranking, found, verdict = judge(
+    ranking, kinds, verdict = judge(
         ({"lr": 1}, [0.50, 0.51, 0.52]),
         ({"lr": 2}, [0.90, 0.91, 0.92]),
         ({"lr": 3}, [NAN, 0.10, 0.11]),
     )
     assert ranking.best is not None and ranking.best.name == "lr=1"
     assert verdict.kind == "ahead"
-    assert "The other runs of lr=3 are better than the best" in found["diverged"].text
-    assert found["diverged"].document()["evidence"]["better"] == ["lr=3"]
+    assert "The other runs of lr=3 are better than the best" in kinds["diverged"].text
+    assert kinds["diverged"].document()["evidence"]["better"] == ["lr=3"]
     assert any("runs of lr=3 diverge" in step for step in verdict.steps)
 
 
 def test_a_worse_cell_that_lost_a_run_is_not_called_better(judge: Any):
-    _, found, verdict = judge(
+    _, kinds, verdict = judge(
         ({"lr": 1}, [0.50, 0.51, 0.52]),
         ({"lr": 2}, [0.90, 0.91, 0.92]),
         ({"lr": 3}, [NAN, 0.70, 0.71]),
     )
     assert verdict.kind == "ahead"
-    assert "better" not in found["diverged"].text
+    assert "better" not in kinds["diverged"].text
     assert not any("diverge" in step for step in verdict.steps)
 
 
 def test_a_winner_beside_cells_that_diverged_altogether_is_clear(judge: Any):
-    _, found, verdict = judge(
+    _, kinds, verdict = judge(
         ({"lr": 1}, [0.50, 0.51, 0.52]),
         ({"lr": 2}, [0.90, 0.91, 0.92]),
         ({"lr": 3}, [NAN, NAN, NAN]),
     )
     assert verdict.kind == "clear"
-    assert "better" not in found["diverged"].text
+    assert "better" not in kinds["diverged"].text
     # Three values were tried: lr 1 is the smallest of them.
-    assert found["edge"].evidence["side"] == "smallest"
+    assert kinds["edge"].evidence["side"] == "smallest"
 
 
 def test_a_value_without_a_result_was_not_tried(judge: Any):
@@ -97,15 +97,15 @@ def test_a_value_without_a_result_was_not_tried(judge: Any):
 
 def test_an_end_that_is_not_told_from_the_value_before_it_is_shown_and_not_said(judge: Any):
     noisy = {1: [1.0, 1.4, 1.2], 2: [1.1, 0.9, 1.3], 3: [1.0, 1.2, 0.9]}
-    _, found, verdict = judge(*(({"lr": lr}, ends) for lr, ends in noisy.items()))
-    assert "edge" not in found and not verdict.at_edge
-    assert found["at_end"].level == "note" and found["at_end"].evidence["inner"] == 2
+    _, kinds, verdict = judge(*(({"lr": lr}, ends) for lr, ends in noisy.items()))
+    assert "edge" not in kinds and not verdict.at_edge
+    assert kinds["at_end"].level == "note" and kinds["at_end"].evidence["inner"] == 2
     assert not any("Extend" in step for step in verdict.steps)
 
 
 def test_one_run_a_cell_tells_no_edge(judge: Any):
-    found = judge(*(({"lr": lr}, [1 / lr]) for lr in (1, 2, 3)))[1]
-    assert "edge" not in found and "at_end" in found
+    kinds = judge(*(({"lr": lr}, [1 / lr]) for lr in (1, 2, 3)))[1]
+    assert "edge" not in kinds and "at_end" in kinds
 
 
 def test_with_one_run_a_cell_the_rows_of_a_grid_tell_an_edge(judge: Any):
@@ -119,8 +119,8 @@ def test_with_one_run_a_cell_the_rows_of_a_grid_tell_an_edge(judge: Any):
 
 
 def test_of_equal_cells_an_inner_one_is_as_good_as_an_end(judge: Any):
-    found = judge(({"lr": 4}, [0.5]), ({"lr": 2}, [0.5]), ({"lr": 1}, [0.7]))[1]
-    assert not {"edge", "at_end"} & found.keys()
+    kinds = judge(({"lr": 4}, [0.5]), ({"lr": 2}, [0.5]), ({"lr": 1}, [0.7]))[1]
+    assert not {"edge", "at_end"} & kinds.keys()
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_the_final_checkpoint_goes_before_a_later_record(tmp_path: Path):
     sweep.save()
     runs = load(Registry(str(tmp_path)), "demo", None, None).runs
     chosen = [choose_checkpoint(run, "last") for run in runs]
-    assert [found.name for found in chosen if found] == ["final", "extra"]
+    assert [checkpoint.name for checkpoint in chosen if checkpoint] == ["final", "extra"]
     assert chosen[1] is not None and chosen[1].expires is None
 
 
@@ -161,26 +161,26 @@ PROPORTIONAL = (
 
 
 def test_proportional_noise_is_compared_as_ratios(judge: Any):
-    ranking, found, verdict = judge(*PROPORTIONAL)
+    ranking, kinds, verdict = judge(*PROPORTIONAL)
     assert (ranking.scale, verdict.kind) == ("log", "clear")
     assert ranking.best is not None
     assert ranking.best.summary.mean == pytest.approx((0.068 * 0.071 * 0.074) ** (1 / 3))
-    assert found["separated"].evidence["nearest"]["low"] > 1
-    assert "times the best (95 %, for all cells at once)" in found["separated"].text
-    assert "log scale, because all values are positive" in found["separated"].evidence["method"]
+    assert kinds["separated"].evidence["nearest"]["low"] > 1
+    assert "times the best (95 %, for all cells at once)" in kinds["separated"].text
+    assert "log scale, because all values are positive" in kinds["separated"].evidence["method"]
     assert verdict.spread.startswith("geometric mean of 3 seeds")
     assert all(cell.summary.low > 0 for cell in ranking.cells)
 
 
 def test_even_noise_is_compared_as_differences(judge: Any):
-    ranking, found, verdict = judge(
+    ranking, kinds, verdict = judge(
         ({"lr": 1}, [0.09, 0.10, 0.11]),
         ({"lr": 2}, [0.49, 0.50, 0.51]),
         ({"lr": 3}, [1.49, 1.50, 1.51]),
     )
     assert (ranking.scale, verdict.kind) == ("linear", "clear")
-    assert "worse by" in found["separated"].text
-    assert "log" not in found["separated"].evidence["method"]
+    assert "worse by" in kinds["separated"].text
+    assert "log" not in kinds["separated"].evidence["method"]
     assert verdict.spread.startswith("mean of 3 seeds")
 
 
@@ -197,23 +197,23 @@ def test_each_rule_for_failed_runs_is_kept_and_said(tmp_path: Path):
                 sweep.run({"lr": lr}, seed, [{"step": 1, "test/nll": end}])
     sweep.save()
 
-    def told(rule: str) -> tuple[str, str, list[float]]:
+    def by_rule(rule: str) -> tuple[str, str, list[float]]:
         data = load(Registry(str(tmp_path)), "demo", None, None)
         assert data.metric is not None
         data = replace(data, metric=replace(data.metric, failed=rule))
         ranking = rank(data)
         assert ranking.best is not None
-        found = {finding.kind: finding for finding in find(data, ranking)}
+        by_kind = {finding.kind: finding for finding in find(data, ranking)}
         cell = next(c for c in ranking.cells if c.name == "lr=2")
-        return ranking.best.name, found["failed"].text, cell.values
+        return ranking.best.name, by_kind["failed"].text, cell.values
 
-    best, text, values = told("bound")
+    best, text, values = by_rule("bound")
     assert best == "lr=1" and values == [0.40]
     assert "the best with the worst value of all, 0.92, in place of each" in text
     assert "The other runs of lr=2 are better than the best named here." in text
-    best, text, values = told("drop")
+    best, text, values = by_rule("drop")
     assert best == "lr=2" and "may look better without them" in text
-    best, text, values = told("worst")
+    best, text, values = by_rule("worst")
     assert best == "lr=1" and values == [0.40, 0.92, 0.92] and "the worst value of all" in text
 
 
@@ -230,8 +230,8 @@ def test_a_cell_of_which_every_run_failed_is_never_the_best(tmp_path: Path, seed
     ranking = rank(data)
     assert [cell.name for cell in ranking.cells] == ["lr=2", "lr=1"]
     assert ranking.best is ranking.cells[0] and not ranking.equal
-    found = find(data, ranking)
-    assert decide(data, ranking, found).kind == "unproven"
+    findings = find(data, ranking)
+    assert decide(data, ranking, findings).kind == "unproven"
 
 
 def test_a_cell_that_would_lead_with_the_worst_value_for_its_failed_run_is_the_best(tmp_path: Path):
@@ -245,10 +245,10 @@ def test_a_cell_that_would_lead_with_the_worst_value_for_its_failed_run_is_the_b
     data = load(Registry(str(sweep.save() and tmp_path)), "demo", None, None)
     ranking = rank(data)
     assert ranking.best is not None and ranking.best.name == "lr=1"
-    found = {finding.kind: finding for finding in find(data, ranking)}["failed"]
+    failed = {finding.kind: finding for finding in find(data, ranking)}["failed"]
     assert (
-        found.level == "warning"
-        and "The best cell lost runs, and would be the best even then." in found.text
+        failed.level == "warning"
+        and "The best cell lost runs, and would be the best even then." in failed.text
     )
 
 
@@ -257,8 +257,8 @@ def test_single_runs_are_compared_by_the_noise_of_an_earlier_sweep(tmp_path: Pat
     ends = [({"lr": lr}, [lr, lr + 0.02, lr + 0.03]) for lr in (1, 2, 3)]
     written.measured(tmp_path, ends, name="before", metric=metric)
     single = [({"lr": 1}, [0.5]), ({"lr": 2}, [0.6]), ({"lr": 3}, [0.51])]
-    own = metric | {"noise": "from=before"}
-    written.measured(tmp_path, single, name="after", metric=own)
+    with_noise = metric | {"noise": "from=before"}
+    written.measured(tmp_path, single, name="after", metric=with_noise)
     registry = Registry(str(tmp_path))
     data = load(registry, "after", None, None)
     assert data.metric is not None and not rank(data).comparisons
@@ -271,7 +271,7 @@ def test_single_runs_are_compared_by_the_noise_of_an_earlier_sweep(tmp_path: Pat
         "variances do not differ (Bartlett's test, p = 1.000)."
     )
     # And where that lets one lead: it is a single run all the same.
-    written.measured(tmp_path, [*single[:2], ({"lr": 3}, [0.8])], name="third", metric=own)
+    written.measured(tmp_path, [*single[:2], ({"lr": 3}, [0.8])], name="third", metric=with_noise)
     data = lend(load(registry, "third", None, None), registry, ["before"])
     ranking = rank(data)
     findings = find(data, ranking)
@@ -280,20 +280,20 @@ def test_single_runs_are_compared_by_the_noise_of_an_earlier_sweep(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("ends", "kind", "said"),
+    ("ends", "kind", "message"),
     [
         (([0.50, 0.51], [0.90, 0.91]), "ahead", "It rests on 2 runs against 2"),
         (([0.50, 0.51, 0.52], [0.90, 0.91, 0.92]), "clear", ""),
     ],
 )
 def test_a_lead_of_two_runs_each_with_its_own_noise_is_no_clear_one(
-    judge: Any, ends: tuple[list[float], list[float]], kind: str, said: str
+    judge: Any, ends: tuple[list[float], list[float]], kind: str, message: str
 ):
     """Seeds that end at one of two values would part equal cells like this in one of eight."""
-    _, found, verdict = judge(*(({"lr": at}, own) for at, own in enumerate(ends)))
-    assert verdict.kind == kind and ("few_runs" in found) == bool(said)
-    if said:
-        assert found["few_runs"].text.startswith(said) and verdict.label == "ahead, by 2 runs"
+    _, kinds, verdict = judge(*(({"lr": at}, values) for at, values in enumerate(ends)))
+    assert verdict.kind == kind and ("few_runs" in kinds) == bool(message)
+    if message:
+        assert kinds["few_runs"].text.startswith(message) and verdict.label == "ahead, by 2 runs"
 
 
 def test_a_leader_that_was_compared_with_nothing_is_not_said_to_be_far_ahead(judge: Any):
@@ -305,7 +305,7 @@ def test_a_leader_that_was_compared_with_nothing_is_not_said_to_be_far_ahead(jud
         ({"lr": 1}, [0.50, 0.51, 0.52]), ({"lr": 2}, [0.9, 0.91, 0.92]), *single[1:], name="two"
     )
     assert len(ranking.apart) == 1 and ranking.chosen_of == 5
-    (check,) = [one for one in verdict.checks if one.name == "Beyond the noise?"]
+    (check,) = [item for item in verdict.checks if item.name == "Beyond the noise?"]
     assert (check.answer, check.good) == ("ahead of 1 of 5", None)
 
 
@@ -313,9 +313,9 @@ def test_exact_ties_are_called_ties(judge: Any):
     """A metric at its best in every run of three cells: nothing parts them, and no number of seeds
     would."""
     cells = [({"lr": lr}, [1.0, 1.0, 1.0]) for lr in (1, 2, 3)]
-    ranking, found, verdict = judge(*cells, ({"lr": 4}, [0.7, 0.8, 0.75]), goal="maximize")
+    ranking, kinds, verdict = judge(*cells, ({"lr": 4}, [0.7, 0.8, 0.75]), goal="maximize")
     assert verdict.kind == "tied" and [cell.name for cell in ranking.tied] == ["lr=2", "lr=3"]
-    assert "lr=1, lr=2 and lr=3 are tied: the mean of each is exactly 1" in found["tied"].text
+    assert "lr=1, lr=2 and lr=3 are tied: the mean of each is exactly 1" in kinds["tied"].text
     assert any("3 cells with one and the same mean" in step for step in verdict.steps)
     assert "three seeds or more" not in "".join(verdict.steps)
 
@@ -330,8 +330,8 @@ def test_a_metric_at_its_worst_could_be_better(judge: Any):
 def test_noise_that_looks_as_if_some_seeds_went_another_way_is_warned_of(judge: Any):
     """Two of twelve seeds in each of six cells end somewhere else; evenly noisy ones do not."""
     ends = [[0.5, 0.9], [0.5, 0.501], [0.501, 0.88], [0.503, 0.5], [0.502, 0.5005], [0.91, 0.502]]
-    _, found, _ = judge(*(({"lr": lr}, own) for lr, own in enumerate(ends)))
-    assert found["split_noise"].text.startswith("Seeds of 3 cells end close together")
+    _, kinds, _ = judge(*(({"lr": lr}, values) for lr, values in enumerate(ends)))
+    assert kinds["split_noise"].text.startswith("Seeds of 3 cells end close together")
 
 
 def test_and_not_where_it_does_not(judge: Any):
@@ -354,12 +354,12 @@ def test_the_best_of_more_values_is_no_better(
     sweep.save()
     data = load(Registry(str(tmp_path)), "demo", None, None)
     ranking = rank(data)
-    found = {finding.kind: finding for finding in find(data, ranking)}
-    assert bool(ranking.comparisons) == compared == ("uneven_best" not in found)
+    by_kind = {finding.kind: finding for finding in find(data, ranking)}
+    assert bool(ranking.comparisons) == compared == ("uneven_best" not in by_kind)
     if not compared:
         assert ranking.best is not None and ranking.best.summary.low is None
-        assert "evaluated 4 times, of others 40" in found["uneven_best"].text
-        assert decide(data, ranking, list(found.values())).kind == "unproven"
+        assert "evaluated 4 times, of others 40" in by_kind["uneven_best"].text
+        assert decide(data, ranking, list(by_kind.values())).kind == "unproven"
 
 
 def test_a_sweep_and_its_confirmation_are_one_study(tmp_path: Path):
@@ -381,8 +381,8 @@ def test_a_sweep_and_its_confirmation_are_one_study(tmp_path: Path):
     assert [len(cell.runs) for cell in ranking.cells] == [6, 6]
     assert [cell.values for cell in ranking.cells] == [fresh[2], fresh[1]]
     assert [cell.name for cell in ranking.apart] == ["lr=1"]
-    found = {finding.kind: finding for finding in find(data, ranking)}
-    assert found["confirmed"].text.startswith("one-confirm repeated 2 of the 3 cells of one on")
+    by_kind = {finding.kind: finding for finding in find(data, ranking)}
+    assert by_kind["confirmed"].text.startswith("one-confirm repeated 2 of the 3 cells of one on")
 
 
 def test_a_confirmation_of_all_cells_is_told_by_its_name(tmp_path: Path):
@@ -475,28 +475,28 @@ def test_a_cell_whose_metric_is_missing_at_the_end_is_not_named_best_without_a_c
 
 def test_replicates_that_differ_by_rounding_alone_get_a_warning(judge: Any):
     """The seed most likely does not reach the program: nothing else makes runs that alike."""
-    _, found, _ = judge(
+    _, kinds, _ = judge(
         ({"lr": 1}, [0.5, 0.500001, 0.500002]),
         ({"lr": 2}, [0.7, 0.700001, 0.700003]),
         ({"lr": 3}, [0.9, 0.900001, 0.900002]),
     )
-    assert "Check that the seed reaches the program" in found["almost_identical"].text
-    _, found, _ = judge(({"lr": 1}, [0.5, 0.52, 0.51]), ({"lr": 2}, [0.9, 0.93, 0.91]), name="b")
-    assert "almost_identical" not in found
+    assert "Check that the seed reaches the program" in kinds["almost_identical"].text
+    _, kinds, _ = judge(({"lr": 1}, [0.5, 0.52, 0.51]), ({"lr": 2}, [0.9, 0.93, 0.91]), name="b")
+    assert "almost_identical" not in kinds
 
 
 def test_worse_is_said_only_where_the_interval_for_all_cells_leaves_0(judge: Any):
     """Each cell is left out of the set by a test of its own: of equal cells some are."""
-    _, found, _ = judge(
+    _, kinds, _ = judge(
         ({"lr": 1}, [0.50, 0.53, 0.56]),
         ({"lr": 2}, [0.51, 0.54, 0.57]),
         ({"lr": 3}, [0.573, 0.603, 0.633]),
         ({"lr": 4}, [0.90, 0.93, 0.96]),
     )
-    assert found["tied"].text.endswith(
+    assert kinds["tied"].text.endswith(
         "2 cells are unlikely to be the best; of these lr=4 is worse beyond the noise."
     )
-    assert found["tied"].evidence is not None and found["tied"].evidence["worse"] == ["lr=4"]
+    assert kinds["tied"].evidence is not None and kinds["tied"].evidence["worse"] == ["lr=4"]
 
 
 def test_worse_is_not_said_of_a_cell_whose_runs_may_be_much_noisier(judge: Any):
@@ -538,8 +538,8 @@ def test_a_lead_has_to_be_larger_while_runs_are_open_and_after_seeds_were_added(
     assert running.price > 1.5
     grown = _looked_at(tmp_path, "grown", 0, 3)
     assert grown.price > 10 and grown.tied
-    (p,) = (one.p for one in whole.comparisons.values())
-    (priced,) = (one.p for one in grown.comparisons.values())
+    (p,) = (comparison.p for comparison in whole.comparisons.values())
+    (priced,) = (comparison.p for comparison in grown.comparisons.values())
     assert priced == pytest.approx(min(1.0, p * grown.price))
     same = _looked_at(tmp_path, "same", 0, 5)
     assert same.price == 1
@@ -561,7 +561,7 @@ def test_a_third_round_is_one_study_with_the_first_two(tmp_path: Path):
     assert [len(cell.values) for cell in ranking.cells] == [6, 6] and ranking.price == 2
 
 
-def _said(root: Path, *files: str) -> tuple[list[Finding], Registry]:
+def _findings_about(root: Path, *files: str) -> tuple[list[Finding], Registry]:
     """What is said of one run for each text of a metrics.jsonl."""
     sweep = written.Written(root, "demo", {"lr": [0, 1]})
     for lr, text in enumerate(files):
@@ -589,7 +589,7 @@ def test_what_is_odd_about_a_file_is_said_in_the_report_and_by_the_registry(
     tmp_path: Path, text: str, words: str
 ):
     plain = '{"step": 1, "test/nll": 2}\n'
-    findings, registry = _said(tmp_path, text, plain)
+    findings, registry = _findings_about(tmp_path, text, plain)
     [finding] = [f for f in findings if f.kind in ("odd_records", "unreadable")]
     assert words in finding.text and "lr=1" not in finding.text
     assert any(words in line for line in registry.problems)
@@ -604,7 +604,7 @@ def test_what_is_odd_about_a_file_is_said_in_the_report_and_by_the_registry(
     ],
 )
 def test_rows_that_come_late_are_not_odd(tmp_path: Path, text: str):
-    findings, registry = _said(tmp_path, text, text)
+    findings, registry = _findings_about(tmp_path, text, text)
     assert "odd_records" not in {f.kind for f in findings} and not registry.problems
 
 
@@ -620,7 +620,7 @@ def test_a_resumed_attempt_may_begin_before_its_copies_end(tmp_path: Path):
 
 def test_metrics_that_are_no_numbers_are_said_with_what_they_are(tmp_path: Path):
     text = '{"step": 1, "eval": {"nll": 1.0, "acc": 0.5}, "test/nll": "0.5", "list": [1]}\n'
-    findings, _ = _said(tmp_path, text, text)
+    findings, _ = _findings_about(tmp_path, text, text)
     [finding] = [f for f in findings if f.kind == "metric_missing"]
     assert 'It is "0.5".' in finding.text
     assert "eval (an object with nll, acc) and list (a list)" in finding.text

@@ -74,16 +74,16 @@ def test_noise_lent_to_the_metric_of_training_tells_nothing_of_what_was_held_out
     data = replace(data, lent={"early": {"a": [0.5, 0.501], "b": [0.6, 0.601]}})
     ranking = rank(data)
     assert ranking.comparisons
-    found = held_out(data, ranking)
-    assert found is not None and found.judged and found.metric.name == "test/nll"
-    assert not found.ranking.noise.lent
-    cell = next(cell for cell in found.ranking.cells if cell.name == "lr=1")
+    comparison = held_out(data, ranking)
+    assert comparison is not None and comparison.judged and comparison.metric.name == "test/nll"
+    assert not comparison.ranking.noise.lent
+    cell = next(cell for cell in comparison.ranking.cells if cell.name == "lr=1")
     assert cell.values == pytest.approx([0.6, 0.8])
 
 
-@pytest.mark.parametrize(("luck", "said"), [(0.0, True), (3.0, False)])
+@pytest.mark.parametrize(("luck", "warned"), [(0.0, True), (3.0, False)])
 def test_a_gap_is_not_told_from_the_luck_of_a_batch_that_all_runs_trained_on_last(
-    tmp_path: Path, luck: float, said: bool
+    tmp_path: Path, luck: float, warned: bool
 ):
     """All runs have the same data order, and the last batch may be an easy one for each of them."""
     rng = np.random.default_rng(6)
@@ -99,6 +99,6 @@ def test_a_gap_is_not_told_from_the_luck_of_a_batch_that_all_runs_trained_on_las
             rows[-1]["test/nll"] = 21.5 + rng.normal(0, 0.3)
             sweep.run({"lr": lr}, seed, rows)
     sweep.save()
-    found = study(load(Registry(str(tmp_path)), "demo", None, None))
-    assert found.held_out is not None and found.held_out.gap is not None
-    assert found.held_out.says_gap == said
+    result = study(load(Registry(str(tmp_path)), "demo", None, None))
+    assert result.held_out is not None and result.held_out.gap is not None
+    assert result.held_out.says_gap == warned

@@ -21,18 +21,18 @@ A, B, C = [24.0, 28.5, 25.1], [27.9, 31.0, 33.2, 30.4], [24.1, 24.3, 24.9, 25.0]
 
 
 def test_a_contrast_of_two_groups_is_welchs_test():
-    found = contrast([A, B], [1, -1])
+    result = contrast([A, B], [1, -1])
     expected = stats.ttest_ind(A, B, equal_var=False)
     bounds = expected.confidence_interval(0.95)
-    assert found.p == pytest.approx(expected.pvalue, abs=1e-9)
-    assert found.df == pytest.approx(expected.df, abs=1e-9)
-    assert (found.low, found.high) == pytest.approx((bounds.low, bounds.high), abs=1e-9)
+    assert result.p == pytest.approx(expected.pvalue, abs=1e-9)
+    assert result.df == pytest.approx(expected.df, abs=1e-9)
+    assert (result.low, result.high) == pytest.approx((bounds.low, bounds.high), abs=1e-9)
 
 
 def test_a_contrast_of_one_group_is_students_interval():
-    found = contrast([B], [1])
+    result = contrast([B], [1])
     bounds = stats.ttest_1samp(B, 0).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((bounds.low, bounds.high), abs=1e-9)
+    assert (result.low, result.high) == pytest.approx((bounds.low, bounds.high), abs=1e-9)
 
 
 def test_a_contrast_of_three_groups_by_hand():
@@ -42,15 +42,15 @@ def test_a_contrast_of_three_groups_by_hand():
     df = sum(parts) ** 2 / sum(p * p / (len(g) - 1) for p, g in zip(parts, (A, B, C), strict=True))
     value = 0.5 * np.mean(A) + 0.5 * np.mean(B) - np.mean(C)
     reach = stats.t.ppf(0.975, df) * math.sqrt(sum(parts))
-    found = contrast([A, B, C], weights)
-    assert (found.value, found.df) == pytest.approx((value, df), abs=1e-9)
-    assert (found.low, found.high) == pytest.approx((value - reach, value + reach), abs=1e-9)
+    result = contrast([A, B, C], weights)
+    assert (result.value, result.df) == pytest.approx((value, df), abs=1e-9)
+    assert (result.low, result.high) == pytest.approx((value - reach, value + reach), abs=1e-9)
 
 
-@pytest.mark.parametrize("silent", [[5.0], [5.0, 5.0]])
-def test_without_noise_there_is_no_interval(silent: list[float]):
-    assert contrast([A, silent], [1, -1])[1:] == (None,) * 5
-    assert contrast([A, silent], [1, 0]).low is not None
+@pytest.mark.parametrize("values", [[5.0], [5.0, 5.0]])
+def test_without_noise_there_is_no_interval(values: list[float]):
+    assert contrast([A, values], [1, -1])[1:] == (None,) * 5
+    assert contrast([A, values], [1, 0]).low is not None
 
 
 def test_enormous_values_give_no_warning():
@@ -58,13 +58,13 @@ def test_enormous_values_give_no_warning():
 
 
 def test_paired_differences_are_a_paired_t_test_over_what_is_shared():
-    own, other = {0: 1.0, 1: 2.5, 2: 2.0, 9: 100.0}, {2: 1.1, 1: 1.9, 0: 0.7, 5: -50.0}
-    found = paired(own, other)
+    first, second = {0: 1.0, 1: 2.5, 2: 2.0, 9: 100.0}, {2: 1.1, 1: 1.9, 0: 0.7, 5: -50.0}
+    result = paired(first, second)
     expected = stats.ttest_rel([1.0, 2.5, 2.0], [0.7, 1.9, 1.1])
     bounds = expected.confidence_interval(0.95)
-    assert found is not None
-    assert found.p == pytest.approx(expected.pvalue, abs=1e-9)
-    assert (found.low, found.high) == pytest.approx((bounds.low, bounds.high), abs=1e-9)
+    assert result is not None
+    assert result.p == pytest.approx(expected.pvalue, abs=1e-9)
+    assert (result.low, result.high) == pytest.approx((bounds.low, bounds.high), abs=1e-9)
 
 
 def test_one_pair_and_pairs_that_differ_alike_have_no_interval():
@@ -104,8 +104,8 @@ def test_the_bounds_of_a_share_are_jeffreys_of_as_many_answers():
     """3 of 150 right, and none: the interval of a share never leaves 0 to 1."""
     share = 3 / 150
     reach = stats.norm.ppf(0.975)
-    found = share_bounds(share, 150, reach, reach)
+    bounds = share_bounds(share, 150, reach, reach)
     expected = stats.beta.ppf([0.025, 0.975], 3.5, 147.5)
-    assert found == pytest.approx(tuple(expected), rel=1e-6)
+    assert bounds == pytest.approx(tuple(expected), rel=1e-6)
     low, high = share_bounds(0.0, 150, reach, reach)
     assert low == 0 < high < 0.1

@@ -18,22 +18,22 @@ def sheet(scores: list[list[float]]) -> list[dict[str, float]]:
 
 
 def test_single_runs_are_compared_by_a_paired_t_test_over_items():
-    own, other = RNG.normal(0.4, 2, (2, 50))
-    found = difference(own[np.newaxis], other[np.newaxis])
-    expected = stats.ttest_rel(own, other)
+    first, second = RNG.normal(0.4, 2, (2, 50))
+    result = difference(first[np.newaxis], second[np.newaxis])
+    expected = stats.ttest_rel(first, second)
     low, high = expected.confidence_interval()
-    assert found.p == pytest.approx(expected.pvalue, abs=1e-9)
-    assert found.value - found.reach() == pytest.approx(low, abs=1e-9)
-    assert found.value + found.reach() == pytest.approx(high, abs=1e-9)
+    assert result.p == pytest.approx(expected.pvalue, abs=1e-9)
+    assert result.value - result.reach() == pytest.approx(low, abs=1e-9)
+    assert result.value + result.reach() == pytest.approx(high, abs=1e-9)
 
 
 def test_what_few_differing_items_tell_is_bonett_and_prices_interval():
-    own = np.array([[1.0] * 17 + [0.0] * 83])
+    first = np.array([[1.0] * 17 + [0.0] * 83])
     other = np.array([[1.0] * 12 + [0.0] * 4 + [1.0] + [0.0] * 83])
-    found = difference(own, other, shares=True)
+    result = difference(first, other, shares=True)
     won, lost, n = (4 + 1) / 102, (0 + 1) / 102, 102
-    assert found.value == pytest.approx(won - lost, abs=1e-12)
-    assert found.items == pytest.approx((won + lost - (won - lost) ** 2) / n, abs=1e-12)
+    assert result.value == pytest.approx(won - lost, abs=1e-12)
+    assert result.items == pytest.approx((won + lost - (won - lost) ** 2) / n, abs=1e-12)
     same = compare({"a": sheet([[1.0] * 40]), "b": sheet([[1.0] * 40])})
     assert same is not None
     (tie,) = same.parted
@@ -51,32 +51,32 @@ def test_runs_add_what_a_two_way_analysis_of_variance_with_random_effects_says()
     ) / ((runs - 1) * (items - 1))
     (luck,) = lucks({"a": table}).values()
     assert luck == pytest.approx((between / items, rest / items, runs - 1), abs=1e-9)
-    found = level(table, luck)
-    assert found.items == pytest.approx(
+    result = level(table, luck)
+    assert result.items == pytest.approx(
         np.var(columns, ddof=1) / items - rest / (items * runs), abs=1e-12
     )
-    square = stats.t.ppf(0.975, items - 1) ** 2 * found.items
+    square = stats.t.ppf(0.975, items - 1) ** 2 * result.items
     square += stats.t.ppf(0.975, runs - 1) ** 2 * luck.variance / runs
-    assert found.reach() == pytest.approx(math.sqrt(square), abs=1e-9)
+    assert result.reach() == pytest.approx(math.sqrt(square), abs=1e-9)
 
 
 def test_a_p_value_is_where_the_interval_first_holds_zero():
-    found = Parts(0.31, 0.004, 40.0, 0.02, 3.0)
-    assert found.reach(1 - found.p) == pytest.approx(0.31, abs=1e-9)
+    parts = Parts(0.31, 0.004, 40.0, 0.02, 3.0)
+    assert parts.reach(1 - parts.p) == pytest.approx(0.31, abs=1e-9)
     assert Parts(0.3, 0.01, 20.0, 0.0, 1.0).p == pytest.approx(2 * stats.t.sf(3, 20), abs=1e-12)
     assert Parts(0.0, 0.0, 5.0, 0.0, 1.0).p == 1 and Parts(0.1, 0.0, 5.0, 0.0, 1.0).p == 0
 
 
 def test_cells_share_the_luck_of_their_runs_but_one_that_stands_out_keeps_its_own():
     def table(spread: float, runs: int = 3) -> np.ndarray:
-        own = np.array([[-spread], [0.0], [spread]])[:runs]
-        return RNG.normal(0, 0.1, (runs, 40)) + own
+        deviations = np.array([[-spread], [0.0], [spread]])[:runs]
+        return RNG.normal(0, 0.1, (runs, 40)) + deviations
 
     tables = {"a": table(0.1), "b": table(0.12), "c": table(0.09), "once": table(0.0, 1)}
-    found = lucks(tables)
-    assert len(set(found.values())) == 1 and found["once"].df == 6
-    found = lucks(tables | {"wild": table(9.0)})
-    assert found["wild"].df == 2 and found["wild"].variance > 20 * found["a"].variance
+    shared = lucks(tables)
+    assert len(set(shared.values())) == 1 and shared["once"].df == 6
+    shared = lucks(tables | {"wild": table(9.0)})
+    assert shared["wild"].df == 2 and shared["wild"].variance > 20 * shared["a"].variance
     assert lucks({"once": tables["once"]}) == {}
     assert upper_tail_f(2.5, 2, 6) == pytest.approx(stats.f.sf(2.5, 2, 6), abs=1e-12)
 
@@ -85,12 +85,12 @@ def test_items_that_belong_together_count_together():
     scores = RNG.normal(0, 1, 12)
     clusters = [i // 3 for i in range(12)]
     sums = [sum(scores[i] - scores.mean() for i in range(3 * c, 3 * c + 3)) for c in range(4)]
-    expected = sum(one**2 for one in sums) / 12**2 * 4 / 3
-    found = level(scores[np.newaxis], None, clusters)
-    assert (found.items, found.items_df) == pytest.approx((expected, 3), abs=1e-12)
+    expected = sum(compared**2 for compared in sums) / 12**2 * 4 / 3
+    result = level(scores[np.newaxis], None, clusters)
+    assert (result.items, result.items_df) == pytest.approx((expected, 3), abs=1e-12)
     named = {f"q{i}": str(c) for i, c in enumerate(clusters)}
-    one = compare({"a": sheet([scores.tolist()]), "b": sheet([[0.0] * 12])}, clusters=named)
-    assert one is not None and one.clusters == 4
+    compared = compare({"a": sheet([scores.tolist()]), "b": sheet([[0.0] * 12])}, clusters=named)
+    assert compared is not None and compared.clusters == 4
 
 
 def test_of_groups_of_unequal_size_the_large_ones_count_for_what_they_are():
@@ -98,12 +98,12 @@ def test_of_groups_of_unequal_size_the_large_ones_count_for_what_they_are():
     scores = np.repeat(values, sizes)
     clusters = np.repeat(range(4), sizes).tolist()
     rest = [n * (value - scores.mean()) for n, value in zip(sizes, values, strict=True)]
-    found = level(scores[np.newaxis], None, clusters)
+    result = level(scores[np.newaxis], None, clusters)
     parts = (e**2 / (1 - n / 15) for n, e in zip(sizes, rest, strict=True))
-    assert found.items == pytest.approx(sum(parts) / 15**2, abs=1e-12)
+    assert result.items == pytest.approx(sum(parts) / 15**2, abs=1e-12)
     # Where all of a group are alike, its sum has the variance of its size squared.
     alike = sum(n**2 for n in sizes) ** 2 / sum(n**4 for n in sizes) - 1
-    assert found.items_df == pytest.approx(alike)
+    assert result.items_df == pytest.approx(alike)
     # Where they are not alike at all, that of its size.
     mixed = [[1, -1], [1, -2, 1], [1, -1, 2, -2], [1, -1, 2, -2, 3, -3]]
     unlike = level(np.concatenate(mixed)[np.newaxis].astype(float), None, clusters)
@@ -129,14 +129,18 @@ def test_cells_are_compared_on_what_all_their_runs_answered():
     a = sheet([[1, 1, 1, 0, 0.5], [1, 1, 0, 0, 0.5]])
     b = sheet([[0, 1, 0, 0, 0.5]])
     del a[1]["q4"]
-    found = compare({"b": b, "a": a, "empty": []}, "task", {"q0": "Why?"})
-    assert found is not None
-    assert (found.items, found.known, [cell.cell for cell in found.cells]) == (4, 5, ["a", "b"])
-    assert found.cells[0].mean == 5 / 8 and found.cells[1].over == "items and runs"
-    (parted,) = found.parted
+    comparison = compare({"b": b, "a": a, "empty": []}, "task", {"q0": "Why?"})
+    assert comparison is not None
+    assert (comparison.items, comparison.known, [cell.cell for cell in comparison.cells]) == (
+        4,
+        5,
+        ["a", "b"],
+    )
+    assert comparison.cells[0].mean == 5 / 8 and comparison.cells[1].over == "items and runs"
+    (parted,) = comparison.parted
     assert (parted.better, parted.worse, parted.difference) == (0, 2, 0.25 - 5 / 8)
-    assert (found.apart[0].prompt, found.apart[0].scores) == ("Why?", (1.0, 0.0))
-    assert [one.item for one in found.unsolved] == ["q3"] and found.solved == 1
+    assert (comparison.apart[0].prompt, comparison.apart[0].scores) == ("Why?", (1.0, 0.0))
+    assert [item.item for item in comparison.unsolved] == ["q3"] and comparison.solved == 1
     assert compare({"a": sheet([[1.0]])}) is None and compare({}) is None
     assert compare({"a": sheet([[1.0, 2.0]]), "b": [{"other": 1.0}]}) is None
 
@@ -144,12 +148,12 @@ def test_cells_are_compared_on_what_all_their_runs_answered():
 def test_of_many_cells_p_pays_for_all_their_pairs():
     """The best was picked among all: each difference from it is one of six."""
     cells = {str(i): sheet([RNG.normal(i, 1, 30).tolist()]) for i in range(4)}
-    found = compare(cells)
-    assert found is not None
+    comparison = compare(cells)
+    assert comparison is not None
     best = np.array([[run[f"q{i}"] for i in range(30)] for run in cells["3"]])
-    for one in found.parted:
-        own = np.array([[run[f"q{i}"] for i in range(30)] for run in cells[one.cell]])
-        assert one.p == pytest.approx(min(1.0, 6 * stats.ttest_rel(own[0], best[0]).pvalue))
+    for parted in comparison.parted:
+        answers = np.array([[run[f"q{i}"] for i in range(30)] for run in cells[parted.cell]])
+        assert parted.p == pytest.approx(min(1.0, 6 * stats.ttest_rel(answers[0], best[0]).pvalue))
 
 
 def test_the_best_by_items_has_an_interval_that_allows_for_its_choice():
@@ -163,11 +167,11 @@ def test_the_best_by_items_has_an_interval_that_allows_for_its_choice():
             1 + np.exp(-0.8 - hard - rng.normal(0, 0.7, (12, 100)))
         )
         truth = float(np.mean(1 / (1 + np.exp(-0.8 - rng.normal(0, 1.49**0.5, 40000)))))
-        found = compare(
+        comparison = compare(
             {str(i): sheet([row.astype(float).tolist()]) for i, row in enumerate(right)}
         )
-        assert found is not None
-        held += found.cells[0].low <= truth <= found.cells[0].high
+        assert comparison is not None
+        held += comparison.cells[0].low <= truth <= comparison.cells[0].high
     assert held >= 86
 
 
@@ -175,10 +179,10 @@ def test_the_bound_of_the_best_of_many_has_the_variance_of_a_share_at_the_bound(
     """The lucky value of the best says less of the variance than the bound: a share near 1 varies
     little, but nobody chose the true one."""
     right = np.random.default_rng(5).random((20, 100)) < 0.63
-    found = compare({str(cell): sheet([own.astype(float).tolist()]) for cell, own in
+    comparison = compare({str(cell): sheet([solved.astype(float).tolist()]) for cell, solved in
                      enumerate(right)})  # fmt: skip
-    assert found is not None
-    best = found.cells[0]
+    assert comparison is not None
+    best = comparison.cells[0]
     errors = (best.mean - best.low) / math.sqrt(best.low * (1 - best.low) / 100)
     largest = stats.norm.ppf(0.95 ** (1 / 20))
     assert errors == pytest.approx(largest, rel=0.05)

@@ -48,14 +48,14 @@ def flat(rng: np.random.Generator, lr: int, seed: int) -> Any:
 
 def test_where_the_last_values_are_noise_a_mean_of_some_is_judged_by(swept: Any):
     data = swept(flat)
-    (found,) = settle(data)
-    assert _at(found) == f"mean_of_last={OF}" and found.ends is not None and found.ends.noisy
-    assert found.ends.scatter == pytest.approx(0.1, rel=0.3)
-    for run, before in zip(found.runs, data.runs, strict=True):
+    (settled,) = settle(data)
+    assert _at(settled) == f"mean_of_last={OF}" and settled.ends is not None and settled.ends.noisy
+    assert settled.ends.scatter == pytest.approx(0.1, rel=0.3)
+    for run, before in zip(settled.runs, data.runs, strict=True):
         values = before.curves["test/nll"].values[-OF:]
         assert run.value == pytest.approx(float(values.mean())) and before.value == values[-1]
     before, after = (
-        sum(cell.summary.sd or 0.0 for cell in rank(one).cells) for one in (data, found)
+        sum(cell.summary.sd or 0.0 for cell in rank(study).cells) for study in (data, settled)
     )
     assert after < 0.8 * before
 
@@ -72,9 +72,9 @@ def test_where_the_last_values_are_noise_a_mean_of_some_is_judged_by(swept: Any)
 )
 def test_elsewhere_the_last_value_is(swept: Any, curve: Any):
     data = swept(curve)
-    (found,) = settle(data)
-    assert _at(found) == "last" and found.ends is None
-    assert [run.value for run in found.runs] == [run.value for run in data.runs]
+    (settled,) = settle(data)
+    assert _at(settled) == "last" and settled.ends is None
+    assert [run.value for run in settled.runs] == [run.value for run in data.runs]
 
 
 @pytest.mark.parametrize("place", [-1, -4, -9])
@@ -89,14 +89,14 @@ def test_one_outlier_does_not_change_what_all_runs_are_judged_by(
         values[place] += 30.0 * (lr == 1 and seed == 1)
         return values
 
-    (found,) = settle(swept(curve))
-    assert _at(found) == (f"mean_of_last={OF}" if noisy else "last")
+    (settled,) = settle(swept(curve))
+    assert _at(settled) == (f"mean_of_last={OF}" if noisy else "last")
 
 
 def test_huge_values_are_settled(swept: Any):
     """Squares of such values are no floats."""
-    (found,) = settle(swept(lambda rng, lr, seed: 1e300 * flat(rng, lr, seed)))
-    assert _at(found) == f"mean_of_last={OF}" and found.ends is not None and found.ends.noisy
+    (settled,) = settle(swept(lambda rng, lr, seed: 1e300 * flat(rng, lr, seed)))
+    assert _at(settled) == f"mean_of_last={OF}" and settled.ends is not None and settled.ends.noisy
 
 
 @pytest.mark.parametrize("at", ["last", "best", "mean_of_last=2"])
@@ -107,8 +107,8 @@ def test_what_a_grid_says_is_left_alone(swept: Any, at: str):
 
 def test_sweeps_that_are_compared_are_judged_by_the_same_value(swept: Any):
     noisy, calm = swept(flat), swept(lambda rng, lr, seed: rng.normal() + np.zeros(20), name="calm")
-    found = settle(noisy, calm)
-    assert len({_at(data) for data in found}) == 1
+    settled = settle(noisy, calm)
+    assert len({_at(data) for data in settled}) == 1
     assert settle(noisy, replace(calm, metric=replace(calm.metric, at="last")))[0] == noisy
 
 
@@ -136,8 +136,8 @@ def test_a_grid_that_does_not_say_leaves_it_open():
 def test_identical_runs_do_not_differ_by_a_rounding_error(swept: Any):
     """The mean of three equal numbers may be off in its last bit."""
     values = [0.1 * (-1) ** step + 2 / 37 for step in range(40)]
-    (found,) = settle(swept(lambda rng, lr, seed: [value + lr / 3 for value in values]))
-    assert found.ends is not None and found.ends.noisy and found.ends.between == 0
+    (settled,) = settle(swept(lambda rng, lr, seed: [value + lr / 3 for value in values]))
+    assert settled.ends is not None and settled.ends.noisy and settled.ends.between == 0
 
 
 def test_a_winner_by_a_mean_alone_is_called_so(swept: Any, tmp_path: Path):

@@ -45,16 +45,16 @@ def test_variances_that_spread_as_chance_makes_them_become_one():
 def test_many_sweeps_are_squeezed_at_once_as_each_by_itself():
     table = np.random.default_rng(2).chisquare(2, (5, 12))
     together = squeeze(table, np.array(2.0))
-    for row, own in enumerate(table):
-        for part, whole in zip(squeeze(own, np.array(2.0)), together, strict=True):
+    for row, sweep in enumerate(table):
+        for part, whole in zip(squeeze(sweep, np.array(2.0)), together, strict=True):
             assert part == pytest.approx(whole[row], rel=1e-12)
 
 
 def test_the_statistic_is_bartletts():
     groups = [[1.0, 2.0, 4.0], [1.0, 1.1], [0.0, 3.0, 9.0, 2.0]]
-    variances = np.array([np.var(own, ddof=1) for own in groups])
-    found = bartlett(variances, np.array([len(own) - 1.0 for own in groups]))
-    assert float(found) == pytest.approx(float(stats.bartlett(*groups).statistic), abs=1e-9)
+    variances = np.array([np.var(group, ddof=1) for group in groups])
+    statistic = bartlett(variances, np.array([len(group) - 1.0 for group in groups]))
+    assert float(statistic) == pytest.approx(float(stats.bartlett(*groups).statistic), abs=1e-9)
 
 
 def test_the_test_refuses_equal_noise_as_often_as_its_level_says():
@@ -84,14 +84,14 @@ def test_what_is_asked_for_settles_it():
 
 
 def test_other_sweeps_lend_their_noise_to_single_runs_unless_it_differs():
-    own = {"a": [1.0], "b": [2.0]}
-    noise = fit_noise(own, lent={"before": cells(5, 3)})
+    single = {"a": [1.0], "b": [2.0]}
+    noise = fit_noise(single, lent={"before": cells(5, 3)})
     assert noise.kind == "pooled" and noise.lent == ("before",) and noise.total == 10
     assert noise.of("a") == noise.of("b") and noise.of("a") is not None
     wild = {str(i): [0.0, 1000.0 + i, 3.0] for i in range(5)}
     refused = fit_noise(cells(5, 3), lent={"before": wild})
     assert refused.refused == ("before",) and refused.kind == "pooled" and refused.total == 10
-    assert fit_noise(own, lent={"before": cells(5, 3, spread=1e4)}).of("a") is None
+    assert fit_noise(single, lent={"before": cells(5, 3, spread=1e4)}).of("a") is None
 
 
 def test_equal_values_of_a_metric_that_comes_in_steps_are_no_sign_of_other_noise():
@@ -105,9 +105,9 @@ def test_equal_values_of_a_metric_that_comes_in_steps_are_no_sign_of_other_noise
 
 def test_a_contrast_takes_the_noise_of_each_cell():
     groups = [("a", [1.0, 2.0, 4.0]), ("b", [3.0, 3.5, 6.0])]
-    values = [own for _, own in groups]
-    own = fit_noise(dict(groups), "own").contrast(groups, [1, -1])
-    assert own == pytest.approx(contrast(values, [1, -1]), rel=1e-12)
+    values = [group for _, group in groups]
+    group = fit_noise(dict(groups), "own").contrast(groups, [1, -1])
+    assert group == pytest.approx(contrast(values, [1, -1]), rel=1e-12)
     pooled = fit_noise(dict(groups), "pooled").contrast(groups, [1, -1])
     expected = stats.ttest_ind(*values)
     assert pooled.p == pytest.approx(float(expected.pvalue), rel=1e-9)
@@ -121,10 +121,10 @@ def test_a_sum_of_many_cells_with_moderated_noise_has_the_variance_of_what_it_su
     freedom make up for where one cell is looked at alone."""
     groups = cells(40, 3, spread=3.0, seed=3)
     noise = fit_noise(groups)
-    one = noise.of("7")
-    assert noise.kind == "moderated" and one is not None
+    seventh = noise.of("7")
+    assert noise.kind == "moderated" and seventh is not None
     alone = noise.contrast([("7", groups["7"])], [1.0])
-    assert (alone.df, alone.error) == (one.df, pytest.approx(one.sd / 3**0.5, rel=1e-9))
+    assert (alone.df, alone.error) == (seventh.df, pytest.approx(seventh.sd / 3**0.5, rel=1e-9))
     whole = noise.contrast(list(groups.items()), [1 / 40] * 40)
     spreads = [noise.spreads[name] for name in groups]
     variance = sum(s.sd**2 * s.df / (s.df - 2) for s in spreads) / 3 / 40**2
@@ -135,12 +135,15 @@ def test_a_sum_of_many_cells_with_moderated_noise_has_the_variance_of_what_it_su
 def test_enormous_and_tiny_values_have_the_noise_of_common_ones():
     common = fit_noise(cells(6, 3))
     for factor in (1e300, 1e-300):
-        scaled = {n: [v * factor for v in own] for n, own in cells(6, 3).items()}
-        found = fit_noise(scaled)
+        scaled = {n: [v * factor for v in values] for n, values in cells(6, 3).items()}
+        noise = fit_noise(scaled)
         for name in scaled:
-            one, other = found.of(name), common.of(name)
-            assert one is not None and other is not None
-            assert one.sd / factor == pytest.approx(other.sd, rel=1e-9) and one.df == other.df
+            actual, expected = noise.of(name), common.of(name)
+            assert actual is not None and expected is not None
+            assert (
+                actual.sd / factor == pytest.approx(expected.sd, rel=1e-9)
+                and actual.df == expected.df
+            )
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 6, 7, 10])
@@ -154,14 +157,14 @@ def test_runs_that_are_all_equal_tell_no_noise(seeds: int):
 def on_seeds(cells: int, seeds: int, rho: float, seed: int) -> dict[str, dict[int, float]]:
     rng = np.random.default_rng(seed)
     common = rng.normal(0, rho**0.5, seeds)
-    own = rng.normal(0, (1 - rho) ** 0.5, (cells, seeds))
-    return {str(i): dict(enumerate((row + common).tolist())) for i, row in enumerate(own)}
+    independent = rng.normal(0, (1 - rho) ** 0.5, (cells, seeds))
+    return {str(i): dict(enumerate((row + common).tolist())) for i, row in enumerate(independent)}
 
 
 def test_differences_on_shared_seeds_are_those_of_a_two_way_analysis_of_variance():
     """What a seed adds to all cells alike cancels in their differences, and not in their means."""
     table = on_seeds(6, 5, 0.9, 1)
-    groups = {name: list(own.values()) for name, own in table.items()}
+    groups = {name: list(by_seed.values()) for name, by_seed in table.items()}
     noise = paired(fit_noise(groups), table)
     assert noise.between is not None and noise.seeds is not None
     values = np.array(list(groups.values()))
@@ -177,13 +180,13 @@ def test_differences_on_shared_seeds_are_those_of_a_two_way_analysis_of_variance
 def test_seeds_that_share_nothing_are_not_paired():
     """In 100 sweeps of 6 cells without anything shared: more than 7 have a chance of 0.5 %."""
     tables = [on_seeds(6, 5, 0.0, seed) for seed in range(100)]
-    found = [
-        paired(fit_noise({n: list(own.values()) for n, own in table.items()}), table)
+    paired_runs = [
+        paired(fit_noise({n: list(by_seed.values()) for n, by_seed in table.items()}), table)
         for table in tables
     ]
-    assert sum(noise.between is not None for noise in found) <= 7
+    assert sum(noise.between is not None for noise in paired_runs) <= 7
     lost = on_seeds(6, 5, 0.9, 1) | {"0": {0: 1.0, 1: 2.0, 2: 0.5, 3: 1.0}}
-    plain = fit_noise({n: list(own.values()) for n, own in lost.items()})
+    plain = fit_noise({n: list(by_seed.values()) for n, by_seed in lost.items()})
     assert paired(plain, lost) is plain
 
 

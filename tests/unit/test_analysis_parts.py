@@ -30,17 +30,17 @@ def points(pairs: list[tuple[float, float]]) -> Series:
 def test_thinning_keeps_the_ends_and_every_spike():
     values = np.zeros(10_000)
     values[1234], values[7777] = 50.0, -50.0
-    kept = thin(values).tolist()
-    assert len(kept) <= 240 and kept == sorted(set(kept))
-    assert {0, 1234, 7777, 9999} <= set(kept)
+    indices = thin(values).tolist()
+    assert len(indices) <= 240 and indices == sorted(set(indices))
+    assert {0, 1234, 7777, 9999} <= set(indices)
 
 
 @pytest.mark.parametrize("count", [240, 241, 242, 243, 500, 1001])
 def test_thinning_keeps_to_its_limit_for_every_length(count: int):
     values = np.cos(np.arange(count) ** 2)
-    kept = thin(values).tolist()
-    assert len(kept) <= 240 and kept[0] == 0 and kept[-1] == count - 1
-    assert {int(values.argmin()), int(values.argmax())} <= set(kept)
+    indices = thin(values).tolist()
+    assert len(indices) <= 240 and indices[0] == 0 and indices[-1] == count - 1
+    assert {int(values.argmin()), int(values.argmax())} <= set(indices)
 
 
 def test_rows_are_thinned_together_as_each_by_itself():
@@ -52,10 +52,10 @@ def test_rows_are_thinned_together_as_each_by_itself():
 def test_a_band_is_the_same_whether_the_steps_are_shared_or_only_equal():
     steps, rows = np.arange(4.0), np.arange(4)
     values = ([1.0, 2.0, 3.0, 4.0], [2.0, 2.0, 9.0, 0.0])
-    shared = band([Series(steps, np.array(own), rows) for own in values])
-    equal = band([Series(steps.copy(), np.array(own), rows) for own in values])
-    for one, other in zip(shared[:4], equal[:4], strict=True):
-        assert np.array_equal(one, other)
+    shared = band([Series(steps, np.array(row), rows) for row in values])
+    equal = band([Series(steps.copy(), np.array(row), rows) for row in values])
+    for actual, expected in zip(shared[:4], equal[:4], strict=True):
+        assert np.array_equal(actual, expected)
     assert [at.tolist() for at in shared.at] == [at.tolist() for at in equal.at]
 
 
@@ -64,20 +64,20 @@ def test_short_curves_are_left_alone():
 
 
 def test_a_band_covers_the_steps_that_all_runs_share():
-    found = band(
+    covered = band(
         [
             points([(0, 1.0), (10, 2.0), (20, 4.0)]),
             points([(0, 3.0), (5, 9.0), (10, 4.0), (20, math.nan)]),
         ]
     )
-    assert [part.tolist() for part in found[:4]] == [[0, 10], [2.0, 3.0], [1.0, 2.0], [3.0, 4.0]]
-    assert [at.tolist() for at in found.at] == [[0, 1], [0, 2]]
+    assert [part.tolist() for part in covered[:4]] == [[0, 10], [2.0, 3.0], [1.0, 2.0], [3.0, 4.0]]
+    assert [at.tolist() for at in covered.at] == [[0, 1], [0, 2]]
     assert not len(band([]).steps)
 
 
 def test_a_band_of_enormous_values_is_finite():
-    found = band([points([(0, 1.7e308)]), points([(0, 1.5e308)])])
-    assert found.mean.tolist() == [pytest.approx(1.6e308)]
+    covered = band([points([(0, 1.7e308)]), points([(0, 1.5e308)])])
+    assert covered.mean.tolist() == [pytest.approx(1.6e308)]
 
 
 AWKWARD: list[Any] = [1, 2.5, None, "3", "text", True, [1], {"a": 1}, 10**400, -(10**400), math.nan]
@@ -92,22 +92,22 @@ def test_columns_hold_what_the_registry_takes_for_numbers(
     histories.append([{"key": 5.0}, {"key": 2.0}])
     histories.append([{"key": 5.0}, {"key": 2.0, "step": 7}, {"step": 9, "key": math.nan}])
     sweep = written.Written(tmp_path)
-    for seed, own in enumerate(histories):
-        sweep.run({}, seed, own)
+    for seed, history in enumerate(histories):
+        sweep.run({}, seed, history)
     sweep.save()
     registry = Registry(str(tmp_path))
     runs = registry.sweep("demo").runs
-    found = Histories(registry, runs, metric)
-    for run, own in zip(runs, histories, strict=True):
+    columns = Histories(registry, runs, metric)
+    for run, history in zip(runs, histories, strict=True):
         expected = numbers(run.history.rows, "key")
         stepped = [p for p in expected if p.step is not None] or [
             p._replace(step=i) for i, p in enumerate(expected)
         ]
-        series = found.of(run.id).series("key")
-        assert series.steps.tolist() == [p.step for p in stepped], own
+        series = columns.of(run.id).series("key")
+        assert series.steps.tolist() == [p.step for p in stepped], history
         assert np.array_equal(series.values, [p.value for p in stepped], equal_nan=True)
         if metric is not None:
-            assert ("key" in found.of(run.id).keys) == bool(expected)
+            assert ("key" in columns.of(run.id).keys) == bool(expected)
 
 
 def test_tokens_are_counted_under_whichever_names_a_program_gives_them(
@@ -125,8 +125,8 @@ def test_tokens_are_counted_under_whichever_names_a_program_gives_them(
     registry = Registry(str(tmp_path))
     runs = registry.sweep("demo").runs
     histories = Histories(registry, runs, None)
-    found = [token_columns(histories.of(run.id)) for run in runs]
-    assert [{kind: n.sum() for kind, n in counts.items()} for counts in found] == [
+    columns = [token_columns(histories.of(run.id)) for run in runs]
+    assert [{kind: n.sum() for kind, n in counts.items()} for counts in columns] == [
         {"train": 14, "sample": 10, "prefill": 10},
         {"train": 18},
         {"train": 8, "sample": 12, "prefill": 16},
@@ -144,12 +144,12 @@ def test_tokens_are_counted_under_whichever_names_a_program_gives_them(
 )
 def test_a_run_is_judged_as_the_registry_judges_it(pairs: list[tuple[float, float]], goal: str):
     rows = [{"step": step, "key": value} for step, value in pairs]
-    own = points(pairs)
-    for at, found in (("last", last(own)), ("best", best(own, goal))):
+    series = points(pairs)
+    for at, chosen in (("last", last(series)), ("best", best(series, goal))):
         expected = judged(numbers(rows, "key"), goal, at)
-        assert (found is None) == (expected is None)
-        if found is not None and expected is not None:
-            assert found == (expected.step, pytest.approx(expected.value, nan_ok=True))
+        assert (chosen is None) == (expected is None)
+        if chosen is not None and expected is not None:
+            assert chosen == (expected.step, pytest.approx(expected.value, nan_ok=True))
 
 
 def test_the_smoothed_value_is_the_mean_of_the_last_tenth():
@@ -259,25 +259,25 @@ def test_settings_read_as_in_a_grid(value: object, text: str):
 
 
 def test_a_place_that_a_model_found_has_three_digits():
-    found = [labels.place(value) for value in (3.7174e-4, 29.857, 128.0, 2e9, math.inf, "cosine")]
-    assert found == ["3.72e-4", "29.9", "128", "2000000000", "inf", "cosine"]
+    texts = [labels.place(value) for value in (3.7174e-4, 29.857, 128.0, 2e9, math.inf, "cosine")]
+    assert texts == ["3.72e-4", "29.9", "128", "2000000000", "inf", "cosine"]
 
 
 def test_long_texts_of_an_axis_lose_their_middle_and_of_many_a_part_is_marked():
-    found = layout("model", height=260)
+    shown = layout("model", height=260)
     texts = [plain(f"<some>/Model-2507-{size}B") for size in range(36)]
-    categories(found, texts)
-    ticks = found["xaxis"]
+    categories(shown, texts)
+    ticks = shown["xaxis"]
     assert ticks["tickvals"] == texts[::2] and ticks["ticktext"][0] == "&lt;some&gt;/…-2507-0B"
-    assert found["height"] > 300
+    assert shown["height"] > 300
     short = layout("schedule", height=260)
     categories(short, ["cosine", "linear"])
     assert short["xaxis"]["ticktext"] == ["cosine", "linear"] and short["height"] == 260
 
 
 def test_durations_and_lists():
-    found = [labels.duration(s) for s in (0.25, 48.2, 200.0, 7500.0, None)]
-    assert found == ["0.2 s", "48 s", "3 min 20 s", "2 h 05 min", "\u2013"]
+    texts = [labels.duration(s) for s in (0.25, 48.2, 200.0, 7500.0, None)]
+    assert texts == ["0.2 s", "48 s", "3 min 20 s", "2 h 05 min", "\u2013"]
     assert labels.listed(["a", "b", "c"]) == "a, b and c"
     assert labels.listed(list("abcdefg"), 3) == "a, b, c and 4 more"
 

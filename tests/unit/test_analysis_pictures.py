@@ -88,9 +88,9 @@ def test_the_cells_have_a_row_each_with_their_runs_mean_and_interval(tmp_path: P
     (axes,) = drawing(figure, "").axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["lr=1", "lr=2", "lr=3"]
     for row, cell in enumerate(ranking.cells):
-        own = [line for line in axes.lines if set(line.get_ydata()) == {-row}]
-        assert {to_hex(line.get_color()) for line in own} == {colour_of(row)}
-        xs = [[x for x, _ in points(line)] for line in own]
+        in_row = [line for line in axes.lines if set(line.get_ydata()) == {-row}]
+        assert {to_hex(line.get_color()) for line in in_row} == {colour_of(row)}
+        xs = [[x for x, _ in points(line)] for line in in_row]
         assert [cell.summary.low, cell.summary.high] in xs and [cell.summary.mean] in xs
         assert cell.values in xs and len(xs) == 3
 

@@ -26,10 +26,10 @@ def test_the_lead_is_found_in_four_of_five_sweeps(cells: int, seeds: int):
     lead, named = lead_found(cells, seeds), 0
     for _ in range(100):
         values = rng.normal(0, 1, (cells, seeds)) - lead * (np.arange(cells) == 0)[:, np.newaxis]
-        groups = {str(cell): own.tolist() for cell, own in enumerate(values)}
+        groups = {str(cell): runs.tolist() for cell, runs in enumerate(values)}
         best = str(int(values.mean(axis=1).argmin()))
-        found = against_best(groups, best, fit_noise(groups))
-        named += best == "0" and all(one.told_apart for one in found.values())
+        comparisons = against_best(groups, best, fit_noise(groups))
+        named += best == "0" and all(comparison.told_apart for comparison in comparisons.values())
     assert 65 <= named <= 93
 
 
@@ -48,10 +48,10 @@ def _tied(root: Path, name: str, **metric: object) -> Study:
 
 def test_the_advice_promises_no_power_for_the_difference_that_happened_to_be_seen(tmp_path: Path):
     """It says which lead the next grid finds. That grid costs three times the sweep at most."""
-    found = _tied(tmp_path, "plain")
-    (step,) = found.verdict.steps
+    tied = _tied(tmp_path, "plain")
+    (step,) = tied.verdict.steps
     assert "or launch next.yaml" in step and "find a lead of" in step and "in 4 of 5 sweeps" in step
-    assert found.next is not None and found.next.runs <= 3 * 12
+    assert tied.next is not None and tied.next.runs <= 3 * 12
 
 
 def test_seeds_are_advised_for_a_difference_that_is_relevant(tmp_path: Path):
@@ -68,9 +68,9 @@ def test_seeds_are_advised_for_a_difference_that_is_relevant(tmp_path: Path):
 def test_a_plan_says_which_lead_its_seeds_find_by_the_noise_of_an_earlier_sweep(tmp_path: Path):
     _tied(tmp_path, "demo")
     registry = Registry(str(tmp_path))
-    told = before_launch(registry, registry.sweep("demo").plan)
-    assert told is not None and told.startswith("3 seeds find a lead of 0.")
-    assert told.endswith("in 4 of 5 sweeps (by the noise of demo)")
+    advice = before_launch(registry, registry.sweep("demo").plan)
+    assert advice is not None and advice.startswith("3 seeds find a lead of 0.")
+    assert advice.endswith("in 4 of 5 sweeps (by the noise of demo)")
     table = power_table(rank(load(registry, "demo", None, None)))
     assert [row.seeds for row in table][:3] == [2, 3, 4]
 
@@ -98,17 +98,17 @@ def test_a_best_that_was_only_just_named_may_be_as_bad_as_the_worse_end_of_its_i
 ):
     rng = np.random.default_rng(0)
     ends = {lr: rng.normal(-0.05 * (lr == 3), 0.03, 4) for lr in (1, 2, 3, 4)}
-    cells = [({"lr": lr}, (2 + sign * own).tolist()) for lr, own in ends.items()]
+    cells = [({"lr": lr}, (2 + sign * deviations).tolist()) for lr, deviations in ends.items()]
     written.measured(tmp_path, cells, metric=written.METRIC | {"goal": goal})
-    found = study(load(Registry(str(tmp_path)), "demo", None, None))
-    best = found.ranking.best
-    assert best is not None and best.name == "lr=3" and found.verdict.caution is not None
+    result = study(load(Registry(str(tmp_path)), "demo", None, None))
+    best = result.ranking.best
+    assert best is not None and best.name == "lr=3" and result.verdict.caution is not None
     low, mean, high = best.summary.low, best.summary.mean, best.summary.high
     assert low is not None and mean is not None and high is not None
     longer, shorter = (high - mean, mean - low) if sign > 0 else (mean - low, high - mean)
     assert longer > 1.2 * shorter, "it was chosen"
-    said = found.verdict.caution.partition("may be worse by up to ")[2].split(". ")[0]
-    assert float(said) == pytest.approx(longer, rel=0.05)
+    bound = result.verdict.caution.partition("may be worse by up to ")[2].split(". ")[0]
+    assert float(bound) == pytest.approx(longer, rel=0.05)
 
 
 def test_cells_that_are_tied_beside_a_single_run_get_one_piece_of_advice(tmp_path: Path):

@@ -14,42 +14,46 @@ from sweeper.analysis.reading.settings import settings
 from sweeper.results.registry import Registry
 
 
-def told(*configs: dict[str, Any], axes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    keys, found = settings({str(i): c for i, c in enumerate(configs)}, axes, "seed")
-    assert all(tuple(key for key in keys if key in own) == tuple(own) for own in found.values())
-    return list(found.values())
+def shown_settings(*configs: dict[str, Any], axes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    keys, by_cell = settings({str(i): c for i, c in enumerate(configs)}, axes, "seed")
+    assert all(tuple(key for key in keys if key in row) == tuple(row) for row in by_cell.values())
+    return list(by_cell.values())
 
 
 def test_a_key_that_no_axis_declares_tells_cells_apart():
-    found = told({"base": 1, "lr": 1}, {"base": 1, "lr": 1, "warmup": 10}, {"base": 1, "lr": 2})
-    assert found == [{"lr": 1}, {"lr": 1, "warmup": 10}, {"lr": 2}]
+    rows = shown_settings(
+        {"base": 1, "lr": 1}, {"base": 1, "lr": 1, "warmup": 10}, {"base": 1, "lr": 2}
+    )
+    assert rows == [{"lr": 1}, {"lr": 1, "warmup": 10}, {"lr": 2}]
 
 
 def test_mappings_are_told_apart_by_what_is_in_them():
-    nested = told({"opt": {"lr": 1, "eps": 3}}, {"opt": {"lr": 2, "eps": 3}}, axes=("opt",))
-    dotted = told({"opt.lr": 1, "opt.eps": 3}, {"opt.lr": 2, "opt.eps": 3}, axes=("opt",))
+    nested = shown_settings(
+        {"opt": {"lr": 1, "eps": 3}}, {"opt": {"lr": 2, "eps": 3}}, axes=("opt",)
+    )
+    dotted = shown_settings({"opt.lr": 1, "opt.eps": 3}, {"opt.lr": 2, "opt.eps": 3}, axes=("opt",))
     assert nested == dotted == [{"opt.lr": 1}, {"opt.lr": 2}]
 
 
 def test_declared_axes_come_first_and_in_their_order():
-    found = told({"x": 1, "b.c": 1, "a": 1}, {"x": 2, "b.c": 2, "a": 2}, axes=("a", "b"))
-    assert [list(own) for own in found] == [["a", "b.c", "x"]] * 2
+    rows = shown_settings({"x": 1, "b.c": 1, "a": 1}, {"x": 2, "b.c": 2, "a": 2}, axes=("a", "b"))
+    assert [list(row) for row in rows] == [["a", "b.c", "x"]] * 2
 
 
 def test_null_is_a_value_and_not_the_same_as_nothing():
-    assert told({"a": None}, {"a": 1}, {}) == [{"a": None}, {"a": 1}, {}]
-    assert told({"a": None}, {}) == [{"a": None}, {}]
+    assert shown_settings({"a": None}, {"a": 1}, {}) == [{"a": None}, {"a": 1}, {}]
+    assert shown_settings({"a": None}, {}) == [{"a": None}, {}]
 
 
 def test_equal_numbers_are_one_value_and_the_seed_is_none():
-    assert told({"a": 1, "b": 1, "seed": 0}, {"a": 1.0, "b": True, "seed": 1}) == [
+    assert shown_settings({"a": 1, "b": 1, "seed": 0}, {"a": 1.0, "b": True, "seed": 1}) == [
         {"b": 1},
         {"b": True},
     ]
 
 
 def test_a_lone_cell_keeps_its_axes():
-    assert told({"a": 1, "b": 2}, axes=("a",)) == [{"a": 1}]
+    assert shown_settings({"a": 1, "b": 2}, axes=("a",)) == [{"a": 1}]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def test_a_lone_cell_keeps_its_axes():
 def test_the_headline_names_the_best_cell_and_no_other(
     tmp_path: Path, cells: Any, axes: list[str], headline: str
 ):
-    written.measured(tmp_path, [(own, [value]) for own, value in cells], axes)
+    written.measured(tmp_path, [(settings_of, [value]) for settings_of, value in cells], axes)
     data = load(Registry(str(tmp_path)), "demo", None, None)
     ranking = rank(data)
     assert decide(data, ranking, find(data, ranking)).headline == headline

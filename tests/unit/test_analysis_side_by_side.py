@@ -25,25 +25,25 @@ def answers(scores, text="{}", clusters=None):
 
 
 def test_what_one_solves_and_the_other_does_not():
-    found = compare_sides({"a": answers([1, 1, 0, 0]), "b": answers([1, 0, 1, 0])})
-    [against] = found.against
-    assert [one.item for one in against.gained] == ["q2"]
-    assert [one.item for one in against.lost] == ["q1"]
-    assert (found.means, against.difference) == ((0.5, 0.5), 0.0)
+    sides = compare_sides({"a": answers([1, 1, 0, 0]), "b": answers([1, 0, 1, 0])})
+    [against] = sides.against
+    assert [item.item for item in against.gained] == ["q2"]
+    assert [item.item for item in against.lost] == ["q1"]
+    assert (sides.means, against.difference) == ((0.5, 0.5), 0.0)
     assert against.low < 0 < against.high
 
 
 def test_only_what_all_have_answered_is_compared():
-    found = compare_sides({"a": answers([1, 1, 1]), "b": answers([0, 0]), "c": answers([1, 0])})
-    assert [one.item for one in found.prompts] == ["q0", "q1"]
-    assert [one.difference for one in found.against] == [-1.0, -0.5]
+    sides = compare_sides({"a": answers([1, 1, 1]), "b": answers([0, 0]), "c": answers([1, 0])})
+    assert [item.item for item in sides.prompts] == ["q0", "q1"]
+    assert [item.difference for item in sides.against] == [-1.0, -0.5]
 
 
 def test_samples_of_an_item_are_averaged_first():
     twice = [*answers([1, 0]), *answers([1, 1])]
-    found = compare_sides({"a": answers([0, 0]), "b": twice})
-    assert [one.scores for one in found.prompts] == [(0.0, 1.0), (0.0, 0.5)]
-    assert found.prompts[0].texts == (("0",), ("0", "0"))
+    sides = compare_sides({"a": answers([0, 0]), "b": twice})
+    assert [item.scores for item in sides.prompts] == [(0.0, 1.0), (0.0, 0.5)]
+    assert sides.prompts[0].texts == (("0",), ("0", "0"))
 
 
 def test_items_that_belong_together_make_the_interval_wider():
@@ -53,15 +53,15 @@ def test_items_that_belong_together_make_the_interval_wider():
     together = compare_sides(
         {"a": answers(first, clusters=groups), "b": answers(second, clusters=groups)}
     )
-    widths = [one.against[0].high - one.against[0].low for one in (apart, together)]
+    widths = [item.against[0].high - item.against[0].low for item in (apart, together)]
     assert widths[1] > 1.5 * widths[0]
 
 
 def test_what_nothing_has_judged_is_shown_and_not_compared():
-    found = compare_sides({"a": answers([math.nan]), "b": answers([math.nan])})
-    assert (found.means, found.against) == ((None, None), ())
-    assert "a: not judged" in lines(found)
-    assert len(found.document["items"]) == 1
+    sides = compare_sides({"a": answers([math.nan]), "b": answers([math.nan])})
+    assert (sides.means, sides.against) == ((None, None), ())
+    assert "a: not judged" in lines(sides)
+    assert len(sides.document["items"]) == 1
 
 
 def test_the_page_is_whole_and_shows_text_as_text():
@@ -74,5 +74,5 @@ def test_the_page_is_whole_and_shows_text_as_text():
 
 @pytest.mark.parametrize("scores", [[1], []])
 def test_few_items_have_no_interval(scores):
-    found = compare_sides({"a": answers(scores), "b": answers(scores)})
-    assert [one.low for one in found.against] == [None] * len(found.against)
+    sides = compare_sides({"a": answers(scores), "b": answers(scores)})
+    assert [item.low for item in sides.against] == [None] * len(sides.against)

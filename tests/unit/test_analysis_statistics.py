@@ -28,19 +28,19 @@ from sweeper.results.cells import Scale, choose_scale, comparable, on_scale
 
 def test_the_interval_is_students():
     # t(0.975, 4) = 2.776445 from any table; mean 3, sd sqrt(2.5).
-    found = summarise([1.0, 2.0, 3.0, 4.0, 5.0])
+    summary = summarise([1.0, 2.0, 3.0, 4.0, 5.0])
     reach = 2.7764451051977987 * 2.5**0.5 / 5**0.5
-    assert found.mean == 3.0
-    assert found.low == pytest.approx(3.0 - reach, abs=1e-9)
-    assert found.high == pytest.approx(3.0 + reach, abs=1e-9)
-    assert (found.minimum, found.maximum, found.n) == (1.0, 5.0, 5)
+    assert summary.mean == 3.0
+    assert summary.low == pytest.approx(3.0 - reach, abs=1e-9)
+    assert summary.high == pytest.approx(3.0 + reach, abs=1e-9)
+    assert (summary.minimum, summary.maximum, summary.n) == (1.0, 5.0, 5)
 
 
 def test_the_interval_is_that_of_a_one_sample_t_test():
     values = [0.41, 0.47, 0.39]
     expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    found = summarise(values)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    summary = summarise(values)
+    assert (summary.low, summary.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 def test_one_value_and_identical_values_have_no_interval():
@@ -58,21 +58,26 @@ GROUPS = {
 
 
 def compared(
-    groups: Mapping[str, Sequence[float]], best: str, asked: Asked = "auto", scale: Scale = "linear"
+    groups: Mapping[str, Sequence[float]],
+    best: str,
+    noise_rule: Asked = "auto",
+    scale: Scale = "linear",
 ) -> dict[str, Comparison]:
-    noise = fit_noise({name: on_scale(own, scale) for name, own in groups.items()}, asked)
+    noise = fit_noise(
+        {name: on_scale(values, scale) for name, values in groups.items()}, noise_rule
+    )
     return against_best(groups, best, noise, 1.0, scale)
 
 
 def test_the_bounds_of_cells_that_share_their_noise_are_tukeys_and_kramers():
-    found = compared(GROUPS, "c", "pooled")
+    by_cell = compared(GROUPS, "c", "pooled")
     expected = stats.tukey_hsd(*GROUPS.values()).confidence_interval(0.95)
     for cell, row in (("a", 0), ("b", 1)):
-        one = found[cell]
-        assert (one.df, one.family) == (8, 3)
+        against = by_cell[cell]
+        assert (against.df, against.family) == (8, 3)
         low, high = expected.low[row, 2], expected.high[row, 2]
-        reach = one.reach * one.error
-        bounds = (one.difference - reach, one.difference + reach)
+        reach = against.reach * against.error
+        bounds = (against.difference - reach, against.difference + reach)
         assert bounds == pytest.approx((low, high), abs=1e-6)
 
 
@@ -83,33 +88,33 @@ def test_a_cell_may_be_the_best_if_the_nearest_means_that_make_it_so_are_near_en
     rng = np.random.default_rng(seed)
     sizes = rng.integers(2, 6, 9)
     groups = {str(i): list(rng.normal(rng.normal(0, 1), 1, size)) for i, size in enumerate(sizes)}
-    means = np.array([np.mean(own) for own in groups.values()])
+    means = np.array([np.mean(values) for values in groups.values()])
     total = float(sum(sizes) - 9)
-    pooled = sum(np.var(own, ddof=1) * (len(own) - 1) for own in groups.values()) / total
+    pooled = sum(np.var(values, ddof=1) * (len(values) - 1) for values in groups.values()) / total
     root = np.sqrt(sizes / pooled)
-    found = compared(groups, str(means.argmin()), "pooled")
-    assert len(found) == 8
-    for cell, one in found.items():
+    by_cell = compared(groups, str(means.argmin()), "pooled")
+    assert len(by_cell) == 8
+    for cell, against in by_cell.items():
         # Each mean is that of this cell and something that is not negative.
         more = np.delete(np.eye(9), int(cell), axis=1)
         least = np.column_stack([np.ones(9), -np.ones(9), more])
         weights, distance = optimize.nnls(least * root[:, np.newaxis], means * root)
         touched = int((weights[2:] < 1e-9).sum())
         p = float(stats.f.sf(distance**2 / touched, touched, total)) if touched else 1.0
-        alone = float(2 * stats.t.sf(one.difference / one.error, total))
-        assert one.p == pytest.approx(max(p, alone), abs=1e-9)
+        alone = float(2 * stats.t.sf(against.difference / against.error, total))
+        assert against.p == pytest.approx(max(p, alone), abs=1e-9)
 
 
 def test_cells_with_noise_of_their_own_are_compared_as_in_welchs_test():
-    found = compared(GROUPS, "c", "own")
-    assert set(found) == {"a", "b"}
-    for cell, one in found.items():
+    by_cell = compared(GROUPS, "c", "own")
+    assert set(by_cell) == {"a", "b"}
+    for cell, against in by_cell.items():
         expected = stats.ttest_ind(GROUPS[cell], GROUPS["c"], equal_var=False)
-        statistic = one.difference / one.error
+        statistic = against.difference / against.error
         assert statistic == pytest.approx(expected.statistic, abs=1e-9)
-        assert one.df == pytest.approx(min(expected.df, 2 / 3 * (len(GROUPS[cell]) + 2)))
-        alone = 2 * stats.t.sf(statistic, one.df)
-        assert one.p == pytest.approx(alone)  # Bonferroni: two times the one-sided one
+        assert against.df == pytest.approx(min(expected.df, 2 / 3 * (len(GROUPS[cell]) + 2)))
+        alone = 2 * stats.t.sf(statistic, against.df)
+        assert against.p == pytest.approx(alone)  # Bonferroni: two times the one-sided one
 
 
 def test_the_bounds_of_a_difference_say_what_the_test_says():
@@ -129,8 +134,8 @@ def test_the_bounds_of_a_difference_say_what_the_test_says():
 
 def test_two_cells_are_compared_two_sided():
     groups = {"a": [1.0, 2.0, 1.4], "b": [3.1, 2.9, 3.9]}
-    found = compared(groups, "a", "pooled")["b"]
-    assert found.p == pytest.approx(float(stats.ttest_ind(*groups.values()).pvalue), abs=1e-9)
+    against = compared(groups, "a", "pooled")["b"]
+    assert against.p == pytest.approx(float(stats.ttest_ind(*groups.values()).pvalue), abs=1e-9)
 
 
 def test_the_best_is_alone_where_it_is_ahead_of_the_second_as_if_there_were_but_two():
@@ -138,11 +143,11 @@ def test_the_best_is_alone_where_it_is_ahead_of_the_second_as_if_there_were_but_
     not be by one that pays for all pairs of thirty."""
     groups = {str(i): [9.0 + i, 9.5 + i, 8.5 + i] for i in range(28)}
     groups |= {"best": [0.0, 0.5, -0.5], "second": [0.95, 1.45, 0.45]}
-    found = compared(groups, "best")
-    assert found["second"].p == pytest.approx(
+    by_cell = compared(groups, "best")
+    assert by_cell["second"].p == pytest.approx(
         float(2 * stats.t.sf(0.95 / (0.25 * 2 / 3) ** 0.5, 60)), abs=1e-9
     )
-    assert all(one.told_apart for one in found.values())
+    assert all(against.told_apart for against in by_cell.values())
     assert range_tail(0.95 / (0.25 / 3) ** 0.5, 30, 60.0) > 0.1
 
 
@@ -156,31 +161,33 @@ def test_a_best_that_is_noisier_than_the_others_is_alone_by_its_own_noise_only()
     f = float(np.var(groups["best"], ddof=1) / rest)
     assert stats.f.sf(f, 2, 10) == pytest.approx(0.0217, abs=1e-4)
     assert noise.shared and noise.noisier == {"best": (pytest.approx(1.2), 2.0, 0.0)}
-    found = against_best(groups, "best", noise)
-    assert [cell for cell, one in found.items() if not one.told_apart] == ["0"]
+    by_cell = against_best(groups, "best", noise)
+    assert [cell for cell, against in by_cell.items() if not against.told_apart] == ["0"]
     pooled = (5 * 0.25 + 1.44) / 6
-    assert found["0"].error == pytest.approx(((1.44 + pooled) / 3) ** 0.5)
+    assert by_cell["0"].error == pytest.approx(((1.44 + pooled) / 3) ** 0.5)
     calm = against_best(groups | {"best": [2.9, 3.4, 2.4]}, "best", fit_noise(groups, "pooled"))
-    assert all(one.told_apart for one in calm.values())
+    assert all(against.told_apart for against in calm.values())
     assert fit_noise(groups, "pooled").noisier == {}
 
 
-@pytest.mark.parametrize(("asked", "second_mean"), [("own", 1.4), ("pooled", 0.95)])
+@pytest.mark.parametrize(("noise_rule", "second_mean"), [("own", 1.4), ("pooled", 0.95)])
 def test_the_differences_from_a_lone_winner_are_bounded_for_all_cells_at_once(
-    asked: Asked, second_mean: float
+    noise_rule: Asked, second_mean: float
 ):
     """It wins by tests of two cells, which reach less far than Tukey's and Bonferroni's bounds:
     those are kept, and end at no difference where they would deny what the test says."""
     groups = {str(i): [9.0 + i, 9.5 + i, 8.5 + i] for i in range(28)}
     groups |= {"best": [0.0, 0.5, -0.5], "second": [second_mean + d for d in (0, 0.5, -0.5)]}
-    found = compared(groups, "best", asked)
-    assert all(one.told_apart for one in found.values())
-    second, far = found["second"], found["27"]
-    if asked == "pooled":
+    by_cell = compared(groups, "best", noise_rule)
+    assert all(against.told_apart for against in by_cell.values())
+    second, far = by_cell["second"], by_cell["27"]
+    if noise_rule == "pooled":
         reach = range_quantile(0.95, 30, 60.0) / 2**0.5
         far_reach = reach
     else:
-        reach, far_reach = (float(-stats.t.ppf(0.05 / 29 / 30, one.df)) for one in (second, far))
+        reach, far_reach = (
+            float(-stats.t.ppf(0.05 / 29 / 30, against.df)) for against in (second, far)
+        )
     assert second.interval() == pytest.approx((0.0, second_mean + reach * second.error), abs=1e-6)
     assert far.interval() == pytest.approx(
         (36 - far_reach * far.error, 36 + far_reach * far.error), abs=1e-6
@@ -197,8 +204,8 @@ def test_cells_without_noise_of_their_own_are_not_compared_unless_it_is_shared()
 
 
 def test_nearly_equal_values_pass_without_a_warning():
-    found = compared({"a": [1.0, 1.0 + 1e-15], "b": [2.0, 2.0 + 4e-16]}, "a")
-    assert found["b"].told_apart
+    by_cell = compared({"a": [1.0, 1.0 + 1e-15], "b": [2.0, 2.0 + 4e-16]}, "a")
+    assert by_cell["b"].told_apart
 
 
 def test_a_chosen_cell_has_the_wider_interval_on_its_worse_side():
@@ -238,10 +245,10 @@ def test_nor_where_the_noise_is_in_proportion_and_the_scale_is_chosen():
         groups = {k: list(v * np.exp(rng.normal(0, 0.3, 3))) for k, v in levels.items()}
         scale = choose_scale(groups.values())
         means = {k: summarise(v, scale).mean or 0.0 for k, v in groups.items()}
-        found = compared(groups, min(means, key=means.__getitem__), scale=scale)
-        lone += all(c.told_apart for c in found.values())
+        by_cell = compared(groups, min(means, key=means.__getitem__), scale=scale)
+        lone += all(c.told_apart for c in by_cell.values())
         logs += scale == "log"
-        apart += found["c"].told_apart
+        apart += by_cell["c"].told_apart
     assert lone <= 4
     assert logs >= 20 and apart >= 20
 
@@ -274,17 +281,17 @@ def test_the_scale_follows_from_sign_span_and_noise(groups: list[list[float]], e
 def test_on_the_log_scale_means_are_geometric_and_comparisons_ratios():
     groups = {str(i): values for i, values in enumerate(PROPORTIONAL)}
     logs = {cell: list(np.log(values)) for cell, values in groups.items()}
-    found, plain = summarise(groups["2"], "log"), summarise(logs["2"])
-    assert found.mean == pytest.approx(stats.gmean(groups["2"]))
+    geometric, plain = summarise(groups["2"], "log"), summarise(logs["2"])
+    assert geometric.mean == pytest.approx(stats.gmean(groups["2"]))
     expected = np.exp([plain.low, plain.high])
-    assert (found.low, found.high) == pytest.approx(tuple(expected))
-    assert found.sd == pytest.approx(plain.sd)
-    assert (found.minimum, found.maximum) == (1.26, 1.80)
-    ratio, own = compared(groups, "0", scale="log")["2"], compared(logs, "0")["2"]
-    assert ratio.p == pytest.approx(own.p)
+    assert (geometric.low, geometric.high) == pytest.approx(tuple(expected))
+    assert geometric.sd == pytest.approx(plain.sd)
+    assert (geometric.minimum, geometric.maximum) == (1.26, 1.80)
+    ratio, difference = compared(groups, "0", scale="log")["2"], compared(logs, "0")["2"]
+    assert ratio.p == pytest.approx(difference.p)
     assert ratio.ratio == pytest.approx(stats.gmean(groups["2"]) / stats.gmean(groups["0"]))
-    assert own.ratio is None
-    assert ratio.interval() == pytest.approx(tuple(np.exp(own.interval())))
+    assert difference.ratio is None
+    assert ratio.interval() == pytest.approx(tuple(np.exp(difference.interval())))
 
 
 def test_enormous_values_have_the_figures_of_small_ones():

@@ -21,13 +21,13 @@ def test_the_interquartile_mean_is_the_trimmed_mean_of_all_scores(shape: tuple[i
 
 
 def test_the_chance_of_an_improvement_is_mann_and_whitneys_u_over_the_tasks():
-    own, other = np.round(RNG.random((5, 6)), 1), np.round(RNG.random((3, 6)), 1)
-    found = [
-        stats.mannwhitneyu(own[:, task], other[:, task], alternative="greater").statistic / 15
+    first, second = np.round(RNG.random((5, 6)), 1), np.round(RNG.random((3, 6)), 1)
+    chances = [
+        stats.mannwhitneyu(first[:, task], second[:, task], alternative="greater").statistic / 15
         for task in range(6)
     ]
-    assert improvement(own, other) == pytest.approx(np.mean(found), abs=1e-12)
-    assert improvement(own, own) == pytest.approx(0.5, abs=1e-12)
+    assert improvement(first, second) == pytest.approx(np.mean(chances), abs=1e-12)
+    assert improvement(first, first) == pytest.approx(0.5, abs=1e-12)
 
 
 def test_a_profile_is_the_share_of_scores_above_each_level():

@@ -18,9 +18,9 @@ def _answer(item: str, score: float, text: str = "said") -> Answer:
 
 
 def _compared(scores: Scores) -> Compared:
-    found = compare(scores, "t")
-    assert found is not None
-    return found
+    comparison = compare(scores, "t")
+    assert comparison is not None
+    return comparison
 
 
 @pytest.fixture
@@ -40,7 +40,9 @@ def test_what_one_cell_solves_and_another_does_not_is_by_their_mean_scores() -> 
         "b": [{"x": 0.0, "y": 0.4, "z": 1.0, "w": 1.0}],
         "c": [{"x": 0.0, "y": 0.0, "z": 0.0, "w": 1.0}],
     }
-    alone = {(one.cell, one.other): (one.count, one.items) for one in _compared(runs).alone}
+    alone = {
+        (entry.cell, entry.other): (entry.count, entry.items) for entry in _compared(runs).alone
+    }
     assert alone == {
         ("a", "b"): (2, ("x", "y")),
         ("b", "a"): (1, ("z",)),
@@ -54,12 +56,12 @@ def test_of_rewards_that_are_no_shares_nobody_says_what_is_solved() -> None:
 
 
 def test_a_right_answer_stands_beside_a_wrong_one(study: Callable[..., Any]) -> None:
-    found = _compared({"a": [{"x": 1.0, "y": 1.0}], "b": [{"x": 0.0, "y": 1.0}]})
+    comparison = _compared({"a": [{"x": 1.0, "y": 1.0}], "b": [{"x": 0.0, "y": 1.0}]})
     ends = {
         ("a", "x"): Ends(_answer("x", 1, "a long way" * 1000), _answer("x", 1, "other")),
         ("b", "x"): Ends(_answer("x", 0.25, "nearly"), _answer("x", 0, "no")),
     }
-    made = transcripts_of(study("b", "a"), found, ends, 10_000)
+    made = transcripts_of(study("b", "a"), comparison, ends, 10_000)
     assert made.cells == ("a", "b")
     [(count, (beside,))] = made.pairs.values()
     assert (count, beside.failed, beside.scores, beside.right) == (1, "no", (1, 0), "42")
@@ -70,7 +72,7 @@ def test_where_the_room_is_spent_the_rest_is_counted_and_not_shown(
     study: Callable[..., Any],
 ) -> None:
     items = [f"q{number}" for number in range(5)]
-    found = _compared({
+    comparison = _compared({
         "a": [dict.fromkeys(items, 1.0) | {"z": 0.0}],
         "b": [dict.fromkeys(items, 0.0) | {"z": 1.0}],
     })  # fmt: skip
@@ -79,6 +81,6 @@ def test_where_the_room_is_spent_the_rest_is_counted_and_not_shown(
         for cell in "ab"
         for item in (*items, "z")
     }
-    made = transcripts_of(study("a", "b"), found, ends, 3 * 210)
+    made = transcripts_of(study("a", "b"), comparison, ends, 3 * 210)
     shown = {place: (count, len(beside)) for place, (count, beside) in made.pairs.items()}
     assert shown == {(0, 1): (5, 2), (1, 0): (1, 1)}  # each pair has one before any has two

@@ -37,7 +37,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     assert main([*arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -51,22 +51,22 @@ def test_a_note_a_tag_and_a_star_are_found_wherever_a_run_is_shown(
     assert main(["note", run, "odd \x1b[31mcurve", "--tag", "look", "--star"]) == 0
     assert main(["note", "s", "--file", str(tmp_path / "note.md"), "--tag", "paper"]) == 0
     assert "\x1b" not in capsys.readouterr().out
-    found = asked(capsys, "show", run)
-    assert (found["marks"]["tags"], found["marks"]["starred"]) == (["look"], True)
-    assert [note["text"] for note in found["sweep_marks"]["notes"]] == ["from a file"]
-    assert found["marks"]["notes"][0]["by"].count("@") == 1
+    shown = answer(capsys, "show", run)
+    assert (shown["marks"]["tags"], shown["marks"]["starred"]) == (["look"], True)
+    assert [note["text"] for note in shown["sweep_marks"]["notes"]] == ["from a file"]
+    assert shown["marks"]["notes"][0]["by"].count("@") == 1
     assert main(["show", run]) == 0
     assert "odd curve" in capsys.readouterr().out
 
     def names(*options: str) -> list[str]:
-        return [one["name"] for one in asked(capsys, "ls", *options)["runs"]]
+        return [run_record["name"] for run_record in answer(capsys, "ls", *options)["runs"]]
 
     assert names("--tag", "look") == names("--starred") == ["lr=1,seed=0"]
     assert len(names("--tag", "paper")) == 6  # a sweep's tag is its runs'
     assert main(["note", run, "--untag", "look", "--unstar"]) == 0
     capsys.readouterr()
     assert names("--tag", "look") == names("--starred") == []
-    assert len(asked(capsys, "note", run)["notes"]) == 1
+    assert len(answer(capsys, "note", run)["notes"]) == 1
 
 
 def test_the_report_tells_notes_and_escapes_them(sweep: Any) -> None:
@@ -146,18 +146,18 @@ def test_a_damaged_mark_hides_no_other(sweep: Any, capsys: pytest.CaptureFixture
     store.replace("s/notes/0000000000000000003-00000000.dream.json", b"{}")
     # What could not be read is said, and counts.
     assert main(["ls", "--json", "--tag", "good"]) == 6
-    found = json.loads(capsys.readouterr().out)
-    assert len(found["runs"]) == 6
-    assert ["damaged (" in told for told in found["problems"]] == [True, False]
+    listing = json.loads(capsys.readouterr().out)
+    assert len(listing["runs"]) == 6
+    assert ["damaged (" in problem for problem in listing["problems"]] == [True, False]
 
 
 @pytest.mark.usefixtures("sweep")
 def test_an_archived_sweep_is_found_by_its_name_alone(capsys: pytest.CaptureFixture[str]) -> None:
     def seen() -> tuple[int, int, int, int]:
         return (
-            len(asked(capsys, "status")["sweeps"]),
-            len(asked(capsys, "ls")["runs"]),
-            len(asked(capsys, "ls", "s")["runs"]),
+            len(answer(capsys, "status")["sweeps"]),
+            len(answer(capsys, "ls")["runs"]),
+            len(answer(capsys, "ls", "s")["runs"]),
             len(Registry(os.environ["SWEEPER_ROOT"]).sql("select * from runs")),
         )
 
@@ -165,7 +165,7 @@ def test_an_archived_sweep_is_found_by_its_name_alone(capsys: pytest.CaptureFixt
     assert main(["sweep", "archive", "s"]) == 0
     capsys.readouterr()
     assert seen() == (0, 0, 6, 0)
-    assert asked(capsys, "status", "--archived")["sweeps"][0]["archived"]
+    assert answer(capsys, "status", "--archived")["sweeps"][0]["archived"]
     assert main(["sweep", "archive", "s", "--undo"]) == 0
     capsys.readouterr()
     assert seen() == (1, 6, 6, 6)
@@ -228,7 +228,7 @@ def test_a_plan_says_what_it_lacks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("criterion", "met", "said"),
+    ("criterion", "met", "message"),
     [
         ("test/nll < 5", True, "95 % interval"),
         ("test/nll <= 1.1", None, "the interval reaches beyond"),
@@ -238,15 +238,15 @@ def test_a_plan_says_what_it_lacks() -> None:
     ],
 )
 def test_a_criterion_is_met_by_the_whole_interval(
-    sweep: Any, criterion: str, met: bool | None, said: str
+    sweep: Any, criterion: str, met: bool | None, message: str
 ) -> None:
     from sweeper import analysis
 
     document = analysis.analyze(Registry(str(sweep.root)), "s", pictures=False).document
-    found = read_plan(plan(f"criterion: {criterion}")).criterion
-    assert found is not None
-    judged = judge(found, document)
-    assert judged.met is met and said in judged.text
+    parsed = read_plan(plan(f"criterion: {criterion}")).criterion
+    assert parsed is not None
+    judged = judge(parsed, document)
+    assert judged.met is met and message in judged.text
 
 
 def test_facts_replace_facts_and_nothing_else() -> None:

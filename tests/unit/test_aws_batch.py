@@ -93,8 +93,8 @@ def test_jobs_of_other_programs_stand_alone(stubbed: Any) -> None:
     backend = stubbed.backend(array=2)
     stubbed.defined()
     for number in range(2):
-        said = {"jobName": "n", "jobId": str(number)}
-        stubbed.answer("submit_job", said, stubbed.SUBMISSION)
+        answer = {"jobName": "n", "jobId": str(number)}
+        stubbed.answer("submit_job", answer, stubbed.SUBMISSION)
     backend.submit([stubbed.job(f"{n:012x}-a1", "train.sh", "s3://b/toys") for n in range(2)])
 
 
@@ -131,8 +131,8 @@ def test_a_definition_is_made_of_an_image_once(stubbed: Any) -> None:
     )
     backend.preflight([])
     for number in range(2):
-        asked = stubbed.SUBMISSION | {"jobDefinition": "sweeper-x:1"}
-        stubbed.answer("submit_job", {"jobName": "n", "jobId": str(number)}, asked)
+        request = stubbed.SUBMISSION | {"jobDefinition": "sweeper-x:1"}
+        stubbed.answer("submit_job", {"jobName": "n", "jobId": str(number)}, request)
         backend.submit([stubbed.job(f"{number:012x}-a1")])
 
 
@@ -157,20 +157,20 @@ def test_a_queue_that_is_closed_takes_no_jobs_and_may_have_some(
     stubbed: Any, state: tuple[str, str]
 ) -> None:
     """As one is that is drained: its jobs are found, told of and stopped."""
-    backend, token, said = stubbed.backend(), stubbed.TOKEN, f"q is {', '.join(state)}"
+    backend, token, message = stubbed.backend(), stubbed.TOKEN, f"q is {', '.join(state)}"
     stubbed.queue(*state)
     backend.check()
     for jobs, status in ([], ""), ([("1", token)], "SUCCEEDED"):
         stubbed.queue(*state)
         stubbed.listed(backend, *jobs, status=status)
-        with pytest.raises(EnvironmentFailure, match=said):
+        with pytest.raises(EnvironmentFailure, match=message):
             backend.preflight([])
     stubbed.queue(*state)
     stubbed.listed(backend, ("1", token))
     backend.preflight([])
     assert backend.find([token]) == {token: "1"}
     stubbed.queue(*state)
-    with pytest.raises(EnvironmentFailure, match=said) as caught:
+    with pytest.raises(EnvironmentFailure, match=message) as caught:
         backend.submit([stubbed.job()])
     assert not isinstance(caught.value, Unreachable)
 
@@ -178,16 +178,16 @@ def test_a_queue_that_is_closed_takes_no_jobs_and_may_have_some(
 @pytest.mark.parametrize("status", ["CREATING", "UPDATING"])
 def test_a_queue_that_is_being_changed_is_waited_for(stubbed: Any, status: str) -> None:
     """By a launcher at work; a new launch is told, and a relaunch finds its jobs."""
-    backend, said = stubbed.backend(), f"q is ENABLED, {status}: it accepts no jobs yet"
+    backend, message = stubbed.backend(), f"q is ENABLED, {status}: it accepts no jobs yet"
     stubbed.queue("ENABLED", status)
     stubbed.listed(backend)
-    with pytest.raises(Unreachable, match=said):
+    with pytest.raises(Unreachable, match=message):
         backend.preflight([])
     stubbed.queue("ENABLED", status)
     stubbed.listed(backend, ("1", stubbed.TOKEN))
     backend.preflight([])
     stubbed.queue("ENABLED", status)
-    with pytest.raises(Unreachable, match=said):
+    with pytest.raises(Unreachable, match=message):
         backend.submit([stubbed.job()])
     stubbed.defined()
     stubbed.answer("submit_job", {"jobName": "n", "jobId": "2"}, stubbed.SUBMISSION)
@@ -207,9 +207,9 @@ def test_logs_come_page_by_page(stubbed: Any) -> None:
     pages = [("one", None, ["a"], "f/1"), ("one", "f/1", ["b"], "f/2"), ("one", "f/2", [], "f/2")]
     pages += [("two", None, ["c"], "f/9"), ("two", "f/9", [], "f/9")]
     for stream, token, lines, following in pages:
-        asked: dict[str, Any] = {"logGroupName": "g", "logStreamName": stream}
-        asked |= {"startFromHead": True} | ({"nextToken": token} if token else {})
+        request: dict[str, Any] = {"logGroupName": "g", "logStreamName": stream}
+        request |= {"startFromHead": True} | ({"nextToken": token} if token else {})
         events = [{"timestamp": 1, "message": line} for line in lines]
-        said = {"events": events, "nextForwardToken": following, "nextBackwardToken": "b"}
-        stubbed.logs.add_response("get_log_events", said, asked)
+        answer = {"events": events, "nextForwardToken": following, "nextBackwardToken": "b"}
+        stubbed.logs.add_response("get_log_events", answer, request)
     assert list(backend.logs(stubbed.TOKEN)) == ["a", "b", "c"]

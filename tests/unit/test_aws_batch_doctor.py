@@ -28,9 +28,9 @@ def test_the_doctor_looks_at_what_it_can() -> None:
 def environments(stubbed: Any) -> Callable[..., str]:
     """A function from options and environments, of a type and a size, to what is said of them."""
 
-    def said(options: dict[str, Any], *given: tuple[str, int], state: str = "ENABLED") -> str:
+    def problem(options: dict[str, Any], *given: tuple[str, int], state: str = "ENABLED") -> str:
         stubbed.queue()
-        found = [
+        described = [
             {
                 "computeEnvironmentName": f"ce{number}",
                 "computeEnvironmentArn": "arn",
@@ -40,24 +40,24 @@ def environments(stubbed: Any) -> Callable[..., str]:
             }
             for number, (kind, most) in enumerate(given)
         ]
-        answer = {"computeEnvironments": found}
+        answer = {"computeEnvironments": described}
         stubbed.answer("describe_compute_environments", answer, {"computeEnvironments": []})
         return aws_batch_doctor.environments_of(stubbed.aws, Options("q", **options))
 
-    return said
+    return problem
 
 
 def test_one_environment_that_takes_such_jobs_is_enough(environments: Callable[..., str]) -> None:
-    asked = {"image": "i", "vcpus": 8.0}
-    assert environments(asked, ("SPOT", 4), ("EC2", 16)) == (
+    options = {"image": "i", "vcpus": 8.0}
+    assert environments(options, ("SPOT", 4), ("EC2", 16)) == (
         "ce0 (SPOT, up to 4 vCPUs, ENABLED, VALID), ce1 (EC2, up to 16 vCPUs, ENABLED, VALID)"
     )
     with pytest.raises(LookupError, match=r"ce1 \(EC2, up to 7 .*: a job asks for 8 vCPUs"):
-        environments(asked, ("SPOT", 4), ("EC2", 7))
+        environments(options, ("SPOT", 4), ("EC2", 7))
     with pytest.raises(LookupError, match="it is disabled or invalid"):
-        environments(asked, ("SPOT", 16), state="DISABLED")
+        environments(options, ("SPOT", 16), state="DISABLED")
     with pytest.raises(LookupError, match="there is none"):
-        environments(asked)
+        environments(options)
 
 
 @pytest.mark.parametrize("kind", ["FARGATE", "FARGATE_SPOT"])
@@ -69,8 +69,8 @@ def test_fargate_takes_no_job_by_image(environments: Callable[..., str], kind: s
 
 def _reached(root: str, grid: str | None) -> str:
     request = doctor.trial_request("aws-batch", grid)
-    found = {name: look for name, needed, look in doctor.declared_checks(request, root) if needed}
-    return found["what jobs reach"]()
+    checks = {name: look for name, needed, look in doctor.declared_checks(request, root) if needed}
+    return checks["what jobs reach"]()
 
 
 def test_what_a_launch_would_refuse_is_missing(

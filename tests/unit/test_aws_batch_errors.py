@@ -163,7 +163,7 @@ def test_a_definition_that_aws_will_not_have_ends_the_launch(stubbed: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("ExpiredTokenException", "credentials have expired"),
         ("UnrecognizedClientException", "credentials have expired or are not valid"),
@@ -172,9 +172,9 @@ def test_a_definition_that_aws_will_not_have_ends_the_launch(stubbed: Any) -> No
         ("ServerException", "AWS Batch: list_jobs: m"),
     ],
 )
-def test_a_refusal_is_one_line_and_no_absence(stubbed: Any, code: str, said: str) -> None:
+def test_a_refusal_is_one_line_and_no_absence(stubbed: Any, code: str, message: str) -> None:
     stubbed.refuse("list_jobs", code, "m\n  m")
-    with pytest.raises(Unreachable, match=said.replace(": m", ": m m")) as caught:
+    with pytest.raises(Unreachable, match=message.replace(": m", ": m m")) as caught:
         stubbed.backend().poll([stubbed.TOKEN])
     assert "\n" not in str(caught.value)
 

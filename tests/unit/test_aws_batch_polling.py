@@ -94,16 +94,16 @@ def test_what_is_forgotten_is_nothing_to_stop(stubbed: Any) -> None:
     backend = stubbed.backend()
     tokens = [f"{number:012x}-a1" for number in range(4)]
     stubbed.known(backend, *((str(number), token) for number, token in enumerate(tokens)))
-    asked = [{"jobId": str(number), "reason": ANY} for number in range(4)]
+    requests = [{"jobId": str(number), "reason": ANY} for number in range(4)]
     stubbed.refuse("terminate_job", "ClientException", "there is no such job")
     stubbed.described()
-    stubbed.answer("terminate_job", {}, asked[1])
+    stubbed.answer("terminate_job", {}, requests[1])
     stubbed.refuse("terminate_job", "TooManyRequestsException", status=429)
     with pytest.raises(Throttled):
         backend.cancel(tokens)
     stubbed.refuse("terminate_job", "ClientException", "it is over")
     stubbed.described({"jobId": "2", "status": "FAILED"})
-    stubbed.answer("terminate_job", {}, asked[3])
+    stubbed.answer("terminate_job", {}, requests[3])
     backend.cancel(tokens)
 
 
@@ -114,7 +114,7 @@ def test_what_may_not_be_stopped_is_told_and_tried_again_later(
     """And keeps no other from being stopped. AWS calls it a ClientException, too."""
     backend = stubbed.backend()
     tokens = [f"{number:012x}-a1" for number in range(3)]
-    asked = [{"jobId": str(number), "reason": ANY} for number in range(3)]
+    requests = [{"jobId": str(number), "reason": ANY} for number in range(3)]
     stubbed.known(backend, *((str(number), token) for number, token in enumerate(tokens)))
 
     def refuse(number: int) -> None:
@@ -123,20 +123,20 @@ def test_what_may_not_be_stopped_is_told_and_tried_again_later(
             stubbed.described({"jobId": str(number), "status": "RUNNING"})
 
     refuse(0)
-    stubbed.answer("terminate_job", {}, asked[1])
+    stubbed.answer("terminate_job", {}, requests[1])
     refuse(2)
     for seconds in (0, 29, 1):
         stubbed.now += seconds
         if seconds == 1:
             refuse(0)
-            stubbed.answer("terminate_job", {}, asked[2])
+            stubbed.answer("terminate_job", {}, requests[2])
         with pytest.raises(Refused, match="you may not stop 0"):  # told, though not asked for
             backend.cancel(tokens)
     stubbed.now += 59
     with pytest.raises(Refused, match="you may not stop 0"):
         backend.cancel(tokens)
     stubbed.now += 1
-    stubbed.answer("terminate_job", {}, asked[0])
+    stubbed.answer("terminate_job", {}, requests[0])
     backend.cancel(tokens)
     backend.cancel(tokens)
     assert stubbed.aws.calls["terminate_job"] == 6
@@ -180,8 +180,8 @@ def test_an_array_that_was_not_described_for_once_is_looked_at_again(stubbed: An
             stubbed.described(*children)
         else:
             stubbed.described()
-        found = [status.state for status in backend.poll(tokens).values()]
-        assert found == (states if there else [JobState.ABSENT] * 2)
+        polled = [status.state for status in backend.poll(tokens).values()]
+        assert polled == (states if there else [JobState.ABSENT] * 2)
 
 
 def test_an_array_that_has_failed_is_over_in_all_its_children(stubbed: Any) -> None:
@@ -238,11 +238,11 @@ def test_ten_thousand_single_jobs_take_a_hundred_requests_and_then_twenty() -> N
         sizes.append(len(jobs))
         return {"jobs": [{"jobId": job, "status": "RUNNING"} for job in jobs]}
 
-    known = Jobs(cast("Any", SimpleNamespace(call=call)), cast("Any", None), "q")
+    reader = Jobs(cast("Any", SimpleNamespace(call=call)), cast("Any", None), "q")
     tokens = [f"{number:012x}-a1" for number in range(10_000)]
     for number, token in enumerate(tokens):
-        known.add(str(number), [token], array=False)
+        reader.add(str(number), [token], array=False)
     for requests in (100, 20):
         sizes.clear()
-        assert {s.state for s in known.statuses(tokens).values()} == {JobState.RUNNING}
+        assert {s.state for s in reader.statuses(tokens).values()} == {JobState.RUNNING}
         assert sizes == [100] * requests

@@ -124,9 +124,9 @@ CONFIGURED: dict[str, tuple[str, str, dict[str, str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "given"), CONFIGURED.items())
+@pytest.mark.parametrize(("message", "given"), CONFIGURED.items())
 def test_what_is_missing_here(
-    said: str,
+    message: str,
     given: tuple[str, str, dict[str, str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -142,15 +142,18 @@ def test_what_is_missing_here(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    region = None if said.startswith(("no region", "region_name")) else "eu-central-1"
-    with pytest.raises(Refused, match=said) as caught:
+    region = None if message.startswith(("no region", "region_name")) else "eu-central-1"
+    with pytest.raises(Refused, match=message) as caught:
         Aws(region, profile or None).call("batch", "describe_jobs", jobs=["1"])
     assert "\n" not in str(caught.value) and "does not answer" not in str(caught.value)
 
 
 def test_numbers_are_written_out() -> None:
-    found = overrides(Options("q", vcpus=0.25, memory=1_000_000), [], "r")
-    assert [one["value"] for one in found.get("resourceRequirements", [])] == ["0.25", "1000000"]
+    request = overrides(Options("q", vcpus=0.25, memory=1_000_000), [], "r")
+    assert [requirement["value"] for requirement in request.get("resourceRequirements", [])] == [
+        "0.25",
+        "1000000",
+    ]
 
 
 def test_a_restart_is_no_reason_to_list_again_and_again() -> None:
@@ -159,8 +162,8 @@ def test_a_restart_is_no_reason_to_list_again_and_again() -> None:
     class Service:
         """AWS, which knows of no more jobs, and of the one that it has ended."""
 
-        def pages(self, *asked: object, **_: object) -> list[object]:
-            listings.append(asked)
+        def pages(self, *arguments: object, **_: object) -> list[object]:
+            listings.append(arguments)
             return []
 
         def call(self, *_: object, jobs: list[str]) -> dict[str, object]:
@@ -202,13 +205,13 @@ _BESIDES = {
 def _actions(path: Path) -> set[str]:
     document = json.loads(path.read_text())
     assert document["Version"] == "2012-10-17"
-    found: set[str] = set()
+    names: set[str] = set()
     for statement in document["Statement"]:
         assert statement["Effect"] == "Allow"
         assert statement["Resource"]
         actions = statement["Action"]
-        found |= {actions} if isinstance(actions, str) else set(actions)
-    return found
+        names |= {actions} if isinstance(actions, str) else set(actions)
+    return names
 
 
 def test_the_policy_allows_what_the_code_calls_and_nothing_else() -> None:

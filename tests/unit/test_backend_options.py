@@ -62,8 +62,8 @@ def test_what_a_grid_may_give_has_the_types_that_its_backend_gets(name: str) -> 
         value = field.kind.read(from_python(shown, field.name, problems), field.name, problems)
         assert not problems, problems.error()
         given = {"queue": "q", field.key or field.name: value}
-        found = getattr(read_options(options, given, "launch"), field.key or field.name)
+        read = getattr(read_options(options, given, "launch"), field.key or field.name)
         expected = tuple(value) if isinstance(value, list) else value  # pyright: ignore
         if isinstance(expected, tuple) and expected and isinstance(expected[0], dict):
-            expected = tuple(type(found[0])(**one) for one in expected)
-        assert found == expected
+            expected = tuple(type(read[0])(**fields) for fields in expected)
+        assert read == expected

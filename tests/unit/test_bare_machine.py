@@ -76,8 +76,8 @@ def test_two_at_once_make_one(bench: Bench) -> None:
     assert second.stdout is not None
     assert "waiting for another job" in second.stdout.readline()
     (bench.folder / "go").touch()
-    told = [process.communicate(timeout=60)[0] for process in (first, second)]
-    assert _path(told[0]) == _path(told[1]) and _path(told[0]).exists()
+    outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
+    assert _path(outputs[0]) == _path(outputs[1]) and _path(outputs[0]).exists()
     assert (bench.folder / "begun").read_text() == "\n"
     assert [path.read_text() for path in bench.made()] == ["a==1\n"]
 
@@ -110,7 +110,7 @@ def test_one_that_is_told_to_stop(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         "looks\nno such package\n",
         "no such package\nhint: look elsewhere\n",
@@ -119,9 +119,9 @@ def test_one_that_is_told_to_stop(bench: Bench) -> None:
         f"  {CROSS} no such\n  ╰─> package\n\nhint: See above for details.\n",
     ],
 )
-def test_what_fails_is_told_by_its_last_line(bench: Bench, said: str) -> None:
+def test_what_fails_is_told_by_its_last_line(bench: Bench, output: str) -> None:
     (bench.folder / "go").touch()
-    (bench.folder / "broken").write_text(said)
+    (bench.folder / "broken").write_text(output)
     with pytest.raises(bare_machine.BuildError, match=r"\Ano such package\Z"):
         bare_machine.build(str(bench.environments), "a==1\n")
     assert not [path for path in bench.environments.iterdir() if path.is_dir()]
@@ -131,9 +131,11 @@ def test_what_fails_is_told_by_its_last_line(bench: Bench, said: str) -> None:
 
 def test_other_requirements_are_another_environment(bench: Bench) -> None:
     (bench.folder / "go").touch()
-    one, two = (bare_machine.build(str(bench.environments), text) for text in ("a==1\n", "a==2\n"))
-    assert one != two and len(bench.made()) == 2
-    assert bare_machine.build(str(bench.environments), "a==1\n") == one
+    first, second = (
+        bare_machine.build(str(bench.environments), text) for text in ("a==1\n", "a==2\n")
+    )
+    assert first != second and len(bench.made()) == 2
+    assert bare_machine.build(str(bench.environments), "a==1\n") == first
     assert len((bench.folder / "begun").read_text()) == 2
 
 
@@ -170,9 +172,9 @@ def test_a_setting_that_chooses_packages_is_another_environment(
 ) -> None:
     """Nothing that is written names its value, which may hold a password."""
     (bench.folder / "go").touch()
-    one, two = (_built(bench, given) for given in (before, after))
-    assert one != two and len(bench.made()) == 2
-    assert _built(bench, before) == one
+    first, second = (_built(bench, given) for given in (before, after))
+    assert first != second and len(bench.made()) == 2
+    assert _built(bench, before) == first
     assert not any("s3cret" in path.name for path in bench.environments.rglob("*"))
     texts = [path.read_text() for path in bench.environments.rglob("*.txt")]
     assert len(texts) == 2 and not any("s3cret" in text for text in texts)
@@ -192,8 +194,8 @@ def test_a_setting_that_chooses_none_is_not(
     bench: Bench, before: dict[str, str], after: dict[str, str]
 ) -> None:
     (bench.folder / "go").touch()
-    one, two = (_built(bench, given) for given in (before, after))
-    assert one == two and len(bench.made()) == 1
+    first, second = (_built(bench, given) for given in (before, after))
+    assert first == second and len(bench.made()) == 1
 
 
 @pytest.mark.parametrize("name", ["PIP_CONSTRAINT", "UV_OVERRIDE", "PIP_CONFIG_FILE"])
@@ -221,8 +223,8 @@ def test_what_a_job_is_told_is_short_and_needs_nothing_of_ours() -> None:
     child = array_command(worker[:-1], "s3://b", "s/arrays/0.json")
     assert child[5:8] == ["sweeper.worker.array", "s3://b", "s/arrays/0.json"]
     assert child[8:] == ["-P", "-m", "sweeper.worker.main", "s3://b/s"]
-    (found, *_) = (one for one in packages if one.startswith("s3fs=="))
-    assert found.partition("==")[2][0].isdigit()
+    (requirement, *_) = (package for package in packages if package.startswith("s3fs=="))
+    assert requirement.partition("==")[2][0].isdigit()
 
 
 def test_an_interpreter_that_can_make_none_is_told(
@@ -289,11 +291,11 @@ def test_values_of_variables_that_are_named_are_not_told(
     """As they stand, and as an address has them."""
     monkeypatch.setenv("INDEX_KEY", "p/w d%20")
     (bench.folder / "go").touch()
-    said = "looks at https://u:p%2Fw%20d%2520@h/\nERROR: p/w d%20 is no key\n"
-    (bench.folder / "broken").write_text(said)
-    with pytest.raises(bare_machine.BuildError) as told:
+    output = "looks at https://u:p%2Fw%20d%2520@h/\nERROR: p/w d%20 is no key\n"
+    (bench.folder / "broken").write_text(output)
+    with pytest.raises(bare_machine.BuildError) as caught:
         bare_machine.build(str(bench.environments), "--index-url https://u:${INDEX_KEY}@h/\na==1\n")
-    assert str(told.value) == "${INDEX_KEY} is no key"
+    assert str(caught.value) == "${INDEX_KEY} is no key"
     assert "https://u:${INDEX_KEY}@h/" in capfd.readouterr().out
 
 
@@ -320,7 +322,7 @@ UVS = f"""Using Python 3.11
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("output", "message"),
     [
         (
             PIPS,
@@ -338,10 +340,12 @@ UVS = f"""Using Python 3.11
         ),
     ],
 )
-def test_what_pip_and_uv_say_of_the_commonest_failures(bench: Bench, said: str, told: str) -> None:
+def test_what_pip_and_uv_say_of_the_commonest_failures(
+    bench: Bench, output: str, message: str
+) -> None:
     """Their own words, kept: other versions of them say the like."""
     (bench.folder / "go").touch()
-    (bench.folder / "broken").write_text(said)
+    (bench.folder / "broken").write_text(output)
     with pytest.raises(bare_machine.BuildError) as caught:
         bare_machine.build(str(bench.environments), "a==1\n")
-    assert str(caught.value) == told
+    assert str(caught.value) == message

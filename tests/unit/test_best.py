@@ -48,13 +48,13 @@ def test_best_is_the_report_without_the_report(
     root: Path, sweep: str, capsys: pytest.CaptureFixture[str]
 ):
     report = analysis.analyze(str(root), sweep, out="report", pictures=False).document
-    found = ask(capsys, "best", sweep, "-n", "0")
-    assert found["cells"] == report["cells"]
-    assert (found["at"], found["label"]) == (report["metric"]["at"], report["verdict"]["label"])
-    assert found["cells"][0]["cell"] == report["verdict"]["best"]
-    one = analysis.best(str(root), sweep)
-    assert [dict(row) for row in one.cells] == report["cells"]
-    assert list(one.frame["cell"]) == [row["cell"] for row in report["cells"]]
+    answer = ask(capsys, "best", sweep, "-n", "0")
+    assert answer["cells"] == report["cells"]
+    assert (answer["at"], answer["label"]) == (report["metric"]["at"], report["verdict"]["label"])
+    assert answer["cells"][0]["cell"] == report["verdict"]["best"]
+    result = analysis.best(str(root), sweep)
+    assert [dict(row) for row in result.cells] == report["cells"]
+    assert list(result.frame["cell"]) == [row["cell"] for row in report["cells"]]
     assert len(ask(capsys, "best", sweep, "-n", "1")["cells"]) == 1
 
 

@@ -19,7 +19,7 @@ from sweeper.sweep.usage import Counts
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "fresh", "said"),
+    ("ours", "theirs", "fresh", "expected"),
     [
         (Counts(10, 0, 5, 7), Counts(10, 0, 5, 7), True, []),
         (Counts(10), Counts(13, 0, 2), False, ["billed but not counted: 3 prefill, 2 sample"]),
@@ -29,11 +29,11 @@ from sweeper.sweep.usage import Counts
     ],
 )
 def test_a_difference_is_explained(
-    ours: Counts, theirs: Counts, fresh: bool, said: list[str]
+    ours: Counts, theirs: Counts, fresh: bool, expected: list[str]
 ) -> None:
-    told = explained(ours, theirs, fresh=fresh, unseen=0)
-    assert len(told) == len(said)
-    assert all(line.startswith(start) for line, start in zip(told, said, strict=True))
+    explanation = explained(ours, theirs, fresh=fresh, unseen=0)
+    assert len(explanation) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(explanation, expected, strict=True))
 
 
 def test_what_was_billed_can_be_asked_for_by_the_hour() -> None:
@@ -44,8 +44,10 @@ def test_what_was_billed_can_be_asked_for_by_the_hour() -> None:
     meter.bill("s", "m", prompt_tokens=10, cached_tokens=4, sampled_tokens=3)
     now[0] += 3600
     meter.bill("s", "m", trained_tokens=1, forward_tokens=2)
-    found, about = meter.billed(0, now[0] + 1)
-    kinds = {(one.hour % 7200 // 3600, one.kind, one.cached): n for one, n in found.items()}
+    counts, about = meter.billed(0, now[0] + 1)
+    kinds = {
+        (entry.hour % 7200 // 3600, entry.kind, entry.cached): n for entry, n in counts.items()
+    }
     assert kinds == {
         (0, "training", False): 5,
         (0, "sampling_prefill", False): 6,
@@ -79,13 +81,13 @@ def test_a_time_that_cannot_be_asked_for(begin: str, end: str) -> None:
 @pytest.fixture
 def serving() -> Iterator[Any]:
     """A service that answers with a status and a document, and notes what it was asked."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         answer: tuple[int, Any] = (200, {"data": [], "sessions": {}})
 
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requests.append(self.path)
             status, document = self.answer
             data = json.dumps(document).encode()
             self.send_response(status)
@@ -101,7 +103,7 @@ def serving() -> Iterator[Any]:
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     place = Service(f"http://127.0.0.1:{server.server_port}", "tml-none")
-    yield type("Serving", (), {"handler": Handler, "place": place, "asked": asked})
+    yield type("Serving", (), {"handler": Handler, "place": place, "asked": requests})
     server.shutdown()
     server.server_close()
     thread.join()
@@ -109,9 +111,9 @@ def serving() -> Iterator[Any]:
 
 def test_a_role_that_may_not_see_it_is_told_in_a_line(serving: Any) -> None:
     serving.handler.answer = (403, {"detail": "billing view access is required"})
-    with pytest.raises(EnvironmentFailure) as told:
+    with pytest.raises(EnvironmentFailure) as caught:
         billed(serving.place, datetime.now(UTC))
-    assert str(told.value) == (
+    assert str(caught.value) == (
         f"{serving.place.url} does not show its billing to this key (403): you need a role in your "
         "organization that may see it"
     )
@@ -135,8 +137,8 @@ def test_what_is_billed_is_summed_by_run(serving: Any) -> None:
     ]
     sessions = {"one": {"user_metadata": metadata}, "other": {"user_metadata": None}}
     serving.handler.answer = (200, {"data": events, "sessions": sessions})
-    found = billed(serving.place, datetime.now(UTC))
-    assert found == {("s", "r"): Billed(Counts(4, 3, 2, 10), 1.75, unpriced=True)}
+    bill = billed(serving.place, datetime.now(UTC))
+    assert bill == {("s", "r"): Billed(Counts(4, 3, 2, 10), 1.75, unpriced=True)}
     serving.asked.clear()
     billed(serving.place, datetime.now(UTC) - timedelta(days=30))
     assert len(serving.asked) == 3  # 14 days at most are answered at once

@@ -86,7 +86,7 @@ def test_a_store_that_its_daemon_has_open_is_read_too(
             row = [place, "train", 0, 0, place, None, place, None, "[1]", f"[{place}]", "[-1.0]"]
             daemon.execute(insert, [*row, '{"stop_reason": "stop"}'])
             daemon.commit()
-            found = shown(capsys)
-            assert [one["tokens"][0]["sampled_tokens"] for one in found] == [
+            sessions = shown(capsys)
+            assert [session["tokens"][0]["sampled_tokens"] for session in sessions] == [
                 [n] for n in range(place + 1)
             ]

@@ -60,7 +60,7 @@ def test_what_nobody_knows_is_refused(given, capsys):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (
             ["doctor", "task"],
@@ -78,14 +78,14 @@ def test_what_nobody_knows_is_refused(given, capsys):
         (["cancel"], "sweeper cancel: error: the following arguments are required: SWEEP\n"),
     ],
 )
-def test_a_mistyped_verb_or_option_is_told_with_the_one_that_was_meant(given, told, capsys):
+def test_a_mistyped_verb_or_option_is_told_with_the_one_that_was_meant(given, message, capsys):
     with pytest.raises(SystemExit) as stopped:
         parse(given)
     assert stopped.value.code == 2
-    said = capsys.readouterr().err
-    assert told in said
+    stderr = capsys.readouterr().err
+    assert message in stderr
     if given[0] in VERBS:
-        assert f"usage: sweeper {given[0]} " in said
+        assert f"usage: sweeper {given[0]} " in stderr
 
 
 @pytest.mark.parametrize("orders", ["\x1b]0;T\x07", "\x1b[2J", "\x9b31m", "\u202e", "\ud800", "\r"])
@@ -107,10 +107,10 @@ def test_what_a_verb_forgets_to_make_harmless_is_made_so(
         assert cli.main(["ls"]) == 1
     with pytest.raises(SystemExit):
         cli.main(["ls", f"--un{orders}known"])
-    found = capfd.readouterr()
-    assert found.out.startswith("a") and "d\te\n" in found.out and "known" in found.err
-    assert "a bug in sweeper: ValueError" in found.err
-    assert orders not in found.out + found.err and "\x1b" not in found.out + found.err
+    output = capfd.readouterr()
+    assert output.out.startswith("a") and "d\te\n" in output.out and "known" in output.err
+    assert "a bug in sweeper: ValueError" in output.err
+    assert orders not in output.out + output.err and "\x1b" not in output.out + output.err
 
 
 def test_help_lists_each_verb_under_a_heading(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ def test_a_moment_that_is_told_follows_the_clock(make_scene: Any) -> None:
     scene.wall += HOUR
     scene.step()
     scene.step()
-    hour, later = (int(said.split(" at ")[1][:2]) for said in (
+    hour, later = (int(text.split(" at ")[1][:2]) for text in (
         first, scene.observed()["observed"][run]
     ))  # fmt: skip
     assert (later - hour) % 24 == 1
@@ -138,11 +138,11 @@ def test_status_tells_how_long_a_run_was_at_work(
     scene.worker(first, 1, Event.SUBMITTED)
     scene.worker(first, 1, Event.CLAIMED, time=began, started=began)
     scene.beat(first, up_s=75.0)
-    sweep, asked = (
+    sweep, arguments = (
         Sweep(scene.folder, None),
         Namespace(json=False, state=None, where=None),
     )
-    print_status(sweep, read_status(sweep), asked)
+    print_status(sweep, read_status(sweep), arguments)
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("x=0"))
     assert line.split()[:2] == ["x=0", "running"] and "1m15s" in line.replace(" ", "")
 
@@ -177,11 +177,11 @@ class Skewed(http.server.BaseHTTPRequestHandler):
     """S3 takes no request whose time differs from its own by a quarter of an hour."""
 
     def do_GET(self) -> None:
-        told = b"<Error><Code>RequestTimeTooSkewed</Code><Message>too large</Message></Error>"
+        body = b"<Error><Code>RequestTimeTooSkewed</Code><Message>too large</Message></Error>"
         self.send_response(403)
-        self.send_header("Content-Length", str(len(told)))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(told)
+        self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
         pass

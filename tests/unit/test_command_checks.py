@@ -66,8 +66,8 @@ def test_values_that_have_an_effect_indirectly_are_used():
     ],
 )
 def test_an_override_of_a_section_is_refused_with_how_to_set_it(override, advice):
-    told = f"override '{override}': {advice}"
-    assert problems(override) == [told]
+    message = f"override '{override}': {advice}"
+    assert problems(override) == [message]
     # A program that takes such a value gets it.
     key = override.partition("=")[0]
     if "." not in key:
@@ -89,8 +89,8 @@ def test_stages_refuse_an_override_of_a_section_and_use_each_others_values():
 
 
 def test_a_placeholder_of_a_mapping_is_refused_with_the_cell_and_the_keys():
-    told = problems(command=[*COMMAND, "{opt}"], base={"opt": {"name": "a", "lr": 1}})
-    assert told == [
+    message = problems(command=[*COMMAND, "{opt}"], base={"opt": {"name": "a", "lr": 1}})
+    assert message == [
         "command: command: no value for {opt} in cell lr=1: opt is a mapping; write"
         " {opt.name}, {opt.lr}"
     ]
@@ -109,8 +109,8 @@ def test_an_override_with_commas_and_spaces_is_one_text_and_that_is_said():
 
 def test_seeds_that_the_command_does_not_use_are_warned_of(tmp_path):
     command = [sys.executable, "train.py", "{lr}", "{log_path}"]
-    [told] = warnings(command=command)
-    assert told.startswith(
+    [warning] = warnings(command=command)
+    assert warning.startswith(
         "seeds: the command has no {seed}: unless the program reads SWEEPER_SEED"
     )
     assert warnings(command=command, seeds={"field": "none", "values": 2}) == []
@@ -125,8 +125,8 @@ def test_seeds_that_the_command_does_not_use_are_warned_of(tmp_path):
 
 def test_a_command_without_its_folder_is_warned_of(tmp_path):
     command = [sys.executable, "train.py", "{lr}", "{seed}"]
-    [told] = warnings(command=command)
-    assert told == (
+    [warning] = warnings(command=command)
+    assert warning == (
         "command: the command has no {log_path}: unless the program writes to the folder in "
         "SWEEPER_RUN_DIR, all runs write to the same files, and sweeper finds no metrics"
     )
@@ -137,10 +137,10 @@ def test_a_command_without_its_folder_is_warned_of(tmp_path):
 
 @pytest.mark.parametrize("key", ["random_seed", "rng_seed", "data_seed", "train.seed"])
 def test_an_axis_that_looks_like_a_seed_is_warned_of(key):
-    told = warnings(
+    messages = warnings(
         command=[*COMMAND[:2], "{log_path}", f"{{{key}}}"], grid={key: [1, 2]}, seeds=None
     )
-    assert told == [
+    assert messages == [
         f"grid.{key}[0]: each value of the axis {key} is a cell of its own: for replicates write"
         f" seeds: {{field: {key}, values: [1, 2]}}"
     ]
@@ -158,13 +158,13 @@ def test_a_grid_that_json_has_written_keeps_its_emoji():
 
 
 def test_misplaced_keys_are_told_where_they_belong():
-    def told(text):
+    def refusal(text):
         with pytest.raises(GridError) as caught:
             parse_grid(text, "g.yaml")
         return list(caught.value.problems)
 
     head = "command: [echo]\n"
-    assert told(f"{head}timeout: 2h\nmax_parallel: 3\ngoal: minimize\nusd: 3\nsamples: 3") == [
+    assert refusal(f"{head}timeout: 2h\nmax_parallel: 3\ngoal: minimize\nusd: 3\nsamples: 3") == [
         f"g.yaml:{line}:1: unknown key '{key}': it belongs in {section}, as in {section}:"
         f" {{{key}: ...}}"
         for line, key, section in (
@@ -175,11 +175,11 @@ def test_misplaced_keys_are_told_where_they_belong():
             (6, "samples", "random"),
         )
     ]
-    assert told(f"{head}grid: {{lr: {{log_uniform: [1e-4, 1e-2]}}}}") == [
+    assert refusal(f"{head}grid: {{lr: {{log_uniform: [1e-4, 1e-2]}}}}") == [
         "g.yaml:2:12: axis 'lr' is a mapping; it takes a list; write random: {samples: 20, axes:"
         " {lr: ...}} to draw its values"
     ]
-    assert told(f"{head}grid: {{lr: {{values: [1, 2]}}}}") == [
+    assert refusal(f"{head}grid: {{lr: {{values: [1, 2]}}}}") == [
         "g.yaml:2:12: axis 'lr' is a mapping; it takes the list itself, as in lr: [...]"
     ]
 
@@ -198,7 +198,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("base", "override", "told"),
+    ("base", "override", "message"),
     [
         ({"lr": 1}, (), "base.lr: Config has no field 'lr'; did you mean 'learning_rate'?"),
         (
@@ -221,8 +221,8 @@ if __name__ == "__main__":
         ),
     ],
 )
-def test_what_a_recipe_refuses_is_told_where_it_belongs(tmp_path, base, override, told):
+def test_what_a_recipe_refuses_is_told_where_it_belongs(tmp_path, base, override, message):
     (tmp_path / "toy.py").write_text(RECIPE)
     with pytest.raises(GridError) as caught:
         plan({"name": "g", "recipe": str(tmp_path / "toy.py"), "base": base}, override)
-    assert list(caught.value.problems) == [told]
+    assert list(caught.value.problems) == [message]

@@ -55,9 +55,9 @@ def talk(role: str, content: Any) -> dict[str, Any]:
 def tree() -> dict[str, Any]:
     """The transcript of the first group, in the shape of tinker-cookbook's logtree."""
     parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "out loud"}]
-    asked = section("Prompt", talk("user", "why?"))
-    episodes = [asked, section("Reply", talk("assistant", "said 00 \x1b[31m"))]
-    episodes += [asked, section("Reply", talk("assistant", parts))]
+    prompt = section("Prompt", talk("user", "why?"))
+    episodes = [prompt, section("Reply", talk("assistant", "said 00 \x1b[31m"))]
+    episodes += [prompt, section("Reply", talk("assistant", parts))]
     return {"tag": "body", "children": ["text", section("Group Rollout", *episodes)]}
 
 
@@ -77,8 +77,8 @@ def test_ls_takes_selectors(capsys: pytest.CaptureFixture[str]):
     assert names("--state", "failed") == [every[2]]
     assert names("lr=1,seed=0", "s/lr=3") == [every[0], every[2]]
     assert names("lr=1", "--state", "failed") == []
-    found = ask(capsys, "ls", "lr=2", "--metric", "x", "--metric", "test/nll")["runs"][0]
-    assert (found["value"], found["metrics"]) == (2.0, {"x": None, "test/nll": 2.0})
+    listed = ask(capsys, "ls", "lr=2", "--metric", "x", "--metric", "test/nll")["runs"][0]
+    assert (listed["value"], listed["metrics"]) == (2.0, {"x": None, "test/nll": 2.0})
     assert main(["ls", "nothing"]) == 5
     assert main(["ls", "--where", "lr ="]) == 2
     assert "lr=1,seed=0" in (main(["ls"]), capsys.readouterr().out)[1]
@@ -161,12 +161,12 @@ def test_ls_by_checkpoint_and_suite_has_the_scores(
 
 @pytest.mark.usefixtures("root")
 def test_show_has_everything(capsys: pytest.CaptureFixture[str]):
-    found = ask(capsys, "show", "s/lr=2")
-    assert found["run"]["config"] == {"lr": 2, "seed": 0}
-    assert found["attempts"][0]["events"] == ["intent", "submitted", "claimed", "succeeded"]
-    assert found["last_metrics"]["test/nll"] == {"step": 1, "value": 2.0}
-    assert found["checkpoints"][0]["name"] == "final"
-    assert any(file["path"].endswith("metrics.jsonl") for file in found["files"])
+    answer = ask(capsys, "show", "s/lr=2")
+    assert answer["run"]["config"] == {"lr": 2, "seed": 0}
+    assert answer["attempts"][0]["events"] == ["intent", "submitted", "claimed", "succeeded"]
+    assert answer["last_metrics"]["test/nll"] == {"step": 1, "value": 2.0}
+    assert answer["checkpoints"][0]["name"] == "final"
+    assert any(file["path"].endswith("metrics.jsonl") for file in answer["files"])
     assert ask(capsys, "show", "s/lr=3")["skipped"]["malformed lines"] == 1
     assert main(["show", "s/lr=3"]) == 0
     shown = capsys.readouterr().out
@@ -196,16 +196,16 @@ def test_what_show_prints_of_a_configuration_is_a_condition(
         assert len(rows) == 3 + len(kinds)
         for key, value in rows:
             quoted = f"'{value.strip()}'" if "(" in value else value.strip()
-            found = ask(capsys, "ls", "nested", "--where", f"{key}={quoted}")["runs"]
-            assert name in [run["name"] for run in found], (key, value)
-            assert len(found) == (2 if key == "seed" else 1), (key, value)
+            matches = ask(capsys, "ls", "nested", "--where", f"{key}={quoted}")["runs"]
+            assert name in [run["name"] for run in matches], (key, value)
+            assert len(matches) == (2 if key == "seed" else 1), (key, value)
     assert main(["compare", "nested"]) == 0
     assert re.search(r"^lr +0.000123451 +0.000123454$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_what_is_false_is_a_fact():
-    known = {"git": {"dirty": False, "commit": None}, "live": False, "patches": [], "n": 0}
-    assert dict(facts(known)) == {"git.dirty": "False", "live": "False", "n": "0"}
+    recorded = {"git": {"dirty": False, "commit": None}, "live": False, "patches": [], "n": 0}
+    assert dict(facts(recorded)) == {"git.dirty": "False", "live": "False", "n": "0"}
 
 
 @pytest.mark.usefixtures("root")
@@ -223,9 +223,9 @@ def test_diff_shows_what_differs(capsys: pytest.CaptureFixture[str]):
         "lr=2,seed=0",
         "lr=1,seed=0",
     ]
-    found = ask(capsys, "compare", "s/lr=1", "s/lr=2")
-    assert found["config"] == {"lr": [1, 2]}
-    assert found["last_metrics"] == {"test/nll": [1.0, 2.0]}
+    comparison = ask(capsys, "compare", "s/lr=1", "s/lr=2")
+    assert comparison["config"] == {"lr": [1, 2]}
+    assert comparison["last_metrics"] == {"test/nll": [1.0, 2.0]}
     assert main(["compare", "s/lr=1"]) == 2
     capsys.readouterr()
     assert main(["compare", "s"]) == 0
@@ -233,7 +233,7 @@ def test_diff_shows_what_differs(capsys: pytest.CaptureFixture[str]):
     for typed in (("lr=2", "lr=1"), ("s/lr=3", "lr=1", "lr=2"), ("lr=1", "lr=2")):
         assert main(["compare", *typed]) == 0
         heads = re.findall(r"^key +(.*)$", capsys.readouterr().out, re.MULTILINE)
-        names = [f"s/{one.removeprefix('s/')},seed=0" for one in typed]
+        names = [f"s/{name.removeprefix('s/')},seed=0" for name in typed]
         assert len(heads) == (3 if "s/lr=3" in typed else 2)
         assert [head.split() for head in heads] == [names] * len(heads)
 
@@ -243,9 +243,9 @@ def test_sql_answers(capsys: pytest.CaptureFixture[str]):
     query = (
         'select name, min("test/nll") n from runs join metrics using (run) group by 1 order by 1'
     )
-    found = ask(capsys, "sql", query, "--where", "lr < 3")
-    assert found["columns"] == ["name", "n"]
-    assert found["rows"] == [["lr=1,seed=0", 1.0], ["lr=2,seed=0", 2.0]]
+    answer = ask(capsys, "sql", query, "--where", "lr < 3")
+    assert answer["columns"] == ["name", "n"]
+    assert answer["rows"] == [["lr=1,seed=0", 1.0], ["lr=2,seed=0", 2.0]]
     assert ask(capsys, "sql", "select count(*) from runs", "--run", "lr=1")["rows"] == [[1]]
     assert ask(capsys, "sql", "select [1, 2] l, date '2026-01-02' d, 'nan'::double n")["rows"] == [
         [[1, 2], "2026-01-02", "NaN"]
@@ -285,8 +285,8 @@ def test_answers_to_items_are_a_table_and_those_that_failed_are_shown(
         "k1": pytest.approx(1 / 3),
         "k2": pytest.approx(float("nan"), nan_ok=True),
     }
-    found = ask(capsys, "rollouts", run, "--failed", "--page", "2", "-n", "1")
-    assert (found["count"], [row["sample"] for row in found["items"]]) == (2, [2])
+    answer = ask(capsys, "rollouts", run, "--failed", "--page", "2", "-n", "1")
+    assert (answer["count"], [row["sample"] for row in answer["items"]]) == (2, [2])
     assert main(["rollouts", run, "--failed", "--search", "1+0", "--full"]) == 0
     shown = capsys.readouterr().out
     assert "user: 1+0=\nassistant: 0" in shown and "right: 1" in shown and "\x1b" not in shown
@@ -308,9 +308,9 @@ def test_what_one_run_solves_and_another_fails_is_shown_with_both_answers(
         else:
             rows += [{"item": "k6", "score": 0, "task": "sums"}]
         (folder / "items.jsonl").write_text(written.dump(rows))
-    found = ask(capsys, "rollouts", "s/lr=1,seed=0", "--against", "s/lr=2,seed=0")
-    assert (found["count"], found["shared"]) == (1, 5)
-    [pair] = found["items"]
+    answer = ask(capsys, "rollouts", "s/lr=1,seed=0", "--against", "s/lr=2,seed=0")
+    assert (answer["count"], answer["shared"]) == (1, 5)
+    [pair] = answer["items"]
     assert (pair["solved"]["item"], pair["failed"]["item"]) == ("k1", "k1")
     back = ask(capsys, "rollouts", "s/lr=2,seed=0", "--against", "s/lr=1,seed=0")
     assert [pair["solved"]["item"] for pair in back["items"]] == ["k4"]
@@ -344,12 +344,12 @@ def test_words_that_may_be_another_s_are_marked(
         for g, i in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))
     ]
     (folder / "train_rollout_summaries.jsonl").write_text(written.dump(records))
-    asked = section("Prompt", talk("user", "why?"))
+    prompt = section("Prompt", talk("user", "why?"))
     replies = [section("Reply", talk("assistant", f"reply {n}")) for n in range(5)]
     groups = [
-        section("Group Rollout", asked, replies[0], asked, replies[1]),
-        section("Group Rollout", asked, replies[2], replies[3]),
-        section("Group Rollout", asked, replies[4]),
+        section("Group Rollout", prompt, replies[0], prompt, replies[1]),
+        section("Group Rollout", prompt, replies[2], replies[3]),
+        section("Group Rollout", prompt, replies[4]),
     ]
     transcript = {"root": {"tag": "body", "children": groups}}
     (folder / "train_logtree.json").write_text(json.dumps(transcript))
@@ -374,8 +374,8 @@ def test_words_that_may_be_another_s_are_marked(
 @pytest.mark.usefixtures("root")
 def test_rollouts_are_chosen_and_read(capsys: pytest.CaptureFixture[str]):
     def places(*arguments: str) -> list[tuple[int, int]]:
-        found = ask(capsys, "rollouts", "s/lr=2", *arguments)["rollouts"]
-        return [(one["group_idx"], one["traj_idx"]) for one in found]
+        rollouts = ask(capsys, "rollouts", "s/lr=2", *arguments)["rollouts"]
+        return [(rollout["group_idx"], rollout["traj_idx"]) for rollout in rollouts]
 
     assert places() == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert places("--best", "-n", "2") == [(1, 1), (1, 0)]
@@ -401,8 +401,8 @@ def test_a_verb_for_one_run_names_those_that_fit(
     capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
     assert main([verb, "s"]) == 2
-    told = "'s' matches 3 runs (s/lr=1,seed=0, s/lr=2,seed=0, s/lr=3,seed=0): name one of them"
-    assert told in capsys.readouterr().err
+    message = "'s' matches 3 runs (s/lr=1,seed=0, s/lr=2,seed=0, s/lr=3,seed=0): name one of them"
+    assert message in capsys.readouterr().err
     assert main([verb, "none"]) == 5
 
 
@@ -414,9 +414,9 @@ def test_iterations_of_a_run_are_shown_in_one_form(
 
     from sweeper.recipes.rollouts import Group, Problem, Rollout, summaries, transcript
 
-    asked = Problem([{"role": "user", "content": "2+2"}], [1, 2, 3], "4", 0, 2)
+    problem = Problem([{"role": "user", "content": "2+2"}], [1, 2, 3], "4", 0, 2)
     answers = [("4", 1.0), ("5", 0.0)]
-    group = Group(asked, [Rollout([4], [0.1], t, True, r, r == 1.0) for t, r in answers])
+    group = Group(problem, [Rollout([4], [0.1], t, True, r, r == 1.0) for t, r in answers])
     run = written.Written(root, "rl", {"lr": [1]})
     identity = run.run({"lr": 1}, 0, [{"step": 0, "test/nll": 3.0}])
     run.save()
@@ -431,9 +431,9 @@ def test_iterations_of_a_run_are_shown_in_one_form(
     assert main(["rollouts", "rl", "--full"]) == 0
     shown = capsys.readouterr().out.split("\n\n")[:4]
     first, second = ([block.splitlines()[1:] for block in part] for part in (shown[:2], shown[2:]))
-    said = ["user: 2+2", "assistant: 4", "reference_answer: 4", "format: 1", "correct: 1"]
-    assert second[0] == said
-    assert [line for line in first[0] if line != "format_valid: True"] == said
+    expected = ["user: 2+2", "assistant: 4", "reference_answer: 4", "format: 1", "correct: 1"]
+    assert second[0] == expected
+    assert [line for line in first[0] if line != "format_valid: True"] == expected
     assert second[1][1] == first[1][1] == "assistant: 5"
 
 
@@ -594,8 +594,8 @@ def test_gc_removes_what_nobody_needs_and_only_when_told(
         os.utime(path, (before, before))
     plain = [item["path"] for item in ask(capsys, "store", "gc", "--days", "-1")["items"]]
     assert {str(gone), str(unused), str(dead)} <= set(plain) and str(used) not in plain
-    kept = [str(item["path"]) for item in ask(capsys, "store", "gc")["items"]]
-    assert str(unused) not in kept and str(alive) not in kept and str(dead) in kept
+    listed = [str(item["path"]) for item in ask(capsys, "store", "gc")["items"]]
+    assert str(unused) not in listed and str(alive) not in listed and str(dead) in listed
     assert main(["store", "gc", "--delete", "--attempts"]) == 0
     assert not dead.exists() and alive.exists() and unused.exists()
     assert gone.exists()  # its root may be on a disk that is not mounted
@@ -625,16 +625,16 @@ def test_a_trajectory_whose_place_is_no_number_is_shown_all_the_same(
 def test_rollouts_of_a_sweep_are_those_of_its_runs(
     root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
 ):
-    silent = {"group_idx": 0, "traj_idx": 0, "total_reward": 9.0, "iteration": 0}
-    silent |= {"trajectory_metrics": {"ended_at": 1796000000.0}, "steps": [{"ac_len": 1}]}
+    unanswered = {"group_idx": 0, "traj_idx": 0, "total_reward": 9.0, "iteration": 0}
+    unanswered |= {"trajectory_metrics": {"ended_at": 1796000000.0}, "steps": [{"ac_len": 1}]}
     (run,) = ask(capsys, "ls", "s/lr=1")["runs"]
     inner = root / "s" / "runs" / f"{run['id']}.1" / "iteration_000000"
     inner.mkdir()
-    (inner / "train_rollout_summaries.jsonl").write_text(written.dump([silent]))
-    found = ask(capsys, "rollouts", "s", "--best", "-n", "2")
-    assert found["count"] == 5 and len(found["runs"]) == 3
-    assert found["rollouts"][0]["run"] == run["id"]
-    assert [one["total_reward"] for one in found["rollouts"]] == [9.0, 1.5]
+    (inner / "train_rollout_summaries.jsonl").write_text(written.dump([unanswered]))
+    answer = ask(capsys, "rollouts", "s", "--best", "-n", "2")
+    assert answer["count"] == 5 and len(answer["runs"]) == 3
+    assert answer["rollouts"][0]["run"] == run["id"]
+    assert [rollout["total_reward"] for rollout in answer["rollouts"]] == [9.0, 1.5]
     assert main(["rollouts", "s", "--best"]) == 0
     head, _, first, *_ = capsys.readouterr().out.splitlines()
     assert head.split()[0] == "run" and first.startswith("lr=1,seed=0")

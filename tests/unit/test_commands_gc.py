@@ -42,18 +42,18 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     done = sweep.run({"lr": 1}, 0, [{"step": 0}], attempt=2)
     open_ = sweep.run({"lr": 2}, 0, [{"step": 0}], "claimed")
     sweep.save()
-    found = open_store(f"memory://{uuid.uuid4().hex}")
+    remote = open_store(f"memory://{uuid.uuid4().hex}")
     local = LocalStore(str(tmp_path / "written"))
     for path in local.names(""):
-        found.replace(path, local.read(path))
+        remote.replace(path, local.read(path))
     for attempt, iteration in ((1, 0), (1, 1), (2, 1)):
         inner = f"s/runs/{done}.{attempt}/iteration_{iteration:06}"
         for name in (SUMMARIES, "train_logtree.json"):
-            found.replace(f"{inner}/{name}", b"{}\n")
+            remote.replace(f"{inner}/{name}", b"{}\n")
     for run in (f"{done}.2", f"{open_}.1"):
-        found.replace(f"s/runs/{run}/metrics.jsonl.parts/0", b"{}\n")
-    monkeypatch.setenv("SWEEPER_ROOT", found.root)
-    return found
+        remote.replace(f"s/runs/{run}/metrics.jsonl.parts/0", b"{}\n")
+    monkeypatch.setenv("SWEEPER_ROOT", remote.root)
+    return remote
 
 
 def _age(path: Path, seconds: float) -> None:
@@ -93,9 +93,9 @@ def test_it_removes_from_a_store_that_is_elsewhere(
     assert [item["path"] for item in ask(capsys, "store", "gc")["items"]] == [
         f"{store.root}/{dead}"
     ]
-    found = ask(capsys, "store", "gc", "--attempts")["items"]
-    assert {item["path"] for item in found} == {f"{store.root}/{path}" for path in {dead, *again}}
-    assert {item["size"] for item in found} == {3}
+    items = ask(capsys, "store", "gc", "--attempts")["items"]
+    assert {item["path"] for item in items} == {f"{store.root}/{path}" for path in {dead, *again}}
+    assert {item["size"] for item in items} == {3}
     assert set(store.names("")) == before
     assert main(["store", "gc", "--attempts", "--delete"]) == 0
     changed = f"{dead.partition('/')[0]}/launcher/changed"  # so that no earlier listing is used
@@ -121,8 +121,8 @@ def test_copies_go_and_what_is_in_no_store_yet_stays(
     folder = str(Path(old.root, "old"))
     assert folder in [item["path"] for item in answer["items"]]
     assert not any(old.root in item["path"] for item in answer["items"] if item["path"] != folder)
-    told = {"path": str(Path(old.root, "dead")), "root": "s3://gone/x", "sweep": "dead"}
-    assert answer["unsynced"] == [told | {"attempts": 1}]
+    copied = {"path": str(Path(old.root, "dead")), "root": "s3://gone/x", "sweep": "dead"}
+    assert answer["unsynced"] == [copied | {"attempts": 1}]
     assert main(["store", "gc", "--delete", "--days", "0"]) == 0
     os.close(held)
     assert (
@@ -133,24 +133,24 @@ def test_copies_go_and_what_is_in_no_store_yet_stays(
 
 
 def test_what_launchers_left_goes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = {
+    expected = {
         name: Path(environment_file.write(f"{store.root}/{name}", {})) for name in ("gone", "s")
     }
     quiet = Path(launcher_log(SweepFolder(store, "s")))
     logs = quiet.parent
     for path in (logs / "old.log", logs / "young.log", quiet):
         path.touch()
-    for path in (*kept.values(), logs / "old.log", quiet):
+    for path in (*expected.values(), logs / "old.log", quiet):
         os.utime(path, (1, 1))
     with holding_sweep(SweepFolder(store, "s")):
-        told = ask(capsys, "store", "gc", "--delete")
-    assert str(logs / "old.log") in {item["path"] for item in told["items"]}
-    gone = {"path": str(kept["gone"]), "folder": f"{store.root}/gone"}
-    assert told["away"] == [gone]  # removed, or away: nobody knows
+        answer = ask(capsys, "store", "gc", "--delete")
+    assert str(logs / "old.log") in {item["path"] for item in answer["items"]}
+    gone = {"path": str(expected["gone"]), "folder": f"{store.root}/gone"}
+    assert answer["away"] == [gone]  # removed, or away: nobody knows
     assert quiet.exists()  # its launcher is at work, and had nothing to say
     assert str(quiet) in {item["path"] for item in ask(capsys, "store", "gc", "--delete")["items"]}
-    assert kept["gone"].exists()
-    assert kept["s"].exists()  # a run is at work
+    assert expected["gone"].exists()
+    assert expected["s"].exists()  # a run is at work
     assert [path.name for path in logs.iterdir()] == ["young.log"]
 
 
@@ -192,8 +192,8 @@ def test_what_jobs_made_goes_unless_one_holds_or_uses_it(
     folder = Path(top(), "0123")
     folder.mkdir(parents=True)
     (folder / "requirements.txt").write_text("a==1\n")
-    found = [item["path"] for item in ask(capsys, "store", "gc", "--days", "0")["items"]]
-    assert str(folder) in found and f"{folder}.lock" not in found
+    paths = [item["path"] for item in ask(capsys, "store", "gc", "--days", "0")["items"]]
+    assert str(folder) in paths and f"{folder}.lock" not in paths
     assert str(folder) not in str(ask(capsys, "store", "gc")["items"])
     with open(f"{folder}.lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -55,8 +55,8 @@ def fields() -> list[starter.Field]:
 
 
 def test_the_fields_are_those_that_a_grid_can_give() -> None:
-    found = {field.key: field for field in fields()}
-    assert list(found) == [
+    by_key = {field.key: field for field in fields()}
+    assert list(by_key) == [
         "model_name",
         "odd",
         "kind",
@@ -65,8 +65,8 @@ def test_the_fields_are_those_that_a_grid_can_give() -> None:
         "opt.must",
         "shuffle_seed",
     ]
-    assert [key for key, field in found.items() if field.required] == ["kind"]
-    assert found["kind"].choices == ("a", "b")
+    assert [key for key, field in by_key.items() if field.required] == ["kind"]
+    assert by_key["kind"].choices == ("a", "b")
 
 
 def test_the_text_reads_back() -> None:
@@ -195,8 +195,8 @@ def test_a_script_that_is_no_recipe_gets_a_command_with_its_options(
     assert main(["plan", "train.yaml"]) == 2
     assert "no value for {data}" in capsys.readouterr().err
     assert main(["plan", "train.yaml", "data=x"]) == 0
-    said = capsys.readouterr()
-    assert "9 runs: 9 to start" in said.out and "warning" not in said.err
+    output = capsys.readouterr()
+    assert "9 runs: 9 to start" in output.out and "warning" not in output.err
 
 
 def test_options_of_click_and_other_programs_are_read_as_far_as_they_can_be(

@@ -33,9 +33,9 @@ class Printing:
 
     @property
     def run(self) -> SweepRun:
-        found = Registry(self.folder.store.root, cache=False).handles("s")[0]
-        assert isinstance(found, SweepRun)
-        return found
+        handle = Registry(self.folder.store.root, cache=False).handles("s")[0]
+        assert isinstance(handle, SweepRun)
+        return handle
 
     def log(self, text: str | bytes, attempt: int = 1) -> None:
         data = text.encode() if isinstance(text, str) else text
@@ -53,9 +53,9 @@ class Printing:
 
 @pytest.fixture
 def printing(make_scene: Callable[..., Any]) -> Printing:
-    found = Printing(make_scene(1))
-    found.scene.worker(found.id, 1, Event.CLAIMED)
-    return found
+    fixture = Printing(make_scene(1))
+    fixture.scene.worker(fixture.id, 1, Event.CLAIMED)
+    return fixture
 
 
 def test_new_lines_and_nothing_else(printing: Printing) -> None:
@@ -182,7 +182,7 @@ def test_colours_only_where_they_are_welcome(monkeypatch: pytest.MonkeyPatch) ->
     assert not in_colour()
 
 
-def asked(printing: Printing, *runs: str, **more: Any) -> Namespace:
+def arguments(printing: Printing, *runs: str, **more: Any) -> Namespace:
     given: dict[str, Any] = {"runs": runs, "state": None, "where": None, "grep": None}
     given |= {
         "lines": None,
@@ -224,7 +224,7 @@ def test_a_sweep_that_is_removed_is_not_followed(
     monkeypatch.setattr("sweeper.commands.logs.time.sleep", sleep)
     monkeypatch.setattr("sweeper.commands.logs.time.monotonic", lambda: now[0])
     with pytest.raises(NotFound, match="removed while following"):
-        logs.run(asked(printing, *selectors, follow=True))
+        logs.run(arguments(printing, *selectors, follow=True))
     printed = capsys.readouterr().out
     assert printed.count("mine") == len(selectors)
     assert ("more" in printed) == (len(selectors) == 2)
@@ -232,18 +232,18 @@ def test_a_sweep_that_is_removed_is_not_followed(
 
 def test_no_lines_are_not_nothing(printing: Printing, capsys: pytest.CaptureFixture[str]) -> None:
     printing.log("a\nb\n")
-    assert logs.run(asked(printing, "s", lines=0)) == 0
+    assert logs.run(arguments(printing, "s", lines=0)) == 0
     assert capsys.readouterr() == ("", "")
-    assert logs.run(asked(printing, "s", grep="nowhere")) == 0
+    assert logs.run(arguments(printing, "s", grep="nowhere")) == 0
     assert "no line matches" in capsys.readouterr().err
 
 
 def test_the_cause_is_what_ends_the_last_traceback() -> None:
     trace = b"Traceback (most recent call last):\n  File 'x', line 1, in <module>\n    f()\n"
-    told = (
+    message = (
         trace + b"torch.OutOfMemoryError: CUDA out of memory\nwandb: syncing\nsaving what is left\n"
     )
-    assert cause(told) == "torch.OutOfMemoryError: CUDA out of memory"
+    assert cause(message) == "torch.OutOfMemoryError: CUDA out of memory"
     both = trace + b"KeyError: 'a'\n\nDuring handling of this:\n\n" + trace + b"SystemError\n"
     assert cause(both) == "SystemError"
     assert cause(b"step 1\nError: no such file\n") == "Error: no such file"
@@ -251,9 +251,9 @@ def test_the_cause_is_what_ends_the_last_traceback() -> None:
 
 
 def test_the_last_line_is_not_what_wandb_says() -> None:
-    said = b"wandb: Synced 5 files\nwandb: Find logs at: /x\n"
-    assert last_line(b"ValueError: bad\n" + said) == "ValueError: bad"
-    assert last_line(said) == "wandb: Find logs at: /x"
+    closing = b"wandb: Synced 5 files\nwandb: Find logs at: /x\n"
+    assert last_line(b"ValueError: bad\n" + closing) == "ValueError: bad"
+    assert last_line(closing) == "wandb: Find logs at: /x"
     assert last_line(b"a\nlast one \x1b[0m\n\n  \n") == "last one"
     assert last_line(b"") == ""
 

@@ -34,9 +34,9 @@ def learning(steps: int, floor: float = 0.0) -> Any:
 def test_runs_of_very_different_lengths_are_no_clear_winner(tmp_path: Path):
     """The shorter run is better at the step that both reached."""
     curved(tmp_path, {1: learning(12), 2: learning(200, 0.01)})
-    found = judged(tmp_path)
-    assert found.verdict.kind == "ahead" and "different lengths" in found.verdict.label
-    first = found.verdict.believe[0]
+    study = judged(tmp_path)
+    assert study.verdict.kind == "ahead" and "different lengths" in study.verdict.label
+    first = study.verdict.believe[0]
     assert (first.kind, first.level) == ("unequal_steps", "warning")
     assert "lr=1 ended at step 12, lr=2 at 200" in first.text
     assert "At step 12 the best is lr=1." in first.text and "Run all to the same step" in first.text
@@ -45,10 +45,10 @@ def test_runs_of_very_different_lengths_are_no_clear_winner(tmp_path: Path):
 def test_a_setting_that_is_meant_to_change_the_length_is_no_fault(tmp_path: Path):
     curves = {12: learning(12), 200: learning(200)}
     curved(tmp_path, curves, "max_steps")
-    found = judged(tmp_path)
-    assert found.verdict.label.startswith("clear winner")
-    (told,) = [finding for finding in found.findings if finding.kind == "unequal_steps"]
-    assert told.level == "note"
+    study = judged(tmp_path)
+    assert study.verdict.label.startswith("clear winner")
+    (finding_of_steps,) = [finding for finding in study.findings if finding.kind == "unequal_steps"]
+    assert finding_of_steps.level == "note"
 
 
 @pytest.mark.parametrize("last", [99, 100])
@@ -68,10 +68,10 @@ def evaluated(sd: float, count: int = 30) -> Any:
 
 def test_the_best_of_noisier_evaluations_is_not_clearly_the_best(tmp_path: Path):
     curved(tmp_path, {1: evaluated(0.01), 2: evaluated(0.06)}, at="best")
-    found = judged(tmp_path)
-    first = found.verdict.believe[0]
+    study = judged(tmp_path)
+    first = study.verdict.believe[0]
     assert first.kind == "noisier_best" and "--at last" in first.text
-    assert found.verdict.kind != "clear"
+    assert study.verdict.kind != "clear"
     by_last = judged(tmp_path, "last")
     assert "noisier_best" not in {finding.kind for finding in by_last.findings}
 
@@ -79,9 +79,9 @@ def test_the_best_of_noisier_evaluations_is_not_clearly_the_best(tmp_path: Path)
 def test_a_lead_that_noisier_evaluations_may_make_is_not_clear(tmp_path: Path):
     """These few evaluations cannot show a ratio of 1.6, which alone makes a lead."""
     curved(tmp_path, {1: evaluated(0.05), 2: evaluated(0.08)}, at="best")
-    found = judged(tmp_path)
-    assert not found.ranking.tied and found.verdict.kind != "clear"
-    first = found.verdict.believe[0]
+    study = judged(tmp_path)
+    assert not study.ranking.tied and study.verdict.kind != "clear"
+    first = study.verdict.believe[0]
     assert first.kind == "maybe_noisier" and "that alone could make its lead" in first.text
 
 
@@ -109,15 +109,15 @@ def test_runs_of_different_code_are_said_first_and_shown_as_a_column(tmp_path: P
         {"launch": "code/b.json", "time": "2026-11-21T02:00:00Z", "commit": "b" * 40, "code": "c2"},
         {"launch": "code/a.json", "time": "2026-11-21T01:00:00Z", "commit": "a" * 40, "code": "c1"},
     ]
-    launches = [{**one, "dirty": False} for one in launches]
+    launches = [{**clean, "dirty": False} for clean in launches]
     sweep = written.measured(tmp_path, cells, launches=launches[1:], provenance=launches[0])
     for run in sweep.document["runs"]:
         launch = "code/a.json" if run["config"]["lr"] == 1 else "code/b.json"
         for path in (sweep.folder / "state" / run["id"]).glob("*.json"):
             path.write_text(path.read_text()[:-1] + f', "launch": "{launch}"}}')
-    found = judged(tmp_path)
-    assert found.verdict.believe[0].kind == "executed"
-    assert found.verdict.kind == "ahead" and "different code" in found.verdict.label
+    study = judged(tmp_path)
+    assert study.verdict.believe[0].kind == "executed"
+    assert study.verdict.kind == "ahead" and "different code" in study.verdict.label
     report = analysis.analyze(str(tmp_path), "demo")
     for name in ("report.html", "report.md"):
         text = Path(report.files[name]).read_text()

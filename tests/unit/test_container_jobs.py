@@ -15,10 +15,10 @@ SECRETS = {"beaker": ON_S3, "kubernetes": set[str](), "modal": ON_S3}
 
 
 @pytest.mark.parametrize(
-    ("told", "code"), [(0, 0), (3, 3), (127, 127), (128, 128), (137, -9), (143, -15), (255, 255)]
+    ("status", "code"), [(0, 0), (3, 3), (127, 127), (128, 128), (137, -9), (143, -15), (255, 255)]
 )
-def test_what_a_container_tells_is_what_python_would(told: int, code: int) -> None:
-    assert process_exit_code(told) == code
+def test_what_a_container_tells_is_what_python_would(status: int, code: int) -> None:
+    assert process_exit_code(status) == code
 
 
 @pytest.mark.parametrize("name", SECRETS)
@@ -33,8 +33,8 @@ def test_the_documentation_is_right(name: str, secrets: set[str]) -> None:
     text = (DOCS / f"{name}.md").read_text()
     grid = text.split("```yaml\n")[1].split("```")[0]
     options = parse_grid(f"recipe: r\n{grid}", "g.yaml").launch.options[name]
-    found = backend_type(name).capabilities(options)
-    assert (found.here, found.files, found.restarts) == (False, False, None)
-    assert found.secrets == {"TINKER_API_KEY", "WANDB_API_KEY"} | secrets
+    capabilities = backend_type(name).capabilities(options)
+    assert (capabilities.here, capabilities.files, capabilities.restarts) == (False, False, None)
+    assert capabilities.secrets == {"TINKER_API_KEY", "WANDB_API_KEY"} | secrets
     table = text.split(f"| `launch.{name}` |")[1].split("\n\n")[0]
     assert all(f"`{key}`" in table for key in backend_type(name).section.fields)

@@ -108,11 +108,11 @@ def test_a_worker_that_died_while_it_was_stopped_is_cancelled(make_scene: Any) -
     assert scene.scheduler.step().finished
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_cancelling_what_only_the_backend_knows_of(make_scene: Any, known: bool) -> None:
+@pytest.mark.parametrize("running", [True, False])
+def test_cancelling_what_only_the_backend_knows_of(make_scene: Any, running: bool) -> None:
     scene = make_scene(1)
     run = scene.ids[0]
-    if known:
+    if running:
         scene.backend.lose_reply = True
     else:
         scene.backend.reachable = False
@@ -121,7 +121,7 @@ def test_cancelling_what_only_the_backend_knows_of(make_scene: Any, known: bool)
     scene.backend.reachable = True
     scene.scheduler = scene.new_scheduler(starting=False)
     scene.step()
-    if known:
+    if running:
         assert scene.states() == [State.SUBMITTED]
         scene.step()
         assert scene.backend.cancelled == [token(run, 1)]
@@ -225,17 +225,17 @@ def test_cancelling_some_leaves_the_environment_to_the_others(
     """A launcher that will start them may be on its way."""
     scene = make_scene(2, max_parallel=1)
     first, second = scene.ids
-    kept = tmp_path / "environment.json"
-    kept.write_text(json.dumps({"SWEEPER_FOLDER": f"{scene.store.root}/s"}))
-    scene.store.replace(scene.folder.service, encode({"schema": 1, "env_file": str(kept)}))
+    environment = tmp_path / "environment.json"
+    environment.write_text(json.dumps({"SWEEPER_FOLDER": f"{scene.store.root}/s"}))
+    scene.store.replace(scene.folder.service, encode({"schema": 1, "env_file": str(environment)}))
     scene.step()
     scene.backend.end(token(first, 1))
     with scene.offered():
         done = cancel_runs(scene.folder, [first], sleep=scene.clock.sleep)
     assert [r.why for r in done] == ["cancelled"]
-    assert kept.exists()
+    assert environment.exists()
     cancel_runs(scene.folder, [second])
-    assert not kept.exists()
+    assert not environment.exists()
 
 
 def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_its_beat(make_scene: Any) -> None:
@@ -260,7 +260,7 @@ def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_its_beat(make_scene: A
 
 def test_a_launcher_that_starts_nothing_takes_no_retry_up(scene: Scene) -> None:
     """A `cancel` at work is waited for; one that stays held back is an error that says why."""
-    clock, said, launcher = FakeClock(), list[str](), ExitStack()
+    clock, notices, launcher = FakeClock(), list[str](), ExitStack()
     sweep = Sweep(scene.folder)
 
     def sleep(_: float) -> None:
@@ -270,8 +270,8 @@ def test_a_launcher_that_starts_nothing_takes_no_retry_up(scene: Scene) -> None:
 
     launcher.enter_context(lock.holding_sweep(scene.folder))
     scene.new_scheduler(starting=False).step()
-    assert not control.take_up(sweep, said.append, clock=clock, sleep=sleep)
-    assert clock.now == 60.0 and len(said) == 1 and "cancel" in said[0]
+    assert not control.take_up(sweep, notices.append, clock=clock, sleep=sleep)
+    assert clock.now == 60.0 and len(notices) == 1 and "cancel" in notices[0]
     with lock.holding_sweep(scene.folder):
         scene.new_scheduler().step()
         assert control.take_up(sweep, clock=clock, sleep=sleep) and clock.now < 70.0
@@ -350,8 +350,10 @@ def test_python_has_the_verbs_by_names_and_conditions(
     scene.finish(failed, event=Event.FAILED)
     scene.finish(done)
     scene.seal(monkeypatch)
-    asked = sweeper.cancel("s", root=root, where="x >= 2")
-    assert [(each.run, each.why) for each in asked] == [(run, "cancelled") for run in scene.ids[2:]]
+    requests = sweeper.cancel("s", root=root, where="x >= 2")
+    assert [(each.run, each.why) for each in requests] == [
+        (run, "cancelled") for run in scene.ids[2:]
+    ]
     assert [each.run for each in sweeper.retry("s", root=root)] == [failed]  # and no other
     assert resumed == ["s"] and retry_asked(scene.events(failed))
     with pytest.raises(UsageError, match="x=1 of s has succeeded"):
@@ -374,16 +376,16 @@ def test_who_waits_is_told_how_it_ended(make_scene: Any, monkeypatch: pytest.Mon
         scene.worker(scene.ids[number], 1, ends.pop(0))
 
     monkeypatch.setattr(control.time, "sleep", work)
-    found = sweeper.wait("s", root=scene.store.root)
-    assert (found.at_work, found.finished, found.exit_code, len(ends)) == (False, False, 4, 2)
+    outcome = sweeper.wait("s", root=scene.store.root)
+    assert (outcome.at_work, outcome.finished, outcome.exit_code, len(ends)) == (False, False, 4, 2)
     with lock.holding_sweep(scene.folder):
         while ends:
             work(0)
         held = sweeper.status("s", root=scene.store.root)
     assert (held.at_work, held.launcher, held.finished) == (True, True, True)
-    found = sweeper.wait("s", root=scene.store.root)
-    assert (found.at_work, found.finished, found.exit_code) == (False, True, 3)
-    assert found.counts == {State.SUCCEEDED: 2, State.FAILED: 1}
+    outcome = sweeper.wait("s", root=scene.store.root)
+    assert (outcome.at_work, outcome.finished, outcome.exit_code) == (False, True, 3)
+    assert outcome.counts == {State.SUCCEEDED: 2, State.FAILED: 1}
 
 
 def test_which_runs_are_meant(make_scene: Any) -> None:

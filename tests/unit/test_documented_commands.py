@@ -31,11 +31,17 @@ def commands_of(text: str) -> list[str]:
     """All commands of a page, without the program's name and what a shell does with the output."""
     blocks = "".join(match[1] or match[2] for match in BLOCK.finditer(text))
     typed = TYPED.findall(blocks.replace("\\\n", " "))
-    inline = [" ".join(found.split()) for found in INLINE.findall(BLOCK.sub("\n", text))]
+    inline = [" ".join(code.split()) for code in INLINE.findall(BLOCK.sub("\n", text))]
     return [re.split(r" [>|] ", command)[0] for command in (*typed, *inline)]
 
 
-COMMANDS = sorted({(page.name, found) for page in PAGES for found in commands_of(page.read_text())})
+COMMANDS = sorted(
+    {
+        (page.name, shown_command)
+        for page in PAGES
+        for shown_command in commands_of(page.read_text())
+    }
+)
 
 
 def words_of(command: str) -> list[str]:
@@ -56,11 +62,11 @@ def parse(capsys: pytest.CaptureFixture[str]) -> Parse:
                     return engine.parser().parse_args(words[1:])
                 return parser.parse(words)
             except SystemExit as ended:
-                said = capsys.readouterr().err
+                stderr = capsys.readouterr().err
                 if ended.code == 0:  # it has done what it was asked: --help
                     return argparse.Namespace()
-                lacks = LACKS.search(said)
-                assert lacks, f"sweeper {command}: {said}"
+                lacks = LACKS.search(stderr)
+                assert lacks, f"sweeper {command}: {stderr}"
                 for name in map(str.strip, lacks[1].split(",")):
                     words += [name, "NAME"] if name.startswith("-") else ["NAME"]
 

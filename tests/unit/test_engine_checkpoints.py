@@ -39,16 +39,16 @@ def folder(root):
     return root / "0a1b-22@train@0" / "weights"
 
 
-def assert_same(found, expected):
-    assert found._replace(adapter=None, moments=None) == expected._replace(
+def assert_same(actual, expected):
+    assert actual._replace(adapter=None, moments=None) == expected._replace(
         adapter=None, moments=None
     )
-    pairs = [(found.adapter, expected.adapter)]
+    pairs = [(actual.adapter, expected.adapter)]
     if expected.moments is None:
-        assert found.moments is None
+        assert actual.moments is None
     else:
-        assert found.moments.steps == expected.moments.steps
-        pairs += zip(found.moments[:2], expected.moments[:2], strict=True)
+        assert actual.moments.steps == expected.moments.steps
+        pairs += zip(actual.moments[:2], expected.moments[:2], strict=True)
     for a, b in pairs:
         assert set(a) == set(b)
         for name in a:

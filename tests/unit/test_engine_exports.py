@@ -40,7 +40,7 @@ def test_files_need_their_ticket_and_no_token(tmp_path):
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
             return (await http.get(f"/api/v1/{path}")).status_code
 
-    found = {
+    statuses = {
         path: asyncio.run(status(path))
         for path in (
             f"files/{ticket}/adapter_config.json",
@@ -51,4 +51,4 @@ def test_files_need_their_ticket_and_no_token(tmp_path):
         )
     }
     service.scheduler.stop(5)
-    assert list(found.values()) == [200, 404, 404, 401, 401]
+    assert list(statuses.values()) == [200, 404, 404, 401, 401]

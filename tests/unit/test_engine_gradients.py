@@ -98,10 +98,10 @@ def test_gradients_match_without_query_norms_and_with_several_targets():
     assert_matches_differences(rng, base, LoraConfig(rank=2, seed=0), data, "cross_entropy")
 
 
-@pytest.mark.parametrize("kept", ["train_attn", "train_mlp", "train_unembed"])
-def test_gradients_match_when_one_kind_of_map_is_trained(kept):
+@pytest.mark.parametrize("trained", ["train_attn", "train_mlp", "train_unembed"])
+def test_gradients_match_when_one_kind_of_map_is_trained(trained):
     rng = np.random.default_rng(2)
-    flags = {flag: flag == kept for flag in ("train_attn", "train_mlp", "train_unembed")}
+    flags = {flag: flag == trained for flag in ("train_attn", "train_mlp", "train_unembed")}
     config = LoraConfig(rank=2, seed=0, **flags)
     data = random_data(rng, [5, 5])
     assert_matches_differences(rng, random_base(rng, SHAPE), config, data, "cross_entropy")

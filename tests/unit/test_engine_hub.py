@@ -14,9 +14,9 @@ from sweeper.engine.models import Models
 def test_an_alias_is_the_same_model_by_another_name(tmp_path):
     models = Models(str(tmp_path), aliases={"Qwen/Qwen3-8B": tiny.TINY})
     assert models.names() == [*tiny.BUILT_IN, "Qwen/Qwen3-8B"]
-    alias, own = models.get("Qwen/Qwen3-8B"), models.get(tiny.TINY)
-    assert (alias.name, own.name) == ("Qwen/Qwen3-8B", tiny.TINY)
-    assert alias.base is own.base and alias.directory == own.directory
+    alias, model = models.get("Qwen/Qwen3-8B"), models.get(tiny.TINY)
+    assert (alias.name, model.name) == ("Qwen/Qwen3-8B", tiny.TINY)
+    assert alias.base is model.base and alias.directory == model.directory
     assert models.contexts() == dict.fromkeys(models.names(), 16384)
     with pytest.raises(Unknown, match="use tiny/qwen3, tiny/teacher, Qwen/Qwen3-8B"):
         models.get("Qwen/Qwen3-4B")
@@ -117,9 +117,9 @@ def test_the_users_cache_is_where_the_hubs_library_has_it(environ, expected):
 
 
 def test_stand_ins_give_way_to_models_and_aliases_of_ones_own():
-    found = model_aliases.complete(
+    completed = model_aliases.complete(
         {"Qwen/Qwen3-8B": "/dir"}, {"Qwen/Qwen3-32B": "mine", "a/b": "tiny"}
     )
-    assert "Qwen/Qwen3-8B" not in found
-    assert (found["Qwen/Qwen3-32B"], found["a/b"]) == ("mine", "tiny")
-    assert found["Qwen/Qwen3.5-9B"] == tiny.TINY
+    assert "Qwen/Qwen3-8B" not in completed
+    assert (completed["Qwen/Qwen3-32B"], completed["a/b"]) == ("mine", "tiny")
+    assert completed["Qwen/Qwen3.5-9B"] == tiny.TINY

@@ -136,12 +136,12 @@ def test_an_engine_that_sweeps_use_is_not_stopped_unasked(
     monkeypatch.setattr("builtins.input", lambda _: answer if terminal else pytest.fail("asked"))
     sweeps = [f"/sweeps/{n}" for n in range(7)]
     code = engine_verbs.main(["stop", "--home", str(tmp_path), *flags], lambda _: sweeps)
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     assert bool(stops) == stopped
     if not flags:
         named = "7 sweeps in progress use it: /sweeps/0, /sweeps/1, /sweeps/2, /sweeps/3, "
         named += "/sweeps/4 and 2"
-        assert named in (told.out if terminal else told.err)
+        assert named in (output.out if terminal else output.err)
     assert code == (6 if not stopped and not terminal else 0)
 
 

@@ -26,10 +26,12 @@ def read(network, tokens, prefixes=None, owner=1, first=None):
     return sampling.read(network, tokens, first=first, prefixes=prefixes, owner=owner)
 
 
-def same(one, other):
-    arrays = [(one.x[-1], other.x[-1])]
+def same(actual, expected):
+    arrays = [(actual.x[-1], expected.x[-1])]
     arrays += [
-        pair for a, b in zip(one.cache, other.cache, strict=True) for pair in zip(a, b, strict=True)
+        pair
+        for a, b in zip(actual.cache, expected.cache, strict=True)
+        for pair in zip(a, b, strict=True)
     ]
     return all(np.array_equal(a, b) for a, b in arrays)
 
@@ -44,14 +46,14 @@ def test_what_was_read_before_changes_no_bit(network, budget):
         more = rng.integers(0, SHAPE.vocab, rng.integers(0, 40)).tolist()
         episodes[chosen] = (episodes[chosen] + more)[: SHAPE.context]
         first = int(rng.integers(200)) if rng.random() < 0.3 else None
-        found = read(network, episodes[chosen], prefixes, first=first)
+        result = read(network, episodes[chosen], prefixes, first=first)
         fresh = read(network, episodes[chosen], first=first)
-        assert same(found, fresh)
+        assert same(result, fresh)
         if first is not None:
             wanted = len(episodes[chosen]) - min(first, len(episodes[chosen]) - 1)
-            assert np.array_equal(found.x[-wanted:], fresh.x[-wanted:])
+            assert np.array_equal(result.x[-wanted:], fresh.x[-wanted:])
         assert prefixes.nbytes <= budget
-        reused += found.reused
+        reused += result.reused
     assert (reused > 0) == (budget > 0)
 
 

@@ -98,16 +98,16 @@ def distribution(network, temperature=1.0):
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_tokens_come_as_often_as_they_are_likely(network, temperature):
-    found = frequencies(network, temperature=temperature)
+    observed = frequencies(network, temperature=temperature)
     expected = distribution(network, temperature)
     # five standard errors of a frequency among 4000
-    assert (abs(found - expected) <= 5 * np.sqrt(expected * (1 - expected) / 4000) + 1e-3).all()
+    assert (abs(observed - expected) <= 5 * np.sqrt(expected * (1 - expected) / 4000) + 1e-3).all()
 
 
 def test_top_k_keeps_k(network):
-    found = frequencies(network, top_k=3)
+    observed = frequencies(network, top_k=3)
     best = np.argsort(-distribution(network))[:3]
-    assert set(np.flatnonzero(found)) == set(best)
+    assert set(np.flatnonzero(observed)) == set(best)
 
 
 def test_top_p_keeps_the_fewest_that_reach_p(network):
@@ -123,8 +123,8 @@ def test_the_context_ends_a_sequence(network):
     (sequence,) = draw(network, max_tokens=1000)
     assert len(sequence.tokens) == SHAPE.context - len(PROMPT)
     assert not sequence.stopped
-    (one,) = draw(network, prompt=[3] * SHAPE.context)
-    assert (len(one.tokens), one.stopped) == (1, False)
+    (drawn,) = draw(network, prompt=[3] * SHAPE.context)
+    assert (len(drawn.tokens), drawn.stopped) == (1, False)
 
 
 @pytest.mark.parametrize(

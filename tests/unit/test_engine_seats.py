@@ -48,25 +48,25 @@ def opened(service, number=0):
 
 def test_sessions_beyond_the_limit_wait_for_their_turn(limited):
     service = limited(max_sessions=2)
-    asked = [opened(service, n) for n in range(5)]
-    futures = [service.promises.get(name) for _, name in asked]
+    requests = [opened(service, n) for n in range(5)]
+    futures = [service.promises.get(name) for _, name in requests]
     for future in futures[:2]:
         assert future.result(DONE).body["type"] == "create_model"
     assert not any(future.done() for future in futures[2:])
-    paused = [service.promises.paused(name) for _, name in asked]
+    paused = [service.promises.paused(name) for _, name in requests]
     assert paused[:2] == [None, None]
     assert {why.state for why in paused[2:]} == {"paused_rate_limit"}
     # one that has a seat may have a second training client
-    more = {"session_id": asked[0][0], "model_seq_id": 1, "base_model": "tiny/qwen3"}
+    more = {"session_id": requests[0][0], "model_seq_id": 1, "base_model": "tiny/qwen3"}
     again = service.create_model(more)["request_id"]
     assert "model_id" in service.promises.get(again).result(DONE).body
-    service.finish_session(asked[1][0])
+    service.finish_session(requests[1][0])
     assert "model_id" in futures[2].result(DONE).body
-    assert service.promises.paused(asked[2][1]) is None
+    assert service.promises.paused(requests[2][1]) is None
     # one that gives up while it waits is told so, and takes no seat
-    service.finish_session(asked[3][0])
+    service.finish_session(requests[3][0])
     assert futures[3].result(DONE).body["error"] == "the session has ended"
-    service.finish_session(asked[0][0])
+    service.finish_session(requests[0][0])
     assert "model_id" in futures[4].result(DONE).body
     assert service.meter.report()["total"]["paused"] == 3
 
@@ -85,8 +85,8 @@ def test_a_session_that_was_killed_keeps_nobody_waiting_long(limited):
 def test_samples_beyond_the_limit_are_refused_or_wait(limited):
     service = limited(max_concurrent_samples=1)
     session = service.create_session({})["session_id"]
-    asked = {"session_id": session, "sampling_session_seq_id": 0, "base_model": "tiny/qwen3"}
-    sampler = service.create_sampling_session(asked).result(DONE).body["sampling_session_id"]
+    request = {"session_id": session, "sampling_session_seq_id": 0, "base_model": "tiny/qwen3"}
+    sampler = service.create_sampling_session(request).result(DONE).body["sampling_session_id"]
     body = {
         "sampling_session_id": sampler,
         "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},

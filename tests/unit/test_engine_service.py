@@ -119,10 +119,10 @@ class Client:
 
 def test_equal_requests_give_equal_bits_whoever_else_trains(service):
     alone = Client(service).train(0, steps=4)
-    one, others = Client(service), [Client(service) for _ in range(3)]
+    client, others = Client(service), [Client(service) for _ in range(3)]
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         busy = [pool.submit(other.train, 7 + n, 6) for n, other in enumerate(others)]
-        assert one.train(0, steps=4) == alone
+        assert client.train(0, steps=4) == alone
         assert len({tuple(future.result(DONE)) for future in busy}) == 3
 
 
@@ -142,7 +142,7 @@ def test_a_resumed_run_continues_bit_for_bit(service):
     assert stopped.train(1, steps=3) == second
 
 
-def said(answer):
+def detail_of(answer):
     """A sampled answer, without how much of its prompt had been read before."""
     message = pb.SampleResponse.FromString(answer)
     message.ClearField("prompt_cache_hit_tokens")
@@ -152,12 +152,12 @@ def said(answer):
 def test_a_snapshot_never_changes_and_never_changes_training(service):
     quiet, sampled = Client(service), Client(service)
     before = sampled.snapshot()
-    answer = said(sampled.sample(before))
+    answer = detail_of(sampled.sample(before))
     quiet.snapshot()
     assert quiet.train(0, steps=2) == sampled.train(0, steps=2)
-    assert said(sampled.sample(before, 1)) == answer
+    assert detail_of(sampled.sample(before, 1)) == answer
     after = sampled.snapshot()
-    assert said(sampled.sample(after)) != answer
+    assert detail_of(sampled.sample(after)) != answer
     assert quiet.train(1) == sampled.train(1)
 
 
@@ -219,7 +219,7 @@ JSON, PROTOBUF = "application/json", "application/x-protobuf"
 NOT_THERE = "this engine has no {} /api/v1/{}"
 
 
-def asked(service, method, address, body, kind):
+def call(service, method, address, body, kind):
     """The application's answer."""
 
     async def send():
@@ -231,9 +231,9 @@ def asked(service, method, address, body, kind):
     return asyncio.run(send())
 
 
-def told(*request):
+def reply(*request):
     """The status and the detail that the application answers a request with."""
-    answer = asked(*request)
+    answer = call(*request)
     return answer.status_code, answer.json()["detail"]
 
 
@@ -253,8 +253,8 @@ def test_a_number_sent_to_an_address_that_is_not_there_is_free(
     """The SDK counts the request as made: one that had no turn would hold up all that follow."""
     client = Client(service)
     body = json.dumps(client.body()).encode() if kind == JSON else client.raw([[1, 2, 3]])
-    found = told(service, method, address, body, kind)
-    assert found == (status, detail.format(method, address))
+    answer = reply(service, method, address, body, kind)
+    assert answer == (status, detail.format(method, address))
     assert client.train(0)
 
 
@@ -278,8 +278,8 @@ def test_a_number_sent_in_a_body_that_an_address_does_not_take_is_free(
     body = json.dumps(client.body()).encode() if kind == JSON else client.raw([[1, 2, 3]])
     if spoilt is not None:  # it ends in the midst of it
         body = body.removesuffix(b"}") + (b"," if kind == JSON else b"") + spoilt
-    status, said = told(service, "POST", address, body, kind)
-    assert (status, said.startswith(detail)) == (400, True), said
+    status, detail_text = reply(service, "POST", address, body, kind)
+    assert (status, detail_text.startswith(detail)) == (400, True), detail_text
     assert client.train(0)
 
 
@@ -287,7 +287,7 @@ def test_a_number_sent_in_a_body_that_an_address_does_not_take_is_free(
 def test_a_number_sent_in_a_body_that_is_too_large_is_free(service, address, status):
     client = Client(service)
     body = json.dumps(client.body(x="y" * app.JSON_BYTES)).encode()
-    assert told(service, "POST", address, body, JSON)[0] == status
+    assert reply(service, "POST", address, body, JSON)[0] == status
     assert client.train(0)
 
 
@@ -297,8 +297,8 @@ def test_numbers_that_are_not_finite_reach_the_sdk_as_numbers(service, monkeypat
     monkeypatch.setattr(operations, "step", lambda *_: stepped)
     client = Client(service)
     body = client.body(adam_params={"learning_rate": 0.1})
-    promised = asked(service, "POST", "optim_step", json.dumps(body).encode(), JSON).json()
-    answer = asked(service, "POST", "retrieve_future", json.dumps(promised).encode(), JSON)
+    promised = call(service, "POST", "optim_step", json.dumps(body).encode(), JSON).json()
+    answer = call(service, "POST", "retrieve_future", json.dumps(promised).encode(), JSON)
     read = orjson.loads(answer.content)  # as the SDK parses and types an answer
     metrics = deserialize_json_response(read, OptimStepResponse).metrics
     assert math.isnan(metrics.pop("nan"))
@@ -315,8 +315,8 @@ def test_what_this_engine_does_not_do_is_answered_with_its_reason(service):
             for method, address, message in REFUSED:
                 path = re.sub(r"\{(.*?)\}", lambda hole: holes[hole[1]], address)
                 answer = await http.request(method, f"/api/v1/{path}")
-                told = (answer.status_code, answer.json()["detail"])
-                assert told == (400, message), address
+                outcome = (answer.status_code, answer.json()["detail"])
+                assert outcome == (400, message), address
 
     asyncio.run(send())
     assert any(address.endswith("/archive") for _, address, _ in REFUSED)
@@ -388,9 +388,9 @@ def test_an_ended_session_leaves_its_checkpoints_only(service):
 
 
 def test_a_silent_session_ends(service):
-    silent, alive = Client(service), Client(service)
-    service.registry.session(silent.session).last_heard -= 100
-    assert service.registry.sweep(idle=50) == [silent.session]
+    idle, alive = Client(service), Client(service)
+    service.registry.session(idle.session).last_heard -= 100
+    assert service.registry.sweep(idle=50) == [idle.session]
     assert alive.train(0)
 
 
@@ -405,18 +405,18 @@ def test_prompt_scores(service):
         "topk_prompt_logprobs": 2,
     }
     message = wire.pb.SampleResponse.FromString(client.result(service.sample(body)))
-    own = np.frombuffer(message.prompt_logprobs, np.float32)
+    computed = np.frombuffer(message.prompt_logprobs, np.float32)
     output = client.forward_backward([[1, 2, 3, 4]], only=True).loss_fn_outputs[0]
     trained = np.frombuffer(output.fields["logprobs"].data, np.float32)
-    assert np.isnan(own[0])
-    np.testing.assert_allclose(own[1:], trained, atol=1e-5)
+    assert np.isnan(computed[0])
+    np.testing.assert_allclose(computed[1:], trained, atol=1e-5)
     top = np.frombuffer(message.topk_prompt_logprobs.logprobs, np.float32).reshape(4, 2)
     assert (top[1:, 0] >= top[1:, 1]).all()
-    assert (top[1:, 0] >= own[1:] - 1e-6).all()
+    assert (top[1:, 0] >= computed[1:] - 1e-6).all()
     last = {**body, "seq_id": 1, "prompt_logprobs_last_n": 1, "topk_prompt_logprobs": 0}
     message = wire.pb.SampleResponse.FromString(client.result(service.sample(last)))
-    found = np.frombuffer(message.prompt_logprobs, np.float32)
-    assert np.isnan(found[:3]).all() and found[3] == own[3]
+    received = np.frombuffer(message.prompt_logprobs, np.float32)
+    assert np.isnan(received[:3]).all() and received[3] == computed[3]
 
 
 def test_sampling_stops_where_told(service):
@@ -434,15 +434,15 @@ def test_sampling_stops_where_told(service):
 
 
 def test_the_meter_counts_tokens_for_each_session(service):
-    one, other = Client(service), Client(service)
-    one.forward_backward([[1, 2, 3, 4], [5, 6, 7]])
-    one.forward_backward([[1, 2, 3]], only=True)
-    one.result(service.optim_step(one.body(adam_params={})))
-    drawn = wire.pb.SampleResponse.FromString(one.sample(one.snapshot(), stop=[]))
-    service.finish_session(other.session)
+    first, second = Client(service), Client(service)
+    first.forward_backward([[1, 2, 3, 4], [5, 6, 7]])
+    first.forward_backward([[1, 2, 3]], only=True)
+    first.result(service.optim_step(first.body(adam_params={})))
+    drawn = wire.pb.SampleResponse.FromString(first.sample(first.snapshot(), stop=[]))
+    service.finish_session(second.session)
     report = service.meter.report()
     newest, oldest = report["sessions"]
-    assert (oldest["session_id"], newest["session_id"]) == (one.session, other.session)
+    assert (oldest["session_id"], newest["session_id"]) == (first.session, second.session)
     counts = {"trained_tokens": 5, "forward_tokens": 2, "steps": 1, "prompt_tokens": 3}
     assert counts.items() <= oldest.items()
     assert oldest["samples"] == len(drawn.sequences) == 2
@@ -460,7 +460,7 @@ def test_the_next_turn_is_read_from_where_the_last_one_ended(service):
         prompt = {"chunks": [{"type": "encoded_text", "tokens": tokens[:length]}]}
         body = {"sampling_session_id": sampler, "seq_id": number, "prompt": prompt, **more}
         body |= {"sampling_params": {"max_tokens": 4, "seed": 1}}
-        return said(client.result(service.sample(body)))
+        return detail_of(client.result(service.sample(body)))
 
     def reused():
         return service.meter.report()["total"]["cached_tokens"]
@@ -486,8 +486,8 @@ def test_the_next_turn_is_read_from_where_the_last_one_ended(service):
 
 def test_the_sweep_deletes_what_has_expired(service, clock, tmp_path):
     client = Client(service)
-    gone, kept = client.save("gone", ttl_seconds=3600), client.save("kept", ttl_seconds=3600)
-    service.vault.expire(parse(gone), -1)
+    expired, lasting = client.save("gone", ttl_seconds=3600), client.save("kept", ttl_seconds=3600)
+    service.vault.expire(parse(expired), -1)
     clock.sleep(60)
     service.sweep()
     client.train(0)  # the deletion is in a lane of its own: give it its turn
@@ -495,4 +495,4 @@ def test_the_sweep_deletes_what_has_expired(service, clock, tmp_path):
     while list(tmp_path.rglob("gone.json")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert [str(entry.place) for entry in service.vault.entries(client.model)] == [kept]
+    assert [str(entry.place) for entry in service.vault.entries(client.model)] == [lasting]

@@ -50,8 +50,8 @@ PPO = [
 def test_ppo_clips_what_would_go_too_far(ratio, advantage, expected, slope):
     sampled = np.array([[-1.0]])
     inputs = {"weights": np.ones((1, 1)), "logprobs": sampled, "advantages": sampled * -advantage}
-    loss, found = losses.LOSSES["ppo"].compute(sampled + np.log(ratio), inputs, {})
-    assert (loss.item(), found.item()) == pytest.approx((expected, slope))
+    loss, gradient = losses.LOSSES["ppo"].compute(sampled + np.log(ratio), inputs, {})
+    assert (loss.item(), gradient.item()) == pytest.approx((expected, slope))
 
 
 def test_ppo_and_cispo_heed_their_thresholds():
@@ -95,8 +95,13 @@ def test_stable_reinforce_is_bounded_far_from_the_sampler_and_returns_to_it(rng)
         apart = logprobs - inputs[losses.RECORDED]
         np.testing.assert_allclose(loss, strength / 2 * apart**2 - inputs["advantages"] * logprobs)
         np.testing.assert_allclose(slope, strength * apart - inputs["advantages"])
-    near, far, one = np.array([[-1.0]]), np.array([[-9.0]]), np.ones((1, 1))
-    stale: Arrays = {"weights": one, "advantages": one, "logprobs": far, losses.RECORDED: far}
+    near, far, advantage = np.array([[-1.0]]), np.array([[-9.0]]), np.ones((1, 1))
+    stale: Arrays = {
+        "weights": advantage,
+        "advantages": advantage,
+        "logprobs": far,
+        losses.RECORDED: far,
+    }
     slopes = {name: loss.compute(near, stale, {})[1].item() for name, loss in losses.LOSSES.items()}
     assert slopes["importance_sampling"] < -1000
     assert slopes["stable_reinforce"] == pytest.approx(0.01 * 8 - 1)

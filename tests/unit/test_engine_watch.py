@@ -47,7 +47,7 @@ class Engine:
     def back(self, url: str, started: str = "t2") -> None:
         self.info = EngineInfo(url, 2, started, "0", str(self.home))
 
-    def told(self) -> dict[str, str]:
+    def events(self) -> dict[str, str]:
         return json.loads(Path(self.env_file).read_text())
 
     def job(self, run: str, attempt: int) -> Any:
@@ -95,7 +95,7 @@ def test_an_address_that_cannot_be_recorded_is_waited_with(
 ) -> None:
     """The record of the launch is gone, or damaged: the launcher says so, and starts nothing."""
     scene, engine = make_engine(1)
-    kept = scene.store.read(scene.folder.service)
+    recorded = scene.store.read(scene.folder.service)
     if record is None:
         scene.store.remove([scene.folder.service])
     else:
@@ -104,7 +104,7 @@ def test_an_address_that_cannot_be_recorded_is_waited_with(
     assert not scene.step().finished
     assert "service.json" in scene.observed()["unreachable"]
     assert scene.backend.submitted == []
-    scene.store.replace(scene.folder.service, kept)
+    scene.store.replace(scene.folder.service, recorded)
     scene.step()
     assert len(scene.backend.submitted) == 1
     assert read_json(scene.store, scene.folder.service)["engine"] == SECOND
@@ -182,7 +182,7 @@ def test_an_environment_that_cannot_be_changed_is_waited_for(make_engine: Any) -
 
 
 @pytest.mark.parametrize(
-    ("now", "reason", "told"),
+    ("now", "reason", "message"),
     [
         ("t1", "error", "error"),  # it is there: the recipe's own fault
         ("t2", "error", "service"),
@@ -191,7 +191,7 @@ def test_an_environment_that_cannot_be_changed_is_waited_for(make_engine: Any) -
         (None, "oom", "oom"),  # which no engine is the cause of
     ],
 )
-def test_a_worker_knows_whose_fault_it_was(now: str | None, reason: str, told: str) -> None:
+def test_a_worker_knows_whose_fault_it_was(now: str | None, reason: str, message: str) -> None:
     class Engine(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -209,9 +209,9 @@ def test_a_worker_knows_whose_fault_it_was(now: str | None, reason: str, told: s
             threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         outcome = Judged(event=Event.FAILED, code=1, signal=None, reason=reason, detail=None)
         job = _job(job_model.Engine(url, "t1"))
-        found = blame(job, outcome)
-        assert (found["reason"], found["code"]) == (told, 1)
-        assert (url in str(found["detail"])) == (told == "service")
+        blamed = blame(job, outcome)
+        assert (blamed["reason"], blamed["code"]) == (message, 1)
+        assert (url in str(blamed["detail"])) == (message == "service")
         assert blame(_job(None), outcome) == outcome
         done = Judged(event=Event.SUCCEEDED, code=0, signal=None, reason=None, detail=None)
         assert blame(job, done) == done

@@ -22,7 +22,7 @@ def test_the_head_of_a_pass():
 
 
 @pytest.mark.parametrize(
-    ("document", "found"),
+    ("document", "expected"),
     [
         ({**NAMED, "x": "y" * 5000}, NAMED),
         ({"path": "model_id", "x": ["seq_id", 5, {"model_id": "b"}], **NAMED}, NAMED),
@@ -36,5 +36,5 @@ def test_the_head_of_a_pass():
         ({"x": 1e-5, "y": -3, **NAMED}, NAMED),
     ],
 )
-def test_the_head_of_a_json_request(document, found):
-    assert wire.json_head(json.dumps(document).encode()[:4096]) == found
+def test_the_head_of_a_json_request(document, expected):
+    assert wire.json_head(json.dumps(document).encode()[:4096]) == expected

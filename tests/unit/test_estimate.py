@@ -45,7 +45,7 @@ def plan(
         )
     sweep.save()
 
-    def asked(steps: int, size: int) -> tuple[dict[str, Any] | None, str]:
+    def estimated(steps: int, size: int) -> tuple[dict[str, Any] | None, str]:
         (tmp_path / "grid.yaml").write_text(GRID.format(steps=steps, size=size))
         verb = ["plan", str(tmp_path / "grid.yaml"), "--root", str(tmp_path / "root")]
         capsys.readouterr()
@@ -58,26 +58,26 @@ def plan(
         assert main(verb) == 0
         return document["estimate"], capsys.readouterr().out
 
-    return asked
+    return estimated
 
 
 def test_runs_that_are_alike_tell(plan: Any) -> None:
-    found, said = plan(10, 1)
-    assert (found["tokens"], found["usd"], found["runs"]) == (12_000, 12.0, 6)
-    assert (found["least"], found["most"], found["hours"]) == (6.0, 18.0, 3.0)
-    assert "about 12.00 dollars (6.00 to 18.00) by prices of 20" in said
-    assert "12,000 tokens, 3h00m at 2 at once (from 2 earlier runs)" in said
+    estimate, text = plan(10, 1)
+    assert (estimate["tokens"], estimate["usd"], estimate["runs"]) == (12_000, 12.0, 6)
+    assert (estimate["least"], estimate["most"], estimate["hours"]) == (6.0, 18.0, 3.0)
+    assert "about 12.00 dollars (6.00 to 18.00) by prices of 20" in text
+    assert "12,000 tokens, 3h00m at 2 at once (from 2 earlier runs)" in text
 
 
 def test_more_steps_cost_in_proportion(plan: Any) -> None:
-    found, _ = plan(20, 1)
-    assert (found["tokens"], found["hours"]) == (24_000, 6.0)
+    estimate, _ = plan(20, 1)
+    assert (estimate["tokens"], estimate["hours"]) == (24_000, 6.0)
 
 
 def test_of_runs_of_another_size_nothing_is_said(plan: Any) -> None:
-    found, said = plan(10, 2)
-    assert found is None
-    assert "about" not in said
+    estimate, text = plan(10, 2)
+    assert estimate is None
+    assert "about" not in text
 
 
 PROGRAM = """
@@ -108,7 +108,7 @@ def reckoned(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
 
-    def asked(estimate: str) -> tuple[dict[str, Any] | None, str]:
+    def estimated(estimate: str) -> tuple[dict[str, Any] | None, str]:
         Path("program.py").write_text(PROGRAM.format(estimate=estimate))
         Path("grid.yaml").write_text(
             "name: s\nrecipe: program.py\nservice: none\ngrid: {steps: [1, 2]}\nseeds: 2\n"
@@ -118,16 +118,16 @@ def reckoned(
         assert main(["plan", "grid.yaml"]) == 0
         return document["estimate"], capsys.readouterr().out
 
-    return asked
+    return estimated
 
 
 def test_of_a_first_launch_the_recipe_itself_reckons(reckoned: Any) -> None:
-    found, said = reckoned(
+    estimate, text = reckoned(
         "return {'unpriced': {'train': 100.2 * values['steps'], 'sample': 5, 'lunch': 7}}"
     )
-    assert (found["tokens"], found["runs"], found["by_recipe"]) == (2 * (105 + 205), 4, 4)
-    assert (found["hours"], found["examples"], found["usd"]) == (None, 0, None)
-    assert "about 620 tokens (the recipe's estimate)" in said
+    assert (estimate["tokens"], estimate["runs"], estimate["by_recipe"]) == (2 * (105 + 205), 4, 4)
+    assert (estimate["hours"], estimate["examples"], estimate["usd"]) == (None, 0, None)
+    assert "about 620 tokens (the recipe's estimate)" in text
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,6 @@ def test_of_a_first_launch_the_recipe_itself_reckons(reckoned: Any) -> None:
 def test_a_recipe_that_cannot_reckon_costs_nothing_but_the_estimate(
     reckoned: Any, estimate: str
 ) -> None:
-    found, said = reckoned(estimate)
-    assert found is None
-    assert "about" not in said
+    result, text = reckoned(estimate)
+    assert result is None
+    assert "about" not in text

@@ -69,10 +69,10 @@ def test_a_file_here(seed: int, most: int | None, lines: bool, tmp_path: Path) -
             path.unlink()
         if path.exists():
             os.utime(path, ns=(number * 10**9, number * 10**9))
-        found = reader.look()
+        look = reader.look()
         there = path.read_bytes() if path.exists() else b""
         if there:  # of one that is gone, or empty, there is nothing new to tell
-            assert found == (whole_lines(there) if lines else there), kind
+            assert look == (whole_lines(there) if lines else there), kind
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -58,21 +58,21 @@ def root(sweep: Any, tmp_path: Path) -> str:
     run_table = RunTable(folder, context.plan)
     run_table.read()
     attempts = AttemptUsage(context, run_table, Heartbeats(folder, context.clock))
-    found = SweepUsageWatch(context, run_table, attempts).look(context.plan)
-    Publisher(context, starting=True).publish(Observations(usage=found))
+    usage = SweepUsageWatch(context, run_table, attempts).look(context.plan)
+    Publisher(context, starting=True).publish(Observations(usage=usage))
     return folder.store.root
 
 
 def test_status(root: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["status", "study", "--root", root, "--json"])
-    found = json.loads(capsys.readouterr().out)["costs"]
-    assert (found["used"]["tokens"], found["used"]["usd"]) == (3000, 3.0)
+    costs = json.loads(capsys.readouterr().out)["costs"]
+    assert (costs["used"]["tokens"], costs["used"]["usd"]) == (3000, 3.0)
     # 400 of the one at work, 1,000 of the next; the examples are those that took one attempt.
-    assert (found["to_come"]["tokens"], found["untold"]) == (1400, 1)
+    assert (costs["to_come"]["tokens"], costs["untold"]) == (1400, 1)
     main(["status", "study", "--root", root])
-    said = capsys.readouterr().out
-    assert "used 3,000 tokens, 3.00 dollars by prices of 20" in said
-    assert "; about 1,400 tokens, 1.40 dollars to come; no data yet on 1 run" in said
+    text = capsys.readouterr().out
+    assert "used 3,000 tokens, 3.00 dollars by prices of 20" in text
+    assert "; about 1,400 tokens, 1.40 dollars to come; no data yet on 1 run" in text
 
 
 def test_watch(root: str) -> None:
@@ -83,7 +83,7 @@ def test_watch(root: str) -> None:
 
 def test_what_the_runs_say_themselves_is_the_same(root: str) -> None:
     """Which is what a report goes by."""
-    told = SweepFolder(open_store(root), "study").read_observations().usage
-    assert told is not None
+    usage = SweepFolder(open_store(root), "study").read_observations().usage
+    assert usage is not None
     for _ in range(2):  # the second time from what is remembered
-        assert forecast_of(Registry(root).sweep("study")) == told._replace(time=None)
+        assert forecast_of(Registry(root).sweep("study")) == usage._replace(time=None)

@@ -31,7 +31,7 @@ def test_they_are_in_the_plan_and_change_no_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("alarms: {klt: off}", "2:10: unknown key 'klt' in alarms; did you mean 'kl'?"),
         ("alarms: {kl: 1}", "2:14: alarms.kl is an integer; it takes off, or a mapping of above, "),
@@ -60,8 +60,8 @@ def test_they_are_in_the_plan_and_change_no_id() -> None:
         ("on_alarm: {run: a b}", "2:17: on_alarm.run is a string; it takes a list such as"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(text: str, told: str) -> None:
+def test_a_mistake_is_told_with_its_place(text: str, message: str) -> None:
     with pytest.raises(GridError) as caught:
         parse_grid(f"recipe: r\n{text}", "g.yaml")
     [problem] = caught.value.problems
-    assert problem.startswith(f"g.yaml:{told}")
+    assert problem.startswith(f"g.yaml:{message}")

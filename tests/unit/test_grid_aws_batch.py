@@ -98,9 +98,16 @@ def test_what_is_given_arrives() -> None:
     assert given.keys() == set(options._fields) - {"job_definition"}
     assert (options.queue, options.vcpus, options.timeout_s, options.array) == ("q", 0.5, 7200.0, 0)
     assert options.secrets == {"TINKER_API_KEY": SECRET, "K": PARAMETER}
-    found = BACKEND.capabilities(given)
-    assert (found.here, found.files, found.python) == (False, False, "python3.12")
-    assert (found.secrets, found.restarts) == ({"TINKER_API_KEY", "K"}, Counter(RESTARTS, 1))
+    capabilities = BACKEND.capabilities(given)
+    assert (capabilities.here, capabilities.files, capabilities.python) == (
+        False,
+        False,
+        "python3.12",
+    )
+    assert (capabilities.secrets, capabilities.restarts) == (
+        {"TINKER_API_KEY", "K"},
+        Counter(RESTARTS, 1),
+    )
     json.dumps(launch.document())
 
 
@@ -117,15 +124,15 @@ def test_a_number_that_is_too_small_is_said_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({}, "no queue is given"),
         ({"queue": "q"}, "no image is given.* or job_definition"),
         ({"queue": "q", "image": "i", "job_definition": "d"}, "remove one of them"),
     ],
 )
-def test_what_is_needed(given: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_is_needed(given: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         BACKEND.capabilities(given)
 
 

@@ -39,9 +39,9 @@ def test_an_example_makes_the_cells_that_are_listed(text, listed, tmp_path, monk
     (tmp_path / "grids").symlink_to(DOCS.parent / "grids")
     (tmp_path / "docs" / "example.yaml").write_text(text)
     monkeypatch.chdir(DOCS.parent)
-    found = plan(tmp_path / "docs" / "example.yaml", validate=False)
-    assert list(dict.fromkeys(run.cell for run in found.runs)) == listed.splitlines()
-    assert [w for w in found.warnings if "not validated" not in w] == []
+    planned = plan(tmp_path / "docs" / "example.yaml", validate=False)
+    assert list(dict.fromkeys(run.cell for run in planned.runs)) == listed.splitlines()
+    assert [w for w in planned.warnings if "not validated" not in w] == []
 
 
 def test_the_vector_is_so():

@@ -107,15 +107,15 @@ SEEDS = {"product": [0, 1], "zip": [11], "references": [5, 6], "extends": [0]}
 @pytest.mark.parametrize("name", EXPANSIONS)
 def test_a_grid_expands_to_exactly_this(name, monkeypatch):
     monkeypatch.chdir(ROOT)
-    found = plan(f"grids/language/{name}.yaml", validate=False)
+    planned = plan(f"grids/language/{name}.yaml", validate=False)
     expected = []
     for label, config in EXPANSIONS[name]:
         for seed in SEEDS.get(name, [None]):
-            own = {} if seed is None else {"seed": seed}
-            own |= {"noise_seed": seed} if name == "references" else {}
-            expected.append((label, seed, config | own))
-    assert [(run.cell, run.seed, run.config) for run in found.runs] == expected
-    assert [w for w in found.warnings if "not validated" not in w] == []
+            seeds = {} if seed is None else {"seed": seed}
+            seeds |= {"noise_seed": seed} if name == "references" else {}
+            expected.append((label, seed, config | seeds))
+    assert [(run.cell, run.seed, run.config) for run in planned.runs] == expected
+    assert [w for w in planned.warnings if "not validated" not in w] == []
 
 
 def test_each_grid_of_the_language_is_here():

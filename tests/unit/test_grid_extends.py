@@ -45,76 +45,76 @@ def problems(files, text, **others):
     return list(caught.value.problems)
 
 
-def values(found, key):
-    return sorted({str(run.config.get(key)) for run in found.runs})
+def values(planned, key):
+    return sorted({str(run.config.get(key)) for run in planned.runs})
 
 
 def test_written_in_one_it_makes_the_same_runs(files):
     near = "extends: common.yaml\nbase: {opt.wd: null, steps: 6}\nlaunch: {retries: 3}\n"
-    found = files("extends: near.yaml\ngrid: {rank: [4, 8]}\nwhen: null\n", near=near)
-    whole = in_one(found.grid_text, found.extends)
+    planned = files("extends: near.yaml\ngrid: {rank: [4, 8]}\nwhen: null\n", near=near)
+    whole = in_one(planned.grid_text, planned.extends)
     assert "extends" not in whole and "name" not in whole
     whole = {key: value for key, value in whole.items() if value is not None}
-    again = plan({"name": found.name, **whole})
-    assert (again.runs, again.launch) == (found.runs, found.launch)
+    again = plan({"name": planned.name, **whole})
+    assert (again.runs, again.launch) == (planned.runs, planned.launch)
 
 
 def test_everything_is_taken_over_but_the_name(files):
-    found = files("extends: common.yaml")
+    planned = files("extends: common.yaml")
     whole = plan("common.yaml")
-    assert found.name == "g"
-    assert found.runs == whole.runs
-    assert found._replace(name="", grid_text="", grid_path="", extends=()) == whole._replace(
+    assert planned.name == "g"
+    assert planned.runs == whole.runs
+    assert planned._replace(name="", grid_text="", grid_path="", extends=()) == whole._replace(
         name="", grid_text="", grid_path=""
     )
-    assert len(found.runs) == 2 * (2 + 1) * 2 * 2 + 1
+    assert len(planned.runs) == 2 * (2 + 1) * 2 * 2 + 1
 
 
 def test_mappings_are_merged_by_key_and_the_rest_is_replaced(files):
-    found = files(
+    planned = files(
         "extends: common.yaml\nbase: {opt.wd: 0.2, new: 1}\ngrid: {rank: [8], depth: [1, 2]}\n"
         "include: []\nmetric: {name: acc, goal: maximize}\n"
         "launch: {retries: 0, env: {B: '3', C: '4'}}\nrandom: {samples: 1}\nseeds: 1\n"
     )
-    assert list(found.axes) == ["lr", "rank", "depth", "data", "length", "t", "w", "beta"]
-    assert found.axes["rank"] == [8]
-    config = found.runs[0].config
+    assert list(planned.axes) == ["lr", "rank", "depth", "data", "length", "t", "w", "beta"]
+    assert planned.axes["rank"] == [8]
+    config = planned.runs[0].config
     assert (config["steps"], config["opt.name"], config["opt.wd"], config["new"]) == (
         *(5, "adam", 0.2, 1),
     )
-    assert found.metric == Metric("acc", "maximize")
-    assert (found.launch.backend, found.launch.retries) == ("local", 0)
-    assert found.launch.env == {"A": "1", "B": "3", "C": "4"}
-    assert len(found.runs) == 2 * 2 * 2 * 2
+    assert planned.metric == Metric("acc", "maximize")
+    assert (planned.launch.backend, planned.launch.retries) == ("local", 0)
+    assert planned.launch.env == {"A": "1", "B": "3", "C": "4"}
+    assert len(planned.runs) == 2 * 2 * 2 * 2
 
 
 def test_a_base_value_stands_for_axes_and_included_cells_of_the_other(files):
-    found = files("extends: common.yaml\nbase: {lr: 3, beta: 7, t: 0, w: 0, length: 1}\n")
-    assert values(found, "lr") == ["3"]
-    assert values(found, "beta") == ["7"]
-    assert list(found.axes) == ["rank", "data"]
-    assert [run.config["rank"] for run in found.runs] == [8, 8, 32, 32, 1]
+    planned = files("extends: common.yaml\nbase: {lr: 3, beta: 7, t: 0, w: 0, length: 1}\n")
+    assert values(planned, "lr") == ["3"]
+    assert values(planned, "beta") == ["7"]
+    assert list(planned.axes) == ["rank", "data"]
+    assert [run.config["rank"] for run in planned.runs] == [8, 8, 32, 32, 1]
 
 
 def test_an_axis_stands_for_an_axis_of_the_other_wherever_that_was(files):
-    found = files(
+    planned = files(
         "extends: common.yaml\ngrid: {t: [1, 2], data: [c], beta: [5, 6]}\nzip: [{lr: [3, 4]}]\n"
     )
-    assert found.axes["lr"] == [3, 4]
-    assert found.axes["t"] == [1, 2]
-    assert values(found, "beta") == ["5", "6", "None"]  # the included cell has none
-    assert "length" not in found.axes  # the list zip was replaced
-    assert len(found.axes["w"]) == 2
+    assert planned.axes["lr"] == [3, 4]
+    assert planned.axes["t"] == [1, 2]
+    assert values(planned, "beta") == ["5", "6", "None"]  # the included cell has none
+    assert "length" not in planned.axes  # the list zip was replaced
+    assert len(planned.axes["w"]) == 2
 
 
 def test_a_null_takes_away(files):
-    found = files(
+    planned = files(
         "extends: common.yaml\ngrid: {lr: ~}\nzip: ~\nrandom: ~\nwhen: ~\ninclude: ~\nmetric: ~\n"
         "launch: {env: ~}\n"
     )
-    assert list(found.axes) == ["rank"]
-    assert found.metric is None
-    assert found.launch.env == {}
+    assert list(planned.axes) == ["rank"]
+    assert planned.metric is None
+    assert planned.launch.env == {}
     assert problems(files, "extends: common.yaml\ngrid: {nope: ~}\n") == [
         "g.yaml:2:14: axis 'nope' is nothing; it takes a list (one value: put it in base)"
     ]
@@ -131,29 +131,29 @@ def test_a_recipe_stands_for_a_command(files):
 def test_chains_count_from_the_file_that_says_so(files, tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "middle.yaml").write_text("extends: ../common.yaml\nbase: {steps: 6}\n")
-    found = files("extends: sub/middle.yaml\nbase: {x: 1}\n")
-    assert (values(found, "steps"), values(found, "x")) == (["6"], ["1"])
-    assert [path for path, _ in found.extends] == ["sub/middle.yaml", "common.yaml"]
-    document = found.document()
+    planned = files("extends: sub/middle.yaml\nbase: {x: 1}\n")
+    assert (values(planned, "steps"), values(planned, "x")) == (["6"], ["1"])
+    assert [path for path, _ in planned.extends] == ["sub/middle.yaml", "common.yaml"]
+    document = planned.document()
     assert document["grid"] == "extends: sub/middle.yaml\nbase: {x: 1}\n"
     assert document["extends"][1] == {"path": "common.yaml", "grid": COMMON}
     assert plan({"name": "g", "extends": "common.yaml"}).runs == plan("common.yaml").runs
 
 
 def test_what_the_command_line_says_goes_over_all_files(files):
-    found = files("extends: common.yaml\nbase: {steps: 6}\n", "steps=7", "lr=[5]", "~data")
-    assert values(found, "steps") == ["7"]
-    assert found.axes["lr"] == [5]
-    assert "data" not in found.axes
+    planned = files("extends: common.yaml\nbase: {steps: 6}\n", "steps=7", "lr=[5]", "~data")
+    assert values(planned, "steps") == ["7"]
+    assert planned.axes["lr"] == [5]
+    assert "data" not in planned.axes
 
 
 def test_mistakes_carry_the_place_in_their_file(files):
-    found = problems(
+    messages = problems(
         files,
         "extends: other.yaml\nbase: {a: '${nope}'}\nmetrc: 1\n",
         other="command: [echo]\ngrid: {b: 3}\nseeds: 0\n",
     )
-    assert found == [
+    assert messages == [
         "g.yaml:3:1: unknown key 'metrc'; did you mean 'metric'?",
         "other.yaml:2:11: axis 'b' is an integer; it takes a list (one value: put it in base)",
         "other.yaml:3:8: seeds is 1 to 10000, not 0",
@@ -217,14 +217,14 @@ stages:
   b: {from: {stage: a, take: each}, grid: {beta: [1, 2]}}
   c: ~
 """
-    found = files(text, below=common)
-    assert [(stage.name, stage.sources[0].takes[0].how) for stage in found.stages[1:]] == [
+    planned = files(text, below=common)
+    assert [(stage.name, stage.sources[0].takes[0].how) for stage in planned.stages[1:]] == [
         ("b", "each")
     ]
-    own = [run for run in found.runs if run.stage == "a"]
-    assert [run.config for run in own] == [{"lr": 5, "wd": 0.1, "rank": 4}]
-    assert found.stages[0].metric.name == "loss"
-    assert [run.config for run in found.stages[1].runs] == [
+    of_stage = [run for run in planned.runs if run.stage == "a"]
+    assert [run.config for run in of_stage] == [{"lr": 5, "wd": 0.1, "rank": 4}]
+    assert planned.stages[0].metric.name == "loss"
+    assert [run.config for run in planned.stages[1].runs] == [
         {"lr": 2, "beta": 1},
         {"lr": 2, "beta": 2},
     ]

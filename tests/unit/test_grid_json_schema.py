@@ -267,8 +267,8 @@ def test_the_defaults_are_those_of_a_plan() -> None:
         name: {key: about["default"] for key, about in rule["anyOf"][1]["properties"].items()}
         for name, rule in rules.items()
     }
-    found = grid_from_mapping({"name": "n", "recipe": "r", "alarms": given}).alarms
-    assert thresholds.resolve(found) == thresholds.resolve()
+    alarms = grid_from_mapping({"name": "n", "recipe": "r", "alarms": given}).alarms
+    assert thresholds.resolve(alarms) == thresholds.resolve()
 
 
 def _examples() -> Iterator[dict[str, Any]]:
@@ -283,9 +283,9 @@ def _examples() -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("given", list(_examples()), ids=str)
 def test_an_example_is_right(given: dict[str, Any]) -> None:
     """Whoever takes the comment in has a grid."""
-    asked = {"slurm": {"mem": "64G"}, "ray": {"memory": 64}, "kubernetes": {"memory": "64Gi"}}
-    asked |= {"beaker": {"memory": "64GiB"}, "modal": {"memory": 4096}}
-    for name, more in asked.items():
+    options = {"slurm": {"mem": "64G"}, "ray": {"memory": 64}, "kubernetes": {"memory": "64Gi"}}
+    options |= {"beaker": {"memory": "64GiB"}, "modal": {"memory": 4096}}
+    for name, more in options.items():
         if "overrides" in given.get(name, {}):
             given[name]["overrides"][0] |= more
     grid = {"name": "n", "recipe": "r", "launch": given}
@@ -309,18 +309,20 @@ SPARSE: dict[str, Any] = {
 def test_a_declared_default_is_what_holds_where_nothing_is_written(path: str) -> None:
     about: Any = SCHEMA
     for name in path.split("."):
-        about = next(one for one in (about, *about.get("anyOf", ())) if "properties" in one)
+        about = next(
+            schema for schema in (about, *about.get("anyOf", ())) if "properties" in schema
+        )
         about = about["properties"][name]
     sparse, written = copy.deepcopy(SPARSE), copy.deepcopy(SPARSE)
     sparse["launch"].pop(path.rpartition(".")[2], None)
     *above, name = path.split(".")
     inner = written
-    for one in above:
-        inner = inner[one]
+    for schema in above:
+        inner = inner[schema]
     inner[name] = about["default"]
 
     def read(grid: dict[str, Any]) -> Any:
-        found = grid_from_mapping(grid)
-        return found.service, found.metric, found.random, found.seeds, found.launch
+        parsed = grid_from_mapping(grid)
+        return parsed.service, parsed.metric, parsed.random, parsed.seeds, parsed.launch
 
     assert read(written) == read(sparse)

@@ -77,9 +77,9 @@ def test_both_take_it(grid_readers: Any, section: str) -> None:
 
 @pytest.mark.parametrize("section", WRONG)
 def test_both_refuse_it(grid_readers: Any, section: str) -> None:
-    said = grid_readers.refuse(_grid(section))
-    assert re.match(r"g\.yaml:3:\d+: ", said)
-    assert "tml-the-value" not in said
+    error = grid_readers.refuse(_grid(section))
+    assert re.match(r"g\.yaml:3:\d+: ", error)
+    assert "tml-the-value" not in error
 
 
 def test_what_holds_for_a_sweep_is_no_override() -> None:

@@ -124,7 +124,7 @@ def test_what_is_drawn_is_the_published_vector():
 
 def test_each_way_of_drawing_is_the_formula_in_the_documentation():
     for number in range(50):
-        found = configs(
+        planned = configs(
             random=random(
                 number + 1,
                 3,
@@ -135,13 +135,13 @@ def test_each_way_of_drawing_is_the_formula_in_the_documentation():
                 j={"log_integers": [1, 1000]},
             )
         )[-1]
-        u = {key: drawn(3, key, number) / 2**256 for key in found}
-        assert found["u"] == pytest.approx(-2 + 8 * u["u"], abs=0.0005)
-        assert found["g"] == pytest.approx(0.01 * 10_000 ** u["g"], rel=0.0005)
-        assert found["i"] == -3 + math.floor(7 * u["i"])
-        assert found["c"] == "abc"[math.floor(3 * u["c"])]
+        u = {key: drawn(3, key, number) / 2**256 for key in planned}
+        assert planned["u"] == pytest.approx(-2 + 8 * u["u"], abs=0.0005)
+        assert planned["g"] == pytest.approx(0.01 * 10_000 ** u["g"], rel=0.0005)
+        assert planned["i"] == -3 + math.floor(7 * u["i"])
+        assert planned["c"] == "abc"[math.floor(3 * u["c"])]
         exact = math.exp(math.log(0.5) + u["j"] * math.log(1000.5 / 0.5))
-        assert abs(found["j"] - exact) <= 0.5 + 1e-6
+        assert abs(planned["j"] - exact) <= 0.5 + 1e-6
 
 
 def test_more_samples_or_another_axis_change_nothing_that_was_drawn():
@@ -159,20 +159,20 @@ def test_more_samples_or_another_axis_change_nothing_that_was_drawn():
 def test_what_is_drawn_stays_between_its_ends_and_readable(low, high):
     for kind in ("uniform", "log_uniform"):
         if kind == "uniform" or low > 0:
-            found = configs(random=random(40, a={kind: [low, high]}))
-            assert all(low <= c["a"] <= high for c in found)
-            assert len(found) > 15 or high - low < 1e-9
+            drawn = configs(random=random(40, a={kind: [low, high]}))
+            assert all(low <= c["a"] <= high for c in drawn)
+            assert len(drawn) > 15 or high - low < 1e-9
             assert all(len(cell) < 25 for cell in cells(random=random(40, a={kind: [low, high]})))
 
 
 def test_samples_multiply_with_the_other_axes():
-    found = configs(
+    drawn = configs(
         grid={"g": [1, 2]},
         zip=[{"z": [3, 4], "y": [5, 6]}],
         random=random(2, r={"uniform": [0, 1]}),
     )
-    r = [c["r"] for c in found[:2]]
-    assert found == [
+    r = [c["r"] for c in drawn[:2]]
+    assert drawn == [
         {"g": g, "z": z, "y": z + 2, "r": value} for g in (1, 2) for z in (3, 4) for value in r
     ]
     assert make(grid={"g": [1]}, random=random(2, r={"uniform": [0, 1]})).axes["r"] == r
@@ -219,8 +219,8 @@ WHEN = {
 
 
 def test_axes_under_a_condition():
-    found = make(**WHEN)
-    assert [(run.cell, run.config) for run in found.runs] == [
+    planned = make(**WHEN)
+    assert [(run.cell, run.config) for run in planned.runs] == [
         ("opt=adam,beta2=0.9", {"momentum": 0.5, "optimizer": "adam", "beta2": 0.9}),
         ("opt=adam,beta2=0.99", {"momentum": 0.5, "optimizer": "adam", "beta2": 0.99}),
         ("opt=sgd", {"momentum": 0.9, "optimizer": "sgd"}),
@@ -234,7 +234,7 @@ def test_axes_under_a_condition():
         ),
         ("opt=lion,beta2=0.99", {"momentum": 0.5, "optimizer": "lion", "beta2": 0.99}),
     ]
-    assert found.axes == {
+    assert planned.axes == {
         "optimizer": ["adam", "sgd", "lion"],
         "beta2": [0.9, 0.99],
         "x": [1, 2],
@@ -243,10 +243,10 @@ def test_axes_under_a_condition():
 
 
 def test_random_axes_under_a_condition_and_conditions_without_axes():
-    found = cells(
+    named = cells(
         base={"o": "a"}, when=[{"if": {"o": "a"}, "random": random(2, r={"uniform": [0, 1]})}]
     )
-    assert len(found) == 2
+    assert len(named) == 2
     assert configs(base={"o": "a"}, when=[{"if": {"o": "a"}, "base": {"p": 1}}]) == [
         {"o": "a", "p": 1}
     ]
@@ -365,32 +365,36 @@ def test_references_are_resolved_after_the_command_line_and_before_exclude_and_w
     assert [c["b"] for c in configs("a=[7,8]", "~x", **grid)] == [7, 8]
     grid["base"]["a"] = "${x}"
     assert configs(**grid, exclude=[{"b": 2}]) == [{"a": 1, "b": 1, "x": 1}]
-    found = configs(**grid, when=[{"if": {"b": 2}, "base": {"c": "${b}${b}"}}])
-    assert [c.get("c") for c in found] == [None, "22"]
+    resolved = configs(**grid, when=[{"if": {"b": 2}, "base": {"c": "${b}${b}"}}])
+    assert [c.get("c") for c in resolved] == [None, "22"]
 
 
 def test_only_axes_are_in_a_name_and_ids_are_those_of_the_values():
-    found = make(base={"p": 1, "b": "${x}"}, grid={"x": [1, 2]})
+    planned = make(base={"p": 1, "b": "${x}"}, grid={"x": [1, 2]})
     plainly = [make(base={"p": 1, "b": n, "x": n}).runs[0].id for n in (1, 2)]
-    assert [run.cell for run in found.runs] == ["x=1", "x=2"]
-    assert [run.id for run in found.runs] == plainly
-    found = make(base={"p": 1, "q": "w"}, grid={"x": ["${p}", "${q}", 3]}, include=[{"x": "${p}5"}])
-    assert [run.cell for run in found.runs] == ["x=1", "x=w", "x=3", "x=15~47cea6"]
-    assert found.axes == {"x": [1, "w", 3]}
+    assert [run.cell for run in planned.runs] == ["x=1", "x=2"]
+    assert [run.id for run in planned.runs] == plainly
+    planned = make(
+        base={"p": 1, "q": "w"}, grid={"x": ["${p}", "${q}", 3]}, include=[{"x": "${p}5"}]
+    )
+    assert [run.cell for run in planned.runs] == ["x=1", "x=w", "x=3", "x=15~47cea6"]
+    assert planned.axes == {"x": [1, "w", 3]}
     assert problems(base={"p": 1}, grid={"x": ["${p}", 1]}) == [
         "grid.x[1]: cells 'base' and 'base' have the same configuration"
     ]
 
 
 def test_a_reference_to_the_seed():
-    found = make(base={"shuffle": "${seed}", "s": "n${shuffle}"}, grid={"a": [1, 2]}, seeds=[3, 4])
-    assert [(run.cell, run.config["shuffle"], run.config["s"]) for run in found.runs] == [
+    planned = make(
+        base={"shuffle": "${seed}", "s": "n${shuffle}"}, grid={"a": [1, 2]}, seeds=[3, 4]
+    )
+    assert [(run.cell, run.config["shuffle"], run.config["s"]) for run in planned.runs] == [
         ("a=1", 3, "n3"),
         ("a=1", 4, "n4"),
         ("a=2", 3, "n3"),
         ("a=2", 4, "n4"),
     ]
-    assert found.runs[0].id == make(base={"a": 1, "seed": 3, "shuffle": 3, "s": "n3"}).runs[0].id
+    assert planned.runs[0].id == make(base={"a": 1, "seed": 3, "shuffle": 3, "s": "n3"}).runs[0].id
     zipped = make(base={"x": "${seed}"}, zip=[{"a": [1, 1, 2], "seed": [3, 4, 3]}])
     assert [(run.cell, run.seed, run.config["x"]) for run in zipped.runs] == [
         ("a=1", 3, 3),

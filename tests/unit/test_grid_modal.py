@@ -55,13 +55,13 @@ def test_both_take_it(grid_readers: Any, section: str) -> None:
 
 @pytest.mark.parametrize("section", WRONG)
 def test_both_refuse_it(grid_readers: Any, section: str) -> None:
-    said = grid_readers.refuse(_grid(section))
-    assert re.match(r"g\.yaml:3:\d+: ", said)
-    assert "tml-the-value" not in said and "as-the-token" not in said
+    error = grid_readers.refuse(_grid(section))
+    assert re.match(r"g\.yaml:3:\d+: ", error)
+    assert "tml-the-value" not in error and "as-the-token" not in error
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "message"),
     [
         ("{timeout: 25h}", "a sandbox lasts at most 24h"),
         (
@@ -71,8 +71,8 @@ def test_both_refuse_it(grid_readers: Any, section: str) -> None:
         ("{overrides: [{if: {x: [1]}, image: other}]}", "image must be the same for all runs"),
     ],
 )
-def test_what_only_the_reader_refuses(section: str, told: str) -> None:
-    with pytest.raises(GridError, match=told):
+def test_what_only_the_reader_refuses(section: str, message: str) -> None:
+    with pytest.raises(GridError, match=message):
         parse_grid(_grid(section), "g.yaml")
 
 

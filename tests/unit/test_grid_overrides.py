@@ -25,10 +25,10 @@ def configs(*overrides, grid=GRID):
 
 
 def test_a_value_replaces_a_base_value_or_an_axis():
-    found = configs("a=5", "b=7", "d=0")
-    assert len(found) == 4
-    assert {(c["a"], c["b"], c["d"]) for c in found} == {(5, 7, 0)}
-    assert sorted((c["c"], c["e"]) for c in found) == [(1, 3), (1, 4), (2, 3), (2, 4)]
+    resolved = configs("a=5", "b=7", "d=0")
+    assert len(resolved) == 4
+    assert {(c["a"], c["b"], c["d"]) for c in resolved} == {(5, 7, 0)}
+    assert sorted((c["c"], c["e"]) for c in resolved) == [(1, 3), (1, 4), (2, 3), (2, 4)]
 
 
 def test_a_list_sets_an_axis():
@@ -38,9 +38,9 @@ def test_a_list_sets_an_axis():
 
 
 def test_an_axis_of_a_zip_stays_in_it():
-    found = plan(GRID, ["d=[8,9]"])
-    assert sorted({(run.config["d"], run.config["e"]) for run in found.runs}) == [(8, 3), (9, 4)]
-    assert list(found.axes) == ["b", "c", "d", "e"]
+    planned = plan(GRID, ["d=[8,9]"])
+    assert sorted({(run.config["d"], run.config["e"]) for run in planned.runs}) == [(8, 3), (9, 4)]
+    assert list(planned.axes) == ["b", "c", "d", "e"]
     assert {(c["d"], c["e"]) for c in configs("e=[5,6]", "d=[8,9]")} == {(8, 5), (9, 6)}
     # Left alone in its block, or replaced with all that it was zipped with, it is like any other.
     assert {(c["d"], c.get("e")) for c in configs("~e", "d=[9]")} == {(9, None)}
@@ -57,9 +57,9 @@ def test_an_axis_of_a_zip_stays_in_it():
 
 
 def test_a_tilde_drops():
-    found = configs("~b", "~d", "~opt", "~gone")
-    assert all(not {"b", "d", "opt.lr", "opt.wd", "gone"} & c.keys() for c in found)
-    assert len(found) == 4
+    resolved = configs("~b", "~d", "~opt", "~gone")
+    assert all(not {"b", "d", "opt.lr", "opt.wd", "gone"} & c.keys() for c in resolved)
+    assert len(resolved) == 4
 
 
 def test_included_cells_lose_what_an_override_takes_over():
@@ -183,8 +183,8 @@ def test_what_only_included_cells_have_can_be_dropped():
 def test_a_string_is_one_override(tmp_path):
     assert plan(GRID, "a=31").runs == plan(GRID, ["a=31"]).runs
     (tmp_path / "g.yaml").write_text("command: ['true']\n")
-    found = plan(tmp_path / "g.yaml", "a=31")
-    assert (found.runs[0].config, found.overrides) == ({"a": 31}, ("a=31",))
+    planned = plan(tmp_path / "g.yaml", "a=31")
+    assert (planned.runs[0].config, planned.overrides) == ({"a": 31}, ("a=31",))
 
 
 def test_twice_the_same_key_is_a_mistake():
@@ -225,8 +225,8 @@ def test_flow_is_yaml_that_reads_back_the_same_for_the_worst():
     assert "\U0001f600" in flow(value)
     mapping = {"name": "n", "recipe": "r", "base": {"x": [value]}}
     assert grid_from_mapping(mapping).base["x"].value == [value]
-    found = plan({"name": "n", "command": ["true"]}, {"x": NASTY, "y": {"z": NASTY}})
-    assert found.runs[0].config == {"x": NASTY, "y.z": NASTY}
+    planned = plan({"name": "n", "command": ["true"]}, {"x": NASTY, "y": {"z": NASTY}})
+    assert planned.runs[0].config == {"x": NASTY, "y.z": NASTY}
 
 
 def test_the_text_of_an_enum_is_its_value():

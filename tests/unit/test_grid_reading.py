@@ -119,9 +119,9 @@ def test_a_grid_with_everything():
     ],
 )
 def test_scalars_are_those_of_yaml_1_2(text, value):
-    found = parse_grid(f"recipe: r\nbase: {{x: {text}}}", "g.yaml").base["x"].value
-    assert found == value
-    assert type(found) is type(value)
+    value_read = parse_grid(f"recipe: r\nbase: {{x: {text}}}", "g.yaml").base["x"].value
+    assert value_read == value
+    assert type(value_read) is type(value)
 
 
 MISTAKES = {

@@ -32,8 +32,8 @@ def _value(value: str, take: str = "{stage: sft, take: best}") -> str:
 
 
 _CIRCLE = "stages:\n" + "".join(
-    f"  {one}: {{command: [echo], from: {{stage: {other}, take: each}}}}\n"
-    for one, other in ("ac", "ba", "cb")
+    f"  {taker}: {{command: [echo], from: {{stage: {taken}, take: each}}}}\n"
+    for taker, taken in ("ac", "ba", "cb")
 )
 _PLAIN = "stages:\n  sft: {command: [echo]}\n"
 
@@ -225,11 +225,11 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, name: str) -> None:
-    text, told = MISTAKES[name]
+    text, message = MISTAKES[name]
     (tmp_path / "p.yaml").write_text(text)
     with pytest.raises(GridError) as error:
         plan(str(tmp_path / "p.yaml"))
-    assert [line.removeprefix(f"{tmp_path}/p.yaml:") for line in error.value.problems] == [told]
+    assert [line.removeprefix(f"{tmp_path}/p.yaml:") for line in error.value.problems] == [message]
 
 
 def test_mistakes_of_several_stages_are_told_together() -> None:
@@ -326,8 +326,8 @@ def test_what_is_chosen_is_counted_before_and_made_after() -> None:
     assert [run.name for run in later.only("dpo").runs] == [f"dpo/beta={n}" for n in (1, 2, 3)]
     assert later.unknown == {}  # of the best cell one was chosen
     assert not later.choices
-    other = grown(planned, lambda choice: ids[: choice.take.number])
-    mine, theirs = ({run.id for run in p.only("dpo").runs} for p in (later, other))
+    taken = grown(planned, lambda choice: ids[: choice.take.number])
+    mine, theirs = ({run.id for run in p.only("dpo").runs} for p in (later, taken))
     assert not mine & theirs  # they have another parent
 
 
@@ -394,9 +394,9 @@ def test_plan_draws_the_graph_with_counts(tmp_path: Path) -> None:
         ev=_stage(grid=None, seeds=None)
         | {"from": [{"stage": "dpo", "take": "each"}, {"base": True}]},
     )
-    found = preview.survey(planned, LocalStore(str(tmp_path)))
-    said = list(plan_text.short(found))
-    assert said[:6] == [
+    survey = preview.survey(planned, LocalStore(str(tmp_path)))
+    lines = list(plan_text.short(survey))
+    assert lines[:6] == [
         "p: 3 stages on tmux, service none, at most 8 at once",
         "",
         "stage   runs                                  of",
@@ -404,7 +404,7 @@ def test_plan_draws_the_graph_with_counts(tmp_path: Path) -> None:
         "  dpo   2 runs once known                     echo, from the best of sft",
         "    ev  1 cell, 1 run, and 2 runs once known  echo, from each of dpo and the base model",
     ]
-    assert "4 runs more once the runs that they continue from have ended" in said
+    assert "4 runs more once the runs that they continue from have ended" in lines
 
 
 def test_a_stage_that_says_nothing_of_its_parents_goes_on_from_their_weights() -> None:
@@ -435,28 +435,30 @@ def test_a_stage_says_itself_how_its_runs_are_executed(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    own = {"python": str(python), "timeout": "2h", "retries": 3, "env": {"B": "2", "C": "3"}}
-    later = {"recipe": "sft", "from": {"stage": "sft", "take": "each"}, "launch": own}
+    settings = {"python": str(python), "timeout": "2h", "retries": 3, "env": {"B": "2", "C": "3"}}
+    later = {"recipe": "sft", "from": {"stage": "sft", "take": "each"}, "launch": settings}
     launch = {"backend": "local", "timeout": "1h", "max_parallel": 4, "env": {"A": "1", "B": "1"}}
     grid = {"name": "p", "launch": launch, "stages": {"sft": {"recipe": "sft"}, "later": later}}
     planned = plan(grid, ["later.launch.retries=5", "launch.timeout=3h"])
     read_back = read(planned.document(), "sweep.json")
     assert read_back.stages == planned.stages
-    sft, found = read_back.launch_of("sft"), read_back.of("later").launch
+    sft, effective = read_back.launch_of("sft"), read_back.of("later").launch
     assert (sft.timeout_s, sft.retries, sft.env) == (3 * 3600, 0, {"A": "1", "B": "1"})
-    assert (found.timeout_s, found.retries, found.max_parallel) == (2 * 3600, 5, 4)
-    assert (found.env, found.backend) == ({"A": "1", "B": "2", "C": "3"}, "local")
+    assert (effective.timeout_s, effective.retries, effective.max_parallel) == (2 * 3600, 5, 4)
+    assert (effective.env, effective.backend) == ({"A": "1", "B": "2", "C": "3"}, "local")
     assert [stage.recipe.python for stage in read_back.stages] == [sys.executable, str(python)]
 
 
 def test_what_jobs_ask_their_backend_for_may_differ_by_stage() -> None:
     sft = {"command": ["echo"], "launch": {"slurm": {"partition": "gpu"}}}
     launch = {"backend": "slurm", "slurm": {"partition": "cpu", "mem": "8G"}}
-    other = {"command": ["echo", "{x}"], "base": {"x": 1}}
-    made = plan({"name": "p", "launch": launch, "stages": {"sft": sft, "other": other}})
-    asked = [asked_by(made.launch_of(stage.name), made.launch.backend, {}) for stage in made.stages]
-    assert [one["partition"] for one in asked] == ["gpu", "cpu"]
-    assert asked[0]["mem"] == asked[1]["mem"]
+    taken = {"command": ["echo", "{x}"], "base": {"x": 1}}
+    made = plan({"name": "p", "launch": launch, "stages": {"sft": sft, "other": taken}})
+    requests = [
+        asked_by(made.launch_of(stage.name), made.launch.backend, {}) for stage in made.stages
+    ]
+    assert [request["partition"] for request in requests] == ["gpu", "cpu"]
+    assert requests[0]["mem"] == requests[1]["mem"]
 
 
 def test_options_that_do_not_go_together_take_each_others_place_in_a_stage() -> None:
@@ -468,11 +470,11 @@ def test_options_that_do_not_go_together_take_each_others_place_in_a_stage() -> 
     launch = {"backend": "beaker", "beaker": options}
     made = plan({"name": "p", "launch": launch, "stages": {"sft": sft, "later": later}})
     made = read(made.document(), "sweep.json")
-    asked = [
+    requests = [
         dict(asked_by(made.launch_of(stage), "beaker", {"x": x}))
         for stage, x in (("sft", 0), ("sft", 1), ("later", 1))
     ]
-    assert asked == [
+    assert requests == [
         {"docker_image": "registry/sweeper:1", "preemptible": False, "cpus": 2},
         {"image": "lab/b", "preemptible": False, "cpus": 2},
         {"image": "lab/a", "min_runtime_s": 3600.0, "cpus": 2},
@@ -498,8 +500,8 @@ def test_what_a_stage_extends_may_say_how_it_is_executed(tmp_path: Path) -> None
     )
     text = "extends: a.yaml\nstages: {sft: {launch: {timeout: ~, env: {B: '2'}}}}\n"
     (tmp_path / "b.yaml").write_text(text)
-    own = plan(str(tmp_path / "b.yaml")).stages[0].launch
-    assert own == {"retries": 2, "env": {"A": "1", "B": "2"}}
+    launch = plan(str(tmp_path / "b.yaml")).stages[0].launch
+    assert launch == {"retries": 2, "env": {"A": "1", "B": "2"}}
 
 
 def test_runs_that_multiply_from_stage_to_stage_are_counted_and_not_made() -> None:

@@ -36,10 +36,10 @@ def test_messages_quote_the_commands_that_they_hold() -> None:
         "errors.py",  # quotes by itself
         "commands/status.py",
     }
-    found = {
+    quoted = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")
         for line in path.read_text().splitlines()
         if "`sweeper " in line and "{" in line.partition("`sweeper ")[2].partition("`")[0]
     }
-    assert found - allowed == set()
+    assert quoted - allowed == set()

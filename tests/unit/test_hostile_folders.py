@@ -141,8 +141,8 @@ def test_gc_removes_nothing_beyond_a_link(
         (place / name).write_text("{}\n")
     (root / "s" / "runs" / f"{run}.1" / "iteration_000000").symlink_to(outside)
     assert main(["store", "gc", "--attempts", "--delete", "--days", "0"]) == 0
-    said = capsys.readouterr()
-    assert "iteration_000000: is a symbolic link" in said.err and name not in said.out
+    output = capsys.readouterr()
+    assert "iteration_000000: is a symbolic link" in output.err and name not in output.out
     assert (outside / name).exists()
 
 
@@ -211,8 +211,8 @@ def test_what_lies_beside_an_intent_is_not_what_is_executed(
 
 def _written(path: str) -> tuple[int, int, int]:
     """Which file it is, and when it was written: not when it was read."""
-    found = os.stat(path)
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    status = os.stat(path)
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def test_what_says_the_same_stays_the_same_file(scene: Any) -> None:

@@ -59,13 +59,13 @@ def _imports(path: Path) -> list[ast.stmt]:
     another: the linter sees to that), but the whole file where a line of its texts looks as if it
     imported."""
     text = path.read_text()
-    found = [*_LINE.finditer(text)]
+    matches = [*_LINE.finditer(text)]
     try:
-        parsed = [ast.parse(line[1]).body for line in found]
+        parsed = [ast.parse(line[1]).body for line in matches]
     except SyntaxError:
         inner = _statements(ast.parse(text))
         return [node for node in inner if isinstance(node, ast.Import | ast.ImportFrom)]
-    return [one for body in parsed for one in body]
+    return [statement for body in parsed for statement in body]
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
@@ -103,8 +103,8 @@ def _module(path: Path) -> str:
 def _ranked(dotted: str) -> str:
     """The module of that name, or the package that it is in, as `RANKS` names it."""
     package, _, module = dotted.partition(".")
-    own = f"{package}.{module.partition('.')[0]}"
-    return own if own in RANK else package
+    room = f"{package}.{module.partition('.')[0]}"
+    return room if room in RANK else package
 
 
 FILES = sorted((ROOT / "sweeper").rglob("*.py"))
@@ -115,7 +115,7 @@ def test_every_module_has_a_rank() -> None:
 
 
 def test_imports_point_one_way() -> None:
-    assert [said for path in FILES for said in _mistakes(path)] == []
+    assert [mistake for path in FILES for mistake in _mistakes(path)] == []
 
 
 def _mistakes(path: Path) -> Iterator[str]:
@@ -132,8 +132,8 @@ def _mistakes(path: Path) -> Iterator[str]:
         if top == "sweeper" and rest[:1] == ["analysis"] and module not in ("commands", "agents"):
             yield f"{where}: only the command line and agents' tools import analysis: {name}"
         other = _ranked(".".join(rest)) if top == "sweeper" and rest else module
-        own = other.partition(".")[0] == module.partition(".")[0]
-        if other in RANK and not own and RANK[other] >= RANK[module]:
+        same_package = other.partition(".")[0] == module.partition(".")[0]
+        if other in RANK and not same_package and RANK[other] >= RANK[module]:
             yield f"{where}: {module} must not import {name}"
 
 
@@ -162,7 +162,7 @@ def _graph(root: Path) -> dict[str, set[str]]:
             files[name if top == "sweeper" else f"sweeper.{name}"] = path
     files.pop("sweeper", None)
     return {
-        name: {found for line in _imported(path) if (found := _in(line, files))} - {name}
+        name: {target for line in _imported(path) if (target := _in(line, files))} - {name}
         for name, path in files.items()
     }
 
@@ -186,17 +186,17 @@ def test_few_modules_have_one_importer() -> None:
     alone = {name.removesuffix(".py") for name in ALONE}
     single: list[str] = []
     for name, others in importers.items():
-        package, _, own = name.rpartition(".")
+        package, _, leaf = name.rpartition(".")
         if len(others) != 1 or others[0].rpartition(".")[0] != package:
             continue
-        if name not in verbs and own not in alone and others[0] not in LISTED:
+        if name not in verbs and leaf not in alone and others[0] not in LISTED:
             single.append(name)
     assert len(single) <= MOST_SINGLE, single
 
 
 def _in(name: str, files: Mapping[str, Path]) -> str | None:
     """The module of ours that an import of `name`, a module or something in one, loads."""
-    return next((found for found in (name, name.rpartition(".")[0]) if found in files), None)
+    return next((file for file in (name, name.rpartition(".")[0]) if file in files), None)
 
 
 def _circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
@@ -209,10 +209,10 @@ def _circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
             seen |= new
             left += new
         reached[start] = seen
-    found = {
+    circles = {
         frozenset(other for other in reached[name] if name in reached[other]) for name in graph
     }
-    return sorted((set(circle) for circle in found if circle), key=sorted)
+    return sorted((set(circle) for circle in circles if circle), key=sorted)
 
 
 def test_the_engine_stands_alone() -> None:
@@ -238,17 +238,17 @@ def test_only_backends_name_a_backend() -> None:
     """What reads a grid, plans it and executes a run has no word of any, so that a backend in
     somebody else's package can do what a built-in one can. Docstrings may give examples."""
     named = re.compile(r"slurm|sbatch|\baws|tmux", re.IGNORECASE)
-    told: list[str] = []
+    mentions: list[str] = []
     for package in ("fields", "grid", "planner", "worker"):
         for path in sorted((ROOT / "sweeper" / package).glob("*.py")):
             tree = ast.parse(path.read_text())
             for node in ast.walk(tree):
                 if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                     node.value.value = ""  # a docstring
-            told += [
+            mentions += [
                 f"{path.relative_to(ROOT)}: {word}" for word in named.findall(ast.unparse(tree))
             ]
-    assert told == []
+    assert mentions == []
 
 
 def test_one_module_knows_the_kinds_of_remote_stores() -> None:

@@ -29,29 +29,29 @@ def written_sweep(tmp_path: Path) -> Any:
     return made
 
 
-def _found(made: Any) -> tuple[list[Any], list[Any]]:
+def _removable(made: Any) -> tuple[list[Any], list[Any]]:
     runs = Registry(str(made.root), cache=False).all_handles()
-    known = {
+    sizes = {
         _path(f"lr{lr}", str(step)): Kept(_path(f"lr{lr}", str(step)), 10, None, None)
         for lr in (1, 2, 3)
         for step in (1, 2, 3)
     }
     gone = _path("lr1", "1")
-    del known[gone]  # deleted before
-    found = of_runs(runs, known)
-    assert gone not in {one.path for _, _, one in found}
-    assert len(found) == 8
-    return runs, found
+    del sizes[gone]  # deleted before
+    removable = of_runs(runs, sizes)
+    assert gone not in {path.path for _, _, path in removable}
+    assert len(removable) == 8
+    return runs, removable
 
 
 def test_what_is_at_work_or_to_be_kept_stays(written_sweep: Any) -> None:
-    runs, found = _found(written_sweep)
-    why = spared(found, runs, ("best", "final"))
+    runs, removable = _removable(written_sweep)
+    why = spared(removable, runs, ("best", "final"))
     assert why.pop(_path("lr1", "2")) == why.pop(_path("lr2", "2")) == "to be kept"  # the best
     assert why.pop(_path("lr1", "3")) == why.pop(_path("lr2", "3")) == "to be kept"
     assert set(why) == {_path("lr3", str(step)) for step in (1, 2, 3)}
     assert set(why.values()) == {"the run may not have ended"}
-    assert len(spared(found, runs, ())) == 3
+    assert len(spared(removable, runs, ())) == 3
 
 
 def test_what_another_sweep_names_stays(written_sweep: Any) -> None:
@@ -61,8 +61,8 @@ def test_what_another_sweep_names_stays(written_sweep: Any) -> None:
     other.run({"x": 1, "nested": {"from": [by_address]}}, 0)
     other.run({"x": 2, "load_checkpoint_path": str(folder)}, 0)
     other.save()
-    runs, found = _found(written_sweep)
-    why = spared(found, runs, ())
+    runs, removable = _removable(written_sweep)
+    why = spared(removable, runs, ())
     assert why[_path("lr1", "3")] == "another run starts from it"
     addresses, ids = referred(runs)
     assert addresses == {_path("lr1", "3")}

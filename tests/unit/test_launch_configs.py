@@ -136,16 +136,16 @@ def run_mine(config: Mine) -> None:
 def test_what_cannot_be_a_run_is_refused(module):
     def inner(config: Mine) -> None: ...
 
-    one = module.Config()
+    made = module.Config()
     for configs, main, message in (
         ([], module.train, "the first argument is a list of configs"),
         ({"name": "g"}, module.train, "the first argument is a list of configs"),
         ([3], module.train, r"configs\[0\]: a int, not a chz object or a dataclass"),
         ([module.Config], module.train, r"configs\[0\]: a type, not a chz object"),
-        ([one, module.Config()], module.train, r"configs\[1\]: the same as configs\[0\]"),
+        ([made, module.Config()], module.train, r"configs\[1\]: the same as configs\[0\]"),
         ([module.Config(extra=object())], module.train, r"configs\[0\].extra: a object, which no"),
-        ([one], inner, "main is a function at the top level of a module"),
-        ([one], module.Config, "main is a function at the top level of a module"),
+        ([made], inner, "main is a function at the top level of a module"),
+        ([made], module.Config, "main is a function at the top level of a module"),
     ):
         with pytest.raises(UsageError, match=message):
             sweeper.launch(configs, "sweeps", main=main)
@@ -153,4 +153,4 @@ def test_what_cannot_be_a_run_is_refused(module):
     with pytest.raises(UsageError, match="is defined in the program that launches"):
         sweeper.launch([Mine()], "sweeps", main=run_mine)
     with pytest.raises(UsageError, match="a list of configs needs main=FUNCTION"):
-        sweeper.launch([one], "sweeps")
+        sweeper.launch([made], "sweeps")

@@ -48,10 +48,10 @@ def text(planned: Plan, store: LocalStore) -> str:
 
 def test_a_plan_that_was_never_launched(store: LocalStore) -> None:
     planned = plan(GRID)
-    said = text(planned, store).splitlines()
-    assert said[0].startswith("toys: echo --lr={lr} {log_path}")
-    assert said[0].endswith(" on local, service none, at most 8 at once")
-    assert said[2:8] == [
+    lines = text(planned, store).splitlines()
+    assert lines[0].startswith("toys: echo --lr={lr} {log_path}")
+    assert lines[0].endswith(" on local, service none, at most 8 at once")
+    assert lines[2:8] == [
         "key   values",
         "lr    2       0.1, 0.2",
         "seed  2       0, 1",
@@ -59,9 +59,9 @@ def test_a_plan_that_was_never_launched(store: LocalStore) -> None:
         "2 cells x 2 seeds, 4 runs: 4 to start",
         "",
     ]
-    assert said[8].split() == ["run", "id", "state", "launch"]
-    assert said[9].split() == ["lr=0.1,seed=0", planned.runs[0].id, "planned", "start"]
-    assert len(said) == 13
+    assert lines[8].split() == ["run", "id", "state", "launch"]
+    assert lines[9].split() == ["lr=0.1,seed=0", planned.runs[0].id, "planned", "start"]
+    assert len(lines) == 13
     assert list(Path(store.root).iterdir()) == []  # nothing is written
 
 
@@ -74,12 +74,12 @@ def test_what_is_there_already(store: LocalStore) -> None:
     happen(store, planned, 2, *done, (1, Event.FAILED), *again)
     happen(store, planned, 3, *done)
     happen(store, planned, 4, (1, Event.INTENT))  # its launcher died before it was submitted
-    found = preview.survey(planned, store)
-    assert [preview.attempt for preview in found.previews] == [0, 2, 0, 0, 1, 1]
-    assert preview.counts(found) == (
+    survey = preview.survey(planned, store)
+    assert [preview.attempt for preview in survey.previews] == [0, 2, 0, 0, 1, 1]
+    assert preview.counts(survey) == (
         "3 to start (2 of them again), 1 succeeded, 1 failed and left alone, 1 running"
     )
-    runs = preview.document(found)["runs"]
+    runs = preview.document(survey)["runs"]
     assert [run["job"] and run["job"]["attempt"] for run in runs] == [None, 2, None, None, 1, 1]
     assert [run["state"] for run in runs[:4]] == ["succeeded", "failed", "failed", "running"]
     assert [(run["attempts"], run["reason"]) for run in runs[1:4]] == [
@@ -93,8 +93,8 @@ def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
     old = plan(GRID | {"grid": {"lr": [0.1]}})
     store.replace(SweepFolder(store, "toys").plan, encode(old.document() | {"created": "x"}))
     planned = plan(GRID)
-    found = preview.survey(planned, store)
-    assert [preview.run.name for preview in found.previews] == [
+    survey = preview.survey(planned, store)
+    assert [preview.run.name for preview in survey.previews] == [
         "seed=0",
         "seed=1",
         "lr=0.2,seed=0",
@@ -111,34 +111,34 @@ def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
 
 def test_the_document_says_what_is_submitted(store: LocalStore) -> None:
     planned = plan(GRID)
-    said = preview.document(preview.survey(planned, store))
-    run = said["runs"][1]
+    document = preview.document(preview.survey(planned, store))
+    run = document["runs"][1]
     folder = f"{store.root}/toys/runs/{run['id']}.1"
     assert run["job"]["command"] == ["echo", "--lr=0.1", folder, "1", "1", run["id"]]
     assert run["job"]["log_path"] == folder
     assert run["job"]["token"] == f"{run['id']}-a1"
     assert run["job"]["argv"][-2:] == [f"{store.root}/toys", f"{run['id']}-a1"]
-    assert said["environment"] == sorted([*preview.GIVEN, "A", "KEY"])
-    assert (said["schema"], said["secrets"]) == (1, ["KEY"])
-    assert said["recipe"]["command"] == GRID["command"]
+    assert document["environment"] == sorted([*preview.GIVEN, "A", "KEY"])
+    assert (document["schema"], document["secrets"]) == (1, ["KEY"])
+    assert document["recipe"]["command"] == GRID["command"]
 
 
 def test_full_shows_every_value_as_it_is_given(store: LocalStore) -> None:
     planned = plan(GRID | {"base": {"fixed": "a\x1b[31m\u202eb", "small": 1e-20}})
-    said = "\n".join(plan_text.full(preview.survey(planned, store)))
-    assert "  small: 1e-20\n" in said
-    assert "\x1b" not in said
-    assert "\u202e" not in said
-    assert "secrets       KEY" in said
-    assert f"log_path      {store.root}/toys/runs/<run id>.<attempt>" in said
-    assert said.count("\n  lr: 0.2\n") == 2
+    shown = "\n".join(plan_text.full(preview.survey(planned, store)))
+    assert "  small: 1e-20\n" in shown
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "secrets       KEY" in shown
+    assert f"log_path      {store.root}/toys/runs/<run id>.<attempt>" in shown
+    assert shown.count("\n  lr: 0.2\n") == 2
 
 
 def test_texts_that_look_like_other_values_are_quoted(store: LocalStore) -> None:
     values = [True, "true", None, "null", 1, "1", "a, b", "a b", "", ".nan", float("nan")]
     planned = plan({"name": "g", "command": ["echo", "{x}", "{log_path}"], "grid": {"x": values}})
-    said = text(planned, store)
-    assert 'true, "true", null, "null", 1, "1", "a, b", a b, "", ".nan", .nan' in said
+    shown = text(planned, store)
+    assert 'true, "true", null, "null", 1, "1", "a, b", a b, "", ".nan", .nan' in shown
     document = preview.document(preview.survey(planned, store))
     assert strict(document)["axes"]["x"][-2:] == [".nan", "NaN"]  # as in all JSON
 
@@ -234,13 +234,13 @@ def test_runs_that_only_give_a_default_are_warned_of(store: LocalStore) -> None:
     planned = plan(GRID | {"base": {"fixed": "x", "rank": 8}})
     takes = {"rank": {"type": "int", "default": 8}}
     planned = planned._replace(recipe=planned.recipe._replace(takes=takes), warnings=("first",))
-    found = preview.survey(planned, store)
+    survey = preview.survey(planned, store)
     warning = (
         "runs that differ from recorded ones only in giving rank, with the recipe's default: 4;"
         " they have new ids, and train again"
     )
-    assert found.plan.warnings == ("first", warning)
-    assert preview.document(found)["warnings"] == ["first", warning]
+    assert survey.plan.warnings == ("first", warning)
+    assert preview.document(survey)["warnings"] == ["first", warning]
     store.replace(SweepFolder(store, "toys").plan, encode(planned.document() | {"created": "x"}))
     assert preview.survey(planned, store).plan.warnings == ("first",)
 
@@ -252,9 +252,9 @@ def test_what_cannot_work_here_is_told_with_the_other_mistakes(tmp_path, capsys)
     assert f"{grid}:1:10: command: no program 'nowhere" in capsys.readouterr().err
     grid.write_text("command: [./train.sh]\nlaunch: {backend: lokal}\nseed: 3\n")
     assert main(["plan", str(grid)]) == 2
-    said = capsys.readouterr().err
-    assert f"{grid}:2:19: launch.backend: no backend 'lokal': use aws-batch, " in said
-    assert "unknown key 'seed'" in said
+    stderr = capsys.readouterr().err
+    assert f"{grid}:2:19: launch.backend: no backend 'lokal': use aws-batch, " in stderr
+    assert "unknown key 'seed'" in stderr
     grid.write_text("command: [./train.sh]\n")
     assert main(["plan", str(grid)]) == 2
     assert f"no program {Path.cwd()}/./train.sh" in capsys.readouterr().err
@@ -267,10 +267,10 @@ def test_a_root_that_cannot_be_written_is_told_by_plan(tmp_path, capsys):
     file.touch()
     for root in ("/proc/nope", str(file / "below")):
         assert main(["plan", str(grid), "--root", root]) == 6
-        said = capsys.readouterr().err
-        assert said.startswith(f"sweeper: the root {root}") and said.count("\n") == 1
+        stderr = capsys.readouterr().err
+        assert stderr.startswith(f"sweeper: the root {root}") and stderr.count("\n") == 1
         assert main(["launch", str(grid), "--root", root, "--wait"]) == 6
-        assert capsys.readouterr().err == said
+        assert capsys.readouterr().err == stderr
 
 
 def test_a_metric_that_earlier_runs_did_not_record(tmp_path, written):

@@ -80,11 +80,11 @@ class FlakyStore(LocalStore):
 
 def test_a_store_that_fails_for_a_while_ends_no_launcher(make_scene: Any) -> None:
     scene = make_scene(1)
-    told: list[str | None] = []
+    notices: list[str | None] = []
     ends = iter([Event.PREEMPTED, Event.SUCCEEDED])
 
     def hear(summary: Summary) -> None:
-        told.append(summary.unreachable)
+        notices.append(summary.unreachable)
         if summary.counts[State.SUBMITTED] and summary.unreachable is None:
             attempt = len(scene.backend.submitted)
             scene.finish(scene.ids[0], attempt, next(ends))
@@ -95,7 +95,7 @@ def test_a_store_that_fails_for_a_while_ends_no_launcher(make_scene: Any) -> Non
     )
     assert launcher.run().finished
     assert scene.states() == [State.SUCCEEDED]
-    assert any(sentence and "no space left" in sentence for sentence in told)
+    assert any(sentence and "no space left" in sentence for sentence in notices)
     assert scene.backend.submitted == [token(scene.ids[0], 1), token(scene.ids[0], 2)]
 
 
@@ -312,9 +312,9 @@ def test_what_waits_is_never_stale_and_is_withdrawn_when_that_can_be(scene: Scen
     for _ in range(3):
         scene.step(10 * LEASE)
         assert scene.observed()["observed"][run] == "stopping since 12:01:03Z: Priority"
-    told = len(scene.backend.cancelled)
+    cancelled = len(scene.backend.cancelled)
     scene.step(NOT_YET_SECONDS / 2)
-    assert told == len(scene.backend.cancelled) == 4  # asked again, and not in every round
+    assert cancelled == len(scene.backend.cancelled) == 4  # asked again, and not in every round
     scene.backend.not_yet = set()
     scene.step(NOT_YET_SECONDS)
     scene.step(NOT_YET_SECONDS)
@@ -334,32 +334,32 @@ def test_an_unreachable_backend_changes_no_state(scene: Scene) -> None:
     assert scene.states() == [State.RUNNING, State.RUNNING, State.PLANNED]
 
 
-def _silent(scene: Scene, method: str) -> list[str]:
+def _without_answers(scene: Scene, method: str) -> list[str]:
     """Let calls of this method of the backend fail until the returned list is cleared."""
-    silent = [f"backend.{method}"]
-    faults = Faults(lambda _, call: Fault.FAIL if call in silent else None)
+    failing = [f"backend.{method}"]
+    faults = Faults(lambda _, call: Fault.FAIL if call in failing else None)
     fake, scene.backend = scene.backend, FaultyBackend(scene.backend, faults)
     scene.scheduler = scene.new_scheduler()
     scene.backend = fake
-    return silent
+    return failing
 
 
 def _stop_one_while_silent(scene: Scene, method: str) -> list[str]:
     """One of two is to be stopped, the other has ended, and a third waits."""
     scene.step()
-    silent = _silent(scene, method)
+    failing = _without_answers(scene, method)
     scene.worker(scene.ids[0], 1, Event.CANCEL)
     scene.finish(scene.ids[1])
     assert scene.step().unreachable == f"backend.{method}: {FAILED}"
-    return silent
+    return failing
 
 
 def test_a_job_that_cannot_be_stopped_holds_nothing_up(scene: Scene) -> None:
     first, _, third = scene.ids
-    silent = _stop_one_while_silent(scene, "cancel")
+    failing = _stop_one_while_silent(scene, "cancel")
     assert scene.backend.submitted[2:] == [token(third, 1)]
     assert scene.observed()["unreachable"] == f"backend.cancel: {FAILED}"
-    silent.clear()
+    failing.clear()
     for _ in range(2):
         assert scene.step().unreachable is None
     assert scene.backend.cancelled == [token(first, 1)]
@@ -370,12 +370,12 @@ def test_a_job_that_cannot_be_looked_for_holds_up_no_others_but_keeps_its_place(
 ) -> None:
     first, second, third = scene.ids
     scene.worker(first, 1, Event.INTENT)
-    silent = _silent(scene, "find")
+    failing = _without_answers(scene, "find")
     for _ in range(3):
         assert scene.step().unreachable == f"backend.find: {FAILED}"
     assert scene.backend.submitted == [token(second, 1)]
     assert not scene.events(third)
-    silent.clear()
+    failing.clear()
     assert scene.step().unreachable is None
     assert scene.backend.submitted == [token(second, 1), token(first, 1)]
 
@@ -420,10 +420,10 @@ def test_retired_runs_are_not_started(scene: Scene) -> None:
 
 def test_run_tells_every_change_once_and_ends(make_scene: Any) -> None:
     scene = make_scene(2)
-    told: list[Summary] = []
+    summaries: list[Summary] = []
 
     def hear(summary: Summary) -> None:
-        told.append(summary)
+        summaries.append(summary)
         for job in list(scene.backend.jobs):
             run, _, attempt = job.rpartition("-a")
             if not scene.store.exists(scene.folder.event(run, int(attempt), Event.SUCCEEDED)):
@@ -434,7 +434,7 @@ def test_run_tells_every_change_once_and_ends(make_scene: Any) -> None:
         notify=hear,
     )
     assert launcher.run().counts == {State.SUCCEEDED: 2}
-    assert [summary.counts[State.SUCCEEDED] for summary in told] == [0, 2]
+    assert [summary.counts[State.SUCCEEDED] for summary in summaries] == [0, 2]
 
 
 @pytest.mark.parametrize(("ends_at", "steps"), [(None, [2.0, 4.0]), (0.3, [0.5, 2.5])])
@@ -466,10 +466,10 @@ def test_a_job_that_ends_here_is_noticed_at_once_on_a_remote_store(
 
 def test_who_writes_a_backend_is_told_the_seconds_that_are_waited() -> None:
     text = " ".join((ROOT / "docs" / "backends.md").read_text().split())
-    for said in (
+    for sentence in (
         f"`poll` every {POLL_SECONDS:g} s ({REMOTE_POLL_SECONDS:g} s where the store is elsewhere)",
         f"A worker writes a heartbeat every {BEAT_SECONDS:g} s. ",
         f"`ENDED` counts once no heartbeat has come for {SETTLE_SECONDS:g} s: ",
         f"once none has come for `launch.lease` ({Launch().lease_s:g} s): ",
     ):
-        assert said in text
+        assert sentence in text

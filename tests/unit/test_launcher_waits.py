@@ -110,9 +110,9 @@ def test_paused_runs_lower_the_limit_and_are_shown(make_scene: Any) -> None:
         scene.worker(run, 1, Event.CLAIMED)
         scene.beat(run, paused=paused)
     assert scene.step().limit == 2
-    said = scene.observed()
-    assert said["observed"][scene.ids[0]] == "paused: rate limit since 12:00:00Z"
-    assert said["limit"] == 2
+    observed = scene.observed()
+    assert observed["observed"][scene.ids[0]] == "paused: rate limit since 12:00:00Z"
+    assert observed["limit"] == 2
     for run in scene.ids[:3]:
         scene.worker(run, 1, Event.SUCCEEDED)
     scene.step()
@@ -330,13 +330,13 @@ def test_failures_of_an_earlier_launch_hold_nothing(make_scene: Any) -> None:
 
 
 def test_what_differs_from_run_to_run_makes_no_difference() -> None:
-    one = "ValueError: /home/a/runs/0f3a9c12.1/x.json: step 17 (0x7f3a) took 1.5e-3 s"
+    error = "ValueError: /home/a/runs/0f3a9c12.1/x.json: step 17 (0x7f3a) took 1.5e-3 s"
     two = "ValueError: /tmp/b/runs/77ab9c12.2/x.json: step 3 (0x55aa) took 12 s"
-    assert normalised(one) == normalised(two)
-    assert normalised(one) != normalised("KeyError: 17")
+    assert normalised(error) == normalised(two)
+    assert normalised(error) != normalised("KeyError: 17")
     breaker = CircuitBreaker()
     assert breaker.tripped(3) is None
-    breaker.run_ended("a", Failure("error", 1, one))
+    breaker.run_ended("a", Failure("error", 1, error))
     assert breaker.tripped(3) is None
     breaker.run_ended("b", Failure("error", 1, two))
     assert breaker.tripped(2) is not None  # all, where there are fewer

@@ -107,10 +107,10 @@ def test_the_environment_of_runs_is_private(
     monkeypatch.setenv("MY_KEY", "canary")
     monkeypatch.setenv("TMUX", "somebody-elses,1,2")
     path = environment_file.write("/sweeps/s", {"EXTRA": "1"})
-    kept = json.loads(Path(path).read_text())
-    assert (kept["MY_KEY"], kept["EXTRA"]) == ("canary", "1")
-    assert "TMUX" not in kept
-    assert kept["SWEEPER_FOLDER"] == "/sweeps/s"
+    environment = json.loads(Path(path).read_text())
+    assert (environment["MY_KEY"], environment["EXTRA"]) == ("canary", "1")
+    assert "TMUX" not in environment
+    assert environment["SWEEPER_FOLDER"] == "/sweeps/s"
     assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
     environment_file.forget(path)
     environment_file.forget(path)
@@ -138,8 +138,8 @@ def test_environments_that_nobody_needs_are_found(
             os.utime(path, (1, 1))
     store.create("over/state/a/1.succeeded.json", b"{}")
     store.create("open/state/a/1.claimed.json", b"{}")
-    kept = (("requeued", "slurm", 1), ("preempted", "local", 1), ("given_up", "slurm", 21))
-    for name, backend, attempts in kept:
+    needed = (("requeued", "slurm", 1), ("preempted", "local", 1), ("given_up", "slurm", 21))
+    for name, backend, attempts in needed:
         for attempt in range(1, attempts + 1):  # of a run that the grid need not have any more
             store.create(f"{name}/state/a/{attempt}.preempted.json", b"{}")
         plan = {"name": name, "launch": {"backend": backend}, "recipe": {}, "runs": []}
@@ -186,10 +186,10 @@ def test_an_outage_after_all_is_over_fails_no_launch(
     scene = make_scene(1)
     scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
 
-    def silent(*_: Any) -> bool:
+    def unreachable(*_: Any) -> bool:
         raise StoreError("no answer")
 
-    monkeypatch.setattr(kept_environments, "is_needed_later", silent)
+    monkeypatch.setattr(kept_environments, "is_needed_later", unreachable)
     summary = launching.drive(f"{scene.store.root}/s", lambda _: None)
     assert summary.counts[State.SUCCEEDED] == 1
 
@@ -197,12 +197,12 @@ def test_an_outage_after_all_is_over_fails_no_launch(
 def test_what_a_launcher_says_that_does_not_start(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("of the launch before\n")
-    for program, said in (
+    for program, message in (
         ("echo begun; echo 'sweeper: the queue is closed'; exit 6", "the queue is closed"),
         ("exit 1", "the launcher ended with 1"),
     ):
         see_to_it = background.start_with_log(["sh", "-c", program], str(log))
-        with pytest.raises(EnvironmentFailure, match=f"^{said}$"):
+        with pytest.raises(EnvironmentFailure, match=f"^{message}$"):
             while True:
                 see_to_it()
 
@@ -213,9 +213,9 @@ def test_a_launcher_that_gave_up_has_not_begun(tmp_path: Path) -> None:
     assert not background.has_begun(folder, before)
     folder.store.replace(folder.observations, b'{"held": null}')
     assert background.has_begun(folder, before)
-    said = "no such queue"
-    older = {"held": f"the launcher gave up: {said}"}  # as it was published until 0.1
-    for document in ({"held": said, "gave_up": True}, older):
+    message = "no such queue"
+    older = {"held": f"the launcher gave up: {message}"}  # as it was published until 0.1
+    for document in ({"held": message, "gave_up": True}, older):
         folder.store.replace(folder.observations, json.dumps(document).encode())
         with pytest.raises(EnvironmentFailure, match=r"^no such queue$"):
             background.has_begun(folder, before)
@@ -233,16 +233,16 @@ def test_what_has_changed_since_the_last_launch_is_told() -> None:
 
 def test_options_of_a_backend_that_are_gone_are_told() -> None:
     old = _plan(launch={"slurm": {"partition": "gpu"}, "aws_batch": {}})
-    (told,) = changes(old, _plan())
-    assert "slurm {'partition': 'gpu'} -> none" in told and "aws" not in told
+    (warning,) = changes(old, _plan())
+    assert "slurm {'partition': 'gpu'} -> none" in warning and "aws" not in warning
     assert changes(_plan(launch={"slurm": {}}), _plan()) == []
 
 
 def test_a_record_without_its_time_loses_nothing() -> None:
     """It keeps the copy of the code that its runs are to execute."""
-    kept = Snapshot("1", "s/code/1.tar.gz", "/here", ".")
-    plan = _plan()._replace(created=None, provenance={"host": "h"}, snapshot=kept)
-    assert read(plan.document(), "sweep.json").snapshot == kept
+    snapshot = Snapshot("1", "s/code/1.tar.gz", "/here", ".")
+    plan = _plan()._replace(created=None, provenance={"host": "h"}, snapshot=snapshot)
+    assert read(plan.document(), "sweep.json").snapshot == snapshot
 
 
 def test_a_plan_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

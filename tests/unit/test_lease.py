@@ -190,8 +190,8 @@ def test_an_epoch_after_one_that_was_deleted_is_not_taken(
 def test_a_launch_says_that_it_waits_for_a_lease(store: LocalStore, folder: SweepFolder) -> None:
     """Its launcher died on another machine, which only the time can show."""
     _elsewhere(store, 1)
-    clock, told = Clock(), list[str]()
-    with lease.holding_lease(folder, 0.5, clock=clock, sleep=clock.sleep, tell=told.append):
+    clock, notices = Clock(), list[str]()
+    with lease.holding_lease(folder, 0.5, clock=clock, sleep=clock.sleep, tell=notices.append):
         assert clock.now > lease.LEASE_SECONDS
-    assert len(told) == 1
-    assert "waiting: the last launcher of 's' shows no sign of life" in told[0]
+    assert len(notices) == 1
+    assert "waiting: the last launcher of 's' shows no sign of life" in notices[0]
